@@ -5,14 +5,12 @@ from __future__ import annotations
 from app.control.sender import Sender
 from app.draw.format import milliseconds
 from app.models import Models
-from engine.spec.sampling import SamplingParams
 from engine.wire.commands import Redo
-from engine.wire.events import Redone, Restarted, SequenceInfo
-from engine.wire.planned import PlannedFork, PlannedSequence, PlannedStep
+from engine.wire.events import Redone, Restarted
 
 
 class Restore:
-    """Has an engine that begins again do what the timeline says. A second loss on the way loses nothing: what was not
+    """Has an engine that begins again do what the history says. A second loss on the way loses nothing: what was not
     answered yet is asked once more."""
 
     def __init__(self, models: Models, sender: Sender) -> None:
@@ -57,6 +55,8 @@ class Restore:
         if event.num_computed_anew:
             anew = f"{event.num_computed_anew:,} tokens in pages of an earlier run, computed anew"
             as_first += f" but for the rounding of {anew}"
+        if event.why_not_exact:
+            as_first = f"not exactly as first: {event.why_not_exact}"
         words = f"The engine begins again where it was: {what} done once more, {as_first}, in {took}"
         if event.why_not_all:
             where = "the start" if event.step is None else f"step {event.step}"
@@ -64,33 +64,10 @@ class Restore:
         self._models.status.notify(words)
 
     def _plan(self) -> Redo | None:
-        status, timeline = self._models.status.now, self._models.timeline
+        """The whole tree; of what was done since the live moment as much as was told."""
+        status, history = self._models.status.now, self._models.history
         if status is None:
             return None
-        there = [self._sequence(info) for info in status.sequences if timeline.all_ids(info.seq_id)]
-        known = {sequence.seq_id for sequence in there}
-        gone = [self._gone(seq_id) for seq_id in timeline.sequence_ids() if seq_id not in known]
-        if not there:
-            return None
-        return Redo((*there, *gone), tuple(map(PlannedStep.of, timeline)), status.cache)
-
-    def _sequence(self, info: SequenceInfo) -> PlannedSequence:
-        timeline, seq_id = self._models.timeline, info.seq_id
-        sampled, stop = info.sampled, info.stop
-        part = timeline.newest_part(seq_id)
-        if part is not None and part.num_tokens > info.num_tokens:  # the status of its last step did not come any more
-            sampled, stop = part.sampled, part.stop
-        ids = timeline.all_ids(seq_id)
-        return PlannedSequence(
-            seq_id, ids, info.num_prompt_tokens, info.sampling, sampled, stop, self._fork(seq_id), is_gone=False
-        )
-
-    def _gone(self, seq_id: int) -> PlannedSequence:
-        """One that was removed; the others may share its pages or its steps."""
-        ids, part = self._models.timeline.all_ids(seq_id), self._models.timeline.newest_part(seq_id)
-        num_prompt = part.num_prompt_tokens if part is not None else len(ids)
-        return PlannedSequence(seq_id, ids, num_prompt, SamplingParams(), None, None, self._fork(seq_id), is_gone=True)
-
-    def _fork(self, seq_id: int) -> PlannedFork | None:
-        birth = self._models.timeline.birth(seq_id)
-        return PlannedFork(birth.parent, birth.step, birth.until) if birth is not None else None
+        pending = status.pending if status.step == history.live else ()
+        nodes = history.nodes()
+        return Redo(nodes, history.live, pending) if nodes or pending else None

@@ -46,6 +46,7 @@ class History:
         self.journal, self.tree = Journal(), Tree()
         self.changes: list[Change] = []
         self.added: list[Node] = []  # by no step, and not told yet
+        self.undone: list[tuple[int | None, int]] = []  # where an undo went, and the step that it left
         self.next_step = 0
 
     def restart(self, seq_ids: Iterable[int], cache: CacheSpec) -> None:
@@ -118,6 +119,11 @@ class History:
         self.added.append(node)
         return node
 
+    def take_added(self) -> list[Node]:
+        """The nodes that no step made and that were not told yet."""
+        added, self.added = self.added, []
+        return added
+
     def begin_after(self, other: History, step: int | None) -> None:
         """Go on after a step of another history, of which the path to it is known here as well."""
         for between in other.tree.path(step):
@@ -146,6 +152,7 @@ class History:
         self.tree.remove(steps)
         for log in (self.attention, self.logits, self.surprisal):
             log.drop_steps(set(steps))
+        self.undone = [(at, back_to) for at, back_to in self.undone if back_to not in steps]
         return tuple(steps)
 
     # ---- what steps gave -----------------------------------------------------------------------------------------

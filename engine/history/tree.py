@@ -40,8 +40,8 @@ class Tree:
 
     def add(self, moment: Moment) -> None:
         """Beyond so many as a path may have the oldest are forgotten."""
-        if len(self._moments) >= journal.MAX_STEPS + journal.MAX_STEPS // 8:
-            self.forget_oldest(journal.MAX_STEPS)
+        if len(self._moments) + 1 >= journal.MAX_STEPS + journal.MAX_STEPS // 8:
+            self.forget_oldest(journal.MAX_STEPS - 1)
         node = moment.node
         self._moments[node.step] = moment
         if node.parent is not None and node.parent in self._moments:
@@ -97,7 +97,7 @@ class Tree:
             at: int | None = wanted.pop()
             while at is not None and at not in found:
                 found.add(at)
-                wanted += referred_to(self._moments[at].node.changes)
+                wanted += referred_to(self.at(at).node.changes)
                 at = self.parent(at)
         return sorted(found)
 
@@ -105,7 +105,7 @@ class Tree:
         """The newest step on the path to `step` that fed a sequence, or the one it was forked from, and under which
         `seq_id`."""
         at: int | None = step
-        while at is not None:
+        while at is not None and at in self._moments:
             node = self._moments[at].node
             if node.work is not None and any(part.seq_id == seq_id for part in node.work.parts):
                 return at, seq_id

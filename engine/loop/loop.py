@@ -27,11 +27,13 @@ from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import (
     Bench,
+    Branch,
     Cancel,
     CheckParity,
     CloseSnapshot,
     Command,
     Continue,
+    DeleteBranch,
     EndDuel,
     EstimateExport,
     Export,
@@ -48,6 +50,7 @@ from engine.wire.commands import (
     OpenSnapshot,
     Pause,
     Redo,
+    RedoEdit,
     RemoveSequence,
     Run,
     SetCache,
@@ -62,10 +65,21 @@ from engine.wire.commands import (
     Sweep,
     TakeSlice,
     Tokenize,
+    UndoEdit,
     Watch,
     WhatIf,
 )
-from engine.wire.events import CacheChanged, EngineStatus, Event, Forked, ModelsFound, Restarted, Stopped, Submitted
+from engine.wire.events import (
+    CacheChanged,
+    EngineStatus,
+    Event,
+    Forked,
+    ModelsFound,
+    NodeAdded,
+    Restarted,
+    Stopped,
+    Submitted,
+)
 from engine.wire.phases import PhaseReached
 
 if TYPE_CHECKING:
@@ -270,9 +284,18 @@ class EngineLoop:
                 self._measuring.measure(session, command)
             case SetCache(spec) if spec == session.cache:
                 return  # converting or filling it again would change nothing, and cost what it costs
-            case SetCache() | GoTo():
+            case SetCache() | GoTo() | Branch() | UndoEdit() | RedoEdit():
                 self._change_present(session, command)
-            case Force() | ForceText() | Fork() | StopSequence() | RemoveSequence() | TakeSlice() | Tokenize():
+            case (
+                DeleteBranch()
+                | Force()
+                | ForceText()
+                | Fork()
+                | StopSequence()
+                | RemoveSequence()
+                | TakeSlice()
+                | Tokenize()
+            ):
                 from engine.session.apply import apply
 
                 if (answer := apply(session, command)) is not None:
@@ -356,7 +379,7 @@ class EngineLoop:
         self._reporter.tell()  # the status that has the new sequence comes first
         self._reporter.reply(Submitted(seq_id, ids, tuple(map(session.text_of, ids))))
 
-    def _change_present(self, session: Session, command: SetCache | GoTo) -> None:
+    def _change_present(self, session: Session, command: SetCache | GoTo | Branch | UndoEdit | RedoEdit) -> None:
         """The rows of now become others: whoever watches asks again."""
         from engine.session.apply import apply
 
@@ -364,8 +387,11 @@ class EngineLoop:
             self._reporter.begin("Changing the cache", can_cancel=False)
         else:
             self._steps.end()
-        answer = apply(session, command)
+            self._reporter.begin("Going to another moment")
+        answer = apply(session, command, self._inbox.check_uncancelled)
         self._cache = session.cache
+        for node in session.history.take_added():
+            self._reporter.reply(NodeAdded(node, is_live=False))
         self._watching.forget()
         if answer is not None:
             self._reporter.reply(answer)

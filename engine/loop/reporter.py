@@ -16,6 +16,7 @@ from engine.loop.inbox import Inbox
 from engine.wire.duel import DuelEnded, DuelStarted
 from engine.wire.events import (
     AttentionMeasured,
+    BranchDeleted,
     CacheChanged,
     EngineStatus,
     Event,
@@ -25,6 +26,7 @@ from engine.wire.events import (
     Failed,
     Forked,
     ModelsFound,
+    NodeAdded,
     Redone,
     Restarted,
     StateChanged,
@@ -38,8 +40,9 @@ from engine.wire.phases import PhaseReached
 from engine.wire.slices import Slice
 
 Answer = (
-    Slice | Restarted | Submitted | Forked | WentTo | Redone | CacheChanged | Tokenized | Exported | ExportCancelled
-    | ExportEstimate | ModelsFound | Measured | AttentionMeasured | DuelStarted | DuelEnded | PhaseReached | Failed
+    Slice | Restarted | Submitted | Forked | WentTo | NodeAdded | BranchDeleted | Redone | CacheChanged | Tokenized
+    | Exported | ExportCancelled | ExportEstimate | ModelsFound | Measured | AttentionMeasured | DuelStarted | DuelEnded
+    | PhaseReached | Failed
 )  # fmt: skip
 Found = TypeVar("Found")
 

@@ -23,12 +23,13 @@ log = logging.getLogger(__name__)
 
 def redo(session: Session, command: Redo, reporter: Reporter, inbox: Inbox) -> None:
     """Do them, tell of each what it did to pages, and at the end how far it went."""
-    from engine.session.redoing import Redoing
+    from engine.session.redoing import Redoing, check_can_be_redone
 
     began, why = time.perf_counter(), ""
-    redoing = Redoing(session, command)
+    check_can_be_redone(session, command.nodes, command.at)
+    redoing = Redoing(session, command.nodes)
     try:
-        reporter.follow("Doing the steps once more", _pieces(redoing, len(command.steps), reporter, inbox))
+        reporter.follow("Doing the steps once more", _pieces(redoing, len(command.nodes), reporter, inbox))
     except Cancelled:
         why = "it was cancelled"
     except InputError as error:
@@ -37,18 +38,20 @@ def redo(session: Session, command: Redo, reporter: Reporter, inbox: Inbox) -> N
         log.error("doing a step once more failed", exc_info=error)
         why = plain(error)
     try:
-        redoing.finish()
+        redoing.finish(command.at, command.changes)
     except InputError as error:
         why = why or str(error)
+    session.history.take_added()
     reporter.tell()
-    num_steps = len(session.history.journal)
+    num_steps = len(session.history.tree)
     took_ms = (time.perf_counter() - began) * 1e3
-    reporter.reply(Redone(session.last_step, num_steps, took_ms, why, redoing.num_computed_anew))
+    exact = redoing.why_not_exact if not redoing.num_computed_anew else ""
+    reporter.reply(Redone(session.last_step, num_steps, took_ms, why, redoing.num_computed_anew, exact))
 
 
 def _pieces(redoing: Redoing, total: int, reporter: Reporter, inbox: Inbox) -> Iterator[tuple[int, int]]:
     yield 0, total
-    for done, record in enumerate(redoing.steps(inbox.check_uncancelled), 1):
-        if record.pools:
-            reporter.emit(StepRedone(record.step, record.page_events, record.pools))
+    for done, (node, record) in enumerate(redoing.steps(inbox.check_uncancelled), 1):
+        if record is not None and record.pools:
+            reporter.emit(StepRedone(node.step, record.page_events, record.pools))
         yield done, total

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+from engine.session.branching import branch, delete_branch, redo_edit, undo_edit
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import (
+    Branch,
+    DeleteBranch,
     Force,
     ForceText,
     Fork,
     GoTo,
+    RedoEdit,
     RemoveSequence,
     SetCache,
     StopSequence,
     TakeSlice,
     Tokenize,
+    UndoEdit,
 )
-from engine.wire.events import CacheChanged, Forked, Tokenized, WentTo
+from engine.wire.events import BranchDeleted, CacheChanged, Forked, Tokenized, WentTo
 from engine.wire.slices import Slice
 
-SessionCommand = Force | ForceText | StopSequence | RemoveSequence | SetCache | GoTo | Fork | TakeSlice | Tokenize
+Going = GoTo | Branch | UndoEdit | RedoEdit
+SessionCommand = (
+    Force | ForceText | StopSequence | RemoveSequence | SetCache | Going | DeleteBranch | Fork | TakeSlice | Tokenize
+)
+Answer = CacheChanged | WentTo | BranchDeleted | Forked | Slice | Tokenized
 
 
-def apply(session: Session, command: SessionCommand) -> CacheChanged | WentTo | Forked | Slice | Tokenized | None:
-    """Do it, and give the answer where there is one. Raises and changes nothing where it cannot be done."""
+def apply(session: Session, command: SessionCommand, check: Callable[[], None] | None = None) -> Answer | None:
+    """Do it, and give the answer where there is one. Raises and changes nothing where it cannot be done;
+    so does `check`, which is called in what takes long."""
     began = time.perf_counter()
     match command:
         case Force(seq_id, token_ids):
@@ -38,9 +49,11 @@ def apply(session: Session, command: SessionCommand) -> CacheChanged | WentTo | 
         case SetCache(spec):
             how = session.set_cache(spec)
             return CacheChanged(spec, how, _ms_since(began), session.bytes())
-        case GoTo(step):
-            how = session.go_to(step)
-            return WentTo(step, how, _ms_since(began))
+        case GoTo() | Branch() | UndoEdit() | RedoEdit():
+            went = go(session, command, check)
+            return None if went is None else WentTo(session.last_step, went, _ms_since(began))
+        case DeleteBranch(step):
+            return BranchDeleted(delete_branch(session, step))
         case Fork(seq_id, at_step):
             return session.fork(seq_id, at_step)
         case TakeSlice(request):
@@ -49,6 +62,19 @@ def apply(session: Session, command: SessionCommand) -> CacheChanged | WentTo | 
             ids = session.encode(Prompt(text=text)) if text else []
             return Tokenized(tuple(ids), tuple(map(session.text_of, ids)))
     return None
+
+
+def go(session: Session, command: Going, check: Callable[[], None] | None) -> str | None:
+    """Go to another moment; says how, None where the live one stayed."""
+    match command:
+        case GoTo(step):
+            return session.go_to(step, check)
+        case Branch():
+            return branch(session, command, check)
+        case UndoEdit():
+            return undo_edit(session, check)
+        case RedoEdit():
+            return redo_edit(session, check)
 
 
 def _ms_since(began: float) -> float:

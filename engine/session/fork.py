@@ -32,9 +32,7 @@ class Origin:
 class Forking:
     """Makes forks; a pool that has no room lets kept moments go."""
 
-    def __init__(
-        self, live: LiveSequences, history: History, replay: Replay, going: GoingTo, kept: KeptStates
-    ) -> None:
+    def __init__(self, live: LiveSequences, history: History, replay: Replay, going: GoingTo, kept: KeptStates) -> None:
         self._live, self._history, self._replay, self._going, self._kept = live, history, replay, going, kept
 
     def fork(self, seq_id: int, step: int | None) -> Forked:

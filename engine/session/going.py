@@ -17,6 +17,7 @@ from engine.session.mode import CacheMode
 from engine.session.redoing import Redoing
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
+from engine.wire.changes import SequenceRemoved, SequenceStopped, TokensForced
 from engine.wire.tree import Node
 
 if TYPE_CHECKING:
@@ -71,6 +72,18 @@ class GoingTo:
         journal, live = self._history.journal, self._live
         moves = {each.seq_id: journal.all_moves(each.seq_id) for each in live}
         return SessionState(self._history.last_step, live.mode, {each.seq_id: each for each in live}, moves)
+
+    def state_of_newest_step(self) -> SessionState | None:
+        """The live state with lists of its own, to be kept while its caches are exchanged; None where it is not as the
+        newest step left it."""
+        here = self._here()
+        if here.step is None or self._history.changes or any(each.is_stale for each in here.sequences.values()):
+            return None
+        for seq_id, each in here.sequences.items():
+            sequence = each.sequence.fork(seq_id)
+            sequence.num_preemptions = each.sequence.num_preemptions
+            here.sequences[seq_id] = LiveSequence(sequence, each.cache, each.logits, each.logprobs)
+        return here
 
     def _leave(self, here: SessionState, is_whole: bool) -> None:
         """What was done since the newest step becomes a moment of its own."""
@@ -131,7 +144,7 @@ class GoingTo:
             return None
         for source in sources:
             if self.came_of(source, step):
-                state = fork_of(self._model, source, checkpoint, only_counts=bool(fed))
+                state = fork_of(self._model, source, checkpoint, fed)
                 if state is not None:
                     for seq_id, live in state.sequences.items():
                         live.set_logits(logits[seq_id])
@@ -205,7 +218,8 @@ class GoingTo:
 
 def fed_first(node: Node) -> frozenset[int]:
     """The sequences whose logits a node replaces before anything asks for them."""
-    if node.work is None or node.changes:
+    are_read = any(not isinstance(change, TokensForced | SequenceStopped | SequenceRemoved) for change in node.changes)
+    if node.work is None or are_read:
         return NOTHING_FED
     return frozenset(part.seq_id for part in node.work.parts)
 
@@ -230,17 +244,17 @@ def words(state: SessionState) -> str:
 
 
 def fork_of(
-    model: LoadedModel, source: SessionState, checkpoint: Checkpoint, only_counts: bool
+    model: LoadedModel, source: SessionState, checkpoint: Checkpoint, fed: frozenset[int]
 ) -> SessionState | None:
     """All sequences as they stood at a checkpoint that `source` came of; None where a cache does not know that any
-    more. `only_counts`: the step that follows computes the rows of a recomputing layout anew."""
+    more. The step that follows computes the rows of those that are `fed` anew in a recomputing layout."""
     mode = mode_for(model, source, checkpoint.cache)
     if mode is None:
         return None
     made: dict[int, LiveSequence] = {}
     try:
         for seq_id, mark in checkpoint.marks.items():
-            one = sequence_at(source, mode, seq_id, mark, checkpoint.step, only_counts)
+            one = sequence_at(source, mode, seq_id, mark, checkpoint.step, is_fed=seq_id in fed)
             if one is None:
                 break
             made[seq_id] = one
@@ -274,7 +288,7 @@ def mode_for(model: LoadedModel, source: SessionState, spec: CacheSpec) -> Cache
 
 
 def sequence_at(
-    source: SessionState, mode: CacheMode, seq_id: int, mark: Mark, step: int, only_counts: bool
+    source: SessionState, mode: CacheMode, seq_id: int, mark: Mark, step: int, is_fed: bool
 ) -> LiveSequence | None:
     """One sequence as `mark` says, with rows copied from where it stands in `source`."""
     origin = source.sequences.get(seq_id)
@@ -283,9 +297,9 @@ def sequence_at(
     sequence = origin.sequence.fork(seq_id)
     sequence.go_back(mark)
     cache = mode.new_cache(seq_id)
-    if mark.num_tokens and not copied(
-        source, origin, cache, step, mark.num_tokens, as_itself=True, only_counts=only_counts
-    ):
+    if is_fed and cache.spec.recomputes:
+        cache.num_tokens = mark.num_tokens
+    elif mark.num_tokens and not copied(source, origin, cache, step, mark.num_tokens, as_itself=True):
         cache.close()
         return None
     cache.register_prefix(sequence.token_ids)
@@ -300,12 +314,11 @@ def copied(
     num_tokens: int,
     *,
     as_itself: bool = False,
-    only_counts: bool = False,
 ) -> bool:
     """Whether an empty cache could be given the rows that a sequence of a state had after an earlier step."""
     spec = cache.spec
     if spec.recomputes and spec == source.mode.spec:
-        if not only_counts and num_tokens != origin.cache.num_tokens:
+        if num_tokens != origin.cache.num_tokens:
             return False  # a scratch of more tokens may differ in the last bit
     elif not source.holds(origin.seq_id, step, num_tokens):
         return False
@@ -313,4 +326,5 @@ def copied(
         return cache.fork_from(origin.cache, num_tokens, as_itself=as_itself)
     has_room = cache.capacity is None or origin.cache.num_tokens <= cache.capacity
     is_exact = source.mode.spec.is_exact and spec.is_exact
-    return is_exact and has_room and cache.convert_from(origin.cache) and cache.crop(num_tokens)
+    is_known = is_exact and has_room and origin.cache.knows(num_tokens)
+    return is_known and cache.convert_from(origin.cache) and cache.crop(num_tokens)

@@ -26,11 +26,12 @@ class SessionState:
     moves: dict[int, tuple[Move, ...]]
 
     def holds(self, seq_id: int, step: int, num_tokens: int) -> bool:
-        """Whether the rows of a sequence begin with those that it had after an earlier `step`, bit for bit: rows that
-        were computed anew since, in another mode or in other pieces, may differ in their last bit."""
+        """Whether the rows of a sequence begin with those that it had after an earlier `step`, bit for bit, as far as
+        its cache has not forgotten them: rows that were computed anew since, in another mode or in other pieces, may
+        differ in their last bit."""
         live = self.sequences[seq_id]
         later = (move for move in self.moves.get(seq_id, ()) if move.step >= step)
-        return not live.is_stale and are_kept(num_tokens, later) and live.cache.knows(num_tokens)
+        return not live.is_stale and are_kept(num_tokens, later)
 
     def own(self, *, is_live: bool) -> None:
         """Its pages belong to its sequences, or to a kept moment."""
@@ -61,6 +62,7 @@ class KeptStates:
         self.max_bytes = max_bytes
         self._live = live
         self._states: OrderedDict[int, SessionState] = OrderedDict()
+        self._has_grown = False
 
     def __iter__(self) -> Iterator[SessionState]:
         """The most recently used first."""
@@ -70,11 +72,18 @@ class KeptStates:
         return step in self._states
 
     def put(self, state: SessionState) -> None:
-        """Keep a moment that was left. Whoever has put it trims."""
+        """Keep a moment that was left. Before the next step those that are too many go."""
         assert state.step is not None
         self.let_go(state.step)
         state.own(is_live=False)
         self._states[state.step] = state
+        self._has_grown = True
+
+    def take_back(self, state: SessionState) -> None:
+        """It is not left after all."""
+        state.own(is_live=True)
+        if state.step is not None:
+            self._states.pop(state.step, None)
 
     def take(self, step: int) -> SessionState | None:
         """Make a kept moment somebody's own again."""
@@ -97,7 +106,8 @@ class KeptStates:
 
     def trim(self) -> None:
         """Let moments go until what is left fits into its bytes."""
-        while self._states and self.num_bytes > self.max_bytes:
+        has_grown, self._has_grown = self._has_grown, False
+        while has_grown and self._states and self.num_bytes > self.max_bytes:
             self.let_go(next(iter(self._states)))
 
     def clear(self) -> None:

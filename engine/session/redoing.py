@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import InputError
 from engine.session.changes import make
+from engine.wire.changes import Change
 from engine.wire.planned import PlannedStep
 from engine.wire.records import StepRecord
 from engine.wire.tree import Node
@@ -47,6 +48,9 @@ class Redoing:
         """Each node when it is done, with the record of its step where it has one. `check` is called between the layers
         of a prefill and before every node, and raises to end it."""
         session = self._session
+        if self._nodes and session.last_step is None and session.cache != self._nodes[0].cache:
+            session.set_cache(self._nodes[0].cache)
+            session.forget_history()
         for node in self._nodes:
             if check is not None:
                 check()
@@ -63,6 +67,23 @@ class Redoing:
                 self._compare(node, node.work, record)
                 yield node, record
 
+    def finish(self, at: int | None, changes: tuple[Change, ...]) -> None:
+        """Go to the node `at` and make the changes that came after it; where it was not reached, to the last one before
+        it that was, and the tokens that followed come next."""
+        session, by_step = self._session, {node.step: node for node in self._nodes}
+        missing: list[Node] = []
+        while at is not None and at not in session.history.tree:
+            missing.append(by_step[at])
+            at = by_step[at].parent
+        if session.last_step != at or session.history.changes:
+            session.go_to(at)
+        if not missing:
+            for change in changes:
+                make(session, change)
+        for seq_id, token_ids in tokens_fed(missing[::-1]).items():
+            if seq_id in session.live.ids:
+                session.force(seq_id, token_ids)
+
     def _compare(self, node: Node, work: PlannedStep, record: StepRecord) -> None:
         for then, now in zip(work.parts, record.sequences, strict=True):
             self.num_computed_anew += max(0, then.first_position - now.first_position)
@@ -72,11 +93,25 @@ class Redoing:
             self.other_rows.append(node.step)
 
 
-def check_can_be_redone(session: Session, nodes: tuple[Node, ...]) -> None:
+def tokens_fed(nodes: list[Node]) -> dict[int, tuple[int, ...]]:
+    """The tokens that decode steps fed to sequences, and the one that was chosen last, in order."""
+    found: dict[int, tuple[int, ...]] = {}
+    for node in nodes:
+        for part in node.work.parts if node.work is not None else ():
+            if part.token_id is not None:
+                before = found.get(part.seq_id, ())[:-1]
+                chosen = () if part.sampled is None else (part.sampled,)
+                found[part.seq_id] = (*before, part.token_id, *chosen)
+    return found
+
+
+def check_can_be_redone(session: Session, nodes: tuple[Node, ...], at: int | None) -> None:
     """Raises `InputError` where the session has something of its own, or the nodes do not begin at the root."""
     if session.sequences or session.last_step is not None:
         raise InputError("Steps can be done once more in a session that has none: load the model anew.")
     known = {node.step for node in nodes}
+    if at is not None and at not in known:
+        raise InputError(f"There is no step {at} among those that are to be done once more.")
     lost = [node for node in nodes if node.parent is not None and node.parent not in known]
     if lost:
         raise InputError(f"Step {lost[0].step} follows on step {lost[0].parent}, which is not there: begin with it.")

@@ -120,8 +120,17 @@ class Session:
     def status(self, sampling: SamplingParams, work: Work | None, *, running: bool) -> EngineStatus:
         """How an engine stands that has this session; `sampling` is what the next prompt takes."""
         suspended = None if self.phases is None else self.phases.suspended
+        pending = tuple(self.history.changes)
         return EngineStatus(
-            self.model.info, self.cache, sampling, self.sequences, self.last_step, running, work, suspended=suspended
+            self.model.info,
+            self.cache,
+            sampling,
+            self.sequences,
+            self.last_step,
+            running,
+            work,
+            suspended=suspended,
+            pending=pending,
         )
 
     def check_has_work(self) -> None:
@@ -150,11 +159,12 @@ class Session:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
         called between the layers of a prefill. `reached` is told of every phase, and returns when the step goes on;
         while it waits, pictures show what is there so far."""
+        self.kept.trim()
         return self._stepper.step(check, reached=reached)
 
     def redo_step(self, planned: PlannedStep, check: Callable[[], None] | None = None) -> StepRecord:
-        """Do a step as it was done before: the same tokens of the same sequences. The token chosen next is the one that
-        was chosen then; the record has the one that would have been. Raises and changes nothing where that cannot be."""
+        """Do a step as it was done before: the same tokens of the same sequences. The token that was chosen then is
+        chosen again; the record has the one that would have been. Raises and changes nothing where that cannot be."""
         return self._stepper.step(check, planned)
 
     def _aside(self, cache: CacheSpec | CacheMode) -> Session:
@@ -235,9 +245,9 @@ class Session:
         choose_again(live, mode, self.text_of)
 
     def go_to(self, step: int | None, check: Callable[[], None] | None = None) -> str:
-        """Make the state after `step` of any branch (None: before the first) the live one, exactly, in the cache mode of
-        then; says how. Nothing is deleted: what was done since the newest step is a node of its own. Raises and changes
-        nothing where that cannot be; so does `check`, which is called between the steps of a replay."""
+        """Make the state after `step` of any branch (None: before the first) the live one, exactly, in the cache mode
+        of then; says how. Nothing is deleted: what was done since the newest step is a node of its own. Raises and
+        changes nothing where that cannot be; so does `check`, which is called between the steps of a replay."""
         return self._going.go_to(step, not self._scheduler.preempted, check)
 
     def add_changes(self, *, is_empty_allowed: bool = False) -> Node | None:
@@ -247,7 +257,15 @@ class Session:
 
     def set_cache(self, spec: CacheSpec) -> str:
         """Move the live sequences into another cache mode; says how. All of it succeeds or nothing changes."""
-        how = change_mode(self.model, self.live, self.history, spec)
+        before = self._going.state_of_newest_step()
+        if before is not None:
+            self.kept.put(before)
+        try:
+            how = change_mode(self.model, self.live, self.history, spec)
+        except BaseException:
+            if before is not None:
+                self.kept.take_back(before)
+            raise
         self.history.changes.append(ModeChanged(spec))
         return how
 

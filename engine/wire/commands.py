@@ -14,11 +14,12 @@ from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import Stop
 from engine.spec.texts import SweepText
+from engine.wire.changes import Change
 from engine.wire.message import Part, Variant
 from engine.wire.opponents import Opponent
-from engine.wire.planned import PlannedSequence, PlannedStep
 from engine.wire.records import StepRecord
 from engine.wire.requests import Side, SliceRequest
+from engine.wire.tree import Node
 
 ExportKind = Literal["snapshot", "npz", "table", "trace", "session"]
 
@@ -110,12 +111,13 @@ class Pause(CommandMessage, frozen=True):
 
 
 class Redo(CommandMessage, frozen=True):
-    """Do the steps of an engine that is gone once more, in a session that has none: the same forwards of the same
-    tokens in the same modes. `cache` is the mode at the end."""
+    """Do the nodes of a history that is gone once more, in a session that has none: the same forwards of the same
+    tokens in the same modes. Then go to the node `at` (None: before the first), and make the `changes` that were made
+    after it."""
 
-    sequences: tuple[PlannedSequence, ...]
-    steps: tuple[PlannedStep, ...]
-    cache: CacheSpec
+    nodes: tuple[Node, ...]
+    at: int | None
+    changes: tuple[Change, ...] = ()
 
 
 class Cancel(CommandMessage, frozen=True):

@@ -248,15 +248,17 @@ class StepRedone(Variant, frozen=True):
 
 
 class Redone(Reply, frozen=True):
-    """The steps up to `step` (None: none) stand as they stood in the engine that is gone; `why_not_all` says why those
-    after it do not, whose tokens come next then. `num_computed_anew` tokens were in pages of an earlier run: their rows
-    are exact but for rounding."""
+    """The nodes of an engine that is gone were done once more, and the one after `step` (None: none) is the live one.
+    `why_not_all` says why those after it were not, whose tokens come next then; `why_not_exact` where another token
+    would have been chosen, or K and V are others. `num_computed_anew` tokens were in pages of an earlier run: their
+    rows are exact but for rounding."""
 
     step: int | None
     num_steps: int
     took_ms: float
     why_not_all: str = ""
     num_computed_anew: int = 0
+    why_not_exact: str = ""
 
 
 class CacheChanged(Reply, frozen=True):

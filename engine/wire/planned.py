@@ -1,9 +1,8 @@
-"""Steps and sequences of an engine that is gone, as another one shall do them once more."""
+"""Steps as they are to be done once more: which tokens of which sequences were fed, and what was chosen."""
 
 from __future__ import annotations
 
 from engine.spec.cache import CacheSpec
-from engine.spec.sampling import SamplingParams
 from engine.wire.message import Part
 from engine.wire.records import SequenceStep, StepRecord, StopReason
 
@@ -41,25 +40,3 @@ class PlannedStep(Part, frozen=True):
     def of(cls, record: StepRecord) -> PlannedStep:
         """As it was recorded."""
         return cls(record.step, record.cache, tuple(map(PlannedPart.of, record.sequences)), record.preempted)
-
-
-class PlannedFork(Part, frozen=True):
-    """A sequence was forked from what `parent` had after `step`, when `until` was the newest."""
-
-    parent: int
-    step: int
-    until: int
-
-
-class PlannedSequence(Part, frozen=True):
-    """A sequence with all its tokens, those of its prompt that were not read yet included, and how it stands at the
-    end. One that `is_gone` was removed; its steps are those of the others too."""
-
-    seq_id: int
-    token_ids: tuple[int, ...]
-    num_prompt_tokens: int
-    sampling: SamplingParams
-    sampled: int | None
-    stop: StopReason | None
-    fork: PlannedFork | None
-    is_gone: bool

@@ -36,9 +36,11 @@ from engine.spec.stops import Stop
 from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
 from engine.wire import commands, opponents, requests
+from engine.wire.changes import SequenceAdded
 from engine.wire.events import EngineStatus, Event, Failed, StateChanged, Tokenized
 from engine.wire.measurements import ParityReport
-from engine.wire.planned import PlannedPart, PlannedSequence, PlannedStep
+from engine.wire.planned import PlannedPart, PlannedStep
+from engine.wire.tree import Node
 from tests.engine.tiny import config_dict
 
 ARCHITECTURES = ("llama", "mistral", "gpt2", "gemma2", "lfm2", "deepseek_v3")
@@ -312,13 +314,11 @@ class Chance:
 
     def redo(self) -> commands.Command:
         """What an engine that is gone may have done: mostly refused, since there is a session already."""
-        ids = self.token_ids(6)
-        sequence = PlannedSequence(
-            self.number(0, 2), ids, self.number(1, len(ids)), self.sampling(), None, None, None, False
-        )
-        part = PlannedPart(sequence.seq_id, 0, self.number(1, len(ids)), self.number(3, self.vocab - 1), False, None)
-        step = PlannedStep(0, self.cache(), (part,), ())
-        return commands.Redo((sequence,), (step,) if self.often(0.7) else (), self.cache())
+        ids, cache, seq_id = self.token_ids(6), self.cache(), self.number(0, 2)
+        part = PlannedPart(seq_id, 0, self.number(1, len(ids)), self.number(3, self.vocab - 1), False, None)
+        added = SequenceAdded(seq_id, ids, self.sampling())
+        node = Node(0, None, (added,), cache, PlannedStep(0, cache, (part,), ()))
+        return commands.Redo((node,) if self.often(0.7) else (), self.step if self.often(0.2) else 0, (added,))
 
     def bench(self) -> commands.Command:
         modes = tuple((f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))

@@ -10,11 +10,13 @@ from app.draw.token_range import TokenRange
 from app.models.sequence_status import sequence_status
 from app.shell import Shell
 from engine.spec.model import ModelSpec
+from engine.spec.sampling import SamplingParams
+from engine.wire.changes import SequenceAdded, SequenceStopped
 from engine.wire.commands import Redo, TakeSlice, Tokenize, Watch
-from engine.wire.events import EngineLost, Forked, Redone, Restarted, SequenceInfo, StateChanged, StepRedone, Submitted
+from engine.wire.events import EngineLost, Redone, Restarted, SequenceInfo, StateChanged, StepRedone, WentTo
 from engine.wire.page_events import PageAllocated
 from engine.wire.page_map import PoolStep
-from engine.wire.planned import PlannedFork
+from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -86,12 +88,8 @@ def test_every_step_of_the_timeline_is_done_once_more_and_stays_on_the_screen(
     lose(running, engine)
     begin_again(running)
     (plan,) = plans(engine)
-    assert [step.step for step in plan.steps] == list(range(21))
-    assert [step.parts[0].num_tokens for step in plan.steps] == [r.sequences[0].num_tokens for r in records]
-    assert [step.parts[0].sampled for step in plan.steps] == [r.sequences[0].sampled for r in records]
-    (sequence,) = plan.sequences
-    assert sequence.token_ids == tuple(token.token_id for token in running.models.timeline.tokens(0))
-    assert (sequence.sampled, sequence.is_gone) == (11, False), "what the newest status says"
+    assert plan.nodes == tuple(map(Node.of, records))
+    assert (plan.at, plan.changes) == (20, ())
     loaded(running, engine)
     engine.status = replace(engine.status, sequences=(), step=3)
     engine.emit(StateChanged(engine.status))
@@ -133,48 +131,38 @@ def test_what_could_not_be_done_once_more_is_no_step_any_more(running: Shell, en
     )
 
 
-def test_a_prompt_that_was_not_read_to_its_end_comes_back_whole(running: Shell, engine: FakeEngine) -> None:
-    more = tuple(range(100, 150))
-    waiting = SequenceInfo(1, "waiting", 0, len(more), None, None)
-    engine.status = replace(engine.status, sequences=(*engine.status.sequences, waiting))
-    engine.emit(StateChanged(engine.status), Submitted(1, more, tuple("x" for _ in more)))
+def test_what_was_done_since_the_newest_step_is_wanted_too(running: Shell, engine: FakeEngine) -> None:
+    added, stopped = SequenceAdded(1, tuple(range(100, 150)), SamplingParams()), SequenceStopped(0)
+    engine.status = replace(engine.status, pending=(added, stopped))
+    engine.emit(StateChanged(engine.status))
     turn(running)
     lose(running, engine)
     begin_again(running)
     (plan,) = plans(engine)
-    second = plan.sequences[1]
-    assert (second.seq_id, second.token_ids, second.num_prompt_tokens) == (1, more, 50)
-    assert (second.sampled, second.stop, second.fork) == (None, None, None)
+    assert (plan.at, plan.changes) == (20, (added, stopped))
 
 
-def test_a_fork_one_that_stopped_and_one_that_was_removed_are_planned_as_they_were(
-    running: Shell, engine: FakeEngine
-) -> None:
-    stopped = SequenceInfo(3, "finished", 30, 24, 11, "stopped")
-    engine.status = replace(samples.status(), sequences=(stopped,))
-    engine.emit(StateChanged(engine.status), Forked(0, 3, 4, 28, "copied"))
+def test_what_a_step_took_is_not_done_twice_where_its_status_did_not_come(running: Shell, engine: FakeEngine) -> None:
+    engine.status = replace(engine.status, pending=(SequenceStopped(0),))
+    engine.emit(StateChanged(engine.status))
     turn(running)
-    lose(running, engine)
-    begin_again(running)
-    (plan,) = plans(engine)
-    child, parent = plan.sequences
-    assert (child.seq_id, child.stop, child.fork, child.is_gone) == (3, "stopped", PlannedFork(0, 4, 20), False)
-    assert (parent.seq_id, parent.num_prompt_tokens, parent.is_gone) == (0, samples.PROMPT, True)
-
-
-def test_the_token_that_comes_next_is_that_of_the_last_step_where_its_status_did_not_come(
-    running: Shell, engine: FakeEngine
-) -> None:
-    record = samples.step_record(21)
-    part = replace(record.sequences[0], sampled=77)
     engine.is_silent = True
-    engine.emit(replace(record, sequences=(part,)))
+    engine.emit(replace(samples.step_record(21), changes=(SequenceStopped(0),)))
     turn(running)
     lose(running, engine)
     begin_again(running)
     (plan,) = plans(engine)
-    assert len(plan.steps) == 22
-    assert plan.sequences[0].sampled == 77
+    assert (len(plan.nodes), plan.at, plan.changes) == (22, 21, ())
+
+
+def test_every_branch_is_wanted_and_the_live_one_is_gone_to(running: Shell, engine: FakeEngine) -> None:
+    engine.emit(replace(samples.step_record(21), parent=5), WentTo(20, "it was kept", 1.0))
+    turn(running)
+    lose(running, engine)
+    begin_again(running)
+    (plan,) = plans(engine)
+    assert [node.step for node in plan.nodes] == list(range(22))
+    assert (plan.nodes[21].parent, plan.at) == (5, 20)
 
 
 def test_a_second_death_on_the_way_loses_nothing(running: Shell, engine: FakeEngine) -> None:

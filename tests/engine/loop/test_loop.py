@@ -72,6 +72,7 @@ def test_every_layer_of_every_forward_leaves_a_mark(slow: Driver, command: Comma
     if isinstance(command, GoTo):
         slow.send(SetCache(GROWING))  # back in the mode before, its rows are computed anew
     slow.rest()
+    slow.session.kept.clear()
     model, count = slow.session.model, [0]
     mark = model.mark
 

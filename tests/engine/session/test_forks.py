@@ -189,6 +189,7 @@ def test_a_fork_from_before_a_mode_was_left_and_taken_again_is_exact(mode: str, 
     for between in ("growing", mode):
         session.set_cache(MODES[between])
         session.step()
+    session.kept.clear()
     assert session.fork(0, step).how.startswith("replayed")
     twin.go_to(step)
     assert same(rows(session, 1), rows(twin, 0))
@@ -254,7 +255,9 @@ def test_a_snapshot_says_the_seed_of_its_sequence() -> None:
 def test_a_fork_of_what_was_added_after_the_newest_step_changes_its_mode_as_others_do() -> None:
     session = started(MODES["growing"])
     late = session.submit(Prompt(token_ids=prompt_ids(PROMPT, seed=9)))
-    child = session.fork(late, session.last_step).child
+    with pytest.raises(InputError, match="was not there yet at step 10"):
+        session.fork(late, session.last_step)
+    child = session.fork(late).child
     assert session.sequence(child).num_tokens == 0
     session.set_cache(MODES["kivi-4"])
     session.force(late, FORCED)

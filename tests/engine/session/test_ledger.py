@@ -138,9 +138,8 @@ def test_back_at_the_end_of_the_prompt_what_waited_for_it_is_coded_or_dropped_an
     seq_id = session.submit(Prompt(token_ids=prompt_ids(32)))
     for _ in range(5):
         session.step()
-    cache = session.cache_of(seq_id)
     for step, ended_at in ((2, 32), (1, 32), (0, None)):
         session.go_to(step)
-        assert cache.prompt_ended_at == ended_at
+        assert session.cache_of(seq_id).prompt_ended_at == ended_at
         held = session.bytes()
         assert held.stored == held.predicted

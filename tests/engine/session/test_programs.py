@@ -60,6 +60,7 @@ class Program:
     mode: str
     ways: dict[int, Way] = field(default_factory=dict)
     after: dict[int, tuple[str, dict[int, Way]]] = field(default_factory=dict)
+    steps: list[int] = field(default_factory=list)  # of any branch
     known: dict[tuple[Way, int], torch.Tensor] = field(default_factory=dict)
     num_repeated: int = 0
 
@@ -74,6 +75,7 @@ class Program:
             if not self.session.has_work:
                 return
             record = self.session.step()
+            self.steps.append(record.step)
             self.after[record.step] = (self.mode, dict(self.ways))
             for part in record.sequences:
                 self._compare(part.seq_id, part.num_tokens)
@@ -89,7 +91,7 @@ class Program:
 
     def _some_step(self, back: int) -> int | None:
         last = self.session.last_step
-        return None if last is None else max(0, last - back)
+        return None if last is None else self.steps[-1 - back % len(self.steps)]
 
     def fork(self, back: int) -> None:
         step, seq_id = self._some_step(back), next(iter(self.ways), None)
@@ -114,11 +116,9 @@ class Program:
             self.session.go_to(step)
         except InputError:
             return
-        mode, ways = self.after[step]
-        self.after = {number: then for number, then in self.after.items() if number <= step}
-        live = self.session.live.ids
-        self.mode = mode
-        self.ways = {i: ways.get(i, Way(self.ways[i].prompt, ((mode, 0),))) for i in live}
+        self.mode, ways = self.after[step]
+        self.ways = dict(ways)
+        assert set(self.ways) == set(self.session.live.ids)
 
     def change(self, mode: str) -> None:
         if mode == self.mode:

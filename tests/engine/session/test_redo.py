@@ -1,4 +1,4 @@
-"""Steps of a session that is gone, done once more in another: the same rows, the same way back, the same future."""
+"""Nodes of a session that is gone, done once more in another: the same rows, the same ways back, the same future."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
-from engine.session.redoing import Redoing
+from engine.session.redoing import Redoing, check_can_be_redone
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.commands import Redo
-from engine.wire.planned import PlannedFork, PlannedSequence, PlannedStep
-from engine.wire.records import StepRecord
 from engine.wire.requests import RowRequest
 from engine.wire.slices import RowSlice
 from tests.engine.tiny import model_of, prompt_ids
@@ -39,38 +37,22 @@ def model() -> LoadedModel:
     return model_of("llama")
 
 
-def plan(
-    session: Session,
-    records: list[StepRecord],
-    forks: dict[int, PlannedFork] | None = None,
-    gone: dict[int, tuple[int, ...]] | None = None,
-) -> Redo:
-    known = {
-        info.seq_id: PlannedSequence(
-            info.seq_id,
-            tuple(session.sequence(info.seq_id).token_ids),
-            info.num_prompt_tokens,
-            info.sampling,
-            info.sampled,
-            info.stop,
-            (forks or {}).get(info.seq_id),
-            is_gone=False,
-        )
-        for info in session.sequences
-    }
-    for seq_id, ids in (gone or {}).items():
-        known[seq_id] = PlannedSequence(seq_id, ids, len(ids), WARM, None, None, None, is_gone=True)
-    return Redo(tuple(known.values()), tuple(map(PlannedStep.of, records)), session.cache)
+def plan(session: Session) -> Redo:
+    """What a window knows: every node, the live one, and what was done since."""
+    history = session.history
+    return Redo(tuple(moment.node for moment in history.tree), history.last_step, tuple(history.changes))
 
 
 def redone(model: LoadedModel, command: Redo, num_computed_anew: int = 0) -> Session:
-    """Another session, after what a restart does: it begins in the mode of the end."""
-    session = Session(model, command.cache, prefill_chunk=64)
-    redoing = Redoing(session, command)
-    for _ in redoing.steps(lambda: None):
+    """Another session, after what a restart does."""
+    session = Session(model, MODES["growing"], prefill_chunk=64)
+    check_can_be_redone(session, command.nodes, command.at)
+    redoing = Redoing(session, command.nodes)
+    for _ in redoing.steps():
         pass
-    redoing.finish()
+    redoing.finish(command.at, command.changes)
     assert redoing.num_computed_anew == num_computed_anew
+    assert redoing.is_exact or num_computed_anew, redoing.why_not_exact
     return session
 
 
@@ -98,15 +80,18 @@ def assert_same(one: Session, other: Session) -> None:
 def test_all_rows_the_way_back_and_what_follows_are_the_same(model: LoadedModel, mode: str) -> None:
     old = Session(model, MODES[mode], prefill_chunk=16)
     old.submit(Prompt(token_ids=prompt_ids(21), sampling=WARM))
-    records = [old.step() for _ in range(8)]
+    for _ in range(8):
+        old.step()
     old.force(0, (5, 9))
-    records += [old.step() for _ in range(6)]
-    new = redone(model, plan(old, records))
+    for _ in range(6):
+        old.step()
+    new = redone(model, plan(old))
     assert_same(old, new)
     assert len(new.history.journal) == 14
     assert new.sequence(0).token_ids == old.sequence(0).token_ids
     for step in (9, 4, 0):
-        assert old.go_to(step) == new.go_to(step)
+        old.go_to(step)
+        new.go_to(step)
         assert [old.step().sequences[0].sampled for _ in range(3)] == [
             new.step().sequences[0].sampled for _ in range(3)
         ]
@@ -119,44 +104,62 @@ def test_the_records_are_those_of_then_forced_tokens_included(model: LoadedModel
     records = [old.step() for _ in range(3)]
     old.force(0, (5, 9))
     records += [old.step() for _ in range(4)]
-    command = plan(old, records)
-    again = list(Redoing(Session(model, command.cache, prefill_chunk=16), command).steps(lambda: None))
-    told = [[(p.token_ids, p.forced, p.sampled) for r in each for p in r.sequences] for each in (records, again)]
+    again = [record for _, record in Redoing(Session(model, old.cache), plan(old).nodes).steps()]
+    told = [
+        [(p.token_ids, p.forced, p.sampled) for r in each if r is not None for p in r.sequences]
+        for each in (records, again)
+    ]
     assert told[0] == told[1]
     assert [forced for _, forced, _ in told[1]] == [False] * 3 + [True] * 2 + [False] * 2
+    assert [record.changes for record in records] == [record.changes for record in again if record is not None]
 
 
 def test_several_sequences_a_fork_another_mode_and_one_that_was_removed(model: LoadedModel) -> None:
     old = Session(model, MODES["paged"], prefill_chunk=16)
     old.submit(Prompt(token_ids=prompt_ids(9), sampling=WARM))
     old.submit(Prompt(token_ids=prompt_ids(6, 3)))
-    records = [old.step() for _ in range(6)]
+    for _ in range(6):
+        old.step()
     forked = old.fork(0, 3)
     assert (forked.child, forked.step) == (2, 3)
-    records += [old.step() for _ in range(3)]
+    for _ in range(3):
+        old.step()
     old.set_cache(MODES["int8"])
-    records += [old.step() for _ in range(2)]
+    for _ in range(2):
+        old.step()
     old.halt(2)
-    ids = tuple(old.sequence(1).token_ids)
     old.remove(1)
-    records += [old.step() for _ in range(2)]
-    new = redone(model, plan(old, records, {2: PlannedFork(0, 3, 5)}, {1: ids}))
+    for _ in range(2):
+        old.step()
+    new = redone(model, plan(old))
     assert_same(old, new)
     assert [info.stop for info in new.sequences] == [None, "stopped"]
     assert new.submit(Prompt(token_ids=(5,))) == old.submit(Prompt(token_ids=(5,))) == 3
 
 
-def test_a_fork_of_the_newest_step_is_one_again(model: LoadedModel) -> None:
-    old = Session(model, MODES["paged"], prefill_chunk=16)
+@pytest.mark.parametrize("mode", ["growing", "paged", "h2o", "kivi-4"])
+def test_a_tree_with_branches_comes_back_whole(model: LoadedModel, mode: str) -> None:
+    """Three branches, one that was left before it was stepped, and a fork of a step of another one."""
+    old = Session(model, MODES[mode], prefill_chunk=16)
     old.submit(Prompt(token_ids=prompt_ids(9), sampling=WARM))
-    records = [old.step() for _ in range(4)]
-    old.fork(0, 3)
-    records += [old.step() for _ in range(3)]
-    new = redone(model, plan(old, records, {1: PlannedFork(0, 3, 3)}))
+    for _ in range(6):
+        old.step()
+    old.go_to(3)
+    old.force(0, (5, 9, 7))
+    for _ in range(4):
+        old.step()
+    old.go_to(1)
+    old.set_sampling(SamplingParams(temperature=2.0, seed=3), 0)
+    assert old.go_to(5)
+    child = old.fork(0, 8).child
+    old.step()
+    new = redone(model, plan(old))
     assert_same(old, new)
-    assert [info.num_prompt_tokens for info in new.sequences] == [9, 9]
-    assert new.go_to(3) == old.go_to(3)
-    assert_same(old, new)
+    assert new.sequence(child).token_ids[-4:-1] == [5, 9, 7]
+    for step in (10, 9, 4, 8, 11, 0, 5):
+        old.go_to(step)
+        new.go_to(step)
+        assert_same(old, new)
 
 
 def test_a_pool_that_was_too_small_gives_the_same_rows_up(model: LoadedModel) -> None:
@@ -165,9 +168,9 @@ def test_a_pool_that_was_too_small_gives_the_same_rows_up(model: LoadedModel) ->
         old.submit(Prompt(token_ids=prompt_ids(9, seed), sampling=WARM))
     records = [old.step() for _ in range(12)]
     assert any(record.preempted for record in records)
-    new = redone(model, plan(old, records))
-    assert [(i.seq_id, i.num_tokens, i.sampled) for i in old.sequences] == [
-        (i.seq_id, i.num_tokens, i.sampled) for i in new.sequences
+    new = redone(model, plan(old))
+    assert [(i.seq_id, i.num_tokens, i.sampled, i.num_preemptions) for i in old.sequences] == [
+        (i.seq_id, i.num_tokens, i.sampled, i.num_preemptions) for i in new.sequences
     ]
     assert [new.history.journal.mark(1, step) for step in range(12)] == [
         old.history.journal.mark(1, step) for step in range(12)
@@ -178,14 +181,15 @@ def test_what_was_not_done_once_more_comes_next(model: LoadedModel) -> None:
     """It ends after the fifth of twelve steps: the tokens of the others are fed by the steps that follow."""
     old = Session(model, MODES["growing"])
     old.submit(Prompt(token_ids=prompt_ids(9), sampling=WARM))
-    records = [old.step() for _ in range(12)]
-    command = plan(old, records)
-    new = Session(model, command.cache)
-    redoing = Redoing(new, command)
-    pieces = redoing.steps(lambda: None)
+    for _ in range(12):
+        old.step()
+    command = plan(old)
+    new = Session(model, old.cache)
+    redoing = Redoing(new, command.nodes)
+    pieces = redoing.steps()
     for _ in range(5):
         next(pieces)
-    redoing.finish()
+    redoing.finish(command.at, command.changes)
     assert new.last_step == 4
     while new.sequence(0).num_tokens < old.sequence(0).num_tokens:
         new.step()
@@ -193,14 +197,18 @@ def test_what_was_not_done_once_more_comes_next(model: LoadedModel) -> None:
     assert new.sequence(0).sampled == old.sequence(0).sampled
 
 
-def test_a_prompt_that_waits_waits_again_and_one_half_read_is_read_on(model: LoadedModel) -> None:
+def test_what_was_done_since_the_newest_step_is_done_again(model: LoadedModel) -> None:
     old = Session(model, MODES["growing"], prefill_chunk=16)
     for length in (40, 7):
         old.submit(Prompt(token_ids=prompt_ids(length), sampling=WARM))
-    records = [old.step()]
-    new = redone(model, plan(old, records))
+    old.step()
+    old.submit(Prompt(token_ids=prompt_ids(5)))
+    old.halt(1)
+    new = redone(model, plan(old))
     assert_same(old, new)
-    assert [(info.state, info.num_tokens) for info in new.sequences] == [("prefill", 16), ("waiting", 0)]
+    assert [(info.state, info.num_tokens) for info in new.sequences] == [
+        ("prefill", 16), ("finished", 0), ("waiting", 0),
+    ]  # fmt: skip
 
 
 def test_tokens_in_pages_of_an_earlier_run_are_computed_anew_and_counted(model: LoadedModel) -> None:
@@ -214,7 +222,7 @@ def test_tokens_in_pages_of_an_earlier_run_are_computed_anew_and_counted(model: 
     old.submit(Prompt(token_ids=prompt_ids(9), sampling=WARM))
     records = [old.step() for _ in range(4)]
     assert [record.sequences[0].first_position for record in records[:2]] == [8, 8]
-    new = redone(model, plan(old, records), num_computed_anew=8)
+    new = redone(model, plan(old), num_computed_anew=8)
     assert new.sequence(1).token_ids == old.sequence(1).token_ids
     mine, its = new.logits(1), old.logits(1)
     assert mine is not None
@@ -224,9 +232,17 @@ def test_tokens_in_pages_of_an_earlier_run_are_computed_anew_and_counted(model: 
 def test_a_plan_that_does_not_fit_is_refused_where_it_stops(model: LoadedModel) -> None:
     old = Session(model, MODES["growing"])
     old.submit(Prompt(token_ids=prompt_ids(9), sampling=WARM))
-    command = plan(old, [old.step() for _ in range(3)])
-    backwards = replace(command, steps=(command.steps[0], command.steps[2], command.steps[1]))
-    with pytest.raises(InputError, match="before step 1"):
-        redone(model, backwards)
+    for _ in range(3):
+        old.step()
+    command = plan(old)
+    first, second, third = command.nodes
+    assert third.work is not None
+    early = replace(second, work=replace(third.work, parts=(replace(third.work.parts[0], num_tokens=9),)))
+    with pytest.raises(InputError, match="has 9 tokens before step"):
+        redone(model, replace(command, nodes=(first, early, third)))
     with pytest.raises(InputError, match="session that has none"):
-        Redoing(old, command)
+        check_can_be_redone(old, command.nodes, command.at)
+    with pytest.raises(InputError, match="Step 1 follows on step 0, which is not there"):
+        redone(model, replace(command, nodes=(second, third)))
+    with pytest.raises(InputError, match="no step 7 among"):
+        redone(model, replace(command, at=7))

@@ -96,9 +96,10 @@ def test_a_window_that_is_computed_anew_every_step_comes_back_by_one_forward(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, twin = walked(("none", "none"), 8, architecture), walked(("none",), 4, architecture)
+    session.kept.clear()
     forwards, forward = [], session.model.forward
     monkeypatch.setattr(session.model, "forward", lambda *a, **k: forwards.append(a[0].shape[1]) or forward(*a, **k))  # type: ignore[func-returns-value]
-    assert session.go_to(3) == f"replayed {PROMPT + 3} tokens: this cache forgets"
+    assert session.go_to(3) == "repeated 1 step from a moment that was kept"
     assert forwards == [PROMPT + 3]
     assert same(rows(session, 0), rows(twin, 0))
     assert snapshot(session, 0).manifest["provenance"] == "recomputed"
@@ -127,7 +128,7 @@ def test_a_mode_left_and_taken_again_without_a_step_gives_back_what_it_had(mode:
     session.set_cache(MODES["growing"])
     session.set_cache(MODES[mode])
     assert not same(rows(session, 0), rows(twin, 0)), "the way there and back rounds and drops other rows"
-    assert session.go_to(3).startswith("replayed")
+    assert session.go_to(3).endswith("it was kept as it stood")
     assert same(rows(session, 0), rows(twin, 0))
 
 
@@ -149,23 +150,31 @@ def refused(session: Session, step: int, why: str) -> None:
 
 def test_what_cannot_be_exact_is_refused_and_changes_nothing() -> None:
     session = walked(("growing",), 4)
+    for step in (-1, 4, 99):
+        refused(session, step, f"There is no step {step} to go to: steps 0 … 3 are kept")
+
+
+def test_the_birth_of_a_fork_and_the_end_of_a_sequence_can_be_gone_back_over() -> None:
+    session = walked(("growing",), 4)
     child = session.fork(0).child
     session.step()
-    refused(session, 2, f"Sequence {child} was forked after step 3 and was not there at step 2: remove it first")
-    session.go_to(3)  # the step after which it was forked
-    assert session.sequence(child).num_tokens == session.sequence(0).num_tokens
-    session.remove(child)
-    session.step()
-    session.go_to(2)
-    second = session.submit(Prompt(token_ids=prompt_ids(5)))
-    for _ in range(3):
-        session.step()
-    session.remove(second)
-    session.step()
-    refused(session, 4, f"Sequence {second} was there at step 4 and was removed after step 5")
-    session.go_to(5)
+    forked = rows(session, child)
     session.go_to(2)
     assert [info.seq_id for info in session.sequences] == [0]
+    session.go_to(4)
+    assert [info.seq_id for info in session.sequences] == [0, child]
+    assert same(rows(session, child), forked)
+    session.go_to(3)
+    second = session.submit(Prompt(token_ids=prompt_ids(5)))
+    assert second > child, "numbers of sequences are never used twice"
+    there = [session.step().step for _ in range(3)]
+    then = rows(session, second)
+    session.remove(second)
+    gone = session.step().step
+    for step, seq_ids in ((there[-1], [0, second]), (gone, [0]), (4, [0, child]), (there[-1], [0, second])):
+        session.go_to(step)
+        assert [info.seq_id for info in session.sequences] == seq_ids
+    assert same(rows(session, second), then)
 
 
 def test_a_mode_of_then_that_has_no_room_now_is_refused() -> None:
@@ -177,12 +186,12 @@ def test_a_mode_of_then_that_has_no_room_now_is_refused() -> None:
     session.step()
     session.submit(Prompt(token_ids=prompt_ids(20, seed=4)))
     session.step()
-    how = session.go_to(0)  # the newcomer waits again, so that its pages are not needed
+    how = session.go_to(0)  # the newcomer is not there yet, so that its pages are not needed
     assert "Paged" in how
-    assert [info.num_tokens for info in session.sequences] == [20, 0]
+    assert [info.num_tokens for info in session.sequences] == [20]
 
 
-def test_a_mode_of_then_too_small_for_what_came_since_is_refused() -> None:
+def test_a_mode_of_then_too_small_for_what_came_since_comes_back_without_it() -> None:
     session = Session(model_of("llama"), CacheSpec("static", max_length=16))
     session.submit(Prompt(token_ids=prompt_ids(6)))
     session.force(0, FORCED)
@@ -190,10 +199,11 @@ def test_a_mode_of_then_too_small_for_what_came_since_is_refused() -> None:
     session.set_cache(MODES["growing"])
     session.step()
     second = session.submit(Prompt(token_ids=prompt_ids(40, seed=4)))
-    refused(session, 0, f"Sequence {second} has 40 tokens and this static cache holds 16: remove it first")
-    session.remove(second)
+    late = session.step().step
     session.go_to(0)
-    assert session.cache.layout == "static"
+    assert (session.cache.layout, [info.seq_id for info in session.sequences]) == ("static", [0])
+    session.go_to(late)
+    assert (session.cache.layout, session.sequence(second).num_tokens) == ("growing", 40)
 
 
 def test_a_sequence_that_the_step_did_not_feed_keeps_its_logits() -> None:
@@ -228,24 +238,23 @@ def test_whatever_was_done_any_step_comes_back_and_can_be_forked(seed: int) -> N
     architecture = chance.choice(("llama", "llama", "llama", "mistral", "gpt2"))
     modes = [m for m in MODES if architecture == "llama" or MODES[m].is_exact]
     session = begun(chance.choice(modes), architecture)
-    seen: list[tuple[CacheSpec, tuple[object, list[torch.Tensor], torch.Tensor]]] = []
+    seen: dict[int, tuple[CacheSpec, tuple[object, list[torch.Tensor], torch.Tensor]]] = {}
     for _ in range(60):
         last = session.last_step
         what = chance.choices(("step", "mode", "force", "back", "fork"), (10, 2, 1, 3, 1))[0]
         if what == "step" and session.sequence(0).num_tokens < 60:
             session.force(0, (chance.randrange(3, 120),))
             step = session.step().step
-            del seen[step:]
-            seen.append((session.cache, state(session, 0)))
+            seen[step] = session.cache, state(session, 0)
         elif what == "mode":
             session.set_cache(MODES[chance.choice(modes)])
         elif what == "back" and last is not None:
-            target = chance.randint(0, last)
+            target = chance.choice(sorted(seen))  # of any branch
             session.go_to(target)
             assert (session.cache, session.last_step) == (seen[target][0], target)
             assert equal(state(session, 0), seen[target][1]), f"step {target}"
         elif what == "fork" and last is not None:
-            target = chance.randint(0, last)
+            target = chance.choice(sorted(seen))
             then = seen[target]
             if then[0] != session.cache:
                 continue  # in another mode only what is exact in both can be forked

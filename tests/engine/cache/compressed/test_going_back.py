@@ -251,7 +251,7 @@ def test_mixed_models_go_back_to_the_bit(architecture: str, name: str) -> None:
     for target in (8, 3, 1):
         how = session.go_to(target)
         if name != "snapkv":  # what it remembers of a prompt is too large to be noted at every chunk
-            assert how.startswith("replayed" if architecture == "lfm2" else ("put", "cropped")), how
+            assert how.startswith("repeated" if architecture == "lfm2" else ("put", "cropped")), how
         assert all(map(torch.equal, state(), seen[target]))
         for step in range(target + 1, 11):
             session.step()

@@ -1,0 +1,89 @@
+"""Other roads: taking one from any step, forgetting one, and going back over edits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine.errors import InputError
+from engine.history.tree import referred_to
+from engine.session.prompt import encode, encode_forced
+from engine.spec.sampling import Prompt
+from engine.wire.changes import EditMade
+from engine.wire.commands import Branch
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
+
+Check = Callable[[], None] | None
+
+
+def branch(session: Session, command: Branch, check: Check = None) -> str | None:
+    """Go to a step and have a sequence take another road from there; says how the cache came there, None where it
+    stayed. What is refused has changed nothing."""
+    ids = tuple(encode(session.model, Prompt(token_ids=command.token_ids))) if command.token_ids else ()
+    if command.text:
+        ids = encode_forced(session.model, command.text)
+    if not ids and command.sampling is None:
+        raise InputError("Another road begins with another token, a text or another sampling: give one of them.")
+    how = None
+    if command.step is None:
+        session.sequence(command.seq_id)
+    else:
+        mark = session.history.tree.at(command.step).checkpoint.marks.get(command.seq_id)
+        if mark is None:
+            raise InputError(f"Sequence {command.seq_id} was not there at step {command.step}: choose another step.")
+        if ids and mark.stop in ("cache full", "context full"):
+            raise InputError(f"Sequence {command.seq_id} has no room for another token there: choose an earlier step.")
+        how = session.go_to(command.step, check)
+    if command.sampling is not None:
+        session.set_sampling(command.sampling, command.seq_id)
+    if ids:
+        session.force(command.seq_id, ids)
+    return how
+
+
+def delete_branch(session: Session, step: int) -> tuple[int, ...]:
+    """Forget a step and all that came of it; says which steps. Refused where the live moment is among them, or another
+    branch has taken something from them."""
+    history = session.history
+    history.tree.at(step)
+    steps = set(history.tree.below(step))
+    if history.last_step in steps:
+        raise InputError(f"The live moment came of step {step}: go to another branch first, then delete this one.")
+    asking = [(m.node.step, m.node.changes) for m in history.tree if m.node.step not in steps]
+    for other, changes in [*asking, (history.next_step, tuple(history.changes))]:
+        if taken := steps.intersection(referred_to(changes)):
+            raise InputError(f"Step {other} of another branch has taken something from step {min(taken)}: keep it.")
+    for gone in steps:
+        session.kept.let_go(gone)
+    return history.forget_branch(step)
+
+
+def undo_edit(session: Session, check: Check = None) -> str:
+    """Go to the moment before the newest edit on the path to the live one."""
+    history = session.history
+    edited = (s for s in reversed(history.journal.steps) if is_edit(session, s))
+    edit = next(edited, None)
+    if edit is None:
+        raise InputError("There is no edit to undo on the way to this moment.")
+    back_to = history.last_step if not history.changes else history.next_step
+    how = session.go_to(history.tree.parent(edit), check)
+    assert back_to is not None
+    history.undone.append((history.last_step, back_to))
+    return how
+
+
+def redo_edit(session: Session, check: Check = None) -> str:
+    """Go to the moment that the last undo left, unless something was done since."""
+    history = session.history
+    if not history.undone or history.undone[-1][0] != history.last_step or history.changes:
+        raise InputError("There is no undone edit to return to: something was done since, or nothing was undone.")
+    back_to = history.undone[-1][1]
+    how = session.go_to(back_to, check)
+    history.undone.pop()
+    return how
+
+
+def is_edit(session: Session, step: int) -> bool:
+    return any(isinstance(change, EditMade) for change in session.history.tree.at(step).node.changes)
