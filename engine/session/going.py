@@ -167,6 +167,8 @@ class GoingTo:
                 return redone, f"repeated {told(rest)} from a moment that was kept"
         if not tree.has_root(step):
             raise InputError(f"Step {step} cannot be computed again: the steps before it are not kept any more.")
+        if nodes[0].work is None and not nodes[0].changes:
+            raise InputError(f"Step {step} cannot be computed again: the run went on from a snapshot, open that again.")
         return self._redone_from_root(nodes, check)
 
     def _bases(self, step: int, sources: list[SessionState]) -> list[int]:

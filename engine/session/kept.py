@@ -63,10 +63,12 @@ class KeptStates:
         self._live = live
         self._states: OrderedDict[int, SessionState] = OrderedDict()
         self._has_grown = False
+        self._pinned: SessionState | None = None  # what nothing could compute again
 
     def __iter__(self) -> Iterator[SessionState]:
         """The most recently used first."""
-        return iter([*self._states.values()][::-1])
+        pinned = [] if self._pinned is None else [self._pinned]
+        return iter([*self._states.values()][::-1] + pinned)
 
     def __contains__(self, step: int) -> bool:
         return step in self._states
@@ -99,10 +101,13 @@ class KeptStates:
     def let_go_in(self, store: PageStore | None) -> bool:
         """Let the least recently used moment go whose pages are in this store; False where there is none."""
         found = next((s.step for s in self._states.values() if store is not None and s.mode.store is store), None)
-        if found is None:
-            return False
-        self.let_go(found)
-        return True
+        if found is not None:
+            self.let_go(found)
+            return True
+        if self._pinned is not None and store is not None and self._pinned.mode.store is store:
+            self._unpin()
+            return True
+        return False
 
     def trim(self) -> None:
         """Let moments go until what is left fits into its bytes."""
@@ -111,13 +116,25 @@ class KeptStates:
             self.let_go(next(iter(self._states)))
 
     def clear(self) -> None:
+        self._unpin()
         for step in [*self._states]:
             self.let_go(step)
 
+    def pin(self, state: SessionState) -> None:
+        """Keep a moment that cannot be computed again whatever it takes, and copy it where it is wanted."""
+        self._unpin()
+        state.own(is_live=False)
+        self._pinned = state
+
+    def _unpin(self) -> None:
+        if self._pinned is not None:
+            self._pinned.close()
+        self._pinned = None
+
     @property
     def row_bytes(self) -> int:
-        """Of these, what does not lie in pages."""
-        return sum(state.row_bytes for state in self._states.values())
+        """Of these, what does not lie in pages; of a moment that cannot be computed again as well."""
+        return sum(state.row_bytes for state in self)
 
     @property
     def num_bytes(self) -> int:

@@ -167,6 +167,11 @@ class Session:
         chosen again; the record has the one that would have been. Raises and changes nothing where that cannot be."""
         return self._stepper.step(check, planned)
 
+    def keep_beginning(self) -> None:
+        """The live moment is the first one that is known and nothing could compute it again: keep a copy of it."""
+        assert self.last_step is not None
+        self.kept.pin(self._going.state_at(self.last_step))
+
     def _aside(self, cache: CacheSpec | CacheMode) -> Session:
         """An empty session to repeat steps in."""
         return Session(self.model, cache, observe=False, surprisal=False, is_aside=True)

@@ -87,7 +87,8 @@ def test_every_layer_of_every_forward_leaves_a_mark(slow: Driver, command: Comma
     slow.rest()
     assert not slow.of(Failed)
     assert slow.loop._loop.activity.num_marks - marks > 8 * num_forwards
-    assert count[0] >= 8 * num_forwards
+    if not isinstance(command, GoTo):  # there a cancel is looked for at every layer, which marks it as well
+        assert count[0] >= 8 * num_forwards
 
 
 def test_rewind_cache_sampling_and_a_second_prompt(driver: Driver) -> None:

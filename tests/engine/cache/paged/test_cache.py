@@ -339,17 +339,17 @@ def test_after_going_back_a_prompt_is_not_served_by_its_own_undone_pages(name: s
     for _ in range(3):
         session.step()
     prompt = Prompt(token_ids=prompt_ids(9)[:4] + prompt_ids(13, 5))  # one page is the first one's
-    second = session.submit(prompt)
+    first_life = session.submit(prompt)
     first_time = [session.step() for _ in range(3)]
-    logits = session.logits(second)
+    logits = session.logits(first_life)
     for target, then in ((2, first_time), (4, first_time[2:]), (2, first_time)):
         session.go_to(target)
         check(session)
-        second = session.submit(prompt) if target == 2 else second
+        second = session.submit(prompt) if target == 2 else first_life
         again = [session.step() for _ in then]
         assert [r.sequences[0].hit_tokens for r in again] == [r.sequences[0].hit_tokens for r in then]
         assert [r.sequences[0].first_position for r in again] == [r.sequences[0].first_position for r in then]
-        newest = session.logits(again[-1].sequences[0].seq_id)
+        newest = session.logits(second)
         assert logits is not None
         assert newest is not None
         assert torch.equal(newest, logits)
