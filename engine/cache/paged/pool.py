@@ -115,9 +115,9 @@ class PagePool(Pages):
         """The pages of a table belong to another owner from now on. Takes no page, so that it cannot fail."""
         before, table.seq_id = table.seq_id, seq_id
         if before != seq_id:
-            for page_id in table.held_pages:
-                self._share_one(page_id, seq_id)
-                self._free_one(page_id, before)
+            held = table.held_pages
+            self._share_all(held, seq_id)
+            self._free_all(held, before)
 
     def truncate(self, table: PageTable, num_tokens: int) -> None:
         """Drop tokens from the end until `num_tokens` are left, and free the pages that held only them.
