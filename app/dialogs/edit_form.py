@@ -73,6 +73,14 @@ class EditForm(QuestionDialog):
         self.text.setText(edit_text(edit) if edit is not None else "")
         for label in (self.touched, self.text):
             self.form.setRowVisible(label, edit is not None)
+        self._grow()
+
+    def _grow(self) -> None:
+        """Lines that wrap need more height than a dialog was given at first."""
+        layout = self.layout()
+        if layout is not None and self.isVisible():
+            layout.activate()
+            self.resize(self.width(), max(self.height(), layout.totalHeightForWidth(self.width())))
 
     def size_of(self, rows: Rows) -> str:
         """`positions 4 … 7 · layer 3 · K and V`, and on a line of its own `1,024 numbers, 4.0 KiB`."""

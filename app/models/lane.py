@@ -43,6 +43,10 @@ class TokenRun(Sequence[Token]):
             return NotImplemented
         return len(other) == self._count and list(self) == list(other)
 
+    def is_of_list(self, other: TokenRun) -> bool:
+        """Whether both are of one list."""
+        return self._tokens is other._tokens
+
     def is_of(self, tokens: list[Token], count: int) -> bool:
         """Whether it is the first `count` of just this list."""
         return self._tokens is tokens and self._count == count
@@ -52,6 +56,14 @@ class TokenRun(Sequence[Token]):
 
 
 NO_TOKENS = TokenRun([], 0)
+
+
+def num_shared(one: Sequence[Token], other: Sequence[Token]) -> int:
+    """How many of the first tokens are the same objects; O(1) where both are of one list."""
+    least = min(len(one), len(other))
+    if isinstance(one, TokenRun) and isinstance(other, TokenRun) and one.is_of_list(other):
+        return least
+    return next((index for index in range(least) if one[index] is not other[index]), least)
 
 
 @dataclass

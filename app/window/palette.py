@@ -48,7 +48,8 @@ class PaletteDelegate(QStyledItemDelegate):
         is_enabled = bool(index.flags() & Qt.ItemFlag.ItemIsEnabled)
         inner = rect.adjusted(12, 0, -12, 0)
         painter.setFont(option.font)
-        painter.setPen(current_theme().color("text" if is_enabled else "faint"))
+        disabled = "muted" if index.data(KEY_ROLE) == TYPED else "faint"  # a sentence is read, a name is recognised
+        painter.setPen(current_theme().color("text" if is_enabled else disabled))
         right = str(index.data(RIGHT_ROLE))
         room = inner.width() - (painter.fontMetrics().horizontalAdvance(right) + 16 if right else 0)
         text = str(index.data(Qt.ItemDataRole.DisplayRole))

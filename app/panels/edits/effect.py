@@ -53,7 +53,7 @@ def kept_table(kept: KeptRows) -> BarTable:
         )
         for index, layer in enumerate(kept.layers)
     )
-    return BarTable(("layer", "K", "V"), rows)
+    return BarTable(("L", "K", "V"), rows)
 
 
 def _means(part: Floats) -> Floats:

@@ -27,6 +27,7 @@ from app.kit.provenance import Holders
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed
 from app.models import Token
+from app.models.lane import num_shared
 from app.panels.tokens.draw import ChipLayout, Place
 from app.panels.tokens.edited_chip import paint_edited
 from app.panels.tokens.surprisal_key import surprisal_color
@@ -103,9 +104,7 @@ class TokenStrip(Themed, QAbstractScrollArea):
             self.viewport().update()
 
     def _take_tokens(self, old: Sequence[Token], tokens: Sequence[Token]) -> None:
-        keep = min(len(self._layout), len(tokens), len(old))
-        if keep and old[keep - 1] is not tokens[keep - 1]:
-            keep = 0
+        keep = min(len(self._layout), num_shared(tokens, old))
         self._layout.truncate(keep)
         self._lay_out()
         is_other = bool(tokens and old) and tokens[0] is not old[0]

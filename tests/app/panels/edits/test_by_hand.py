@@ -515,3 +515,13 @@ def test_whole_heads_outline_no_token_and_the_inspector_names_edits(desk: Shell)
     turn(desk)
     facts = {fact.label: fact.text for fact in desk.window.inspector.state.facts}
     assert facts["edited by hand"] == "zero at step 21"
+
+
+def test_longer_tokens_that_were_put_in_move_those_behind_them(desk: Shell) -> None:
+    strip = desk.window.tokens.strip
+    before = strip.token_rect(5)
+    desk.intents.on_edited(ReplaceTokens(0, 4, (123456,), "overwrite", 1))
+    turn(desk)
+    put, behind = strip.token_rect(4), strip.token_rect(5)
+    assert behind != before
+    assert not put.intersects(behind)
