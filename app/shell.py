@@ -131,6 +131,8 @@ class Shell(QObject):
             (window.edits.went_to, intents.on_moment_wanted),
             (window.edits.repeated, intents.on_edits_repeated),
             (window.next_token.token_forced, intents.on_token_forced),
+            (window.next_token.text_forced, intents.on_text_forced),
+            (window.next_token.sampling_tried, intents.on_sampling_tried),
             (window.branches.gone_to, intents.on_gone_to),
             (window.timeline.returned, intents.on_gone_to),
             (window.branches.named, intents.on_branch_named),

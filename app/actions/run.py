@@ -9,7 +9,9 @@ from app.actions import dialogs
 from app.control.actions import Action
 from app.control.conditions import (
     needs_history,
+    needs_left,
     needs_live_past,
+    needs_live_steps,
     needs_past,
     needs_prompt,
     needs_run,
@@ -73,6 +75,13 @@ RUN = (
         Action("run.go_on", "Ctrl+Shift+F10", "Go on from here",
                "Make the step you look at the live one, exactly; what came after it stays as a branch",
                lambda shell: shell.intents.on_go_on_from_here(), needs_live_past),
+        Action("run.return", "", "Return to the branch you left",
+               "Make its newest moment the live one again", lambda shell: shell.intents.on_returned(), needs_left),
+        Action("run.road", "Ctrl+Shift+T", "Type what comes next",
+               "Go on with another text, or a token by its id, from the step that is shown",
+               lambda shell: shell.window.begin_road(), needs_live_steps),
+        Action("view.branches", "Ctrl+B", "Show branches", "The history as a tree: every branch, where they part",
+               lambda shell: shell.window.show_panel("branches")),
         _on_timeline("timeline.play", "Space", "Replay recorded steps", "On the timeline: play from here, and stop",
                      lambda shell: shell.navigator.on_play_or_stop(), needs_history),
         _on_timeline("timeline.first", "Home", "Timeline: first step", "On the timeline",

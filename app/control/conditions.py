@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.models import Models
+from app.models.branches import beyond
 from app.models.chosen_rows import NOTHING, chosen_rows
 from app.models.sequence_status import selected_info, why_ended
 from engine.spec.presets import parameters_of
@@ -99,6 +100,12 @@ def needs_history(models: Models) -> str:
 
 def needs_past(models: Models) -> str:
     return "" if models.selection.now.step is not None else "look at a past step first"
+
+
+def needs_left(models: Models) -> str:
+    """Moments behind the live one."""
+    history = models.history
+    return needs_no_file(models) or ("" if beyond(history, history.live) else "no branch was left here")
 
 
 def needs_live_past(models: Models) -> str:

@@ -13,6 +13,7 @@ from app.control.sender import Sender
 from app.control.waiting import Waiting
 from app.kit.labels import prose
 from app.models import Models
+from app.models.branches import beyond
 from app.models.measurement import Request
 from app.models.sequence_status import FULL, selected_info, why_ended
 from engine.errors import InputError
@@ -149,6 +150,11 @@ class Intents(QObject):
     def on_gone_to(self, step: int) -> None:
         """Make a moment of any branch the live one."""
         self._send(commands.GoTo(step))
+
+    def on_returned(self) -> None:
+        """Make the newest moment of what was left behind the live one again."""
+        if behind := beyond(self._models.history, self._models.history.live):
+            self.on_gone_to(behind[-1])
 
     def on_token_forced(self, token_id: int) -> None:
         """Feed another token than the one that was chosen, and step: from the step that is looked at."""

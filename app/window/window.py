@@ -175,6 +175,16 @@ class MainWindow(QMainWindow):
         assert isinstance(panel, MeasuringView)
         panel.measure()
 
+    def show_panel(self, name: str) -> None:
+        """Show a panel, and let it take the keys."""
+        panel = self._show("inspect", name)
+        panel.setFocus()
+
+    def begin_road(self) -> None:
+        """Let what comes next be typed."""
+        self._show("inspect", "next_token")
+        self.next_token.begin_road()
+
     def compare(self) -> CompareView:
         """Show the panel that compares."""
         from app.panels.compare.view import CompareView

@@ -23,7 +23,11 @@ class CandidateModel(QAbstractListModel):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._bars: tuple[CandidateBar, ...] = ()
-        self._refusal = ""
+        self._refusal = self._offer = ""
+
+    def set_offer(self, words: str) -> None:
+        """What a click on one of them does."""
+        self._offer = words
 
     def set_bars(self, bars: tuple[CandidateBar, ...]) -> None:
         if len(bars) != len(self._bars):
@@ -73,7 +77,7 @@ class CandidateModel(QAbstractListModel):
         ]
         if bar.is_out:
             words.append("removed by the sampler's filters")
-        words.append(self._refusal or "click: take this token instead")
+        words.append(self._refusal or self._offer)
         return "\n".join(words)
 
 

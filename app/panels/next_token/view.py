@@ -22,27 +22,35 @@ from app.models.sequence_status import FULL, selected_info, why_ended
 from app.panels.next_token import draw
 from app.panels.next_token.canvas import CandidateDelegate, CandidateList, CandidateModel
 from app.panels.next_token.draw import CandidateBar, Which
+from app.panels.next_token.road import RoadLine
 from engine.spec.edit import BiasLogits
+from engine.spec.sampling import SamplingParams
 from engine.wire.records import SequenceStep
 
 _LEAST_ROW_HEIGHT, _MOST_ROW_HEIGHT = 17, 32
+_ROOM_FOR_ROAD = 200  # pixels of the panel
+TAKE = "click: take this token instead"
+BRANCH = "click: a branch begins here with this token; what there is stays"
 
 
 @dataclass(frozen=True)
 class Shown:
-    """The candidates as bars with a line below them, in full and in short; the step that fed the sequence last; and
-    why none of them can be taken, empty where one can."""
+    """The candidates as bars with a line below them, in full and in short; the step that fed the sequence last; why
+    none of them can be taken, empty where one can; the step that is looked at, and how the sequence goes on."""
 
     bars: tuple[CandidateBar, ...]
     summary: str
     brief: str
     fed: int
     refusal: str
+    looked_at: int | None
+    sampling: SamplingParams | None
 
 
 class NextTokenView(View[Shown]):
     """`token_forced(token_id)`: a person wants this one instead. `biased(BiasLogits)`: tokens are chosen otherwise from
-    now on; `bias_wanted(token_id)`: ask by how much."""
+    now on; `bias_wanted(token_id)`: ask by how much. `text_forced(text)`, `sampling_tried(params)`: this text instead,
+    or another draw. While looking back a branch begins there."""
 
     title = "Next token"
     follows = (SELECTION, STATUS, STEPS)
@@ -52,6 +60,8 @@ class NextTokenView(View[Shown]):
     )
 
     token_forced = Signal(int)
+    text_forced = Signal(str)
+    sampling_tried = Signal(object)
     biased = Signal(object)
     bias_wanted = Signal(int)
 
@@ -72,12 +82,17 @@ class NextTokenView(View[Shown]):
         self._list.setMinimumSize(1, 1)
         self._summary = ElidedLabel()
         set_text_role(self._summary, "muted")
-        self.set_body(column((self._list, 1), self._summary, spacing=4))
+        self.road = RoadLine(models)
+        self.set_body(column((self._list, 1), self.road, self._summary, spacing=4))
         self._list.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self._menu_id = 0
         connect_all(
             (self._list.clicked, self._on_taken),
             (self._list.customContextMenuRequested, self._on_list_menu),
+            (self.road.token_forced, self.token_forced),
+            (self.road.text_forced, self.text_forced),
+            (self.road.sampling_tried, self.sampling_tried),
+            (self.road.left, self._fit_road),
         )
         self.follow(models)
 
@@ -152,6 +167,8 @@ class NextTokenView(View[Shown]):
             brief=_summary(part, which, is_brief=True),
             fed=record.step,
             refusal=why_ended(info) if info is not None and is_full else "",
+            looked_at=now.step,
+            sampling=info.sampling if info is not None else None,
         )
 
     def provenance(self, state: Shown) -> Provenance:
@@ -163,6 +180,9 @@ class NextTokenView(View[Shown]):
         self._summary.setToolTip(state.summary)
         self._list_model.set_bars(state.bars)
         self._list_model.set_refusal(state.refusal)
+        self._list_model.set_offer(TAKE if state.looked_at is None else BRANCH)
+        self.road.setEnabled(not state.refusal and not self._models.status.has_file)
+        self.road.show_state(state.looked_at)
         self._fit_rows()
 
     def _fit_rows(self) -> None:
@@ -177,7 +197,18 @@ class NextTokenView(View[Shown]):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self._fit_road()
+
+    def _fit_road(self) -> None:
+        """A low panel has room for the candidates alone: the line for typing comes when it is asked for."""
+        self.road.setVisible(self.height() >= _ROOM_FOR_ROAD or self.road.edit.hasFocus())
         self._fit_rows()
+
+    def begin_road(self) -> None:
+        """Let what comes next be typed."""
+        self.road.show()
+        self.road.edit.setFocus()
+        self.road.edit.selectAll()
 
 
 def _summary(part: SequenceStep, which: Which, *, is_brief: bool) -> str:
