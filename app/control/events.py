@@ -80,7 +80,7 @@ class EventHandlers(QObject):
             duel.DuelScanned: requests.comparing.take_scanned,
             duel.DuelEnded: requests.comparing.take_ended,
             events.StopHit: self._on_stop_hit,
-            events.AttentionMeasured: self._ignore,
+            events.AttentionMeasured: requests.stopping.take,
             events.Stopped: self._ignore,
         }
 
@@ -145,6 +145,7 @@ class EventHandlers(QObject):
     def _on_restarted(self, event: events.Restarted) -> None:
         self._requests.restore.restarted(event)
         self._pace.repeat()
+        self._requests.stopping.repeat()
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
         self._models.pages.restart()
@@ -229,6 +230,7 @@ class EventHandlers(QObject):
     # ---- answers and failures ------------------------------------------------------------------------------------
 
     def _on_stop_hit(self, hit: events.StopHit) -> None:
+        self._models.stops.take_hit(hit)
         self._notify(f"Halted at step {hit.step}: {hit.condition} · {hit.value} · sequence {hit.seq_id}")
 
     def _on_models_found(self, event: events.ModelsFound) -> None:

@@ -22,6 +22,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.edit import Edit
 from engine.spec.model import BUNDLED, BUNDLED_NAME, ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.stops import Stop
 from engine.wire import commands, opponents
 
 
@@ -133,6 +134,16 @@ class Intents(QObject):
         """So many steps on from the live one; None: until paused, finished or full."""
         self._models.selection.update(step=None)
         self._send_steps(commands.Run(num_steps))
+
+    def on_run_until(self, condition: str) -> None:
+        """On from the live step to the one at which a condition holds."""
+        self._models.selection.update(step=None)
+        self._send_steps(commands.Run(until=condition))
+
+    def on_stops_changed(self, stops: tuple[Stop, ...]) -> None:
+        """Other conditions halt a run from now on."""
+        self._requests.stopping.set(stops)
+        self._waiting.wake()
 
     def on_cancel(self) -> None:
         self._requests.measurements.cancel()

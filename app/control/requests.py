@@ -12,6 +12,7 @@ from app.control.new_sequences import NewSequences
 from app.control.restore import Restore
 from app.control.sender import Sender
 from app.control.slice_requests import SliceRequests
+from app.control.stopping import Stopping
 from app.control.tokenizing import Tokenizing
 from app.models import Models
 from engine.wire.events import Failed, Tokenized
@@ -30,6 +31,7 @@ class Requests:
     restore: Restore
     comparing: Comparing
     exports: Exporting
+    stopping: Stopping
     branching: Branching
 
     @classmethod
@@ -44,6 +46,7 @@ class Requests:
             Restore(models, sender),
             Comparing(models, sender),
             Exporting(models, sender),
+            Stopping(models, sender),
             Branching(sender),
         )
 
@@ -66,7 +69,7 @@ class Requests:
 
     def refuse(self, failure: Failed) -> bool:
         """Whether whoever asked says why, and nobody else: a panel that measures, or the prompt."""
-        asked = (self.measurements, self.texts, self.edited_texts, self.comparing, self.exports)
+        asked = (self.measurements, self.texts, self.edited_texts, self.comparing, self.exports, self.stopping)
         if any(part.refuse(failure) for part in asked):
             return True
         self.pictures.refused(failure)
@@ -83,4 +86,5 @@ class Requests:
         self.measurements.cancel()
         self.comparing.forget()
         self.exports.forget()
+        self.stopping.forget()
         self.branching.forget()

@@ -42,6 +42,7 @@ DRAFT = Source("draft")
 VIEWPORT = Source("viewport")
 EDITS = Source("edits")
 PHASES = Source("phases")
+STOPS = Source("stops", ("changed", "found"))
 
 
 def slices(*kinds: str, at_rest: bool = False) -> Source:

@@ -16,6 +16,7 @@ from app.models.recovery import LeftSession, Recovery
 from app.models.selection import Selected, Selection
 from app.models.slices import Slices
 from app.models.status import Status
+from app.models.stops import Stops
 from app.models.timeline import Timeline
 from app.models.token import Token
 from app.models.viewport import Viewport, Wanted
@@ -23,6 +24,7 @@ from app.models.viewport import Viewport, Wanted
 __all__ = [
     "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "History", "LeftSession", "MadeEdit", "Measurements",
     "Models", "PageFacts", "PageLog", "Phases", "Recovery", "RowDrop", "Selected", "Selection", "Slices", "Status",
+    "Stops",
     "Timeline", "Token", "Viewport", "Wanted",
 ]  # fmt: skip
 
@@ -44,8 +46,10 @@ class Models:
     draft: Draft = field(default_factory=Draft)
     recovery: Recovery = field(default_factory=Recovery)
     edits: Edits = field(default_factory=Edits)
+    stops: Stops = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stops", Stops(self.timeline, self.comparison))
         self.edits.follow(self.history)
 
     @property

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
+from engine.predict.capacity import is_endless
 from engine.session.driver import go_on
 from engine.session.forward import vocabulary
-from engine.session.mode import is_endless
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from engine.predict.capacity import setting_of
 from engine.spec.quantities import HOW_TO_COMBINE, help_lines
 from engine.spec.stops import parsed
 
@@ -41,10 +42,10 @@ class Halting:
     can."""
 
     def __init__(self, session: Session, conditions: list[str]) -> None:
-        from engine.session.judging import Judging, check_can_hold, setting_of
+        from engine.session.judging import Judging, check_can_hold
 
         for text in conditions:
-            check_can_hold(text, setting_of(session))
+            check_can_hold(text, setting_of(session.model.info, session.cache, is_compared=False))
         self._session, self._conditions, self._judging = session, conditions, Judging()
         self.hits: list[StopHit] = []
 

@@ -10,6 +10,7 @@ from engine.errors import InputError
 from engine.loop.duelling import Duelling
 from engine.loop.reporter import Reporter
 from engine.loop.steps_to_do import StepsToDo
+from engine.predict.capacity import setting_of
 from engine.spec.condition import comparisons_of
 from engine.spec.possible import Setting, why_never
 from engine.spec.stops import MAX_STOPS, Stop
@@ -110,6 +111,4 @@ class Stops:
         return why_never(stop.condition, setting) if setting is not None else ""
 
     def _setting(self, session: Session) -> Setting:
-        from engine.session.judging import setting_of
-
-        return setting_of(session, is_compared=self._duelling.is_on)
+        return setting_of(session.model.info, session.cache, is_compared=self._duelling.is_on)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.cache import CacheSpec
+from engine.spec.possible import Setting
+
+if TYPE_CHECKING:
+    from engine.wire.events import ModelInfo
 
 DEFAULT_MAX_LENGTH = 2048
 DEFAULT_STATIC_TOKENS = 4096
@@ -96,3 +102,14 @@ def grown_capacity(num_rows: int) -> int:
 def tight_capacity(num_rows: int) -> int:
     """Rows of a buffer made anew for rows that were kept when others were dropped: one more fits, 64 at most."""
     return (num_rows // FIRST_CAPACITY + 1) * FIRST_CAPACITY
+
+
+def is_endless(spec: CacheSpec, info: ModelInfo) -> bool:
+    """Whether such a cache keeps so little of this model's rows that a context of any length goes through it."""
+    return spec.retention.is_by_position and not spec.is_paged and info.goes_beyond_context
+
+
+def setting_of(info: ModelInfo, spec: CacheSpec, *, is_compared: bool) -> Setting:
+    """What decides whether a condition can ever hold: this model in that cache mode."""
+    most = None if is_endless(spec, info) else context_length(info.geometry)
+    return Setting(spec, info.captures_attention, most, is_compared)

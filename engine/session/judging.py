@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 
 from engine.errors import InputError
 from engine.look.attention_mass import attention_mass
-from engine.predict.capacity import context_length
 from engine.session.session import Session
 from engine.spec.condition import Condition, Span, comparisons_of
 from engine.spec.possible import Setting, why_never
@@ -73,13 +72,6 @@ class Judging:
         if len(self._norms) > KEPT_STEPS:
             self._norms.popitem(last=False)
         return before
-
-
-def setting_of(session: Session, *, is_compared: bool = False) -> Setting:
-    """What decides whether a condition can ever hold in a session."""
-    info = session.model.info
-    most = None if session.live.mode.is_endless else context_length(info.geometry)
-    return Setting(session.cache, info.captures_attention, most, is_compared)
 
 
 def check_can_hold(text: str, setting: Setting) -> None:

@@ -12,10 +12,10 @@ from engine.cache.paged.store import PageStore
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
+from engine.predict.capacity import is_endless
 from engine.session.sequence import Sequence
 from engine.session.stop_strings import ends_in
 from engine.spec.cache import CacheSpec
-from engine.wire.events import ModelInfo
 from engine.wire.records import StopReason
 
 
@@ -122,8 +122,3 @@ class CacheMode:
                 f"Sequence {sequence.seq_id} has {count:,} tokens and the model's context holds {context:,}: only a "
                 f"cache that keeps a window goes beyond; {remedy or 'or go back first'}."
             )
-
-
-def is_endless(spec: CacheSpec, info: ModelInfo) -> bool:
-    """Whether such a cache keeps so little of this model's rows that a context of any length goes through it."""
-    return spec.retention.is_by_position and not spec.is_paged and info.goes_beyond_context

@@ -1,0 +1,59 @@
+"""Tells the engine which conditions halt a run, and asks it what past attention was where a search needs it."""
+
+from __future__ import annotations
+
+from app.control.sender import Sender
+from app.models import Models
+from app.models.search import Place
+from app.models.stops import spans_in
+from engine.spec.stops import Stop
+from engine.wire.commands import AttentionPlace, MeasureAttention, SetStops
+from engine.wire.events import AttentionMeasured, Failed
+
+
+class Stopping:
+    """The one writer of `Models.stops`."""
+
+    def __init__(self, models: Models, sender: Sender) -> None:
+        self._models, self._sender = models, sender
+        self._asked: int | None = None
+        models.stops.attention_wanted.connect(self.ask)
+
+    def set(self, stops: tuple[Stop, ...]) -> None:
+        """These from now on; an engine that has not begun yet is told when it has."""
+        self._models.stops.set(stops)
+        if self._models.status.now is not None:
+            self._sender.post(SetStops(stops))
+
+    def repeat(self) -> None:
+        """It may be another engine, which has none."""
+        if self._models.stops.stops:
+            self._sender.post(SetStops(self._models.stops.stops))
+
+    def ask(self, places: tuple[Place, ...]) -> None:
+        """How much attention went to those spans."""
+        counts = {
+            (step, seq_id): part.num_tokens
+            for step, seq_id, _ in places
+            if (part := self._models.timeline.part(seq_id, step)) is not None
+        }
+        wanted = tuple(AttentionPlace(step, seq_id, count) for (step, seq_id), count in counts.items())
+        self._asked = self._sender.post(MeasureAttention(wanted, spans_in(places)))
+
+    def take(self, answer: AttentionMeasured) -> None:
+        if answer.reply_to == self._asked:
+            self._asked = None
+            self._models.stops.take_masses(answer)
+
+    def refuse(self, failure: Failed) -> bool:
+        """Whether it was the question of a search: then what it asked is not known, and nobody is told."""
+        if self._asked is None or failure.reply_to != self._asked:
+            return False
+        self.forget()
+        return True
+
+    def forget(self) -> None:
+        """Nobody answers any more."""
+        if self._asked is not None:
+            self._asked = None
+            self._models.stops.take_masses(None)

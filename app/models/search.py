@@ -1,0 +1,112 @@
+"""Which steps of the timeline a condition held at, found in pieces so that a long history does not hold the window up.
+
+The answer is what a run would have halted at, from the same judge. Attention of spans that no record has is asked of
+the engine, which may have let its rows go: then it is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+
+from app.models.comparison import Comparison
+from app.models.timeline import Timeline
+from engine.spec.condition import Span, comparisons_of, spans_of
+from engine.spec.stops import parsed
+from engine.wire.condition_values import TEXT_TAIL, Attention, Judge, Verdict, recorded_attention
+from engine.wire.records import SequenceStep, StepRecord
+from engine.wire.row_norms import Norms, with_rows
+
+# A step and a sequence, with a span of its tokens.
+Place = tuple[int, int, Span]
+Masses = Mapping[Place, Attention | None]
+
+
+class Search:
+    """One condition over the records of the path, in order. `matches` are the steps at which it held, ascending, and
+    `num_unknown` counts those of which it is not known."""
+
+    def __init__(self, text: str, timeline: Timeline, comparison: Comparison, masses: Masses) -> None:
+        self.text, self.condition = text, parsed(text)
+        self.spans = spans_of(self.condition)
+        self.matches: list[int] = []
+        self.verdicts: dict[int, Verdict] = {}
+        self.num_unknown = self.num_seen = 0
+        self._timeline, self._comparison, self._masses = timeline, comparison, masses
+        self._norms: dict[int, Norms] = {}
+        self._has_norms = any(each.quantity == "norm" for each in comparisons_of(self.condition))
+        self._judge = Judge(self)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every record was looked at."""
+        return self.num_seen >= len(self._timeline)
+
+    @property
+    def is_too_slow(self) -> bool:
+        """Whether its pattern was given up."""
+        return bool(self._judge.too_slow)
+
+    @property
+    def num_asked(self) -> int:
+        """Steps of which it is known whether it held."""
+        return self.num_seen - self.num_unknown
+
+    def go_on(self, deadline: float) -> bool:
+        """Look at further records until a moment of `perf_counter`, at least at one; whether any is new."""
+        before, records = self.num_seen, self._timeline.records
+        while self.num_seen < len(records):
+            self._take(records[self.num_seen])
+            if perf_counter() >= deadline:
+                break
+        return self.num_seen > before
+
+    def missing(self, index: int) -> list[Place]:
+        """The places of a record, by its index, whose attention has to be asked of the engine."""
+        record = self._timeline.records[index]
+        return [
+            (record.step, part.seq_id, span)
+            for part in record.sequences
+            for span in self.spans
+            if (record.step, part.seq_id, span) not in self._masses
+            and recorded_attention(record, part, span) is None
+            and part.attention is not None
+        ]
+
+    def _take(self, record: StepRecord) -> None:
+        self.num_seen += 1
+        verdict = self._judge.verdict(self.condition, record)
+        if verdict.holds:
+            self.matches.append(record.step)
+            self.verdicts[record.step] = verdict
+        self.num_unknown += verdict.holds is None
+        if self._has_norms:
+            for part in record.sequences:
+                if part.rows is not None:
+                    self._norms[part.seq_id] = with_rows(self._norms.get(part.seq_id), part.rows)
+
+    # ---- what the records do not hold: `Surroundings` ----------------------------------------------------------------
+
+    def text_before(self, part: SequenceStep) -> str:
+        pieces: list[str] = []
+        missing, position = TEXT_TAIL, part.first_position
+        while position and missing > 0:
+            position -= 1
+            token = self._timeline.token(part.seq_id, position)
+            if token is None:
+                break
+            pieces.append(token.text)
+            missing -= len(token.text)
+        return "".join(reversed(pieces))[-TEXT_TAIL:]
+
+    def norms_before(self, seq_id: int) -> Norms | None:
+        return self._norms.get(seq_id)
+
+    def attention(self, step: int, part: SequenceStep, span: Span) -> Attention | None:
+        return self._masses.get((step, part.seq_id, span))
+
+    def differs(self, step: int, seq_id: int) -> bool | None:
+        compared, found = self._comparison.now, self._comparison.at(step)
+        if compared is None or compared.seq_id != seq_id or found is None or found.step != step:
+            return None
+        return None if found.top1_agrees is None else not found.top1_agrees

@@ -1,0 +1,1 @@
+"""Conditions that halt a run, and a search of past steps for where one held."""
