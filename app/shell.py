@@ -65,6 +65,7 @@ class Shell(QObject):
         self.window.prompt.edit.set_text(settings.prompt)
         self.window.top.model.set_recent(settings.recent_models)
         self.window.recent.set_paths(settings.recent_snapshots)
+        self.intents.on_stops_changed(settings.kept_stops())
         self.window.restore_state(settings.geometry, settings.docks, settings.layout)
         if settings.set_aside is not None:
             self.models.status.notify(f"The settings were damaged: the old file is kept as {settings.set_aside}")
@@ -73,6 +74,7 @@ class Shell(QObject):
         """Bring the settings up to date with the window."""
         self.settings.prompt = self.window.prompt.edit.text()
         self.settings.layout = self.window.docks.layout_name
+        self.settings.keep_stops(self.models.stops.stops)
         self.settings.geometry, self.settings.docks = self.window.save_state()
 
     def remember_export_folder(self, folder: Path) -> None:
@@ -126,6 +128,7 @@ class Shell(QObject):
             (window.prompt.sampling_changed, intents.on_sampling_changed),
             (window.prompt.text_edited, intents.on_text_edited),
             (window.sequences.stopped, intents.on_sequence_stopped),
+            (window.stops.stops_changed, intents.on_stops_changed),
             (window.sequences.removed, intents.on_sequence_removed),
             (window.sequences.forked, intents.on_forked),
             (window.edits.went_to, intents.on_moment_wanted),

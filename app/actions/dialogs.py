@@ -69,7 +69,7 @@ def ask_export(shell: Shell, kind: str = "snapshot") -> None:
 def ask_run_to(shell: Shell) -> None:
     from app.dialogs.run_to import RunToDialog
 
-    RunToDialog(shell.window).ask(shell.intents.on_run_to)
+    RunToDialog(shell.models, shell.window).ask(shell.intents.on_run_to_chosen)
 
 
 def ask_parameters(shell: Shell) -> None:

@@ -67,6 +67,8 @@ class Actions(QObject):
         for moved in (models.timeline.reset, *(state.changed for state in states)):
             moved.connect(self.refresh)
         models.timeline.appended.connect(self._on_appended)
+        models.stops.changed.connect(self.refresh)
+        models.stops.found.connect(self.refresh)
         self.refresh()
 
     def __getitem__(self, name: str) -> QAction:

@@ -148,3 +148,15 @@ def needs_parameters(models: Models) -> str:
     cache = status.cache if status is not None else None
     tunable = cache is not None and (parameters_of(cache) or not cache.row.takes_no)
     return "" if tunable else "this cache has no parameters"
+
+
+def needs_matches(models: Models) -> str:
+    """Steps at which the condition that is looked for held."""
+    search = models.stops.queried
+    if search is None:
+        return "type a condition to look for first"
+    return "" if search.matches else "it held at no step"
+
+
+def needs_stops(models: Models) -> str:
+    return "" if models.stops.stops else "there is no stop"

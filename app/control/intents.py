@@ -135,10 +135,30 @@ class Intents(QObject):
         self._models.selection.update(step=None)
         self._send_steps(commands.Run(num_steps))
 
+    def on_run_to_chosen(self, chosen: int | str) -> None:
+        """So many steps, or on to where a condition holds."""
+        if isinstance(chosen, int):
+            self.on_run_to(chosen)
+        else:
+            self.on_run_until(chosen)
+
     def on_run_until(self, condition: str) -> None:
         """On from the live step to the one at which a condition holds."""
         self._models.selection.update(step=None)
         self._send_steps(commands.Run(until=condition))
+
+    def on_match_wanted(self, direction: int) -> None:
+        """Look at the next step, or the previous, where the condition that is looked for held."""
+        step = self._models.stops.next_match(self._models.selection.now.step, direction)
+        latest = self._models.timeline.latest
+        if step is not None:
+            self._models.selection.update(step=None if latest is not None and step == latest.step else step)
+
+    def on_all_stops_switched(self) -> None:
+        """All stops on where one is off, else all off."""
+        stops = self._models.stops.stops
+        is_enabled = not all(stop.is_enabled for stop in stops)
+        self.on_stops_changed(tuple(replace(stop, is_enabled=is_enabled) for stop in stops))
 
     def on_stops_changed(self, stops: tuple[Stop, ...]) -> None:
         """Other conditions halt a run from now on."""

@@ -1,26 +1,96 @@
-"""How many steps to run."""
+"""How far to run: a number of steps, up to a number of tokens, or to where a condition holds."""
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QSpinBox, QWidget
+from PySide6.QtWidgets import QLineEdit, QRadioButton, QSpinBox, QWidget
 
+from app.kit.changes import connect_all
 from app.kit.dialog import QuestionDialog
 from app.kit.theme import font_fixed
 from app.kit.units import inset
+from app.models import Models
+from app.models.sequence_status import selected_info
+from engine.errors import InputError
+from engine.predict.capacity import setting_of
+from engine.spec.possible import why_never
+from engine.spec.quantities import HOW_TO_COMBINE, help_lines
+from engine.spec.stops import parsed
+
+MOST = 10_000_000
 
 
 class RunToDialog(QuestionDialog):
-    """Intent: `chosen(num_steps)`."""
+    """Intent: `chosen(num_steps or condition)`."""
 
-    def __init__(self, parent: QWidget) -> None:
-        super().__init__("Run steps", parent)
-        self._count = QSpinBox()
-        self._count.setRange(1, 10_000_000)
-        self._count.setValue(32)
-        self._count.setFont(font_fixed())
-        inset(self._count)
-        self.form.addRow("Steps to run, then rest", self._count)
+    def __init__(self, models: Models, parent: QWidget) -> None:
+        super().__init__("Run to", parent)
+        self._models = models
+        info = selected_info(models)
+        self._seq_id, self._num_tokens = (0, 0) if info is None else (info.seq_id, info.num_tokens)
+        self._steps = self._whole("Steps to run, then rest", 32)
+        self._tokens = self._whole("Tokens of the sequence to run to", self._num_tokens + 32)
+        self._condition = QLineEdit(models.stops.query)
+        self._condition.setFont(font_fixed())
+        self._condition.setPlaceholderText("entropy > 2")
+        self._condition.setAccessibleName("Condition to run to")
+        self._condition.setToolTip("\n".join((*help_lines(), HOW_TO_COMBINE)))
+        which = f"sequence {self._seq_id} has" if info is not None else "the sequence has"
+        self._ways = [QRadioButton(text) for text in ("So many steps", f"Until {which} so many tokens", "Until")]
+        fields = (self._steps, self._tokens, self._condition)
+        for way, field in zip(self._ways, fields, strict=True):
+            self.form.addRow(way, field)
+        self._ways[0].setChecked(True)
         self.ok.setText("Run")
+        connect_all(
+            (self._steps.valueChanged, self._on_steps),
+            (self._tokens.valueChanged, self._on_tokens),
+            (self._condition.textEdited, self._on_condition),
+        )
 
-    def answer(self) -> int:
-        return self._count.value()
+    def first_field(self) -> QWidget | None:
+        return self._steps
+
+    def _whole(self, name: str, value: int) -> QSpinBox:
+        field = QSpinBox()
+        field.setRange(1, MOST)
+        field.setValue(value)
+        field.setFont(font_fixed())
+        field.setAccessibleName(name)
+        field.setGroupSeparatorShown(True)
+        inset(field)
+        return field
+
+    def _on_steps(self) -> None:
+        self._ways[0].setChecked(True)
+
+    def _on_tokens(self) -> None:
+        self._ways[1].setChecked(True)
+
+    def _on_condition(self) -> None:
+        self._ways[2].setChecked(True)
+
+    def run_to_tokens(self) -> None:
+        """Begin with the number of tokens."""
+        self._ways[1].setChecked(True)
+
+    def answer(self) -> int | str:
+        if self._ways[0].isChecked():
+            return self._steps.value()
+        if self._ways[1].isChecked():
+            return self._until_tokens()
+        text = self._condition.text().strip()
+        condition, model = parsed(text), self._models.status.model
+        is_compared = self._models.comparison.now is not None
+        if model is not None and (
+            problem := why_never(condition, setting_of(model, self._models.status.cache, is_compared=is_compared))
+        ):
+            raise InputError(problem)
+        return text
+
+    def _until_tokens(self) -> str:
+        wanted = self._tokens.value()
+        if wanted <= self._num_tokens:
+            raise InputError(
+                f"Sequence {self._seq_id} has {self._num_tokens:,} tokens already: give more, or go back to that step."
+            )
+        return f"tokens >= {wanted} and sequence = {self._seq_id}"

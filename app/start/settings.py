@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast, get_args
@@ -13,8 +15,11 @@ from PySide6.QtCore import QSettings
 from app.control.pace import PACES, USUAL_PACE
 from app.kit.theme import ThemeChoice
 from engine.client import CHOICES, Choice
+from engine.errors import InputError
+from engine.spec.stops import MAX_STOPS, Stop
 
 MAX_RECENT = 8
+OFF = "# "  # before a stop that is off
 MAX_PROMPT = 20_000
 MAX_STATE = 1 << 20
 DEFAULT_PROMPT = "Once upon a time"
@@ -34,6 +39,7 @@ class Settings:
     engine: Choice = "auto"
     set_aside: Path | None = None
     recent_snapshots: list[str] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)  # conditions, one that is off behind a sign
 
     @classmethod
     def load(cls, path: Path) -> Settings:
@@ -51,6 +57,7 @@ class Settings:
             engine=engine if (engine := _text(store, "run/engine", "auto")) in CHOICES else "auto",
             recent_models=_texts(store, "models/recent")[:MAX_RECENT],
             recent_snapshots=_texts(store, "snapshots/recent")[:MAX_RECENT],
+            stops=_texts(store, "run/stops")[:MAX_STOPS],
             prompt=_text(store, "prompt/text", DEFAULT_PROMPT)[:MAX_PROMPT],
             geometry=_bytes(store, "window/geometry"),
             docks=_bytes(store, "window/docks"),
@@ -72,12 +79,25 @@ class Settings:
         store.setValue("run/engine", self.engine)
         store.setValue("models/recent", self.recent_models[:MAX_RECENT])
         store.setValue("snapshots/recent", self.recent_snapshots[:MAX_RECENT])
+        store.setValue("run/stops", self.stops)
         # An INI file is no place for a megabyte, nor for half characters.
         store.setValue("prompt/text", _storable(self.prompt) if len(self.prompt) <= MAX_PROMPT else DEFAULT_PROMPT)
         store.setValue("window/geometry", base64.b64encode(self.geometry).decode("ascii"))
         store.setValue("window/docks", base64.b64encode(self.docks).decode("ascii"))
         store.sync()
         return store.status() == QSettings.Status.NoError
+
+    def keep_stops(self, stops: Sequence[Stop]) -> None:
+        """Conditions that halt a run, for the next start."""
+        self.stops = [_storable(("" if stop.is_enabled else OFF) + stop.text) for stop in stops]
+
+    def kept_stops(self) -> tuple[Stop, ...]:
+        """Those of the last start; what cannot be read is left out."""
+        found: list[Stop] = []
+        for text in self.stops:
+            with suppress(InputError):
+                found.append(Stop(len(found) + 1, text.removeprefix(OFF), not text.startswith(OFF)))
+        return tuple(found)
 
     def remember_model(self, source: str) -> None:
         """Put a model first in the list of recent ones."""

@@ -26,6 +26,7 @@ from app.panels.next_token.view import NextTokenView
 from app.panels.pages.view import PagesView
 from app.panels.prompt.view import PromptPanel
 from app.panels.sequences.view import SequencesView
+from app.panels.stops.view import StopsView
 from app.panels.timeline.view import TimelineBar
 from app.panels.timings.view import TimingsView
 from app.panels.tokens.view import TokensPanel
@@ -60,6 +61,7 @@ PICTURES = (
     "bytes",
     "inspector",
     "edits",
+    "stops",
 )
 # A saved arrangement has the names of its docks: these are of panels that are built when they are asked for.
 LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps".encode("utf-16-be")}
@@ -102,6 +104,8 @@ class MainWindow(QMainWindow):
         self.inspector = InspectorView(models)
         self.edits = EditsView(models)
         self.edits.set_actions(actions["edit.undo"], actions["edit.redo"])
+        self.stops = StopsView(models)
+        self.stops.set_actions(actions["stops.previous"], actions["stops.next"])
         self.head.hovered.connect(self.inspector.show_value)
         self.panels: dict[str, Panel] = {
             name: getattr(self, name) for name in ("prompt", "tokens", *PICTURES)
@@ -192,6 +196,11 @@ class MainWindow(QMainWindow):
         panel = self._show("compare", "compare")
         assert isinstance(panel, CompareView)
         return panel
+
+    def show_stops(self) -> StopsView:
+        """Show the panel of conditions."""
+        self._show("inspect", "stops")
+        return self.stops
 
     def _show(self, layout: str, name: str) -> Panel:
         """A panel where it can be seen: in a layout that has it if it is nowhere."""

@@ -1,0 +1,302 @@
+"""Conditions: one is typed and its past steps are marked on the timeline; kept in the list, runs halt there."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+from PySide6.QtCore import QModelIndex, Qt, QTimer, Signal
+from PySide6.QtGui import QAction, QKeyEvent
+from PySide6.QtWidgets import QCompleter, QLineEdit, QMenu, QWidget
+
+from app.draw.format import thousands
+from app.kit.boxes import column, row
+from app.kit.buttons import ActionButton, push_button
+from app.kit.cells import CellTable
+from app.kit.changes import connect_all
+from app.kit.labels import ElidedLabel, set_text_role
+from app.kit.reader import SELECTION, STATUS, STEPS, STOPS
+from app.kit.theme import font_fixed, font_text
+from app.kit.view import View
+from app.models import Models
+from app.models.search import Search
+from app.panels.stops.words import HEADS, ON_COLUMN, StopRow, cells_of, found_words
+from engine.errors import InputError
+from engine.predict.capacity import setting_of
+from engine.spec.possible import why_never
+from engine.spec.quantities import HOW_TO_COMBINE, ROWS, help_lines
+from engine.spec.stops import Stop, parsed
+
+TYPING_MS = 250  # a condition that is half typed is no mistake yet
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Every stop, the id of the marked one, the condition that is looked for, what is said of it and in which role, and
+    whether there are steps to walk through."""
+
+    rows: tuple[StopRow, ...]
+    marked: int | None
+    query: str
+    words: str
+    is_problem: bool
+    can_walk: bool
+
+
+class ConditionLine(QLineEdit):
+    """Where a condition is typed, with the examples of every quantity to choose from. `left()`: Esc has emptied it;
+    `walked(direction)`: Enter or Shift+Enter, to the next or the previous step where it held."""
+
+    left = Signal()
+    walked = Signal(int)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFont(font_fixed(12))
+        self.setAccessibleName("Condition")
+        self.setPlaceholderText('entropy > 2 and not token = "\\n"')
+        self.setToolTip("\n".join((*help_lines(), HOW_TO_COMBINE)))
+        self.setClearButtonEnabled(True)
+        completer = QCompleter([quantity.example for quantity in ROWS], self)
+        completer.setFilterMode(Qt.MatchFlag.MatchContains)
+        completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
+        self.setCompleter(completer)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape and self.text():
+            self.clear()
+            self.left.emit()
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self.walked.emit(-1 if event.modifiers() & Qt.KeyboardModifier.ShiftModifier else 1)
+        else:
+            super().keyPressEvent(event)
+
+
+class StopsView(View[Shown]):
+    """Intents: `stops_changed(stops)`."""
+
+    title = "Stops"
+    follows = (STOPS, SELECTION, STATUS, STEPS)
+
+    stops_changed = Signal(object)
+
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
+        self._marked: int | None = None
+        self._problem = ""
+        self.line = ConditionLine()
+        self.table = CellTable("Stops")
+        self.words = ElidedLabel()
+        self.words.setFont(font_text(11.5))
+        self.previous, self.next = ActionButton("‹"), ActionButton("›")
+        for button in (self.previous, self.next):
+            button.setObjectName("small")
+            button.setFixedWidth(26)
+        self.examples = push_button("Examples", self._on_examples, "Conditions to begin with, one for each quantity")
+        self.add = push_button("Halt there", self._on_add, "Keep the condition: runs halt after a step where it holds")
+        self.change = push_button("Change", self._on_change, "Put the condition in the place of the marked stop")
+        self.delete = push_button("Delete", self._on_delete, "Take the marked stop out of the list")
+        self._typing = QTimer(self)
+        self._typing.setSingleShot(True)
+        self._typing.setInterval(TYPING_MS)
+        top = row((self.line, 1), self.previous, self.next, self.examples)
+        foot = row((self.words, 1), self.add, self.change, self.delete)
+        self.set_body(column(top, foot, (self.table, 1), spacing=6))
+        self._delete_key = QAction("Delete the stop", self.table)
+        self._delete_key.setShortcut("Del")
+        self._delete_key.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
+        self.table.addAction(self._delete_key)
+        connect_all(
+            (self._typing.timeout, self._look),
+            (self.line.textEdited, self._on_typed),
+            (self.line.walked, self._on_walked),
+            (self.line.textChanged, self._on_text),
+            (self.line.left, self._look),
+            (self.table.clicked, self._on_cell),
+            (self.table.activated, self._on_activated),
+            (self._delete_key.triggered, self._on_delete),
+        )
+        self.follow(models)
+
+    def set_actions(self, previous: QAction, following: QAction) -> None:
+        """What its two arrows do."""
+        self.previous.set_action(previous)
+        self.next.set_action(following)
+
+    def begin(self) -> None:
+        """Put the keyboard into the condition."""
+        self.line.setFocus(Qt.FocusReason.ShortcutFocusReason)
+        self.line.selectAll()
+
+    # ---- what a person does --------------------------------------------------------------------------------------
+
+    def _on_typed(self) -> None:
+        self._typing.start()
+
+    def _on_text(self, text: str) -> None:
+        """Emptied by its button, or filled by the list of examples."""
+        if not text or not self.line.hasFocus():
+            self._look()
+
+    def _look(self) -> None:
+        """Search the past for what is typed; what cannot be read is said below."""
+        self._typing.stop()
+        self._problem = ""
+        try:
+            self._models.stops.search(self.line.text())
+        except InputError as error:
+            self._problem = str(error)
+            self._models.stops.search("")
+        self.refresh()
+
+    def _on_walked(self, direction: int) -> None:
+        if self._typing.isActive() or self.line.text().strip() != self._models.stops.query:
+            self._look()
+        button = self.next if direction > 0 else self.previous
+        button.click()
+
+    def halt_there(self) -> None:
+        """Keep what is typed as a stop; where nothing new is, type it."""
+        self._look()
+        if self.add.isEnabled():
+            self._on_add()
+        else:
+            self.begin()
+
+    def _on_add(self) -> None:
+        """Keep what is typed as a stop."""
+        self._look()
+        text = self.line.text().strip()
+        if self._problem or not text or any(stop.text == text for stop in self._models.stops.stops):
+            return
+        try:
+            stops = self._models.stops.with_added(text)
+        except InputError as error:
+            self._problem = str(error)
+            self.refresh()
+            return
+        self._marked = stops[-1].id
+        self.stops_changed.emit(stops)
+
+    def _on_change(self) -> None:
+        self._look()
+        if not self._problem and self.line.text().strip():
+            self._put({self._marked: self.line.text().strip()})
+
+    def _on_delete(self) -> None:
+        kept = tuple(stop for stop in self._models.stops.stops if stop.id != self._marked)
+        self._marked = None
+        self.stops_changed.emit(kept)
+
+    def switch(self, stop_id: int) -> None:
+        """Let runs halt at a stop, or not any more."""
+        stops = self._models.stops.stops
+        self.stops_changed.emit(
+            tuple(replace(stop, is_enabled=not stop.is_enabled) if stop.id == stop_id else stop for stop in stops)
+        )
+
+    def _put(self, texts: dict[int | None, str]) -> None:
+        stops = self._models.stops.stops
+        self.stops_changed.emit(tuple(Stop(one.id, texts.get(one.id, one.text), one.is_enabled) for one in stops))
+
+    def _on_cell(self, index: QModelIndex) -> None:
+        """A click marks a stop and looks for it; on its mark it switches it."""
+        stop = self._stop_in(index)
+        if stop is None:
+            return
+        if index.column() == ON_COLUMN:
+            self.switch(stop.id)
+            return
+        self._marked = stop.id
+        self._show_text(stop.text)
+
+    def _on_activated(self, index: QModelIndex) -> None:
+        if (stop := self._stop_in(index)) is not None:
+            self.switch(stop.id)
+
+    def _stop_in(self, index: QModelIndex) -> Stop | None:
+        stops = self._models.stops.stops
+        return stops[index.row()] if 0 <= index.row() < len(stops) else None
+
+    def _show_text(self, text: str) -> None:
+        self.line.blockSignals(True)
+        self.line.setText(text)
+        self.line.blockSignals(False)
+        self._look()
+
+    def _on_examples(self) -> None:
+        menu = QMenu(self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        menu.setToolTipsVisible(True)
+        for quantity in ROWS:
+            action = menu.addAction(f"{quantity.example.replace('&', '&&')}\t{quantity.meaning}")
+            action.setData(quantity.example)
+        menu.triggered.connect(self._on_example)
+        menu.popup(self.examples.mapToGlobal(self.examples.rect().bottomLeft()))
+
+    def _on_example(self, action: QAction) -> None:
+        self._marked = None
+        self._show_text(str(action.data()))
+        self.line.setFocus()
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def read(self) -> Shown:
+        stops = self._models.stops
+        marked = self._marked if any(stop.id == self._marked for stop in stops.stops) else None
+        search = stops.queried
+        never = self._why_never(stops.query) if stops.query else ""
+        words = self._problem or never or (self._found(search) if search is not None else self._hint())
+        return Shown(
+            rows=tuple(self._row(stop) for stop in stops.stops),
+            marked=marked,
+            query=stops.query,
+            words=words,
+            is_problem=bool(self._problem or never),
+            can_walk=search is not None and bool(search.matches),
+        )
+
+    def _hint(self) -> str:
+        return "Type a condition: the steps where it held are marked on the timeline."
+
+    def _found(self, search: Search) -> str:
+        latest, step = self._models.timeline.latest, self._models.selection.now.step
+        here = step if step is not None else latest.step if latest is not None else None
+        return found_words(search, len(self._models.timeline), here)
+
+    def _row(self, stop: Stop) -> StopRow:
+        search = self._models.stops.of(stop.text)
+        if search is None:
+            return StopRow(stop, None, None, "", "")
+        step = self._models.selection.now.step
+        count = len(search.matches) if step is None else bisect_right(search.matches, step)
+        last = search.matches[count - 1] if count else None
+        value = search.verdicts[last].value if last is not None else ""
+        num_held = len(search.matches) if search.is_done else None
+        return StopRow(stop, num_held, last, value, self._told_problem(stop) or self._why_never(stop.text))
+
+    def _told_problem(self, stop: Stop) -> str:
+        """What the engine says of it."""
+        status = self._models.status.now
+        told = status.stops if status is not None else ()
+        return next((each.problem for each in told if each.stop == stop), "")
+
+    def _why_never(self, text: str) -> str:
+        model, comparison = self._models.status.model, self._models.comparison.now
+        if model is None:
+            return ""
+        setting = setting_of(model, self._models.status.cache, is_compared=comparison is not None)
+        return why_never(parsed(text), setting)
+
+    def show_state(self, state: Shown) -> None:
+        on = sum(row.stop.is_enabled for row in state.rows)
+        self.set_detail(f"{thousands(on)} of {thousands(len(state.rows))} on" if state.rows else "")
+        self.table.show_cells(HEADS, [cells_of(row, is_marked=row.stop.id == state.marked) for row in state.rows])
+        self.words.setText(state.words)
+        self.words.setToolTip(state.words)
+        set_text_role(self.words, "warning" if state.is_problem else "muted")
+        self.change.setVisible(state.marked is not None)
+        self.delete.setVisible(state.marked is not None)
+        text = self.line.text().strip()
+        self.add.setEnabled(bool(text) and not self._problem and all(row.stop.text != text for row in state.rows))

@@ -1,0 +1,68 @@
+"""What the list of stops says of each, and what is said of the condition that is typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.draw.format import thousands
+from app.kit.cells import Cell, Head
+from app.kit.theme import TextRole
+from app.models.search import Search
+from engine.spec.stops import Stop
+
+HEADS = (
+    Head("on", "Whether a run halts there: a click switches it", is_words=True),
+    Head("halt after a step where", "The condition: a click looks for it in the past", is_words=True, most=900),
+    Head("held", "At how many steps of the timeline it held"),
+    Head("last at", "The newest of those up to the step that is shown"),
+    Head("with", "The values there", is_words=True, most=900, takes_rest=True),
+)
+ON_COLUMN = 0
+
+
+@dataclass(frozen=True)
+class StopRow:
+    """A stop of the list: at how many steps it held (None: not looked for yet), the newest of them up to the shown step
+    with its values, and why it cannot hold here."""
+
+    stop: Stop
+    num_held: int | None
+    last_at: int | None
+    value: str
+    problem: str
+
+
+def cells_of(row: StopRow, *, is_marked: bool) -> tuple[Cell, ...]:
+    """One row of the table; a stop that is off is dimmed."""
+    stop = row.stop
+    role: TextRole = "selected" if is_marked else "text" if stop.is_enabled else "muted"
+    state = "" if stop.is_enabled else "\nOff: runs do not halt there"
+    tip = f"{stop.text}{state}" + (f"\n{row.problem}" if row.problem else "")
+    held = "…" if row.num_held is None else thousands(row.num_held)
+    last = "–" if row.last_at is None else thousands(row.last_at)
+    value = Cell(row.problem, "warning", tip) if row.problem else Cell(row.value, "muted", tip)
+    return (
+        Cell("● on" if stop.is_enabled else "○ off", "accent" if stop.is_enabled else "muted", tip),
+        Cell(stop.text, role, tip, is_bold=is_marked),
+        Cell(held, role, tip),
+        Cell(last, role, tip),
+        value,
+    )
+
+
+def found_words(search: Search, num_steps: int, step: int | None) -> str:
+    """What is known of the condition that past steps are searched for."""
+    if search.is_too_slow:
+        return "The pattern takes too long: write a simpler one."
+    if not num_steps:
+        return "Nothing to search yet: runs halt after the first step where it holds."
+    far = "" if search.is_done else f" · {thousands(search.num_seen)} looked at so far"
+    unknown = f" · not known at {thousands(search.num_unknown)}" if search.num_unknown else ""
+    held = f"held at {thousands(len(search.matches))} of {_steps(num_steps)}"
+    verdict = search.verdicts.get(step) if step is not None else None
+    here = f" · here {verdict.value}" if verdict is not None else ""
+    return f"{held}{here}{unknown}{far}"
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{thousands(count)} steps"
