@@ -18,6 +18,7 @@ from app.control.conditions import (
     needs_run,
     needs_step,
     needs_stops,
+    needs_token,
     needs_unfinished,
     needs_work,
 )
@@ -88,6 +89,9 @@ RUN = (
     (
         Action("run.first", "", "Look at the first step", "Show every panel as it was at the start",
                lambda shell: shell.navigator.on_first_step(), needs_history),
+        Action("run.at_token", "", "Look at the token's step",
+               "Show every panel as it was when the selected token was fed",
+               lambda shell: shell.intents.on_step_of_token(), needs_token),
         Action("run.live", "Ctrl+L", "Back to live", "Follow the newest step again",
                lambda shell: shell.navigator.on_live(), needs_past),
         Action("run.go_on", "Ctrl+Shift+F10", "Go on from here",

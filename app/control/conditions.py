@@ -160,3 +160,9 @@ def needs_matches(models: Models) -> str:
 
 def needs_stops(models: Models) -> str:
     return "" if models.stops.stops else "there is no stop"
+
+
+def needs_token(models: Models) -> str:
+    now = models.selection.now
+    has_token = now.position is not None and models.timeline.token(now.seq_id, now.position) is not None
+    return "" if has_token else "select a token first"

@@ -147,6 +147,13 @@ class Intents(QObject):
         self._models.selection.update(step=None)
         self._send_steps(commands.Run(until=condition))
 
+    def on_step_of_token(self) -> None:
+        """Look at the step that fed the selected token."""
+        now, latest = self._models.selection.now, self._models.timeline.latest
+        token = self._models.timeline.token(now.seq_id, now.position) if now.position is not None else None
+        if token is not None and latest is not None:
+            self._models.selection.update(step=None if token.step == latest.step else token.step)
+
     def on_match_wanted(self, direction: int) -> None:
         """Look at the next step, or the previous, where the condition that is looked for held."""
         step = self._models.stops.next_match(self._models.selection.now.step, direction)

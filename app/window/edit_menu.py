@@ -28,6 +28,9 @@ class EditMenu(QObject):
         menu.setToolTipsVisible(True)
         for line in self.words():
             menu.addAction(line.replace("&", "&&")).setEnabled(False)
+        if self._models.selection.now.position is not None:
+            menu.addSeparator()
+            menu.addActions([self._actions[name] for name in ("run.at_token", "run.go_on", "run.to")])
         undo, *groups, parts = self._actions.menus["&Edit"]
         for group in (parts, *groups, undo):
             menu.addSeparator()

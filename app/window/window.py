@@ -41,6 +41,7 @@ from app.window.phase_strip import PhaseStrip
 from app.window.recent_files import RecentFiles
 from app.window.recovery_bar import RecoveryBar
 from app.window.status_line import StatusLine
+from app.window.timeline_menu import TimelineMenu
 from engine.saved.document import is_session
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
 
@@ -124,6 +125,7 @@ class MainWindow(QMainWindow):
         self.recent = RecentFiles("Recent files", self)
         self.sessions = RecentFiles("Recent sessions", self)
         self._edit_menu = EditMenu(models, actions, self)
+        self._timeline_menu = TimelineMenu(models, actions, self)
         self._panel_menu = fill_menu_bar(self.menuBar(), actions, (self.recent, self.sessions))
         self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
         self._connect()
@@ -218,6 +220,7 @@ class MainWindow(QMainWindow):
             self.actions_.attach("rows", panel)
             panel.menu_wanted.connect(self._edit_menu.open_at)
         self.actions_.attach("timeline", self.timeline)
+        self.timeline.menu_wanted.connect(self._timeline_menu.open_at)
         self._listen_to(self.panels)
         self.top.remedies.prompt_wanted.connect(self.prompt.begin)
         self.prompt.set_add_action(self.actions_["prompt.add"])

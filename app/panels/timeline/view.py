@@ -1,6 +1,6 @@
 """The line of steps: drag it to look back. Ticks show how surprising each token was, marks what was forced, edited and
-done in another cache mode, and where branches part. What was left behind the live step is there, dimmed: a click
-returns to it."""
+done in another cache mode, where branches part, at which steps a condition held and where a run halted. What was left
+behind the live step is there, dimmed: a click returns to it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 from PySide6.QtCore import QEvent, QPointF, QSize, Qt, Signal
-from PySide6.QtGui import QHelpEvent, QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QPolygonF
+from PySide6.QtGui import QContextMenuEvent, QHelpEvent, QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from app.draw.format import milliseconds, shortened, thousands, visible
 from app.kit.change_marks import paint_mark
 from app.kit.labels import Opaque, plain_tip
 from app.kit.pictures import argb, pixels_image, veil_image
-from app.kit.reader import EACH_STEP, SELECTION, Reader, Source
+from app.kit.reader import EACH_STEP, SELECTION, STOPS, Reader, Source
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.models import Models
 from app.models.branches import PathMark, beyond, path_marks
 from app.panels.timeline.draw import Ticks, stamped
+from app.panels.timeline.found import Found, paint_found, words_at
 from engine.wire.records import StepRecord
 
 HEIGHT = 42
@@ -45,6 +46,7 @@ class Shown:
     is_live: bool
     left: Left | None = None
     marks: tuple[PathMark, ...] = ()
+    found: Found = Found()
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,13 @@ class Left:
 
 
 class TimelineBar(Reader[Shown], Opaque, QWidget):
-    """Writes the selected step; the right end of what is not dimmed is live. Intent: `returned(step)`."""
+    """Writes the selected step; the right end of what is not dimmed is live. Intents: `returned(step)`; `menu_wanted(place on
+    the screen)`, of the step that is looked at then."""
 
-    follows = (EACH_STEP, SELECTION, Source("history"))
+    follows = (EACH_STEP, SELECTION, STOPS, Source("history"))
 
     returned = Signal(int)
+    menu_wanted = Signal(object)
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -94,11 +98,11 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         left = Left(len(behind), behind[-1]) if behind else None
         marks = path_marks(history, history.live)
         at = timeline.records[index].step
-        return Shown(timeline.first, timeline.latest, index, at, step is None, left, marks)
+        return Shown(timeline.first, timeline.latest, index, at, step is None, left, marks, Found.of(self._models))
 
     def show_state(self, state: Shown) -> None:
         behind = f", {state.left.words}" if state.left is not None else ""
-        self.setAccessibleDescription(f"step {thousands(state.step)}{behind}")
+        self.setAccessibleDescription(f"step {thousands(state.step)}{behind}{state.found.words}")
         self.update()
 
     def show_nothing(self, why: str) -> None:
@@ -156,6 +160,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         painter.setPen(QPen(current_theme().color("accent"), 3, c=Qt.PenCapStyle.RoundCap))
         painter.drawLine(QPointF(left, middle), QPointF(handle, middle))
         self._paint_marks(painter, shown.marks, middle)
+        paint_found(painter, self._models, self._x_of)
         self._paint_handle(painter, QPointF(handle, middle), shown.is_live)
         self._paint_label(painter, left - 12, thousands(shown.first.step), Qt.AlignmentFlag.AlignRight)
         newest = shown.latest.step if shown.left is None else shown.left.tip
@@ -230,6 +235,11 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
             else:
                 self._scrub(event.position().x())
 
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        if event.reason() == QContextMenuEvent.Reason.Mouse and not self._is_behind(event.pos().x()):
+            self._scrub(event.pos().x())
+        self.menu_wanted.emit(event.globalPos())
+
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         if event.buttons() & Qt.MouseButton.LeftButton:
             self._scrub(event.position().x())
@@ -266,7 +276,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         part = self._models.timeline.part(self._models.selection.now.seq_id, record.step)
         texts = "" if part is None else shortened(visible("".join(part.texts[:24])[:200]), 60)
         head = f"step {thousands(record.step)} · {record.phase} · {milliseconds(record.timings.total_ms)}"
-        return f"{head}\n{texts}"
+        return "\n".join(line for line in (head, texts, *words_at(self._models, record.step)) if line)
 
 
 @lru_cache(maxsize=4)
