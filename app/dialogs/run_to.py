@@ -35,12 +35,15 @@ class RunToDialog(QuestionDialog):
         self._condition.setAccessibleName("Condition to run to")
         self._condition.setToolTip("\n".join((*help_lines(), HOW_TO_COMBINE)))
         which = f"sequence {self._seq_id} has" if info is not None else "the sequence has"
-        self._ways = [QRadioButton(text) for text in ("So many steps", f"Until {which} so many tokens", "Until")]
+        self._ways = [
+            QRadioButton(text) for text in ("So many steps", f"Until {which} so many tokens", "Until this holds")
+        ]
         fields = (self._steps, self._tokens, self._condition)
         for way, field in zip(self._ways, fields, strict=True):
             self.form.addRow(way, field)
         self._ways[0].setChecked(True)
         self.ok.setText("Run")
+        self.setMinimumWidth(540)
         connect_all(
             (self._steps.valueChanged, self._on_steps),
             (self._tokens.valueChanged, self._on_tokens),

@@ -66,7 +66,7 @@ class _Parser:
         return [*pieces, _Piece("end", "", len(self._text.rstrip()))]
 
     def _error(self, at: int, problem: str, allowed: str) -> InputError:
-        return InputError(f"At character {at + 1} of the condition {problem}: {allowed}.")
+        return InputError(f"At character {at + 1} {problem}: {allowed}.")
 
     # ---- pieces --------------------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class _Parser:
         try:
             return Comparison(row.name, sign, value, span)
         except InputError as error:  # a pattern that is none
-            raise InputError(f"At character {start.start + 1} of the condition: {error}") from None
+            raise InputError(f"At character {start.start + 1}: {error}") from None
 
     def _quantity(self) -> Quantity:
         if self._now.kind != "word" or self._is("and", "or"):

@@ -15,7 +15,7 @@ from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable
 from app.kit.changes import connect_all
-from app.kit.labels import ElidedLabel, set_text_role
+from app.kit.labels import plain_label, set_text_role
 from app.kit.reader import SELECTION, STATUS, STEPS, STOPS
 from app.kit.theme import font_fixed, font_text
 from app.kit.view import View
@@ -57,7 +57,6 @@ class ConditionLine(QLineEdit):
         self.setAccessibleName("Condition")
         self.setPlaceholderText('entropy > 2 and not token = "\\n"')
         self.setToolTip("\n".join((*help_lines(), HOW_TO_COMBINE)))
-        self.setClearButtonEnabled(True)
         completer = QCompleter([quantity.example for quantity in ROWS], self)
         completer.setFilterMode(Qt.MatchFlag.MatchContains)
         completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
@@ -87,8 +86,11 @@ class StopsView(View[Shown]):
         self._problem = ""
         self.line = ConditionLine()
         self.table = CellTable("Stops")
-        self.words = ElidedLabel()
+        self.words = plain_label()
         self.words.setFont(font_text(11.5))
+        self.words.setWordWrap(True)
+        self.words.setMinimumWidth(1)
+        self.words.setAccessibleName("What is found")
         self.previous, self.next = ActionButton("‹"), ActionButton("›")
         for button in (self.previous, self.next):
             button.setObjectName("small")
@@ -100,9 +102,9 @@ class StopsView(View[Shown]):
         self._typing = QTimer(self)
         self._typing.setSingleShot(True)
         self._typing.setInterval(TYPING_MS)
-        top = row((self.line, 1), self.previous, self.next, self.examples)
-        foot = row((self.words, 1), self.add, self.change, self.delete)
-        self.set_body(column(top, foot, (self.table, 1), spacing=6))
+        self.add_to_strip(self.examples)
+        top = row((self.line, 1), self.previous, self.next, self.add, self.change, self.delete)
+        self.set_body(column(top, self.words, (self.table, 1), spacing=6))
         self._delete_key = QAction("Delete the stop", self.table)
         self._delete_key.setShortcut("Del")
         self._delete_key.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
@@ -296,7 +298,10 @@ class StopsView(View[Shown]):
         self.words.setText(state.words)
         self.words.setToolTip(state.words)
         set_text_role(self.words, "warning" if state.is_problem else "muted")
-        self.change.setVisible(state.marked is not None)
-        self.delete.setVisible(state.marked is not None)
         text = self.line.text().strip()
-        self.add.setEnabled(bool(text) and not self._problem and all(row.stop.text != text for row in state.rows))
+        is_new = bool(text) and all(row.stop.text != text for row in state.rows)
+        self.add.setVisible(is_new or not text)
+        self.add.setEnabled(is_new and not self._problem)
+        self.change.setVisible(is_new and state.marked is not None)
+        self.change.setEnabled(not self._problem)
+        self.delete.setVisible(state.marked is not None)

@@ -23,6 +23,7 @@ from engine.saved.document import is_session
 from engine.spec.edit import Drop, Edit, Mask, Pin, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
+from engine.spec.stops import Stop
 from engine.wire.commands import (
     Bench,
     Cancel,
@@ -38,6 +39,7 @@ from engine.wire.commands import (
     RedoEdit,
     Run,
     SetCache,
+    SetStops,
     StartDuel,
     Step,
     SubmitPrompt,
@@ -103,6 +105,17 @@ class Desk:
 
     def look_back(self) -> None:
         self.models.selection.update(step=7)
+
+    def type_condition(self) -> None:
+        self.window.show_stops().line.setText("step = 20")
+
+    def search(self) -> None:
+        """Between two steps at which a condition held."""
+        self.models.stops.search("step = 20 or step = 40")
+        turn(self.shell, 3)
+        assert self.models.stops.queried is not None
+        assert self.models.stops.queried.matches == [20, 40]
+        self.models.selection.update(step=30)
 
     def edit(self) -> None:
         """Rows are dragged over, and one edit was made."""
@@ -245,6 +258,19 @@ EFFECTS: dict[str, Effect] = {
     "run.run": Effect(sent(Run), [], [Run()]),
     "run.phase": Effect(sent(NextPhase), [], [NextPhase()]),
     "run.to": opens("RunToDialog"),
+    "run.at_token": Effect(
+        lambda desk: desk.models.selection.now.step == desk.models.timeline.token(0, 9).step, False, True
+    ),
+    "stops.add": Effect(sent(SetStops), [], [SetStops((Stop(1, "step = 20"),))], Desk.type_condition),
+    "stops.switch": Effect(
+        lambda desk: [stop.is_enabled for stop in desk.models.stops.stops],
+        [True],
+        [False],
+        lambda desk: desk.shell.intents.on_stops_changed((Stop(1, "step = 20"),)),
+    ),
+    "stops.find": Effect(lambda desk: desk.window.stops.line.hasFocus(), False, True),
+    "stops.next": Effect(selected("step"), 30, 40, Desk.search),
+    "stops.previous": Effect(selected("step"), 30, 20, Desk.search),
     "run.cancel": Effect(sent(Cancel), [], [Cancel()], Desk.run),
     "run.first": Effect(selected("step"), None, 0),
     "run.live": Effect(selected("step"), 7, None, Desk.look_back),

@@ -99,7 +99,7 @@ def test_parameters_that_stay_change_nothing(ready: Shell, engine: FakeEngine, q
 
 
 MAKERS: dict[str, Callable[[Shell], Dialog]] = {
-    "steps": lambda shell: RunToDialog(shell.window),
+    "steps": lambda shell: RunToDialog(shell.models, shell.window),
     "hub": lambda shell: HubDialog(shell.window),
     "cache": lambda shell: CacheDialog(H2O, shell.window),
     "pool": lambda shell: PoolDialog(OFFLOADED, samples.model_info(), shell.window),

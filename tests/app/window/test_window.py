@@ -48,8 +48,9 @@ def test_the_theme_reaches_the_last_pixel(running: Shell) -> None:
 
 def test_an_empty_window_invites(shell: Shell) -> None:
     for panel in shell.window.panels.values():
-        if panel is not shell.window.prompt:
+        if panel not in (shell.window.prompt, shell.window.stops):
             assert panel._empty.text(), panel.accessibleName()
+    assert shell.window.stops.read().words.startswith("Type a condition")
 
 
 def test_typing_and_ctrl_enter_send_the_prompt(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
