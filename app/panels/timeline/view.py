@@ -5,7 +5,7 @@ behind the live step is there, dimmed: a click returns to it."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -56,7 +56,7 @@ class Shown:
     is_live: bool
     left: Left | None = None
     marks: tuple[PathMark, ...] = ()
-    found: Found = Found()
+    found: Found = field(default_factory=Found)
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Left:
 
 
 class TimelineBar(Reader[Shown], Opaque, QWidget):
-    """Writes the selected step; the right end of what is not dimmed is live. Intents: `returned(step)`; `menu_wanted(place on
-    the screen)`, of the step that is looked at then."""
+    """Writes the selected step; the right end of what is not dimmed is live. Intents: `returned(step)`;
+    `menu_wanted(place on the screen)`, of the step that is looked at then."""
 
     follows = (EACH_STEP, SELECTION, STOPS, Source("history"))
 
