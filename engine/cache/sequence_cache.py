@@ -292,7 +292,11 @@ class SequenceCache:
     def stored(self, num_tokens: int) -> StoredCache:
         """What is kept of the first `num_tokens` tokens, as far as `knows` says, as views where it can be."""
         found = {index: layer.stored(num_tokens) for index, layer in enumerate(self.layers)}
-        return StoredCache(num_tokens, {index: layer for index, layer in found.items() if layer is not None})
+        why_not = self.why_not_resumable()
+        layers = {index: layer for index, layer in found.items() if layer is not None}
+        if why_not:
+            layers = {index: replace(layer, why_not=layer.why_not or why_not) for index, layer in layers.items()}
+        return StoredCache(num_tokens, layers)
 
     @torch.inference_mode()
     def restore(self, stored: StoredCache) -> None:
@@ -345,6 +349,12 @@ class SequenceCache:
         for write in writes:
             self.layers[write.layer].write_rows(write.part, write.heads, write.slots, write.numbers)
         self.note_edit(min(write.span.start for write in writes))
+
+    def why_not_resumable(self) -> str:
+        """What was done by hand that is not written with the rows; empty where they are all there is."""
+        if self.by_hand.hidden or self.by_hand.pinned:
+            return "rows were hidden or pinned by hand, which is not written"
+        return ""
 
     def prepare_write(self, writes: Sequence[RowWrite]) -> None:
         """Before rows are written: what can fail."""

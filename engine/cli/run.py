@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from engine.cli.cache_options import add_cache_arguments, spec_of
+from engine.cli.editing import Editing
 from engine.cli.export_options import add_export_arguments, export_of, write_export
 from engine.cli.halting import Halting, add_stop_arguments, stop_conditions
 from engine.errors import InputError
@@ -124,7 +125,7 @@ def checked_steps(args: argparse.Namespace) -> int:
 
 
 def run_command(args: argparse.Namespace) -> int:
-    steps, conditions = checked_steps(args), stop_conditions(args)
+    steps, conditions, editing = checked_steps(args), stop_conditions(args), Editing(args.edit)
     spec = spec_of(args.cache or "growing", args)
     sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed, tuple(args.stop))
     wanted = export_of(args)
@@ -140,7 +141,7 @@ def run_command(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     records = None if wanted is None else records_before(args.snapshot)
     halting = Halting(session, conditions)
-    events = list(generate(session, generated, steps, args.json, records, halting))
+    events = list(generate(session, generated, steps, args.json, records, halting, editing))
     seconds = time.perf_counter() - began
     first = next(iter(generated))
     if wanted is not None:
@@ -155,8 +156,10 @@ def run_command(args: argparse.Namespace) -> int:
 def new_session(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: int) -> Session:
     """A session with a sequence for each prompt."""
     from engine.session.session import Session
+    from engine.snapshot.patching import rows_of_file
 
     session = Session(model, for_work(model, spec, prompts, steps))
+    session.open_rows = rows_of_file
     for prompt in prompts:
         session.submit(prompt)
     return session
@@ -206,10 +209,13 @@ def generate(
     as_json: bool,
     records: list[StepRecord] | None = None,
     halting: Halting | None = None,
+    editing: Editing | None = None,
 ) -> Iterator[PageEvent]:
     """Step until every sequence has so many tokens or has stopped, or a condition holds; tells each step, and adds it
     to `records`; yields what happened to pages."""
     while session.has_work and (halting is None or not halting.hits):
+        for line in editing.make(session, generated) if editing is not None else ():
+            say(line) if as_json else print(printable(f"\n[{line['edit']} · KL {line['kl'] or 0:.4g} nats]\n"))
         record = session.step()
         late = session.history.surprisal
         if records is not None or as_json:

@@ -16,6 +16,7 @@ from engine.history.marks import (
     Move,
     Moved,
     Note,
+    Rewritten,
     are_kept,
 )
 from engine.spec.cache import CacheSpec
@@ -76,11 +77,14 @@ class Journal:
     def _append(self, checkpoint: Checkpoint) -> None:
         """A sequence that stands where it stood shares its mark with the step before."""
         before = self._checkpoints[-1].marks if self._checkpoints else {}
+        rewritten = {i for note in checkpoint.notes if isinstance(note, Rewritten) for i in note.moves}
+        for seq_id in rewritten & checkpoint.marks.keys():
+            self._fed.setdefault(seq_id, []).append(checkpoint.step)
         for seq_id, mark in checkpoint.marks.items():
             known = before.get(seq_id) or self._forked.get(seq_id)
             if known is not None and known == mark:
                 checkpoint.marks[seq_id] = known
-            elif mark.num_tokens and (known is None or known.num_tokens != mark.num_tokens):
+            elif seq_id not in rewritten and mark.num_tokens and (known is None or known.num_tokens != mark.num_tokens):
                 self._fed.setdefault(seq_id, []).append(checkpoint.step)
         self._checkpoints.append(checkpoint)
         self._steps.append(checkpoint.step)
@@ -146,7 +150,7 @@ class Journal:
     def rewrote(self, seq_id: int, num_tokens: int, first_position: int, cache: CacheSpec) -> None:
         """After the newest step rows of a sequence from a position on were written by hand: of the states until then
         those that end before it can still be told."""
-        self._note(CameInto({seq_id: Move(self._newest, num_tokens, cache, True, num_tokens, first_position + 1)}))
+        self._note(Rewritten({seq_id: Move(self._newest, num_tokens, cache, True, num_tokens, first_position + 1)}))
 
     def fork(
         self, parent: int, child: int, step: int | None, mark: Mark, cache: CacheSpec, origin: Journal | None = None

@@ -137,6 +137,11 @@ class ForkNoted:
     birth: Birth | None
 
 
+@dataclass(frozen=True)
+class Rewritten(CameInto):
+    """Rows of a sequence were written by hand, and what its newest token gives was computed anew."""
+
+
 Note = Begun | CameInto | ForkNoted
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from engine.errors import InputError
 from engine.history import journal
 from engine.history.marks import Checkpoint
+from engine.spec.edit import BiasLogits, ReplaceTokens
 from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.tree import Node
 
@@ -27,6 +28,7 @@ class Tree:
 
     def __init__(self) -> None:
         self._moments: dict[int, Moment] = {}
+        self._num_replacements = 0  # that were ever made: without any, nobody looks for one
 
     def __len__(self) -> int:
         return len(self._moments)
@@ -44,6 +46,8 @@ class Tree:
             self.forget_oldest(journal.MAX_STEPS - 1)
         node = moment.node
         self._moments[node.step] = moment
+        edits = (change.edit for change in node.changes if isinstance(change, EditMade))
+        self._num_replacements += sum(isinstance(edit, ReplaceTokens) for edit in edits)
         if node.parent is not None and node.parent in self._moments:
             self._moments[node.parent].children.append(node.step)
 
@@ -75,6 +79,14 @@ class Tree:
             assert one is not None
             one = self.parent(one)
         return one
+
+    def has_other_text(self, step: int, later: int | None) -> bool:
+        """Whether tokens before `step` were replaced on the way from it to a later one."""
+        for between in self.path(later, above=step) if self._num_replacements else ():
+            edits = (c.edit for c in self._moments[between].node.changes if isinstance(c, EditMade))
+            if any(isinstance(edit, ReplaceTokens) for edit in edits):
+                return True
+        return False
 
     def has_root(self, step: int) -> bool:
         """Whether the path to a step is known from its beginning."""
@@ -109,6 +121,8 @@ class Tree:
             node = self._moments[at].node
             if node.work is not None and any(part.seq_id == seq_id for part in node.work.parts):
                 return at, seq_id
+            if any(rewrites(change, seq_id) for change in node.changes):
+                return at, seq_id
             at = self.parent(at)
             for change in reversed(node.changes):
                 if isinstance(change, SequenceForked) and change.seq_id == seq_id:
@@ -128,6 +142,11 @@ class Tree:
         """Keep the newest of them: what came of those that are forgotten cannot be replayed any more."""
         for step in sorted(self._moments)[:-num_kept]:
             del self._moments[step]
+
+
+def rewrites(change: Change, seq_id: int) -> bool:
+    """Whether an edit changed what the newest token of a sequence gives."""
+    return isinstance(change, EditMade) and change.edit.seq_id == seq_id and not isinstance(change.edit, BiasLogits)
 
 
 def referred_to(changes: tuple[Change, ...]) -> list[int]:

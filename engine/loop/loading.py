@@ -40,5 +40,8 @@ def found_models() -> tuple[LocalModel, ...]:
 def session_of(model: LoadedModel, cache: CacheSpec) -> Session:
     """A session of a model in which nothing was done yet."""
     from engine.session.session import Session
+    from engine.snapshot.patching import rows_of_file
 
-    return Session(model, cache)
+    session = Session(model, cache)
+    session.open_rows = rows_of_file
+    return session

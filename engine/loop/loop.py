@@ -43,6 +43,7 @@ from engine.wire.commands import (
     Fork,
     GoTo,
     LoadModel,
+    MakeEdit,
     MapDamage,
     MeasureAttention,
     MeasureRegret,
@@ -284,7 +285,7 @@ class EngineLoop:
                 self._measuring.measure(session, command)
             case SetCache(spec) if spec == session.cache:
                 return  # converting or filling it again would change nothing, and cost what it costs
-            case SetCache() | GoTo() | Branch() | UndoEdit() | RedoEdit():
+            case SetCache() | GoTo() | Branch() | UndoEdit() | RedoEdit() | MakeEdit():
                 self._change_present(session, command)
             case (
                 DeleteBranch()
@@ -379,21 +380,27 @@ class EngineLoop:
         self._reporter.tell()  # the status that has the new sequence comes first
         self._reporter.reply(Submitted(seq_id, ids, tuple(map(session.text_of, ids))))
 
-    def _change_present(self, session: Session, command: SetCache | GoTo | Branch | UndoEdit | RedoEdit) -> None:
+    def _change_present(
+        self, session: Session, command: SetCache | GoTo | Branch | UndoEdit | RedoEdit | MakeEdit
+    ) -> None:
         """The rows of now become others: whoever watches asks again."""
-        from engine.session.apply import apply
+        from engine.session.apply import apply, edit
 
         if isinstance(command, SetCache):
             self._reporter.begin("Changing the cache", can_cancel=False)
+        elif isinstance(command, MakeEdit):
+            self._reporter.begin("Making an edit")
         else:
             self._steps.end()
             self._reporter.begin("Going to another moment")
-        answer = apply(session, command, self._inbox.check_uncancelled)
+        check = self._inbox.check_uncancelled
+        answers = edit(session, command, check) if isinstance(command, MakeEdit) else (apply(session, command, check),)
         self._cache = session.cache
         for node in session.history.take_added():
             self._reporter.reply(NodeAdded(node, is_live=False))
         self._watching.forget()
-        if answer is not None:
-            self._reporter.reply(answer)
+        for answer in answers:
+            if answer is not None:
+                self._reporter.reply(answer)
         self._stops.stand_at(session.last_step)
         self._duelling.begin_anew(session)

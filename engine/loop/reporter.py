@@ -14,6 +14,7 @@ from engine.loop.activity import Activity
 from engine.loop.failures import plain
 from engine.loop.inbox import Inbox
 from engine.wire.duel import DuelEnded, DuelStarted
+from engine.wire.edits import EditMeasured
 from engine.wire.events import (
     AttentionMeasured,
     BranchDeleted,
@@ -42,7 +43,7 @@ from engine.wire.slices import Slice
 Answer = (
     Slice | Restarted | Submitted | Forked | WentTo | NodeAdded | BranchDeleted | Redone | CacheChanged | Tokenized
     | Exported | ExportCancelled | ExportEstimate | ModelsFound | Measured | AttentionMeasured | DuelStarted | DuelEnded
-    | PhaseReached | Failed
+    | PhaseReached | EditMeasured | Failed
 )  # fmt: skip
 Found = TypeVar("Found")
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from engine.session.branching import branch, delete_branch, redo_edit, undo_edit
+from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import (
@@ -15,6 +16,7 @@ from engine.wire.commands import (
     ForceText,
     Fork,
     GoTo,
+    MakeEdit,
     RedoEdit,
     RemoveSequence,
     SetCache,
@@ -23,7 +25,8 @@ from engine.wire.commands import (
     Tokenize,
     UndoEdit,
 )
-from engine.wire.events import BranchDeleted, CacheChanged, Forked, Tokenized, WentTo
+from engine.wire.edits import EditMeasured
+from engine.wire.events import BranchDeleted, CacheChanged, Forked, NodeAdded, Tokenized, WentTo
 from engine.wire.slices import Slice
 
 Going = GoTo | Branch | UndoEdit | RedoEdit
@@ -62,6 +65,13 @@ def apply(session: Session, command: SessionCommand, check: Callable[[], None] |
             ids = session.encode(Prompt(text=text)) if text else []
             return Tokenized(tuple(ids), tuple(map(session.text_of, ids)))
     return None
+
+
+def edit(
+    session: Session, command: MakeEdit, check: Callable[[], None] | None = None
+) -> tuple[NodeAdded, EditMeasured]:
+    """Make an edit by hand; the node that it is, and what it did."""
+    return make_edit(session, command.edit, check)
 
 
 def go(session: Session, command: Going, check: Callable[[], None] | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.errors import InputError
+from engine.session.editing import repeat_edit
 from engine.spec.sampling import Prompt
 from engine.wire.changes import (
     Change,
@@ -41,8 +42,8 @@ def make(session: Session, change: Change) -> None:
             session.set_sampling(sampling, seq_id)
         case ModeChanged(cache):
             session.set_cache(cache)
-        case EditMade():
-            raise InputError("This version cannot make edits: take a newer one.")
+        case EditMade(edit):
+            repeat_edit(session, edit)
 
 
 def with_id(session: Session, seq_id: int) -> None:

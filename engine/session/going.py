@@ -111,7 +111,10 @@ class GoingTo:
 
     def came_of(self, state: SessionState, step: int) -> bool:
         """Whether a step is on the path to a state."""
-        return state.step is not None and self._history.tree.common(state.step, step) == step
+        tree = self._history.tree
+        if state.step is None or tree.common(state.step, step) != step:
+            return False
+        return not tree.has_other_text(step, state.step)
 
     def state_at(self, step: int, check: Check = None) -> SessionState:
         """The state after a step of any branch, made for somebody who closes it; the live one stays."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import psutil
 import torch
@@ -17,9 +18,10 @@ from engine.model.text import TokenTexts
 from engine.session.change_mode import change_mode
 from engine.session.chunks import PrefillPlan
 from engine.session.edits.choosing import choose_again
+from engine.session.edits.numbers import RowsFrom
 from engine.session.fork import Forking
 from engine.session.going import GoingTo
-from engine.session.kept import KEPT_BYTES, KeptStates
+from engine.session.kept import KEPT_BYTES, KeptStates, SessionState
 from engine.session.ledger import cache_bytes
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
@@ -48,6 +50,8 @@ from engine.wire.records import CacheBytes, Provenance, StepRecord
 from engine.wire.requests import SliceRequest
 from engine.wire.slices import Slice
 from engine.wire.tree import Node
+
+OpenRows = Callable[[str], AbstractContextManager[RowsFrom]]
 
 
 class Session:
@@ -78,6 +82,7 @@ class Session:
         self.history = History()
         self.history.surprisal.is_wanted = surprisal
         self.reruns = Reruns(model)
+        self.open_rows: OpenRows | None = None  # of snapshot files, where somebody can read them
         self._replay = Replay(model, self.history)
         self.kept = KeptStates(self.live, kept_bytes)
         self._going = GoingTo(model, self.live, self.history, self.kept, self._aside)
@@ -174,7 +179,9 @@ class Session:
 
     def _aside(self, cache: CacheSpec | CacheMode) -> Session:
         """An empty session to repeat steps in."""
-        return Session(self.model, cache, observe=False, surprisal=False, is_aside=True)
+        made = Session(self.model, cache, observe=False, surprisal=False, is_aside=True)
+        made.open_rows = self.open_rows
+        return made
 
     def close(self) -> None:
         """Give back all that its caches hold; the session is not used again."""
@@ -259,6 +266,22 @@ class Session:
         """What was done since the newest step is a node by itself, which is the live one; None where nothing was."""
         marks = {live.seq_id: live.sequence.mark() for live in self.live}
         return self.history.add_changes(marks, self.cache, is_empty_allowed=is_empty_allowed)
+
+    def keep_newest_step(self) -> bool:
+        """Keep the live moment as it stands, for its sequences are about to be exchanged; False where it is not a
+        moment of the history, and goes with them."""
+        before = self._going.state_of_newest_step()
+        if before is not None:
+            self.kept.put(before)
+        return before is not None
+
+    def state_at(self, step: int, check: Callable[[], None] | None = None) -> SessionState:
+        """The state after a step of any branch, for somebody who closes it; the live one stays."""
+        return self._going.state_at(step, check)
+
+    def refresh(self, live: LiveSequence) -> None:
+        """Fill the cache of a sequence again, where it had to be emptied."""
+        self._replay.refresh(live)
 
     def set_cache(self, spec: CacheSpec) -> str:
         """Move the live sequences into another cache mode; says how. All of it succeeds or nothing changes."""

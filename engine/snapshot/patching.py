@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from engine.geometry.dimensions import LayerGeometry
-from engine.session.edits.numbers import check_shapes
+from engine.session.edits.numbers import RowsFrom, check_shapes
 from engine.session.edits.places import heads_of, places_among
 from engine.snapshot.read import SnapshotFile
 from engine.spec.codec import Part
 from engine.spec.edit import Overwrite
+
+
+@contextmanager
+def rows_of_file(path: str) -> Iterator[RowsFrom]:
+    """The rows of a file while it is open; raises `InputError` where it is no snapshot."""
+    with SnapshotFile(Path(path)) as file:
+        yield RowsOfFile(file)
 
 
 @dataclass(frozen=True, eq=False)

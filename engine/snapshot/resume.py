@@ -19,6 +19,7 @@ from engine.session.session import Session
 from engine.snapshot.checksum import checksum
 from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, part_shapes
 from engine.snapshot.manifest import table_name
+from engine.snapshot.patching import rows_of_file
 from engine.snapshot.read import Array, SnapshotFile
 from engine.snapshot.verify import check_what_decides
 from engine.spec.cache import CacheSpec
@@ -46,6 +47,7 @@ def resumed(model: LoadedModel, file: SnapshotFile) -> Session:
     if reason or spec is None:
         raise InputError(f"'{file.path}' can be looked at and not gone on from: {reason}.")
     session = Session(model, spec)
+    session.open_rows = rows_of_file
     sequence = sequence_of(file)
     session.live.mode.check_holds(sequence, cache := session.live.mode.new_cache(sequence.seq_id))
     try:

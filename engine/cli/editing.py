@@ -1,0 +1,38 @@
+"""Edits by hand on the command line: made when the prompt has been read, told with what they did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.spec.edit_text import parse_edit
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
+
+LONGEST = 1 << 20  # tokens, while it is not known how many there will be
+
+
+class Editing:
+    """Edits that wait for the prompt of the first sequence; raises `InputError` for one that cannot be read."""
+
+    def __init__(self, texts: list[str]) -> None:
+        for text in texts:
+            parse_edit(text, 0, LONGEST)
+        self._texts = texts
+
+    def make(self, session: Session, generated: dict[int, list[int]]) -> list[dict[str, Any]]:
+        """Make them where it is time; a line about each. The token chosen last is chosen again."""
+        if not self._texts or session.is_prefilling or session.last_step is None:
+            return []
+        from engine.session.editing import make_edit
+
+        seq_id, lines = next(iter(generated)), []
+        for text in self._texts:
+            added, told = make_edit(session, parse_edit(text, seq_id, session.sequence(seq_id).num_tokens))
+            measured = {"kl": told.kl, "took_ms": round(told.took_ms, 3), "measured_ms": round(told.measured_ms, 3)}
+            lines.append({"event": "edit", "step": told.step, "seq_id": seq_id, "edit": added.how, **measured})
+        self._texts = []
+        sampled = session.sequence(seq_id).sampled
+        if sampled is not None and generated[seq_id]:
+            generated[seq_id][-1] = sampled
+        return lines

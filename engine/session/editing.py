@@ -1,0 +1,135 @@
+"""Edits by hand of a live session: made on copies of its sequences, so that one that fails changes nothing, and so that
+the moment before stays as it was and can be returned to at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from engine.cache.contract import HeldRows
+from engine.cache.paged.pool_errors import PoolExhausted
+from engine.errors import InputError
+from engine.session.edits.apply import Edited, apply_edit
+from engine.session.edits.numbers import RowsFrom
+from engine.session.edits.sources import RowsOfMoment
+from engine.session.live import LiveSequence
+from engine.spec.edit import BiasLogits, Edit, Overwrite
+from engine.wire.changes import EditMade
+from engine.wire.edits import EditMeasured
+from engine.wire.events import NodeAdded
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
+
+Check = Callable[[], None] | None
+
+
+def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAdded, EditMeasured]:
+    """Make an edit, which is a node of the history: what was done since the newest step is a node of its own before.
+    Raises and changes nothing where it cannot be made."""
+    with ExitStack() as open_files:
+        copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
+    session.add_changes()
+    take_edited(session, edit, copies, edited)
+    node = session.add_changes(is_empty_allowed=True)
+    assert node is not None, "an edit is a change"
+    session.history.added.remove(node)
+    how = f"{edit.describe()}, in {edited.took_ms:.0f} ms; measured in {edited.measured_ms:.0f} ms"
+    measured = EditMeasured(
+        node.step,
+        edit.seq_id,
+        edited.kl,
+        edited.before,
+        edited.after,
+        edited.took_ms,
+        edited.measured_ms,
+        edited.kept,
+        session.provenance,
+    )
+    return NodeAdded(node, is_live=True, how=how, kl=edited.kl), measured
+
+
+def repeat_edit(session: Session, edit: Edit, check: Check = None) -> None:
+    """Make an edit among the changes of a node that is done once more."""
+    with ExitStack() as open_files:
+        copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
+    take_edited(session, edit, copies, edited)
+
+
+def edited_copies(
+    session: Session, edit: Edit, source: RowsFrom | None, check: Check
+) -> tuple[dict[int, LiveSequence], Edited]:
+    """Copies of all sequences, of which one is edited, and what that did. The live ones stay as they are."""
+    mode, copies = session.live.mode, dict[int, LiveSequence]()
+    session.sequence(edit.seq_id)  # refuses one that is not there
+    try:
+        for live in session.live:
+            copies[live.seq_id] = copy_of(session, live)
+        edited = apply_edit(session.model, mode, copies[edit.seq_id], edit, session.text_of, source, check)
+    except BaseException as error:
+        for copy in copies.values():
+            copy.cache.close()
+        if isinstance(error, PoolExhausted):
+            raise InputError(f"An edit copies what it changes, and the page pool has no room ({error}).") from None
+        raise
+    return copies, edited
+
+
+def copy_of(session: Session, live: LiveSequence) -> LiveSequence:
+    """The same sequence with rows of its own; in pages they are shared until one of the two writes."""
+    session.refresh(live)
+    cache = session.live.mode.new_cache(live.seq_id)
+    count = live.cache.num_tokens
+    if count and not cache.fork_from(live.cache, count, as_itself=True):
+        cache.close()
+        raise InputError(f"The rows of sequence {live.seq_id} cannot be copied in this mode, so they are not edited.")
+    sequence = live.sequence.fork(live.seq_id)
+    sequence.num_preemptions = live.sequence.num_preemptions
+    return LiveSequence(sequence, cache, live.logits, live.logprobs)
+
+
+def take_edited(session: Session, edit: Edit, copies: dict[int, LiveSequence], edited: Edited) -> None:
+    """The copies are the live sequences from now on; the moment before is kept."""
+    history, live, mode = session.history, copies[edit.seq_id], session.live.mode
+    before = session.keep_newest_step()
+    old = [each.cache for each in session.live]
+    session.live.take_over(mode, copies)
+    if not before:
+        for cache in old:
+            cache.close()
+    if not isinstance(edit, BiasLogits) and live.cache.by_hand:
+        at, first = live.cache.by_hand.edits[-1]
+        history.journal.rewrote(edit.seq_id, at, first, mode.spec)
+        if live.logits is not None:
+            history.log(edit.seq_id, live.logits, edited.attention)
+    history.changes.append(EditMade(edit))
+
+
+# ---- rows of elsewhere -------------------------------------------------------------------------------------------
+
+
+def source_of(session: Session, edit: Edit, open_files: ExitStack, check: Check) -> RowsFrom | None:
+    """Where an edit takes rows from; None where it takes none."""
+    if not isinstance(edit, Overwrite):
+        return None
+    if edit.from_file is not None:
+        if session.open_rows is None:
+            raise InputError("Rows of a file cannot be read here: name a step or a sequence.")
+        return open_files.enter_context(session.open_rows(edit.from_file))
+    seq_id = edit.seq_id if edit.from_seq_id is None else edit.from_seq_id
+    if edit.from_step is None:
+        cache, where = session.cache_of(seq_id), f"cache of sequence {seq_id}"
+    else:
+        state = session.state_at(edit.from_step, check)
+        open_files.callback(state.close)
+        if seq_id not in state.sequences:
+            raise InputError(f"Sequence {seq_id} was not there at step {edit.from_step}: choose another step.")
+        cache, where = state.sequences[seq_id].cache, f"cache as it was after step {edit.from_step}"
+    if why := cache.why_no_edit():
+        raise InputError(f"The cache mode of that moment {why}: choose another moment.")
+    held: dict[int, HeldRows] = {}
+    for index in range(len(cache.layers)):
+        if (rows := cache.rows(index)) is not None:
+            held[index] = rows
+    return RowsOfMoment(held, where)

@@ -1,0 +1,279 @@
+"""Edits as moments of a session's history: made, undone, made again, replayed, in all modes, to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from engine.errors import InputError
+from engine.session.branching import redo_edit, undo_edit
+from engine.session.editing import make_edit
+from engine.session.session import Session
+from engine.spec.edit import (
+    AddNoise,
+    BiasLogits,
+    Drop,
+    Edit,
+    Mask,
+    Overwrite,
+    Pin,
+    ReplaceTokens,
+    Rows,
+    Scale,
+    Zero,
+)
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.changes import EditMade, SequenceAdded
+from tests.engine.session.sessions import facts, tensors
+from tests.engine.snapshot.sessions import small
+from tests.engine.tiny import model_of, prompt_ids
+
+MODES = list(PRESETS)
+
+
+def begun(mode: str, num_steps: int = 4, length: int = 30) -> Session:
+    session = Session(model_of("llama"), small(mode))
+    session.submit(Prompt(token_ids=prompt_ids(length), sampling=SamplingParams(1.0, seed=4)))
+    for _ in range(num_steps):
+        step(session)
+    return session
+
+
+def step(session: Session) -> None:
+    for live in session.live:
+        live.sequence.stop = None
+    session.step()
+
+
+def held(session: Session, seq_id: int = 0, layer: int = 1, head: int = 0) -> list[int]:
+    return session.cache_of(seq_id).held_positions(layer).expand(2, -1)[head].tolist()  # type: ignore[no-any-return]
+
+
+def row_edit(session: Session) -> Edit:
+    """One that every mode takes."""
+    if session.cache.recomputes:
+        return BiasLogits(0, ((5, 3.0),), (6,))
+    position = held(session)[1]
+    return Zero(0, Rows(position, position + 1, (1,), (0,)))
+
+
+def state(session: Session) -> dict[tuple[object, ...], torch.Tensor]:
+    return tensors(session)
+
+
+def same(one: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def marks(session: Session) -> object:
+    return {live.seq_id: (live.sequence.mark(), tuple(live.sequence.token_ids)) for live in session.live}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_edit_and_its_undo_leave_every_bit_as_it_was(mode: str) -> None:
+    session = begun(mode)
+    before, stood, at = state(session), marks(session), session.last_step
+    added, measured = make_edit(session, row_edit(session))
+    assert (added.node.step, added.node.parent, added.is_live) == (4, 3, True)
+    assert added.node.changes[-1] == EditMade(row_edit(session)) or isinstance(added.node.changes[-1], EditMade)
+    assert measured.kl is not None
+    assert measured.kl > 0
+    edited, then = state(session), marks(session)
+    if not session.cache.recomputes:
+        assert not same(before, edited)
+    undo_edit(session)
+    assert session.last_step == at
+    assert same(state(session), before)
+    assert marks(session) == stood
+    redo_edit(session)
+    assert session.last_step == 4
+    assert same(state(session), edited)
+    assert marks(session) == then
+    with pytest.raises(InputError, match="no undone edit"):
+        redo_edit(session)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_path_with_an_edit_is_repeated_to_the_bit(mode: str) -> None:
+    session = begun(mode)
+    make_edit(session, row_edit(session))
+    for _ in range(3):
+        step(session)
+    end, stood, last = state(session), marks(session), session.last_step
+    session.go_to(1)
+    step(session)
+    session.kept.clear()  # what is not kept is computed again
+    session.go_to(last)
+    assert same(state(session), end)
+    assert marks(session) == stood
+    session.kept.clear()
+    session.go_to(3)  # the moment before the edit has as many tokens as the one after it
+    other = begun(mode)
+    assert same(state(session), state(other))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_edit_that_fails_changes_nothing(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = begun(mode)
+    session.force(0, (7, 8))
+    before, stood, known = state(session), marks(session), facts(session)
+    pending = list(session.history.changes)
+    for bad in (Zero(0, Rows(2, 99)), Zero(3, Rows(0, 1)), BiasLogits(0, banned=tuple(range(128)))):
+        with pytest.raises(InputError):
+            make_edit(session, bad)
+    good = row_edit(session)
+    import engine.session.edits.apply as applying
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(applying, "choose_again", broken)
+    with pytest.raises(MemoryError):
+        make_edit(session, good)
+    assert same(state(session), before)
+    assert marks(session) == stood
+    assert facts(session) == known
+    assert session.history.changes == pending
+    if session.live.mode.store is not None:
+        for group in session.live.mode.store.groups:
+            assert group.pool.faults() == []
+            assert len(group.tables) == 1
+    monkeypatch.undo()
+    added, _ = make_edit(session, good)
+    assert added.node.parent == 4  # what was forced before it is a moment of its own
+    assert session.sequence(0).sampled == 7
+
+
+def test_what_was_done_before_an_edit_is_a_moment_of_its_own() -> None:
+    session = begun("growing")
+    session.force(0, (9,))
+    make_edit(session, Scale(0, Rows(2, 4), 3.0))
+    nodes = session.history.take_added()
+    assert [node.step for node in nodes] == [4]
+    undo_edit(session)
+    assert session.last_step == 4
+    assert session.sequence(0).sampled == 9
+
+
+def test_a_bias_before_the_first_step() -> None:
+    session = Session(model_of("llama"), small("growing"))
+    session.submit(Prompt(token_ids=prompt_ids(5)))
+    added, measured = make_edit(session, BiasLogits(0, only=(11,)))
+    assert isinstance(session.history.take_added()[0].changes[0], SequenceAdded)
+    assert measured.kl is None
+    assert added.node.parent == 0
+    session.step()
+    assert session.sequence(0).sampled == 11
+    undo_edit(session)
+    session.step()
+    assert session.sequence(0).sampled != 11
+
+
+@pytest.mark.parametrize("mode", ["growing", "paged", "int8", "static"])
+def test_rows_of_another_branch_are_written_over_those_of_now(mode: str) -> None:
+    session = begun(mode)
+    session.go_to(2)
+    session.force(0, (7, 9, 11))
+    for _ in range(3):
+        step(session)
+    other = session.cache_of(0).rows(1)
+    assert other is not None
+    keys, tip = other.keys[0, :, 31:33].clone(), session.last_step
+    session.go_to(3)
+    before = session.cache_of(0).rows(1)
+    assert before is not None
+    assert not torch.equal(before.keys[0, :, 31:33], keys)
+    _, measured = make_edit(session, Overwrite(0, Rows(31, 33, (1,), None, None, "keys"), from_step=tip))
+    after = session.cache_of(0).rows(1)
+    assert after is not None
+    assert torch.equal(after.keys[0, :, 31:33], keys)
+    assert measured.kl is not None
+    assert measured.kl > 0
+    end, last = state(session), session.last_step
+    session.go_to(0)
+    session.kept.clear()
+    session.go_to(last)
+    assert same(state(session), end)
+
+
+def test_rows_of_another_sequence() -> None:
+    session = begun("paged")
+    second = session.submit(Prompt(token_ids=prompt_ids(12, seed=7)))
+    step(session)
+    make_edit(session, Overwrite(second, Rows(3, 6), from_seq_id=0, shift=4))
+    mine, theirs = session.cache_of(second).rows(0), session.cache_of(0).rows(0)
+    assert mine is not None
+    assert theirs is not None
+    assert torch.equal(mine.keys[0, :, 3:6], theirs.keys[0, :, 7:10])
+
+
+@pytest.mark.parametrize("mode", ["growing", "none", "h2o", "paged", "kivi-4", "transformers-quantized"])
+def test_other_tokens_are_undone_and_repeated(mode: str) -> None:
+    session = begun(mode)
+    before, stood = state(session), marks(session)
+    added, _ = make_edit(session, ReplaceTokens(0, 12, (7, 9, 11), "re-prefill", 1))
+    assert session.sequence(0).token_ids[12:15] == [7, 9, 11]
+    step(session)
+    end, then, last = state(session), marks(session), session.last_step
+    session.go_to(1)
+    session.kept.clear()
+    session.go_to(last)
+    assert same(state(session), end)
+    assert marks(session) == then
+    session.kept.clear()
+    session.go_to(added.node.parent)
+    assert marks(session) == stood
+    assert same(state(session), before)
+
+
+def test_edited_attention_and_logits_are_those_of_the_node() -> None:
+    session = begun("growing")
+    added, _ = make_edit(session, Mask(0, Rows(4, 9, (1,), (0,))))
+    row = session.history.attention_at(0, added.node.step)[1]
+    assert not row[:2, 4:9].any()
+    assert bool((row[2:, 4:9] > 0).all())
+    assert bool((session.history.attention_at(0, 3)[1][:2, 4:9] > 0).all())
+    assert torch.equal(session.history.logits_at(0, added.node.step), session.logits(0))  # type: ignore[arg-type]
+
+
+def test_rows_before_an_edit_are_told_as_what_they_are_now() -> None:
+    session = begun("growing")
+    make_edit(session, Zero(0, Rows(10, 12)))
+    assert session.past(0, 33).provenance == "live cache"
+    assert session.past(0, 32).provenance == "as stored now"
+    assert session.past(0, 10).provenance == "live cache"
+
+
+def test_a_mode_that_would_compute_edited_rows_anew_is_refused() -> None:
+    session = begun("growing")
+    make_edit(session, Zero(0, Rows(10, 12)))
+    before = state(session)
+    with pytest.raises(InputError, match="edited by hand"):
+        session.set_cache(small("h2o"))
+    assert same(state(session), before)
+    session.set_cache(small("int8"))
+    rows = session.cache_of(0).rows(1)
+    assert rows is not None
+    assert not rows.keys[0, :, 10:12].any()
+
+
+def test_drops_and_pins_are_undone() -> None:
+    session = begun("h2o", num_steps=6)
+    before = state(session)
+    # a position that both heads of layer 1 hold
+    position = next(p for p in held(session)[1:-2] if p in held(session, head=1))
+    make_edit(session, Pin(0, Rows(position, position + 1, (1,))))
+    make_edit(session, AddNoise(0, Rows(position, position + 1, (1,)), 1.0))
+    make_edit(session, Drop(0, Rows(position, position + 1, (1,))))
+    step(session)
+    assert position not in held(session)
+    for _ in range(3):
+        undo_edit(session)
+    assert same(state(session), before)
+    assert not session.cache_of(0).by_hand
+    for _ in range(3):
+        redo_edit(session)
+    assert position not in held(session)
