@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING, Any
 
-from engine.spec.edit_text import parse_edit
+from engine.spec.edit_text import EXAMPLE, FORMS, parse_edit
 
 if TYPE_CHECKING:
     from engine.session.session import Session
 
 LONGEST = 1 << 20  # tokens, while it is not known how many there will be
+
+
+def add_edit_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--edit",
+        metavar="EDIT",
+        action="append",
+        default=[],
+        help=f"change the cache by hand when the prompt is read, like '{EXAMPLE}' ({', '.join(FORMS)}); repeat it",
+    )
 
 
 class Editing:

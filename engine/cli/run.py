@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from engine.cli.cache_options import add_cache_arguments, spec_of
-from engine.cli.editing import Editing
+from engine.cli.editing import Editing, add_edit_argument
 from engine.cli.export_options import add_export_arguments, export_of, write_export
 from engine.cli.halting import Halting, add_stop_arguments, stop_conditions
 from engine.errors import InputError
@@ -52,6 +52,7 @@ def add_parsers(commands: Any) -> None:
     run.add_argument("--top-p", type=float)
     run.add_argument("--min-p", type=float)
     add_stop_arguments(run)
+    add_edit_argument(run)
     add_export_arguments(run)
     run.add_argument("--json", action="store_true", help="JSON lines")
     run.set_defaults(func=run_command)

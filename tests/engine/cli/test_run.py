@@ -187,3 +187,19 @@ def test_sizes_that_do_not_fit_are_refused_in_a_line(twin: Twin, source: str, op
     assert (status, out) == (2, "")
     assert says in err
     assert "Traceback" not in err
+
+
+def test_run_makes_edits_when_the_prompt_is_read(twin: Twin, source: str) -> None:
+    given = ("run", "--model", source, "--token-ids", IDS, "--steps", 3)
+    plain = twin.lines(*given)
+    lines = twin.lines(*given, "--edit", "scale by=1 pos=0:2", "--edit", "bias only=11")
+    assert [line["event"] for line in lines] == ["step", "edit", "edit", "step", "step", "done"]
+    assert lines[1]["kl"] == 0
+    assert lines[2]["kl"] > 0
+    assert [line["step"] for line in lines[:5]] == [0, 1, 2, 3, 4]
+    assert lines[-1]["token_ids"] == [11, 11, 11]
+    assert plain[-1]["token_ids"] != [11, 11, 11]
+
+
+def test_run_refuses_an_edit_that_cannot_be_read_before_a_model_is_loaded(twin: Twin) -> None:
+    assert "no edit" in twin.refused("run", "--model", "/nowhere", "--prompt", "a", "--edit", "erase pos=1")
