@@ -199,9 +199,9 @@ def test_going_back_brings_the_bias_of_then_back() -> None:
     session.step()
     edit_live(session, BiasLogits(seq_id))
     session.step()
-    session.rewind(1)
+    session.go_to(1)
     assert session.sequence(seq_id).sampling.bias == LogitBias((), (3,))
-    session.rewind(0)
+    session.go_to(0)
     assert session.sequence(seq_id).sampling.bias is None
 
 
