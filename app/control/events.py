@@ -175,7 +175,6 @@ class EventHandlers(QObject):
     def _on_went_to(self, event: events.WentTo) -> None:
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
-        self._models.pages.rewind(event.step)
         self._show_path_to(event.step)
         self._requests.branching.take(event)
         where = "the start" if event.step is None else f"step {event.step}"
@@ -203,7 +202,7 @@ class EventHandlers(QObject):
     def _on_step_redone(self, event: events.StepRedone) -> None:
         """The record stays as it was, but for the pages, which are those of another pool."""
         self._status.tell()  # that there is a model again makes the pages be forgotten, and must come before
-        if (record := self._models.timeline.record(event.step)) is not None:
+        if (record := self._models.history.record(event.step)) is not None:
             redone = self._with_page_maps(replace(record, page_events=event.page_events, pools=event.pools))
             self._models.pages.take(redone)
             self._models.history.replace(redone)

@@ -1,7 +1,8 @@
 """What happened to every page, so that a page can be asked who held it and which tokens it holds, at any step.
 
-Events stay where they physically happened: going back to a step undoes records, but the pool keeps what the undone
-steps did to it until the next step tells how it was put right. Those events are therefore moved behind that step.
+Events stand in the order in which they physically happened, whatever branch their steps are of: what going to another
+moment did to the pool is told with the step that follows. A page that is kept for a moment of another branch has `KEPT`
+for its owner.
 """
 
 from __future__ import annotations
@@ -89,14 +90,6 @@ class PageLog:
                 yield event.committed.page_id
             case CacheCleared() if event.tier is Tier.DEVICE:
                 yield from {self._by_hash[h].page_id for h in event.page_hashes if h in self._by_hash}
-
-    def rewind(self, step: int | None) -> None:
-        """The records after `step` are undone; what they did to pages counts from the next one on."""
-        after = _EARLIER if step is None else step + 1
-        for number in range(len(self._steps) - 1, -1, -1):
-            if self._steps[number] <= after:
-                break
-            self._steps[number] = after
 
     def restart(self) -> None:
         """Steps count from 0 again in the same pool."""

@@ -3,7 +3,6 @@ index."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from PySide6.QtCore import QObject, Signal
@@ -70,12 +69,13 @@ class Timeline(Path, QObject):
             self._is_untold = True
             self.appended.emit()
 
-    def replace(self, record: StepRecord) -> int:
+    def replace(self, record: StepRecord) -> int | None:
         """Another record of a step that is there; of pages it says something else, of tokens it does not. Returns its
-        index."""
-        index = bisect_left(self._steps, record.step)
-        self._records[index] = record
-        self._is_untold = True
+        index, None where it is not on the path."""
+        index = self.index_of(record.step)
+        if index is not None:
+            self._records[index] = record
+            self._is_untold = True
         return index
 
     def fill(self, step: int, seq_id: int, first_position: int, values: tuple[float, ...]) -> None:
@@ -84,8 +84,12 @@ class Timeline(Path, QObject):
             self.history.replace(known.with_surprisal(seq_id, first_position, values))
         for lane in self._lanes.values():
             lane.fill(step, first_position, values)
-        if (record := self.record(step)) is not None:
-            self.filled.emit(self.replace(record.with_surprisal(seq_id, first_position, values)))
+        record = self.record(step)
+        if (
+            record is not None
+            and (index := self.replace(record.with_surprisal(seq_id, first_position, values))) is not None
+        ):
+            self.filled.emit(index)
 
     @property
     def owes_charts(self) -> bool:

@@ -25,7 +25,7 @@ def change_words(change: Change) -> str:
     """`cache: KIVI-2`, `sequence 1 forked from 0 after step 5`: what was done."""
     match change:
         case EditMade(edit):
-            return f"edit: {edit.describe}"
+            return f"edit: {edit.describe()}"
         case ModeChanged(cache):
             return f"cache: {cache_label(cache)}"
         case TokensForced(seq_id, token_ids):

@@ -11,6 +11,7 @@ from app.kit.page_words import short_hash, state_name
 from app.models import Models
 from app.models.page_places import place_of
 from app.panels.pages.draw import GridColors, Mode
+from engine.wire.page_events import KEPT
 from engine.wire.page_map import NOBODY, PageCell, PageMap
 from engine.wire.records import StepRecord
 
@@ -83,8 +84,10 @@ def page_words(models: Models, record: StepRecord, pool: int, page_id: int) -> t
     state, fill = PageCell(int(cell["state"])), int(cell["fill"])
     owners, first = page_owners(models, record, pool, page_id), place_of(models, record, pool, page_id)
     words = [f"page {thousands(page_id)} {state_name(state)}"]
-    if owners:
-        words.append("seq {}".format(", ".join(map(str, owners))))
+    if of_sequences := [seq_id for seq_id in owners if seq_id != KEPT]:
+        words.append("seq {}".format(", ".join(map(str, of_sequences))))
+    if KEPT in owners:
+        words.append("kept for another branch")
     if is_filled := state not in (PageCell.FREE, PageCell.NULL):
         words.append(f"{fill}/{size} tokens")
     if first is not None:

@@ -15,7 +15,7 @@ from app.models import Models
 from app.panels.inspector.view import InspectorView
 from app.panels.pages.view import PagesView
 from engine.spec.cache import CacheSpec
-from engine.wire.page_events import MoveDirection, PageCopied, PageMoved, PrefixHit
+from engine.wire.page_events import KEPT, MoveDirection, PageCopied, PageFreed, PageMoved, PageShared, PrefixHit
 from engine.wire.records import StepRecord
 from engine.wire.requests import TableRequest
 from tests.app import samples
@@ -206,14 +206,14 @@ def test_served_tokens_stand_before_those_that_were_computed(desk: Desk) -> None
     assert tokens[3].text == " w3"
 
 
-def test_what_a_rewind_undid_still_happened_to_the_pool(desk: Desk) -> None:
+def test_a_page_is_told_as_it_was_at_each_step_and_who_keeps_it_for_another_branch(desk: Desk) -> None:
+    """Going elsewhere deletes nothing: the page of a later step is there at that step still, kept for its branch."""
     story, pages = desk.story, desk.models.pages
     desk.take(story.admit(0, list(range(4))), story.decode(0))
     page_id = story.tables[0].page_ids[1]
-    assert pages.facts(page_id, 1).owners == (0,)
-    pages.rewind(0)
-    assert pages.facts(page_id, 0).owners == ()
-    assert pages.facts(page_id, 1).owners == (0,), "until the next step tells how it was freed"
+    relabelled = (PageShared(KEPT, page_id, 2), PageFreed(0, page_id, 1, is_findable=False))
+    pages.take(replace(samples.step_record(9), page_events=relabelled))
+    assert [pages.facts(page_id, step).owners for step in (0, 1, 9)] == [(), (0,), (KEPT,)]
 
 
 def test_a_page_is_found_under_the_mouse_where_it_is_painted(desk: Desk, view: PagesView) -> None:

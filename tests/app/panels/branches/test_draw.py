@@ -1,0 +1,83 @@
+"""Rows of branches: no two lines cross, and what is marked has room."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.draw.change_marks import MarkKind, kind_of
+from app.panels.branches.draw import LEAST_GAP, Axis, BranchRow, Line, Mark, branch_rows, thinned
+from engine.spec.cache import CacheSpec
+from engine.spec.edit import Rows, Zero
+from engine.spec.sampling import SamplingParams
+from engine.wire.changes import EditMade, ModeChanged, SamplingChanged, SequenceAdded, SequenceStopped
+
+# of each branch: which branch it parts from, after which of its moments, and how many it has
+TREES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(1, 9)), max_size=30)
+
+
+def lines_of(tree: list[tuple[int, int, int]]) -> list[Line]:
+    lines = [Line(0, 9, 10)]
+    for number, (parent, index, count) in enumerate(tree, 1):
+        of = lines[parent % len(lines)]
+        place = index % of.num_nodes
+        lines.append(Line(100 * number, 100 * number + count - 1, count, of.first + place, of.first, place))
+    return lines
+
+
+@given(TREES)
+def test_no_line_crosses_another(tree: list[tuple[int, int, int]]) -> None:
+    lines = lines_of(tree)
+    rows = branch_rows(lines)
+    assert sorted(row.branch.first for row in rows) == sorted(line.first for line in lines)
+    assert [row.row for row in rows] == list(range(len(rows)))
+    for row in rows:
+        if row.parent_row is None:
+            continue
+        parent = rows[row.parent_row]
+        assert parent.row < row.row
+        assert row.start == parent.start + row.branch.index + 1
+        between = rows[parent.row + 1 : row.row]
+        assert all(other.start >= row.start for other in between), "a line on its way down meets none"
+
+
+def test_the_branch_that_parts_last_stands_nearest() -> None:
+    lines = [Line(0, 9, 10), Line(20, 22, 3, 2, 0, 2), Line(30, 31, 2, 7, 0, 7), Line(40, 40, 1, 7, 0, 7)]
+    assert [(row.branch.first, row.start, row.end) for row in branch_rows(lines)] == [
+        (0, 0, 10), (30, 8, 10), (40, 8, 9), (20, 3, 6),
+    ]  # fmt: skip
+
+
+def test_a_place_along_the_axis_is_that_of_a_depth_and_back() -> None:
+    axis = Axis(10, 110, 11)
+    assert [axis.x_of(depth) for depth in (1, 6, 11)] == [10, 60, 110]
+    assert [axis.depth_at(x) for x in (10, 58, 62, 111)] == [1, 6, 6, 11]
+    assert Axis(10, 110, 1).x_of(1) == 10
+
+
+@given(st.lists(st.tuples(st.floats(0, 200), st.sampled_from(("edit", "mode", "road", "other"))), max_size=40))
+def test_marks_have_room_beside_each_other_and_edits_come_first(found: list[tuple[float, MarkKind]]) -> None:
+    marks = [Mark(x, kind) for x, kind in found]
+    shown = thinned(marks)
+    places = [mark.x for mark in shown]
+    assert places == sorted(places)
+    assert all(b - a >= LEAST_GAP for a, b in pairwise(places))
+    for mark in marks:
+        if mark.kind == "edit":
+            assert any(abs(mark.x - other.x) < LEAST_GAP for other in shown if other.kind == "edit")
+
+
+def test_what_a_moment_is_marked_for() -> None:
+    edit, mode = EditMade(Zero(0, Rows(0, 1))), ModeChanged(CacheSpec())
+    sampled, prompt = SamplingChanged(0, SamplingParams()), SequenceAdded(0, (1,), SamplingParams())
+    assert [kind_of(changes) for changes in ((mode, edit), (sampled, mode), (sampled,), (prompt,), ())] == [
+        "edit", "mode", "road", None, None,
+    ]  # fmt: skip
+    assert kind_of((prompt, SequenceStopped(0))) == "other"
+
+
+def test_a_row_says_where_it_is() -> None:
+    (row,) = branch_rows([Line(5, 7, 3)])
+    assert row == BranchRow(Line(5, 7, 3), 0, None, 0, 3)

@@ -1,0 +1,248 @@
+"""The panel of branches: what a click, a key and a button do, and what is told of a moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+
+from app.models import Models
+from app.panels.branches.view import BranchesView
+from app.shell import Shell
+from engine.spec.cache import CacheSpec
+from engine.spec.edit import Rows, Zero
+from engine.wire.changes import EditMade, TokensForced
+from engine.wire.commands import DeleteBranch, GoTo, StartDuel
+from engine.wire.events import NodeAdded
+from engine.wire.opponents import OtherStep
+from engine.wire.records import StepRecord
+from engine.wire.tree import Node
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+
+def record(step: int, parent: int | None, text: str, *changes: TokensForced) -> StepRecord:
+    part = replace(samples.step_record(1).sequences[0], texts=(text,), sampled_text=" next")
+    return replace(samples.step_record(1), step=step, parent=parent, sequences=(part,), changes=changes)
+
+
+@pytest.fixture
+def grown(models: Models) -> Models:
+    """0 1 2 3 with an edit as 4, and after 1 the branch 5 6, which is live."""
+    models.timeline.append(models.history.take([record(n, n - 1 if n else None, f" w{n}") for n in range(4)]))
+    models.history.add(NodeAdded(Node(4, 3, (EditMade(Zero(0, Rows(0, 2))),), CacheSpec()), True, "written", 0.25))
+    models.history.go_to(1)
+    models.timeline.go_to(1)
+    forced = TokensForced(0, (7,))
+    models.timeline.append(models.history.take([record(5, 1, " dragon", forced), record(6, 5, " came")]))
+    return models
+
+
+@pytest.fixture
+def view(qtbot: object, grown: Models) -> Iterator[BranchesView]:
+    view = BranchesView(grown)
+    view.resize(640, 220)
+    view.show()
+    view.refresh()
+    yield view
+    view.close()
+    view.deleteLater()
+
+
+def click(view: BranchesView, step: int) -> None:
+    place = view.tree.picture.point_of(step).toPoint()
+    QTest.mouseClick(view.tree.viewport(), Qt.MouseButton.LeftButton, pos=place)
+
+
+def test_two_branches_have_a_row_each_with_their_moments(view: BranchesView) -> None:
+    rows = view.tree.picture.rows
+    assert [(row.branch.first, row.branch.tip, row.start, row.parent_row) for row in rows] == [
+        (0, 4, 0, None), (5, 6, 2, 0),
+    ]  # fmt: skip
+    assert view._detail.text() == "2 branches · 7 moments"
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 3, 4, 5, 6])
+def test_a_moment_is_found_where_it_is_painted(view: BranchesView, step: int) -> None:
+    assert view.tree.picture.step_at(view.tree.picture.point_of(step)) == step
+
+
+def test_the_words_of_a_branch_are_its_newest_moment(view: BranchesView) -> None:
+    assert view.tree.picture.step_at(QPointF(600, 10)) == 4
+    assert view.tree.picture.step_at(QPointF(600, 40)) == 6
+    assert view.tree.picture.step_at(QPointF(600, 90)) is None
+
+
+def test_a_click_on_the_live_path_looks_at_the_step_everywhere(view: BranchesView, grown: Models) -> None:
+    click(view, 1)
+    assert grown.selection.now.step == 1
+    click(view, 6)
+    assert grown.selection.now.step is None, "the newest moment of the path is the live one"
+
+
+def test_a_click_on_another_branch_tells_of_it_and_leaves_what_is_shown(view: BranchesView, grown: Models) -> None:
+    click(view, 3)
+    assert grown.selection.now.step is None
+    assert view.tree.step == 3
+    assert view.line.toolTip().startswith("step 3 · decode · fed “·w3”, chose “·next”")
+    click(view, 4)
+    assert "edit: zero" in view.line.toolTip()
+    assert "0.25 nats" in view.line.toolTip()
+
+
+def test_going_there_asks_for_the_chosen_moment(view: BranchesView) -> None:
+    asked: list[int] = []
+    view.gone_to.connect(asked.append)
+    assert not view.actions_["go"].isEnabled(), "the live moment is here already"
+    click(view, 3)
+    view.actions_["go"].trigger()
+    place = view.tree.picture.point_of(4).toPoint()
+    QTest.mouseDClick(view.tree.viewport(), Qt.MouseButton.LeftButton, pos=place)
+    click(view, 2)
+    QTest.keyClick(view.tree, Qt.Key.Key_Return)
+    assert asked == [3, 4, 2]
+
+
+KEYS = [
+    (Qt.Key.Key_Left, 5), (Qt.Key.Key_Home, 5), (Qt.Key.Key_Up, 3), (Qt.Key.Key_Down, 6), (Qt.Key.Key_Right, 6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "there"), KEYS)
+def test_keys_walk_from_the_live_moment(view: BranchesView, key: Qt.Key, there: int) -> None:
+    """6 is the fourth of its path: above it is 3."""
+    QTest.keyClick(view.tree, key)
+    step = view.tree.step
+    assert step == there
+
+
+def test_left_at_the_first_of_a_branch_leads_to_where_it_parts(view: BranchesView) -> None:
+    QTest.keyClick(view.tree, Qt.Key.Key_Home)
+    QTest.keyClick(view.tree, Qt.Key.Key_Left)
+    assert view.tree.step == 1
+
+
+def test_deleting_is_asked_about_in_words_and_done_the_second_time(view: BranchesView) -> None:
+    gone: list[int] = []
+    view.deleted.connect(gone.append)
+    assert not view.actions_["delete"].isEnabled()
+    assert "go elsewhere first" in view.actions_["delete"].toolTip()
+    click(view, 3)
+    view.actions_["delete"].trigger()
+    assert gone == []
+    assert view.tree.accessibleDescription() == (
+        "Forget 3 moments after step 1, for good? Delete once more; Esc keeps them"
+    )
+    QTest.keyClick(view.tree, Qt.Key.Key_Escape)
+    click(view, 4)
+    view.actions_["delete"].trigger()
+    assert gone == [], "Esc took the first one back"
+    view.actions_["delete"].trigger()
+    assert gone == [2], "from the parting on"
+
+
+def test_a_name_is_typed_where_it_stands(view: BranchesView) -> None:
+    named: list[tuple[int, str]] = []
+    view.named.connect(lambda first, name: named.append((first, name)))
+    click(view, 4)
+    QTest.keyClick(view.tree, Qt.Key.Key_F2)
+    QTest.keyClicks(view.tree._name_line, "the first  try")
+    QTest.keyClick(view.tree._name_line, Qt.Key.Key_Return)
+    assert named == [(0, "the first try")]
+
+
+def test_without_a_moment_it_says_how_to_get_one(qtbot: object, models: Models) -> None:
+    view = BranchesView(models)
+    view.show()
+    view.refresh()
+    assert "a branch begins there" in view._empty.text()
+    models.timeline.append(models.history.take(samples.story(2)))
+    assert view.tree.accessibleDescription().startswith("Look back and choose another token")
+    view.close()
+    view.deleteLater()
+
+
+def test_ten_thousand_moments_on_two_hundred_branches_are_painted_as_quickly_as_few(
+    qtbot: object, models: Models
+) -> None:
+    """Only what is on the screen: the same number of drawing calls for a large tree as for a small one."""
+    history, step = models.history, 0
+    for branch in range(200):
+        parent = None if not branch else branch * 7 % step // 50 * 50 + 20
+        history.go_to(parent)
+        for _ in range(50):
+            history.take([record(step, parent, "x")])
+            parent, step = step, step + 1
+    models.timeline.go_to(history.live)
+    view = BranchesView(models)
+    view.resize(640, 220)
+    view.show()
+    begun = time.perf_counter()
+    view.refresh()
+    view.tree.viewport().repaint()
+    took = time.perf_counter() - begun
+    assert (len(history), len(view.tree.picture.rows)) == (10_000, 200)
+    assert view.tree.verticalScrollBar().maximum() > 4000
+    print(f"a tree of 10,000 moments: {1e3 * took:.1f} ms")
+    view.close()
+    view.deleteLater()
+
+
+# ---- in the window -------------------------------------------------------------------------------------------------
+
+
+def test_the_window_goes_where_the_panel_says_and_comes_back(running: Shell, engine: FakeEngine) -> None:
+    models = running.models
+    newest = models.history.live
+    running.window.branches.gone_to.emit(9)
+    turn(running)
+    assert engine.of(GoTo) == [GoTo(9)]
+    assert [record.step for record in models.timeline][-1] == 9
+    bar = running.window.timeline
+    assert bar.state is not None
+    assert bar.state.left is not None
+    assert bar.state.left.words == "11 more steps on the branch you left"
+    place = QPointF(bar.width() - 70, bar.height() / 2).toPoint()
+    QTest.mouseClick(bar, Qt.MouseButton.LeftButton, pos=place)
+    turn(running)
+    assert models.history.live == newest
+    assert bar.state.left is None
+
+
+def test_where_branches_part_and_what_was_edited_is_marked_on_the_timeline(running: Shell, engine: FakeEngine) -> None:
+    running.models.selection.update(step=12)
+    running.intents.on_token_forced(42)
+    turn(running)
+    engine._add_edit(Zero(0, Rows(0, 2)), 0)
+    running.intents.on_step()
+    turn(running)
+    state = running.window.timeline.state
+    assert state is not None
+    assert [(mark.step, mark.kind) for mark in state.marks] == [(12, None), (22, "edit")]
+
+
+def test_names_and_deletions_reach_the_history_and_the_engine(running: Shell, engine: FakeEngine) -> None:
+    running.window.branches.named.emit(0, "the first try")
+    assert running.models.history.names == {0: "the first try"}
+    running.window.branches.deleted.emit(17)
+    assert engine.of(DeleteBranch) == [DeleteBranch(17)]
+
+
+def test_comparing_hands_both_moments_to_the_comparison(running: Shell, engine: FakeEngine) -> None:
+    running.window.branches.compared.emit(7)
+    turn(running)
+    assert engine.of(StartDuel) == [StartDuel(0, OtherStep(7))]
+    assert running.window.docks.layout_name == "compare"
+
+
+def test_the_panel_is_found_by_its_key(running: Shell, qapp: QApplication) -> None:
+    assert running.window.branches.visibleRegion().isEmpty(), "behind another tab"
+    running.window.actions_["view.branches"].trigger()
+    qapp.processEvents()
+    assert not running.window.branches.visibleRegion().isEmpty()
