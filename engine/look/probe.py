@@ -36,18 +36,53 @@ def nan_where_dropped(weights: torch.Tensor, positions: torch.Tensor | None) -> 
     return torch.full_like(weights, torch.nan).scatter_(1, places, weights.gather(1, places))
 
 
-def row_stats(rows: dict[int, Pair], num_new: int) -> RowStats | None:
-    """Norms and extremes of the new rows. Layers with fewer heads, or rows already dropped, are NaN there."""
+def row_stats(rows: dict[int, Pair], num_new: int) -> tuple[RowStats | None, dict[int, int]]:
+    """Norms and extremes of the new rows, and a checksum of their bits by layer. Layers with fewer heads, or rows
+    already dropped, are NaN there."""
     if not rows:
-        return None
+        return None, {}
     keys, values = [k for k, _ in rows.values()], [v for _, v in rows.values()]
     if are_alike([*keys, *values], num_new):
-        array = measured_at_once(torch.cat([stacked_view(keys), stacked_view(values)]))
+        array, sums = measured_at_once(torch.cat([stacked_view(keys), stacked_view(values)]))
         of_keys, of_values = apart(array[: len(keys)]), apart(array[len(keys) :])
+        key_sums, value_sums = sums[: len(keys)], sums[len(keys) :]
     else:
-        of_keys, of_values = measured(keys, num_new), measured(values, num_new)
+        (of_keys, key_sums), (of_values, value_sums) = measured(keys, num_new), measured(values, num_new)
     (key_norm, key_min, key_max), (value_norm, value_min, value_max) = of_keys, of_values
-    return RowStats(tuple(rows), key_norm, value_norm, key_min, key_max, value_min, value_max)
+    stats = RowStats(tuple(rows), key_norm, value_norm, key_min, key_max, value_min, value_max)
+    return stats, {layer: wrapped(k + 3 * v) for layer, k, v in zip(rows, key_sums, value_sums, strict=True)}
+
+
+def row_checksums(rows: dict[int, Pair]) -> dict[int, int]:
+    """The checksums of the new rows alone, by layer."""
+    if not rows:
+        return {}
+    tensors = [tensor for pair in rows.values() for tensor in pair]
+    if are_alike(tensors, tensors[0].shape[1]):
+        sums = bit_sums(torch.stack(tensors)).tolist()
+    else:
+        sums = [int(bit_sums(tensor[None])) for tensor in tensors]
+    return {layer: wrapped(sums[2 * n] + 3 * sums[2 * n + 1]) for n, layer in enumerate(rows)}
+
+
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a number
+AT_ONCE = 1 << 22  # numbers, of which the products take 32 MiB
+MIXED = 0x5DEECE66D  # odd: no number's bits are lost, and exchanged ones are seen
+
+
+def bit_sums(stacked: torch.Tensor) -> torch.Tensor:
+    """`[N]` int64: the bits of `[N, H_kv, T, D]` as integers, each times an odd number of its place, summed up with
+    wrapping. The order of a sum of integers is nothing to it, so that every device gives the same."""
+    bits = stacked.reshape(len(stacked), -1).view(BITS[stacked.element_size()])
+    if len(bits) > 1 and bits.numel() > AT_ONCE:
+        return torch.cat([bit_sums(part) for part in torch.split(stacked, max(1, AT_ONCE // bits.shape[1]))])
+    places = torch.arange(bits.shape[1], device=bits.device).mul_(2 * MIXED).add_(MIXED)
+    return (bits * places).sum(1)
+
+
+def wrapped(number: int) -> int:
+    """The number in 64 bits, signed."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def are_alike(tensors: Sequence[torch.Tensor], num_new: int) -> bool:
@@ -55,24 +90,30 @@ def are_alike(tensors: Sequence[torch.Tensor], num_new: int) -> bool:
     return tensors[0].shape[1] == num_new and all(t.shape == tensors[0].shape for t in tensors)
 
 
-def measured_at_once(stacked: torch.Tensor) -> Floats:
-    """`[N, H_kv, T + 2]`: norms, smallest and largest value, of `[N, H_kv, T, D]`.
+def measured_at_once(stacked: torch.Tensor) -> tuple[Floats, list[int]]:
+    """`[N, H_kv, T + 2]`: norms, smallest and largest value, of `[N, H_kv, T, D]`; and `bit_sums`.
 
-    One kernel for all layers: a step has thirty of them, and each launch costs more than its arithmetic.
+    One kernel for all layers, and one copy from the device: a step has thirty of them, and each launch costs more than
+    its arithmetic.
     """
     wide = stacked.float()
     extremes = (e.unsqueeze(-1) for e in wide.flatten(2).aminmax(dim=-1))
-    return torch.cat([torch.linalg.vector_norm(wide, dim=-1), *extremes], -1).cpu().numpy()
+    floats = torch.cat([torch.linalg.vector_norm(wide, dim=-1), *extremes], -1)
+    sums = bit_sums(stacked).view(torch.float32)
+    flat = torch.cat([floats.flatten(), sums]).cpu().numpy()
+    return flat[: -len(sums)].reshape(floats.shape), flat[-len(sums) :].copy().view(np.int64).tolist()
 
 
 def apart(array: Floats) -> tuple[Floats, Floats, Floats]:
     return read_only_floats(array[..., :-2]), read_only_floats(array[..., -2]), read_only_floats(array[..., -1])
 
 
-def measured(tensors: Sequence[torch.Tensor], num_new: int) -> tuple[Floats, Floats, Floats]:
-    """L2 norms `[L, H_kv, T]`, smallest and largest values `[L, H_kv]`, of tensors `[H_kv, t <= T, D]`."""
+def measured(tensors: Sequence[torch.Tensor], num_new: int) -> tuple[tuple[Floats, Floats, Floats], list[int]]:
+    """L2 norms `[L, H_kv, T]`, smallest and largest values `[L, H_kv]`, of tensors `[H_kv, t <= T, D]`; and
+    `bit_sums`."""
     if are_alike(tensors, num_new):
-        return apart(measured_at_once(stacked_view(tensors)))
+        array, sums = measured_at_once(stacked_view(tensors))
+        return apart(array), sums
     heads = max(t.shape[0] for t in tensors)
     norm = np.full((len(tensors), heads, num_new), np.nan, np.float32)
     low, high = np.full((len(tensors), heads), np.nan, np.float32), np.full((len(tensors), heads), np.nan, np.float32)
@@ -81,7 +122,8 @@ def measured(tensors: Sequence[torch.Tensor], num_new: int) -> tuple[Floats, Flo
         norm[i, : t.shape[0], num_new - t.shape[1] :] = t.norm(dim=-1).cpu().numpy()
         low[i, : t.shape[0]] = t.amin((1, 2)).cpu().numpy()
         high[i, : t.shape[0]] = t.amax((1, 2)).cpu().numpy()
-    return read_only_floats(norm), read_only_floats(low), read_only_floats(high)
+    sums = [int(bit_sums(tensor[None])) for tensor in tensors]
+    return (read_only_floats(norm), read_only_floats(low), read_only_floats(high)), sums
 
 
 def find_non_finite(rows: dict[int, Pair], stats: RowStats | None, first_position: int) -> tuple[NonFinite, ...]:

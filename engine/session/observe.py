@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 
-from engine.look.probe import attention_summary, find_non_finite, nan_where_dropped, row_stats
+from engine.look.probe import (
+    attention_summary,
+    find_non_finite,
+    nan_where_dropped,
+    row_checksums,
+    row_stats,
+    wrapped,
+)
 from engine.model.text import TokenTexts
 from engine.session.forward import Forward
 from engine.session.sampler import SampledToken
 from engine.wire.records import AttentionSummary, NonFinite, Phase, RowStats, SequenceStep, StopReason
+
+PLACES = 1 << 32  # more than a sequence has positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +32,7 @@ class Observation:
     attention: dict[int, torch.Tensor]
     surprisal: tuple[float | None, ...]
     non_finite: tuple[NonFinite, ...]
+    checksums: dict[int, int] = field(default_factory=dict)
 
 
 def observe(forward: Forward, choice: SampledToken | None) -> Observation:
@@ -29,18 +40,31 @@ def observe(forward: Forward, choice: SampledToken | None) -> Observation:
     cache, ids = forward.work.live.cache, forward.work.token_ids
     first, num_tokens = forward.work.live.sequence.num_tokens, forward.work.num_tokens
     rows = cache.all_newest_rows(first)
-    stats = row_stats(rows, len(ids))
+    stats, checksums = row_stats(rows, len(ids))
     summary, weights = attention_summary(forward.weights, num_tokens)
     places = find_non_finite(rows, stats, first)
     if choice and choice.entropy != choice.entropy:
         bad = int((~forward.logits.isfinite()).sum())
         places += (NonFinite("logits", None, None, num_tokens - 1, bad),) if bad else ()
     attention = {i: nan_where_dropped(row, cache.positions(i)) for i, row in weights.items()}
-    return Observation(stats, summary, attention, surprisal(forward), places)
+    return Observation(stats, summary, attention, surprisal(forward), places, checksums)
 
 
-def nothing_observed(forward: Forward) -> Observation:
-    return Observation(None, None, {}, (None,) * len(forward.work.token_ids), ())
+def nothing_observed(forward: Forward, *, has_checksums: bool = False) -> Observation:
+    """Of a step that nobody is told of, the checksums of its rows alone, or not even those."""
+    cache, first = forward.work.live.cache, forward.work.live.sequence.num_tokens
+    checksums = row_checksums(cache.all_newest_rows(first)) if has_checksums else {}
+    return Observation(None, None, {}, (None,) * len(forward.work.token_ids), (), checksums)
+
+
+def checksums_of(forwards: Sequence[Forward], observations: Sequence[Observation]) -> tuple[int, ...]:
+    """One for each layer with rows, of all sequences of a step, each times an odd number of the place of its rows."""
+    found: dict[int, int] = {}
+    for number, (forward, observation) in enumerate(zip(forwards, observations, strict=True)):
+        odd = 2 * (forward.work.live.sequence.num_tokens + number * PLACES) + 1
+        for layer, checksum in observation.checksums.items():
+            found[layer] = wrapped(found.get(layer, 0) + odd * checksum)
+    return tuple(found[layer] for layer in sorted(found))
 
 
 def surprisal(forward: Forward) -> tuple[float | None, ...]:

@@ -14,7 +14,7 @@ from engine.model.text import TokenTexts
 from engine.session.clock import Clock
 from engine.session.forward import Forward, Runner
 from engine.session.live import LiveSequences, RestorePoint
-from engine.session.observe import Observation, nothing_observed, observe, sequence_step
+from engine.session.observe import Observation, checksums_of, nothing_observed, observe, sequence_step
 from engine.session.phases import PhasedStep, Reached
 from engine.session.sampler import SampledToken, choose
 from engine.session.scheduler import Scheduler
@@ -86,6 +86,7 @@ class Stepper:
             if self.phases:
                 self.phases.chosen(choices)
             observations = [self._observe(f, c) for f, c in zip(forwards, choices, strict=True)]
+            checksums = checksums_of(forwards, observations)
             clock.lap("observe")
             evictions = [eviction for forward in forwards for eviction in self._compress(forward)]
             clock.lap("prepare")
@@ -93,7 +94,7 @@ class Stepper:
                 self._accept(each, choice, observation, batch.phase)
                 for each, choice, observation in zip(forwards, choices, observations, strict=True)
             ]
-            record = self._record(batch.phase, forwards, parts, observations, evictions, clock)
+            record = self._record(batch.phase, forwards, parts, observations, evictions, clock, checksums)
             self._history.add({live.seq_id: live.sequence.mark() for live in self._live}, Node.of(record))
         except BaseException:
             self._undo(before)
@@ -111,6 +112,7 @@ class Stepper:
         observations: list[Observation],
         evictions: list[Eviction],
         clock: Clock,
+        checksums: tuple[int, ...],
     ) -> StepRecord:
         store, step = self._live.mode.store, self._history.next_step
         if store is not None:
@@ -134,6 +136,7 @@ class Stepper:
             evictions=tuple(evictions),
             parent=self._history.last_step,
             changes=tuple(self._history.changes),
+            checksums=checksums,
         )
 
     def _choose(self, forward: Forward) -> SampledToken | None:
@@ -144,7 +147,9 @@ class Stepper:
         return choose(forward.logits, sequence.sampling, position, self._text_of)
 
     def _observe(self, forward: Forward, choice: SampledToken | None) -> Observation:
-        return observe(forward, choice) if self._runner.observe else nothing_observed(forward)
+        if self._runner.observe:
+            return observe(forward, choice)
+        return nothing_observed(forward, has_checksums=self._is_aside)
 
     def _compress(self, forward: Forward) -> tuple[Eviction, ...]:
         """Let the cache code and drop what its spec asks for."""

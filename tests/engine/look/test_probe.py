@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from engine.look.probe import attention_summary, find_non_finite, row_stats
+from engine.look.probe import attention_summary, bit_sums, find_non_finite, row_checksums, row_stats
 
 EVEN = torch.full((2, 20), 0.05)  # two heads that look at twenty tokens alike
 
@@ -60,8 +60,33 @@ def test_values_that_are_no_numbers_are_found_where_they_stand(held: int) -> Non
     keys[1, held - 2, :3] = math.nan
     values[0, held - 1, 2] = math.inf
     rows = {5: (keys, values)}
-    found = find_non_finite(rows, row_stats(rows, 3), 10)
+    found = find_non_finite(rows, row_stats(rows, 3)[0], 10)
     assert [(one.tensor, one.layer, one.kv_head, one.position, one.count) for one in found] == [
         ("keys", 5, 1, 11, 3),
         ("values", 5, 0, 12, 1),
     ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_checksum_sees_one_bit_and_two_that_changed_places(dtype: torch.dtype) -> None:
+    rows = torch.randn(3, 2, 5, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
+    first = bit_sums(rows)
+    assert first.tolist() == [int(bit_sums(one[None])) for one in rows]
+    other = rows.clone()
+    other.view(torch.uint8)[1, 0, 3, 2] ^= 1
+    assert (bit_sums(other) != first).tolist() == [False, True, False]
+    exchanged = rows.clone()
+    exchanged[2, 1, 4, 6], exchanged[2, 1, 4, 7] = rows[2, 1, 4, 7], rows[2, 1, 4, 6]
+    assert (bit_sums(exchanged) != first).tolist() == [False, False, True]
+
+
+def test_checksums_are_the_same_with_statistics_and_without_and_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = torch.Generator().manual_seed(2)
+    rows = {layer: (torch.randn(2, 3, 8, generator=made), torch.randn(2, 3, 8, generator=made)) for layer in (0, 2)}
+    ragged = {**rows, 3: (torch.randn(1, 2, 8, generator=made), torch.randn(1, 2, 4, generator=made))}
+    for each in (rows, ragged):
+        assert row_stats(each, 3)[1] == row_checksums(each)
+    whole = row_checksums(rows)
+    monkeypatch.setattr("engine.look.probe.AT_ONCE", 50)
+    assert row_checksums(rows) == row_stats(rows, 3)[1] == whole
+    assert all(-(1 << 63) <= checksum < 1 << 63 for checksum in whole.values())

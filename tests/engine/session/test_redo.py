@@ -246,3 +246,20 @@ def test_a_plan_that_does_not_fit_is_refused_where_it_stops(model: LoadedModel) 
         redone(model, replace(command, nodes=(second, third)))
     with pytest.raises(InputError, match="no step 7 among"):
         redone(model, replace(command, at=7))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_step_has_a_checksum_a_layer_and_other_rows_are_found_by_it(model: LoadedModel, mode: str) -> None:
+    old = Session(model, MODES[mode], prefill_chunk=16)
+    for seed in range(2):
+        old.submit(Prompt(token_ids=prompt_ids(9 + seed, seed), sampling=WARM))
+    records = [old.step() for _ in range(6)]
+    assert all(len(record.checksums) == len(model.info.geometry.attention_layers) for record in records)
+    nodes = plan(old).nodes
+    assert [node.checksums for node in nodes] == [record.checksums for record in records]
+    changed = replace(nodes[4], checksums=(nodes[4].checksums[0] ^ 1, *nodes[4].checksums[1:]))
+    redoing = Redoing(Session(model, old.cache), (*nodes[:4], changed, *nodes[5:]))
+    for _ in redoing.steps():
+        pass
+    assert (redoing.other_rows, redoing.other_tokens) == ([4], [])
+    assert redoing.why_not_exact == "from step 4 on K and V are others"
