@@ -19,6 +19,7 @@ from engine.wire.row_norms import Norms, with_rows
 
 KEPT_STEPS = 256  # after which norms of rows are known, so that going back does not forget them
 MAX_PLACES = 4096
+ROOT = -1
 
 # The other run of a comparison puts another token first, at a step of a sequence; None is not known.
 Differs = Callable[[int, int], bool | None]
@@ -30,7 +31,7 @@ def not_compared(_step: int, _seq_id: int) -> None:
 
 class Judging:
     """Remembers what conditions need to know of earlier steps: norms of rows, and which patterns took too long.
-    `moment` is the step that the next one follows, where its record does not say so."""
+    `moment` is the newest step on the path to the live moment."""
 
     def __init__(self) -> None:
         self.too_slow: set[str] = set()
@@ -65,13 +66,19 @@ class Judging:
         """The norms of the rows before the step, where a condition is about them; those after it are kept."""
         if not any(each.quantity == "norm" for condition in conditions for each in comparisons_of(condition)):
             return {}
-        parent = self.moment if record.parent is None else record.parent
-        before = self._norms.get(parent, {}) if parent is not None else {}
+        before = self._norms.get(self._parent_of(record), {})
         new = {part.seq_id: with_rows(before.get(part.seq_id), part.rows) for part in record.sequences if part.rows}
         self._norms[record.step] = {**before, **new}
         if len(self._norms) > KEPT_STEPS:
             self._norms.popitem(last=False)
         return before
+
+    def _parent_of(self, record: StepRecord) -> int:
+        """The step before on the path; an edit made since is none."""
+        if record.parent is None:
+            return ROOT
+        is_edit = record.parent not in self._norms and self.moment is not None and self.moment < record.parent
+        return self.moment if is_edit and self.moment is not None else record.parent
 
 
 def check_can_hold(text: str, setting: Setting) -> None:
