@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from engine.snapshot.read import SnapshotFile
 from engine.spec.presets import PRESETS
+from engine.spec.quantities import ROWS
 from tests.engine.cli.conftest import IDS, Twin
 from tests.engine.tiny import write_config
 
@@ -203,3 +204,35 @@ def test_run_makes_edits_when_the_prompt_is_read(twin: Twin, source: str) -> Non
 
 def test_run_refuses_an_edit_that_cannot_be_read_before_a_model_is_loaded(twin: Twin) -> None:
     assert "no edit" in twin.refused("run", "--model", "/nowhere", "--prompt", "a", "--edit", "erase pos=1")
+
+
+def test_a_run_halts_where_a_condition_holds_and_says_which(twin: Twin, source: str) -> None:
+    given = ("run", "--model", source, "--token-ids", IDS, "--steps", 12)
+    *steps, done, halted = twin.lines(*given, "--stop-when", "tokens = 9", "--stop-when", "nonfinite")
+    assert [line["num_tokens"] for line in steps] == [6, 7, 8, 9]
+    assert done["event"] == "done"
+    assert halted == {
+        "event": "halted", "condition": "tokens = 9", "step": 3, "seq_id": 0, "value": "tokens 9",
+    }  # fmt: skip
+    status, out, _ = twin.run(*given, "--stop-when", "tokens = 9")
+    assert status == 0
+    assert out.splitlines()[-1] == "halted after step 3: tokens = 9 · tokens 9 · sequence 0"
+    assert [line["event"] for line in twin.lines(*given, "--stop-when", "step = 99")][-1] == "done"
+
+
+def test_a_condition_that_is_none_or_never_holds_is_refused(twin: Twin, source: str) -> None:
+    given = ("run", "--model", source, "--token-ids", IDS)
+    assert "At character 1 “entrpy” cannot stand: write entropy." in twin.refused(*given, "--stop-when", "entrpy > 2")
+    assert "has no pages: take a paged cache." in twin.refused(*given, "--stop-when", "pages_shared")
+
+
+def test_a_text_ends_a_run(twin: Twin) -> None:
+    *_, done = twin.lines("run", "--prompt", "Once upon a time", "--steps", 20, "--stop", "little", "--threads", 1)
+    assert done["text"].endswith("little")
+    assert done["sequences"][0]["stop"] == "stop string"
+
+
+def test_the_help_of_run_lists_what_conditions_may_be_about(twin: Twin) -> None:
+    _, out, _ = twin.run("run", "--help")
+    for quantity in ROWS:
+        assert f"  {quantity.example}" in out
