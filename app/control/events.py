@@ -12,7 +12,7 @@ from app.control.pace import ChosenPace
 from app.control.requests import Requests
 from app.control.status_writer import StatusWriter
 from app.control.waiting import Waiting
-from app.draw.format import byte_size, milliseconds
+from app.draw.format import byte_size, divergence_words, milliseconds
 from app.models import Models
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
@@ -195,6 +195,9 @@ class EventHandlers(QObject):
             self._models.timeline.go_to(event.node.step)
             self._requests.pictures.reset()  # other numbers at the same places
             self._requests.measurements.outdate()
+        if event.how:
+            moved = "" if event.kl is None else f" · the next token moved by {divergence_words(event.kl)}"
+            self._notify(event.how[:1].upper() + event.how[1:] + moved)
 
     def _on_branch_deleted(self, event: events.BranchDeleted) -> None:
         self._models.history.delete(event.steps)
