@@ -14,7 +14,7 @@ from engine.session.edits.apply import Edited, apply_edit
 from engine.session.edits.numbers import RowsFrom
 from engine.session.edits.sources import RowsOfMoment
 from engine.session.live import LiveSequence
-from engine.spec.edit import BiasLogits, Edit, Overwrite
+from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
 from engine.wire.changes import EditMade
 from engine.wire.edits import EditMeasured
 from engine.wire.events import NodeAdded
@@ -47,7 +47,8 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
         edited.kept,
         session.provenance,
     )
-    return NodeAdded(node, is_live=True, how=how, kl=edited.kl), measured
+    texts = tuple(map(session.text_of, edit.token_ids)) if isinstance(edit, ReplaceTokens) else ()
+    return NodeAdded(node, is_live=True, how=how, kl=edited.kl, texts=texts), measured
 
 
 def repeat_edit(session: Session, edit: Edit, check: Check = None) -> None:

@@ -83,7 +83,7 @@ def test_zeroed_cells_are_zero_under_the_cursor_and_undo_brings_the_old_bits(des
     assert np.array_equal(after, before), "nothing else was touched"
     move_mouse(desk.window.head._map, place(desk, 4, 3))
     readout = desk.window.head._readout.text()
-    assert "[2, 1, 4, 3] = 0 " in readout
+    assert "[2, 1, 4, 3] = 0.0 " in readout
     assert "edited: zero at step" in readout
     assert desk.models.edits.kl(desk.models.edits.on_path()[0].step) > 0
     desk.window.actions_["edit.undo"].trigger()
