@@ -60,9 +60,21 @@ def go_on(model, cache, place, sequence, steps):
     return ids
 
 
-def chosen(logits, position, temperature, top_k, top_p, min_p, seed, stop=()):
+def steered(logits, biases, banned, only):
+    """Logits with what a person added to them; minus infinity where a token is banned, or not among the only ones."""
+    for token_id, added in biases:
+        logits[token_id] += added
+    if only:
+        logits = torch.full_like(logits, -torch.inf).index_copy(0, torch.tensor(only), logits[only])
+    logits[banned] = -torch.inf
+    return logits
+
+
+def chosen(logits, position, temperature, top_k, top_p, min_p, seed, stop=(), bias=None):
     """The token at a position, as KV Loupe draws it: the seed and the position alone decide. The texts `stop`, which
     end a sequence there, are not looked for: as many tokens follow as are asked for."""
+    if bias is not None:
+        logits = steered(logits, *bias)
     if temperature == 0:
         return int(logits.argmax())
     scaled = logits / max(temperature, 1e-4)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class Token:
     """One token of a sequence whose K and V are in the cache; `step` is the step that put them there.
 
-    `surprisal` is in nats, None where it was not computed. `is_served`: a prefix hit brought its K and V, they were not
-    computed for this sequence. `num_fed_before`: the tokens that its step fed before it.
+    `token_id` is -1 where a file does not say it. `surprisal` is in nats, None where it was not computed. `is_served`:
+    a prefix hit brought its K and V, they were not computed for this sequence. `num_fed_before`: the tokens that its
+    step fed before it.
     """
 
     position: int
@@ -22,6 +23,11 @@ class Token:
     is_prompt: bool
     is_served: bool = False
     num_fed_before: int = 0
+
+    @property
+    def id_text(self) -> str:
+        """Its id, or that a file did not say it."""
+        return f"{self.token_id:,}" if self.token_id >= 0 else "not known"
 
     @property
     def awaits_surprisal(self) -> bool:

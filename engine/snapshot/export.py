@@ -77,7 +77,12 @@ def _snapshot(session: Session, command: Export) -> Iterator[tuple[int, int]]:
     for done in write_snapshot(snapshot, command.path):
         yield done, total
     if script is not None:
-        write_script(command.path, script)
+        try:
+            write_script(command.path, script)
+        except InputError as error:
+            raise InputError(
+                f"The snapshot '{command.path}' was written, and not the script beside it: {error}"
+            ) from None
 
 
 # ---- for NumPy ---------------------------------------------------------------------------------------------------

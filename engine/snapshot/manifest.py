@@ -149,7 +149,7 @@ def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
     """Refuse a manifest that contradicts itself or the tensors; raises `Damaged`. No tensor is read."""
     n = manifest.num_tokens
     if not 0 < n <= MAX_LENGTH:
-        raise Damaged(f"it claims {n:,} tokens")
+        raise Damaged(f"it claims {n:,} tokens, of 1 to {MAX_LENGTH:,}")
     if len(manifest.layers) > MAX_LAYERS or len(manifest.layer_kinds) > MAX_LAYERS:
         raise Damaged(f"it claims more layers than the {MAX_LAYERS:,} that are read")
     indices = [layer.index for layer in manifest.layers]

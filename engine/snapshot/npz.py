@@ -22,7 +22,7 @@ from numpy.lib import format as npy
 
 from engine.errors import InputError
 from engine.files.atomic import replacing
-from engine.snapshot.format import MAX_TOKENS, PARTS, LayerEntry
+from engine.snapshot.format import MAX_LENGTH, PARTS, LayerEntry
 from engine.snapshot.header import NAME
 from engine.snapshot.read import NUMPY_NAMES, SnapshotFile, open_regular
 from engine.spec.codec import Part
@@ -160,6 +160,8 @@ def _layer(archive: zipfile.ZipFile, index: int, members: set[str], path: Path) 
 def _check_placement(cache: NpzCache, path: Path) -> None:
     """Refuses rows of which nobody could say to which tokens they belong."""
     n = cache.num_tokens
+    if n is not None and n > MAX_LENGTH:
+        raise InputError(f"'{path}' has {n:,} tokens, and {MAX_LENGTH:,} are read at most: save a part of it.")
     for index, layer in cache.layers.items():
         num_rows, places = layer.keys.shape[-2] if layer.keys.ndim > 1 else 0, layer.positions
         if places is None and n is not None and num_rows < n:
@@ -171,7 +173,7 @@ def _check_placement(cache: NpzCache, path: Path) -> None:
             continue
         heads = layer.keys.shape[-3] if layer.keys.ndim > 2 else 0
         is_alike = places.dtype.kind in "iu" and places.shape == (heads, num_rows) and places.size > 0
-        if not is_alike or n is None or not 0 < n <= MAX_TOKENS:
+        if not is_alike or n is None or not n:
             raise InputError(
                 f"'{path}' has layers.{index}.positions that are not those of its rows: save whole numbers [H, S], and "
                 "the token_ids with them."

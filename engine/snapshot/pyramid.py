@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 
 import torch
 
@@ -50,22 +50,31 @@ def pyramid_of(
     they are written. `count_of` has the counts of a layer where somebody keeps them."""
     if pyramid is None:
         return {}
-    made = cache(partial(_made, rows_of, count_of, layer, pyramid, num_tokens))
+    made = HandedOut(partial(_made, rows_of, count_of, layer, pyramid, num_tokens))
     found: dict[str, torch.Tensor | Later] = {}
     for name in PARTS:
         if is_worth(layer, name, pyramid):
             dtype, shape = getattr(torch, layer.dtype), pyramid.shape(layer, name, num_tokens)
             kinds = ((dtype, shape), (dtype, shape), (torch.float32, (3,)))
             for number, (what, kind) in enumerate(zip(EXTREMES, kinds, strict=True)):
-                found[layer.name(f"{name}.{what}")] = Later(*kind, partial(_part, made, name, number))
+                found[layer.name(f"{name}.{what}")] = Later(*kind, partial(made.take, name, number))
     return found
 
 
 Made = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def _part(made: Callable[[Part], Made], name: Part, number: int) -> torch.Tensor:
-    return made(name)[number]
+class HandedOut:
+    """Tensors that are made together and let go one by one, when each is taken."""
+
+    def __init__(self, make: Callable[[Part], Made]) -> None:
+        self._make = make
+        self._left: dict[tuple[Part, int], torch.Tensor] = {}
+
+    def take(self, name: Part, number: int) -> torch.Tensor:
+        if (name, number) not in self._left:
+            self._left |= {(name, place): tensor for place, tensor in enumerate(self._make(name))}
+        return self._left.pop((name, number))
 
 
 @torch.inference_mode()

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import fields
 
+from engine.errors import InputError
 from engine.snapshot.format import MAX_RECORD_BYTES
 from engine.snapshot.header import Damaged
 from engine.wire.encoding import WireError, packed, unpacked
@@ -21,8 +22,14 @@ from engine.wire.records import SequenceStep, StepRecord
 
 
 def record_bytes(records: Iterable[StepRecord]) -> Iterator[bytes]:
-    """Each record as it is written."""
-    return map(packed, records)
+    """Each record as it is written; raises `InputError` for one that is larger than any that is read."""
+    for record in records:
+        content = packed(record)
+        if len(content) > MAX_RECORD_BYTES:
+            raise InputError(
+                f"Step {record.step} takes {len(content):,} bytes, of at most {MAX_RECORD_BYTES:,}: leave it out."
+            )
+        yield content
 
 
 @cache
@@ -75,8 +82,8 @@ def _check(step: SequenceStep) -> None:
     count = len(step.token_ids)
     if not len(step.texts) == count or len(step.surprisal) not in (0, count):
         raise Damaged("its tokens, texts and surprisals are of different numbers")
-    if not 0 <= step.first_position <= step.num_tokens:
-        raise Damaged("its tokens stand before the first position")
+    if step.first_position < 0 or step.first_position + count != step.num_tokens:
+        raise Damaged("its tokens stand elsewhere than it says")
     for kind in (step.rows, step.attention):
         if kind is not None:
             num_layers = len(kind.layers)

@@ -97,6 +97,10 @@ def misfit(model: LoadedModel, file: SnapshotFile) -> str:
     follows = (*sequence.forced, *file.waiting_ids, *(() if sequence.sampled is None else (sequence.sampled,)))
     if int(ids.min()) < 0 or int(ids.max()) >= vocab or any(not 0 <= token_id < vocab for token_id in follows):
         return "it has token ids that the model does not have"
+    if sequence.stop is None and not follows:
+        return "no token was chosen to follow, and none of its prompt waits"
+    if sequence.num_prompt_tokens > manifest.num_tokens + len(file.waiting_ids):
+        return "its prompt has more tokens than it holds"
     if "logits" in file and file.entries["logits"].shape != (vocab,):
         return "its logits are of another vocabulary"
     return _table_misfit(file)

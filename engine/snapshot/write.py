@@ -16,10 +16,12 @@ from typing import BinaryIO
 
 import torch
 
+from engine.errors import InputError
 from engine.files.atomic import replacing, start_flush
+from engine.snapshot import manifest as manifests
 from engine.snapshot.checksum import DIGITS, WRITTEN, Checksum, checksum
-from engine.snapshot.format import num_bytes
-from engine.snapshot.header import padded
+from engine.snapshot.format import FORMAT, ITEM_BYTES, MAX_HEADER_BYTES, num_bytes
+from engine.snapshot.header import PREFIX_BYTES, Damaged, padded, parse
 from engine.snapshot.manifest import HEADER_CHECKSUM, NO_CHECKSUM
 
 CHUNK_BYTES = 8 << 20
@@ -61,8 +63,14 @@ class Snapshot:
 
     @property
     def order(self) -> list[str]:
-        """The tensors in the order in which they are written: wide numbers first, so that all of them are aligned."""
-        return sorted(self.tensors, key=lambda name: -self.tensors[name].dtype.itemsize)
+        """The tensors in the order in which they are written, so that all of them are aligned: as they come, but those
+        whose bytes no eight divide at the end, wide numbers first."""
+        return sorted(self.tensors, key=self._lateness)
+
+    def _lateness(self, name: str) -> int:
+        tensor = self.tensors[name]
+        dtype = DTYPE_CODES[tensor.dtype]
+        return 8 - ITEM_BYTES[dtype] if num_bytes(dtype, tuple(tensor.shape)) % 8 else -1
 
 
 def write_snapshot(snapshot: Snapshot, path: Path) -> Iterator[int]:
@@ -70,8 +78,11 @@ def write_snapshot(snapshot: Snapshot, path: Path) -> Iterator[int]:
 
     Raises `InputError` when the place cannot be written or the disk is full; the old file, if any, stays as it was.
     """
+    header = header_of(snapshot)
+    if snapshot.manifest.get("format") == FORMAT:
+        _check_is_read(snapshot, header)
     with replacing(path) as stream, PieceWriter(stream) as writer:
-        stream.write(header_of(snapshot))
+        stream.write(header)
         done = 0
         for name in snapshot.order:
             writer.begin(name)
@@ -82,6 +93,16 @@ def write_snapshot(snapshot: Snapshot, path: Path) -> Iterator[int]:
         checksums = writer.checksums()
         stream.seek(0)
         stream.write(header_of(snapshot, checksums))
+
+
+def _check_is_read(snapshot: Snapshot, header: bytes) -> None:
+    """Refuses what no reader would open: it is beyond a limit of the format."""
+    try:
+        if len(header) - PREFIX_BYTES > MAX_HEADER_BYTES:
+            raise Damaged(f"its header has {len(header):,} bytes, of at most {MAX_HEADER_BYTES:,}")
+        manifests.read(parse(header[PREFIX_BYTES:], len(header) + snapshot.num_bytes))
+    except Damaged as error:
+        raise InputError(f"This cannot be kept as a snapshot: {error}. Keep less of it, or shorter notes.") from None
 
 
 class PieceWriter:

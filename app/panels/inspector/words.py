@@ -58,7 +58,7 @@ def _about(models: Models, token: Token) -> list[Fact]:
     step = f"step {thousands(token.step)}"
     took = f" · {milliseconds(written.timings.total_ms)}" if written is not None and written.timings.total_ms else ""
     facts = [
-        Fact("position · id", f"{thousands(token.position)} · {thousands(token.token_id)}"),
+        Fact("position · id", f"{thousands(token.position)} · {token.id_text}"),
         Fact("written at", f"{step} · {origin}{took}", short=f"{step} · {origin}"),
     ]
     facts += _page(models, token)

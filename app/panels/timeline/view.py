@@ -285,7 +285,8 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
     def _tip(self, record: StepRecord) -> str:
         part = self._models.timeline.part(self._models.selection.now.seq_id, record.step)
         texts = "" if part is None else shortened(visible("".join(part.texts[:24])[:200]), 60)
-        head = f"step {thousands(record.step)} · {record.phase} · {milliseconds(record.timings.total_ms)}"
+        took_ms = record.timings.total_ms  # 0 where nobody measured
+        head = f"step {thousands(record.step)} · {record.phase}{f' · {milliseconds(took_ms)}' if took_ms else ''}"
         return "\n".join(line for line in (head, texts, *words_at(self._models, record.step)) if line)
 
 

@@ -15,7 +15,7 @@ def token_tip(token: Token, held: Holders | None, edited: Sequence[Edited]) -> s
     """Everything about a token in lines; `held` says who holds its rows where some dropped them."""
     lines = [
         f"“{shortened(visible(token.text[:400]), 200)}”",
-        f"token {token.token_id} · position {thousands(token.position)} · step {thousands(token.step)}",
+        f"token {token.id_text} · position {thousands(token.position)} · step {thousands(token.step)}",
     ]
     if token.surprisal is not None:
         lines.append(f"surprisal {decimal(token.surprisal)} nats")

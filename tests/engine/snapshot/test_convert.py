@@ -31,7 +31,7 @@ from engine.snapshot.convert import (
 from engine.snapshot.read import SnapshotFile
 from engine.spec.model import RESOURCES, ModelSpec
 from engine.spec.presets import PRESETS
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.wire.records import StepRecord
 from engine.wire.step_table import COLUMNS
 from tests.engine.snapshot.sessions import begun, kept, step
@@ -101,6 +101,30 @@ def test_it_samples_as_the_session_does_and_feeds_what_is_forced(
     for _ in range(12):
         step(session)
     assert json.loads(out.splitlines()[0]) == session.sequence(0).token_ids[-12:]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_it_steers_the_logits_as_the_session_does(
+    temperature: float,
+    bundled: LoadedModel,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, biased = (told(bundled, "growing", sampling=SamplingParams(temperature, seed=11)) for _ in range(2))
+    for _ in range(10):
+        step(plain)
+    usual = plain.sequence(0).token_ids[-10:]
+    bias = LogitBias(((7, 100.0), (9, 99.5)), (usual[0], usual[-1]), (5, 7, 9, *usual[:2]))
+    biased.set_sampling(SamplingParams(temperature, seed=11, bias=bias), 0)
+    with SnapshotFile(kept(biased, tmp_path / "x.safetensors")) as file:
+        write_script(file.path, tmp_path / "go.py")
+    out = in_process(tmp_path / "go.py", capsys, monkeypatch, str(MODEL), "--steps", "10")
+    for _ in range(10):
+        step(biased)
+    expected = biased.sequence(0).token_ids[-10:]
+    assert json.loads(out.splitlines()[0]) == expected
+    assert expected != usual
 
 
 def test_in_a_process_that_knows_nothing_of_this_program(bundled: LoadedModel, tmp_path: Path) -> None:

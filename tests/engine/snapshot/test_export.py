@@ -259,3 +259,20 @@ def test_what_names_no_numbers(text: str) -> None:
     with pytest.raises(InputError, match="names no layers") as caught:
         parse_numbers(text, "layers")
     assert "write" in str(caught.value)
+
+
+def test_a_script_that_cannot_be_written_says_that_the_snapshot_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(snapshot: Path, path: Path) -> None:
+        raise InputError("the disk is full.")
+
+    monkeypatch.setattr("engine.snapshot.export.write_script", fail)
+    session, _ = told()
+    path = tmp_path / "x.safetensors"
+    with pytest.raises(
+        InputError, match=r"x\.safetensors' was written, and not the script beside it: the disk is full"
+    ):
+        written(session, Export(path, 0, with_script=True))
+    with SnapshotFile(path) as file:
+        assert file.manifest.num_tokens

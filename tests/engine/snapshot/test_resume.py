@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from engine.snapshot.verify import verified
 from engine.spec.presets import PRESETS, cache_named
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from tests.engine.snapshot.crafted import Crafted
+from tests.engine.snapshot.crafted import Crafted, changed
 from tests.engine.snapshot.sessions import begun, goes_on_alike, kept, small
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -158,3 +159,19 @@ def test_a_file_of_version_2_goes_on_and_its_damage_is_found(tmp_path: Path) -> 
     assert "'layers.0.keys.words' was changed: its checksum is another one" in verified(path).problems
     with SnapshotFile(path) as file, pytest.raises(InputError, match=r"'layers\.0\.keys\.words' has another checksum"):
         resumed(session.model, file)
+
+
+def test_what_nothing_follows_or_lacks_some_of_its_prompt_is_not_gone_on_from(tmp_path: Path) -> None:
+    session, path = begun(SPECS["growing"]), tmp_path / "x.safetensors"
+    raw = kept(session, path).read_bytes()
+    sequence = json.loads(Crafted.of(raw).manifest["sequence"])
+    for change, said in (
+        ({"sampled": None}, "no token was chosen to follow"),
+        ({"num_prompt_tokens": 31}, "its prompt has more tokens than it holds"),
+        ({"num_prompt_tokens": 30}, ""),
+        ({"sampled": None, "stop": "stopped"}, ""),
+    ):
+        path.write_bytes(changed(raw, lambda f, new=change: f.say(sequence=sequence | new)))
+        with SnapshotFile(path) as file:
+            assert said in (found := why_not_resumable(session.model, file)), change
+            assert bool(said) == bool(found), change

@@ -20,7 +20,10 @@ from transformers import DynamicCache
 
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.snapshot import write
+from engine.snapshot import save_cache, write
+from engine.snapshot.format import ITEM_BYTES
+from engine.snapshot.pyramid import HandedOut
+from engine.snapshot.read import SnapshotFile
 from engine.snapshot.write import Snapshot, header_of, write_snapshot
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
@@ -388,3 +391,42 @@ def test_notes_that_are_no_text_do_not_cost_the_export(tmp_path: Path) -> None:
     path = export(session, seq_id, tmp_path / "x.safetensors", notes="a\ud800b\x00")
     with safe_open(path, framework="pt") as opened:
         assert opened.metadata()["notes"] == "a?b\x00"
+
+
+def test_what_no_reader_would_open_is_not_written(target: Path) -> None:
+    session, seq_id = session_of()
+    for kept, said in (
+        (of_session(session, seq_id, notes="x" * (17 << 20)), "its header has"),
+        (
+            Snapshot({}, {**of_session(session, seq_id).manifest, "num_tokens": str((1 << 24) + 1)}),
+            "16,777,217 tokens, of 1",
+        ),
+    ):
+        with pytest.raises(InputError, match=f"cannot be kept as a snapshot: .*{said}"):
+            list(write_snapshot(kept, target))
+        assert target.read_bytes() == OLD
+        assert [p.name for p in target.parent.iterdir()] == [target.name]
+
+
+def test_rows_of_16_bits_and_what_stands_beside_them_are_written_layer_by_layer_and_aligned(tmp_path: Path) -> None:
+    """What is odd in bytes comes last: nothing is made long before it is written."""
+    pairs = [tuple(torch.randn(1, 2, 9001, 32).bfloat16() for _ in range(2)) for _ in range(2)]
+    with SnapshotFile(save_cache(pairs, tmp_path / "x.safetensors")) as file:
+        names = [entry.name for entry in sorted(file.entries.values(), key=lambda entry: entry.start)]
+        for entry in file.entries.values():
+            assert (entry.start - file.entries[names[0]].start) % ITEM_BYTES[entry.dtype] == 0, entry.name
+    assert names.index("layers.0.values.high") < names.index("layers.1.keys")
+    assert names.index("layers.1.keys") < names.index("layers.0.keys.magnitudes")
+
+
+def test_tensors_that_are_made_together_are_let_go_one_by_one() -> None:
+    made: list[str] = []
+
+    def make(name: str) -> tuple[torch.Tensor, ...]:
+        made.append(name)
+        return tuple(torch.tensor(float(n)) for n in range(3))
+
+    parts = HandedOut(make)  # type: ignore[arg-type]
+    assert [float(parts.take(name, n)) for name in ("keys", "values") for n in (2, 0, 1)] == [2.0, 0.0, 1.0] * 2
+    assert made == ["keys", "values"]
+    assert not parts._left

@@ -94,3 +94,13 @@ def test_a_bad_value_is_warned_of_at_its_token(models: Models, show: Callable[..
     assert "keys L2 h1 · 4" in view._facts.text()
     models.selection.update(position=5)
     assert "L2 h1" not in view._facts.text()
+
+
+def test_a_token_whose_id_a_file_does_not_say_has_none(models: Models, show: Callable[..., Any]) -> None:
+    record = models.timeline.records[0]
+    part = record.sequences[0]
+    models.timeline.clear()
+    nameless = replace(part, token_ids=(-1,) * len(part.token_ids))
+    models.timeline.append([replace(record, sequences=(nameless,))])
+    models.selection.update(position=2)
+    assert facts_of(show(InspectorView(models)))["position · id"] == "2 · not known"

@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 from app.kit.theme import current_theme
 from app.models import Models
 from app.panels.timeline.view import TimelineBar
-from engine.wire.records import StepRecord
+from engine.wire.records import StepRecord, Timings
 from tests.app import samples
 
 COUNT = 40
@@ -72,3 +72,12 @@ def test_marks_of_forced_tokens_are_triangles(qtbot: QtBot, models: Models, widt
             painter.drawPolygon(QPolygonF([QPointF(x, 27), QPointF(x + 4.5, 34), QPointF(x - 4.5, 34)]))
     painter.end()
     assert np.abs(pixels_of(found) - pixels_of(wanted)).max() <= 1
+
+
+def test_a_tip_tells_how_long_a_step_took_if_anybody_measured(qtbot: QtBot, models: Models) -> None:
+    bar = TimelineBar(models)
+    qtbot.addWidget(bar)
+    record = samples.step_record(3)
+    assert " ms" in bar._tip(record).splitlines()[0]
+    unmeasured = replace(record, timings=Timings(0.0, 0.0, 0.0, 0.0))
+    assert bar._tip(unmeasured).splitlines()[0] == f"step 3 · {record.phase}"
