@@ -42,11 +42,12 @@ def beyond(history: History, step: int | None) -> tuple[int, ...]:
 def arm_of(history: History, step: int) -> int:
     """The first moment of the piece of a branch that a moment stands on: the one after the last parting, or after the
     path to the live one."""
-    while (parent := history.parent_of(step)) is not None:
-        if len(history.children_of(parent)) > 1 or history.is_on_path(parent, history.live):
-            break
-        step = parent
-    return step
+    branch = history.branch_of(step)
+    shared = history.common_ancestor(step, history.live)
+    parted = [other.parent for other in history.branches() if other.parent is not None] + [shared]
+    before = [node for node in parted if node is not None and branch.first <= node < step]
+    before = [node for node in before if history.branch_of(node).first == branch.first]
+    return history.node_at(branch.first, history.index_of(max(before)) + 1) if before else branch.first
 
 
 def count_from(history: History, step: int) -> int:

@@ -44,11 +44,13 @@ class _Line:
 class History(QObject):
     """All nodes by number. Only the controller writes; a node costs nothing beyond its record or itself.
 
-    `changed`: nodes were added or deleted, another one is live, or a branch was named. `live` is the node whose state
+    `changed`: nodes were added or deleted, another one is live, or a branch was named; `reshaped`: more is
+    different than that the live branch has grown. `live` is the node whose state
     the engine has, None before the first.
     """
 
     changed = Signal()
+    reshaped = Signal()
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -61,10 +63,14 @@ class History(QObject):
         self._live: int | None = None
         self._left: int | None = None  # what was live before, and was left for another moment
         self.version = 0  # another one for each other tree
+        self.shape = self._told_shape = 0  # another one where more is different than that the live branch has grown
         self.changed.connect(self._on_changed)
 
     def _on_changed(self) -> None:
         self.version += 1
+        if self.shape != self._told_shape:
+            self._told_shape = self.shape
+            self.reshaped.emit()
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
@@ -211,7 +217,8 @@ class History(QObject):
         for record in records:
             if record.parent not in self._branch_of and record.parent != self._live:
                 record = replace(record, parent=self._live)
-            self._forget(self._subtree(record.step) if record.step in self._branch_of else ())
+            if record.step in self._branch_of:
+                self._forget(self._subtree(record.step))
             self._enter(record.step, record.parent, record.changes)
             self._records[record.step] = record
             self._live = record.step
@@ -236,6 +243,7 @@ class History(QObject):
     def go_to(self, step: int | None) -> None:
         """Another node is live."""
         if step != self._live:
+            self.shape += 1
             self._left, self._live = self._live, step
             self.changed.emit()
 
@@ -263,15 +271,19 @@ class History(QObject):
         self._begun_at.clear()
         self._names.clear()
         self._live = self._left = None
+        self.shape += 1
         self.changed.emit()
 
     def _enter(self, step: int, parent: int | None, changes: tuple[Change, ...]) -> None:
         line = self._lines[self._branch_of[parent]] if parent is not None else None
         if line is None or line.steps[-1] != parent:
+            self.shape += 1
             line = self._lines[step] = _Line(parent)
             self._begun_at.setdefault(parent, []).append(step)
         line.steps.append(step)
         self._branch_of[step] = line.steps[0]
+        if changes or self._live is None or self._branch_of.get(self._live) != line.steps[0]:
+            self.shape += 1
         if changes:
             line.changed.append(step)
 
@@ -287,6 +299,7 @@ class History(QObject):
 
     def _forget(self, steps: Iterable[int]) -> None:
         """Nodes of which all that came of them is among them."""
+        self.shape += 1
         for step in sorted(steps, reverse=True):
             first = self._branch_of.pop(step)
             line = self._lines[first]

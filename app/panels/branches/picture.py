@@ -4,7 +4,7 @@ its size. Only what is on the screen is painted."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from PySide6.QtCore import QPointF, QRectF, QSizeF, Qt
 from PySide6.QtGui import QFont, QPainter, QPainterPath, QPen, QPolygonF
@@ -50,6 +50,7 @@ class TreePicture:
         self.drawn = NOTHING
         self.rows: tuple[BranchRow, ...] = ()
         self._row_of: dict[int, int] = {}
+        self._shape = -1
         self.chosen: int | None = None
         self.hovered = -1
         self.has_keys = False
@@ -60,12 +61,23 @@ class TreePicture:
 
     def take(self, drawn: Drawn) -> None:
         """Another tree, or other moments of it."""
-        if self.drawn.version != drawn.version:
-            self.rows = branch_rows(map(self._line, self._models.history.branches()))
+        history = self._models.history
+        if self._shape != history.shape:
+            self._shape = history.shape
+            self.rows = branch_rows(map(self._line, history.branches()))
             self._row_of = {row.branch.first: row.row for row in self.rows}
+        elif self.drawn.version != drawn.version and drawn.live is not None:
+            self._grow(history.branch_of(drawn.live))
         if (self.drawn.live, self.drawn.looked_at) != (drawn.live, drawn.looked_at):
             self.chosen = None
         self.drawn = drawn
+
+    def _grow(self, branch: Branch) -> None:
+        """The live branch has more moments, and nothing else is different."""
+        number = self._row_of[branch.first]
+        row = self.rows[number]
+        grown = replace(row, branch=self._line(branch), end=row.start + branch.num_nodes)
+        self.rows = (*self.rows[:number], grown, *self.rows[number + 1 :])
 
     def _line(self, branch: Branch) -> Line:
         history, parent = self._models.history, branch.parent

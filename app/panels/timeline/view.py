@@ -75,7 +75,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
     """Writes the selected step; the right end of what is not dimmed is live. Intents: `returned(step)`;
     `menu_wanted(place on the screen)`, of the step that is looked at then."""
 
-    follows = (EACH_STEP, SELECTION, STOPS, Source("history"))
+    follows = (EACH_STEP, SELECTION, STOPS, Source("history", ("reshaped",)))
 
     returned = Signal(int)
     menu_wanted = Signal(object)
@@ -84,6 +84,8 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         super().__init__(parent)
         self._painter, self._small = TextPainter(font_fixed(12.0)), TextPainter(font_text(11.0))
         self._ticks = Ticks()
+        self._marked = -1  # the shape of the history whose marks are kept
+        self._marks: tuple[PathMark, ...] = ()
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -106,9 +108,12 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         history = self._models.history
         behind = beyond(history, history.live)
         left = Left(len(behind), behind[-1]) if behind else None
-        marks = path_marks(history, history.live)
+        if self._marked != history.shape:
+            self._marked, self._marks = history.shape, path_marks(history, history.live)
         at = timeline.records[index].step
-        return Shown(timeline.first, timeline.latest, index, at, step is None, left, marks, Found.of(self._models))
+        return Shown(
+            timeline.first, timeline.latest, index, at, step is None, left, self._marks, Found.of(self._models)
+        )
 
     def show_state(self, state: Shown) -> None:
         behind = f", {state.left.words}" if state.left is not None else ""
