@@ -31,11 +31,26 @@ def edited_rows(edits: Iterable[tuple[int, Edit]]) -> tuple[Edited, ...]:
             case Pin(pinned=False):
                 found = [piece for one in found for piece in _without(one, edit.rows, Pin)]
             case ReplaceTokens():
+                is_later = edit.how == "re-prefill"  # all that follows is computed anew
+                stop = None if is_later else edit.stop
+                found = [piece for one in found for piece in _outside(one, edit.position, stop)]
                 if edit.token_ids:
                     found.append(Edited(Rows(edit.position, edit.position + len(edit.token_ids)), step, edit))
             case Mask() | Pin() | Zero() | Scale() | AddNoise() | Overwrite() | Drop():
                 found.append(Edited(edit.rows, step, edit, isinstance(edit, Mask)))
     return tuple(found)
+
+
+def _outside(one: Edited, start: int, stop: int | None) -> list[Edited]:
+    """What is left of an edit where rows were computed anew: those outside `start … stop` (None: to the end). What
+    attention does not see stays so where tokens were overwritten, and is seen where all was computed anew."""
+    if stop is not None and isinstance(one.edit, Mask | Pin | Drop):
+        return [one]
+    rows = one.rows
+    spans = [(rows.start, min(rows.stop, start))]
+    if stop is not None:
+        spans.append((max(rows.start, stop), rows.stop))
+    return [replace(one, rows=_spanning(rows, *span)) for span in spans if span[0] < span[1]]
 
 
 def _without(one: Edited, gone: Rows, kind: type) -> list[Edited]:

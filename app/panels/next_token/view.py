@@ -9,14 +9,15 @@ from PySide6.QtCore import QModelIndex, QPoint, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QFrame, QMenu, QWidget
 
-from app.draw.format import decimal, percent
+from app.draw.format import decimal, percent, thousands
 from app.kit.boxes import column
 from app.kit.changes import connect_all
 from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.provenance import Provenance, shown_part, shown_record, source_of
-from app.kit.reader import SELECTION, STATUS, STEPS
+from app.kit.reader import EDITS, SELECTION, STATUS, STEPS
 from app.kit.view import View
 from app.models import Models
+from app.models.after_edit import after_edit
 from app.models.logit_bias import current_bias, with_ban, with_only, without
 from app.models.sequence_status import FULL, selected_info, why_ended
 from app.panels.next_token import draw
@@ -35,13 +36,14 @@ BRANCH = "click: a branch begins here with this token; what there is stays"
 
 @dataclass(frozen=True)
 class Shown:
-    """The candidates as bars with a line below them, in full and in short; the step that fed the sequence last; why
-    none of them can be taken, empty where one can; the step that is looked at, and how the sequence goes on."""
+    """The candidates as bars with a line below them, in full and in short; the step that fed the sequence last, and the
+    edit since after which they were measured; why none of them can be taken, empty where one can; the step that is looked at, and how the sequence goes on."""
 
     bars: tuple[CandidateBar, ...]
     summary: str
     brief: str
     fed: int
+    edited_at: int | None
     refusal: str
     looked_at: int | None
     sampling: SamplingParams | None
@@ -53,7 +55,7 @@ class NextTokenView(View[Shown]):
     or another draw. While looking back a branch begins there."""
 
     title = "Next token"
-    follows = (SELECTION, STATUS, STEPS)
+    follows = (SELECTION, STATUS, STEPS, EDITS)
     choices = (
         ("raw", "raw", "What the model says, before temperature and filters"),
         ("sampled", "sampled", "What the sampler draws from"),
@@ -152,6 +154,9 @@ class NextTokenView(View[Shown]):
                 return "The most probable next tokens appear here with the first step."
             return f"Sequence {now.seq_id} was not fed in this step: look at another one."
         record, part = found
+        edited_at = None
+        if (edited := after_edit(self._models, part, record.step)) is not None:
+            edited_at, part = edited
         if not part.candidates:
             if part.stop is not None:
                 return f"Nothing follows: {part.stop}."
@@ -166,12 +171,18 @@ class NextTokenView(View[Shown]):
             summary=_summary(part, which, is_brief=False),
             brief=_summary(part, which, is_brief=True),
             fed=record.step,
+            edited_at=edited_at,
             refusal=why_ended(info) if info is not None and is_full else "",
             looked_at=now.step,
             sampling=info.sampling if info is not None else None,
         )
 
     def provenance(self, state: Shown) -> Provenance:
+        if state.edited_at is not None:
+            step = thousands(state.edited_at)
+            return Provenance(
+                "after the edit", "live cache", f"measured at step {step}: what follows on the edited cache"
+            )
         shown = shown_record(self._models)
         return source_of(self._models, "recorded", "", shown.step if shown is not None else None, fed=state.fed)
 

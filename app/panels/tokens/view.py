@@ -17,7 +17,8 @@ from app.kit.provenance import holders_of
 from app.kit.reader import EACH_STEP, EDITS, SELECTION, STATUS, slices
 from app.kit.theme import font_fixed
 from app.kit.view import View
-from app.models import Models
+from app.models import Models, Selected
+from app.models.after_edit import after_edit
 from app.models.slices import WALL
 from app.panels.tokens.canvas import Chips, TokenStrip
 from app.panels.tokens.surprisal_key import SurprisalKey
@@ -79,6 +80,8 @@ class TokensPanel(View[Chips]):
                 return "Tokens appear here once a model is loaded and a prompt is sent."
             return "Send the prompt: its tokens appear here, one chip each."
         part = self._models.timeline.part(now.seq_id, now.step)
+        if part is not None and (found := after_edit(self._models, part, self._fed(now))) is not None:
+            part = found[1]
         pending = part.sampled_text if part is not None and part.sampled is not None else None
         awaits = self._models.timeline.awaits_surprisal(now.seq_id)
         area = None if now.area is None else (now.area.start, now.area.stop)
@@ -86,6 +89,11 @@ class TokensPanel(View[Chips]):
             area = None
         holders, edited = holders_of(self._models), edits_shown(self._models)
         return Chips(tokens, pending, now.position, holders, awaits, area, edited)
+
+    def _fed(self, now: Selected) -> int:
+        """The step that fed the sequence last."""
+        record = self._models.timeline.fed(now.seq_id, now.step)
+        return record.step if record is not None else -1
 
     def show_state(self, state: Chips) -> None:
         words = brief = "surprisal"

@@ -142,7 +142,17 @@ def test_a_banned_token_is_not_chosen(growing: Driver) -> None:
     best = part.candidates[0].token_id
     growing.intents.on_edited(BiasLogits(0, banned=(best,)))
     growing.settle(lambda: num_edits(growing) == 1)
+    growing.settle()
+    bars = growing.window.next_token.state.bars
+    assert growing.window.next_token.provenance_text == "after the edit"
+    assert {bar.token_id: (bar.is_out, bar.is_chosen) for bar in bars}[best] == (True, False)
+    chosen = next(bar for bar in bars if bar.is_chosen)
+    pending = growing.window.tokens.strip.chips.pending
+    assert pending != part.sampled_text
     growing.window.actions_["run.step"].trigger()
     done = len(growing.models.timeline)
     growing.settle(lambda: len(growing.models.timeline) > done)
-    assert growing.models.timeline.latest.sequences[0].token_ids != (best,)
+    fed = growing.models.timeline.latest.sequences[0]
+    assert fed.token_ids == (chosen.token_id,) != (best,)
+    assert fed.texts == (pending,)
+    assert growing.window.next_token.provenance_text != "after the edit"
