@@ -37,7 +37,8 @@ BRANCH = "click: a branch begins here with this token; what there is stays"
 @dataclass(frozen=True)
 class Shown:
     """The candidates as bars with a line below them, in full and in short; the step that fed the sequence last, and the
-    edit since after which they were measured; why none of them can be taken, empty where one can; the step that is looked at, and how the sequence goes on."""
+    edit since after which they were measured; why none of them can be taken, empty where one can; the step that is
+    looked at, and how the sequence goes on."""
 
     bars: tuple[CandidateBar, ...]
     summary: str
