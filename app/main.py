@@ -55,7 +55,7 @@ class Program(QObject):
         self._has_started = False
         self._journals = JournalFolder(arguments.sessions or sessions_path())
         self._recovering = Recovering(
-            self._journals, self.shell.models, self.shell.intents, self._settings.prompt, parent=self
+            self._journals, self.shell.models, self.shell.controller, self._settings.prompt, parent=self
         )
         self._tour = Tour(self.shell, arguments, self) if self._is_tour else None
         self.shell.window.first_painted.connect(self._start_engine)

@@ -213,6 +213,8 @@ class Tour(QObject):
         self._save_steps()
 
     def _save_steps(self) -> None:
+        if not self._shell.models.status.has_file:
+            self._shell.controller.saving.save(self._folder / "session.json")
         if problem := save_text(step_csv(self._shell.models.timeline), self._folder / "steps.csv"):
             self.fail(problem)
 
@@ -264,6 +266,6 @@ class Tour(QObject):
             self._timer.stop()
             if not self._shell.models.status.failure:
                 self.exit_status = 0
-                files = "snapshot.safetensors and steps.csv" if self._exported else "steps.csv"
+                files = "snapshot.safetensors, session.json and steps.csv" if self._exported else "steps.csv"
                 print(f"{self._pictures} pictures, {files} are in {self._folder}")
                 self._shell.window.close()

@@ -11,6 +11,7 @@ from engine.cli import bench as cli_bench
 from engine.cli import budget as cli_budget
 from engine.cli import caches as cli_caches
 from engine.cli import params as cli_params
+from engine.cli import replay as cli_replay
 from engine.cli import run as cli_run
 from engine.cli import seeds as cli_seeds
 from engine.cli import snapshot as cli_snapshot
@@ -33,6 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog="kvloupe-engine", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     cli_run.add_parsers(commands)
+    cli_replay.add_parsers(commands)
     cli_verify.add_parsers(commands)
     cli_sweep.add_parsers(commands)
     cli_bench.add_parsers(commands)

@@ -9,13 +9,13 @@ from typing import IO
 
 from PySide6.QtCore import QObject, Signal
 
-from app.control.intents import Intents
+from app.control.controller import Controller
 from app.models import LeftSession, Models
 from engine.errors import InputError
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.spec.model import ModelSpec
-from engine.wire.events import EngineStatus
+from engine.wire.events import EngineStatus, SessionOpened
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,17 @@ class Recovering(QObject):
     _read = Signal(object)
 
     def __init__(
-        self, folder: JournalFolder, models: Models, intents: Intents, draft: str, parent: QObject | None = None
+        self, folder: JournalFolder, models: Models, controller: Controller, draft: str, parent: QObject | None = None
     ) -> None:
         super().__init__(parent)
         self._folder = folder
         self._models = models
-        self._intents = intents
+        self._intents, self._saving = controller.intents, controller.saving
         self._draft = draft  # what is in the editor without it
         self._claimed: Claimed | None = None
         self._read.connect(self._on_read)
         models.status.changed.connect(self._on_status)
+        controller.events.session_opened.connect(self._on_session_opened)
 
     def look(self) -> None:
         """Find out what was left."""
@@ -97,6 +98,7 @@ class Recovering(QObject):
             self.draft_found.emit(left.session.draft)
         if left.session.nodes or left.session.pending:
             self._claimed = Claimed(left.path, stream, left.session.spec)
+            self._saving.pause()
             self._intents.on_snapshot_chosen(left.path)
         else:
             stream.close()
@@ -111,14 +113,24 @@ class Recovering(QObject):
             self._models.status.notify("The session is kept under File · Recent sessions")
 
     def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
-        """It is open: its model goes on from it. It went on: this window's own journal has it now."""
+        """It is open: its model goes on from it. It was left for something else: it may be offered once more."""
         claimed = self._claimed
         if claimed is None:
             return
         was, now = (None if each is None or each.opened is None else each.opened.path for each in (old, new))
         if now == claimed.path and was != claimed.path:
             self._intents.on_file_continued(claimed.model)
-        elif was == claimed.path and now is None:
-            self._claimed = None
-            claimed.stream.close()
+        elif was == claimed.path and now != claimed.path and not new.sequences:
+            self._let_go(claimed)
+
+    def _on_session_opened(self, event: SessionOpened) -> None:
+        """All of it was done once more: this window's own journal has it now, and then the other has ended."""
+        if self._claimed is not None and event.reply_to is not None:
+            claimed = self._claimed
+            self._let_go(claimed)
             self._folder.finish(claimed.path)
+
+    def _let_go(self, claimed: Claimed) -> None:
+        self._claimed = None
+        self._saving.resume()
+        claimed.stream.close()

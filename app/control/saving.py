@@ -29,7 +29,7 @@ class Saving(QObject):
         self._recorder = Recorder(self)
         self._folder: JournalFolder | None = None
         self._file: JournalFile | None = None
-        self._has_failed = False
+        self._has_failed = self._is_paused = False
         models.history.changed.connect(self._on_history)
 
     @property
@@ -41,6 +41,17 @@ class Saving(QObject):
         """Keep a journal in that folder from now on. What is in the editor already is remembered elsewhere."""
         self._recorder.put(draft=draft)
         self._folder = folder
+
+    def pause(self) -> None:
+        """Write nothing until `resume`: what comes is in another journal, and half of it in two would be worse."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Write what came meanwhile, in one piece, and everything from now on."""
+        if self._is_paused:
+            self._is_paused = False
+            if self._recorder.has_content:
+                self._write(list(entries_of(self.session)))
 
     def take(self, events: Sequence[Event], *, is_repeating: bool) -> None:
         """What the engine said; while it `is_repeating`, it does again what is written already."""
@@ -78,14 +89,19 @@ class Saving(QObject):
 
     def append(self, *entries: Entry) -> None:
         """Write what became different; a file is made when there is something to be missed."""
+        if self._is_paused:
+            return
+        if self._file is not None:
+            self._write(entries)
+        elif any(map(_is_worth_a_file, entries)):
+            self._write(list(entries_of(self.session)))
+
+    def _write(self, entries: Sequence[Entry]) -> None:
         if self._folder is None or self._has_failed:
             return
         try:
-            if self._file is not None:
-                self._file.append(*entries)
-            elif any(map(_is_worth_a_file, entries)):
-                self._file = self._folder.new()
-                self._file.append(*entries_of(self._recorder.session()))
+            self._file = self._file or self._folder.new()
+            self._file.append(*entries)
         except OSError as error:
             self._has_failed = True
             self._models.status.fail(

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,15 @@ from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.files.text import MIB, read_text
 from engine.predict.capacity import static_capacity
+from engine.saved.document import write_session
+from engine.saved.recorder import Recorder
+from engine.saved.session import SavedSession
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, ModelSpec
 from engine.spec.presets import NAMES, cache_label, cache_name
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import fitted
+from engine.wire.events import StateChanged
 from engine.wire.page_events import Tier, to_vllm_events
 
 if TYPE_CHECKING:
@@ -54,6 +58,7 @@ def add_parsers(commands: Any) -> None:
     add_stop_arguments(run)
     add_edit_argument(run)
     add_export_arguments(run)
+    run.add_argument("--save-session", type=Path, metavar="FILE.json", help="write the session, for replay and people")
     run.add_argument("--json", action="store_true", help="JSON lines")
     run.set_defaults(func=run_command)
 
@@ -131,7 +136,9 @@ def run_command(args: argparse.Namespace) -> int:
     sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed, tuple(args.stop))
     wanted = export_of(args)
     prompts = prompts_of(args, sampling) if args.snapshot is None else []
-    for target in (args.export, args.events):
+    if args.save_session is not None and args.snapshot is not None:
+        raise InputError("A run that goes on from a snapshot cannot be repeated without it: export it instead.")
+    for target in (args.export, args.events, args.save_session):
         if target is not None:
             writable_target(target)  # refused before minutes are spent on what it should hold
     if args.snapshot is None:
@@ -140,13 +147,16 @@ def run_command(args: argparse.Namespace) -> int:
         session = opened_session(args, spec)
     generated: dict[int, list[int]] = {info.seq_id: [] for info in session.sequences}
     began = time.perf_counter()
-    records = None if wanted is None else records_before(args.snapshot)
+    is_kept = wanted is not None or args.save_session is not None
+    records = records_before(args.snapshot) if is_kept else None
     halting = Halting(session, conditions)
     events = list(generate(session, generated, steps, args.json, records, halting, editing))
     seconds = time.perf_counter() - began
     first = next(iter(generated))
     if wanted is not None:
         write_export(session, structs.replace(wanted, seq_id=first, records=tuple(records or ())))
+    if args.save_session is not None:
+        write_session(session_of(session, records or ()), args.save_session)
     if args.events is not None:
         write_events(events, session.cache, args.events)
     tell_done(session, generated, seconds, args.json)
@@ -164,6 +174,14 @@ def new_session(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], step
     for prompt in prompts:
         session.submit(prompt)
     return session
+
+
+def session_of(session: Session, records: Sequence[StepRecord]) -> SavedSession:
+    """What was done, from the first step on, to be written down."""
+    recorder = Recorder()
+    now = StateChanged(session.status(SamplingParams(), None, running=False))
+    recorder.take([now, *records, now])
+    return recorder.session()
 
 
 def opened_session(args: argparse.Namespace, spec: CacheSpec) -> Session:

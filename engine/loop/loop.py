@@ -74,6 +74,7 @@ from engine.wire.events import (
     CacheChanged,
     EngineStatus,
     Event,
+    Failed,
     Forked,
     ModelsFound,
     NodeAdded,
@@ -85,6 +86,7 @@ from engine.wire.phases import PhaseReached
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
+    from engine.opened.session import OpenedSession
     from engine.session.session import Session
 
 
@@ -314,7 +316,9 @@ class EngineLoop:
             self._cache = command.cache
         model = load_model(command.model, self._reporter, self.activity, is_first=self._session is None)
         self._inbox.check_uncancelled()
-        if (resumed := self._opened.resumed_where_it_fits(model)) is not None:
+        if self._opened.saved is not None and self._opened.fits(model):
+            self._rebuild(model, self._opened.saved)
+        elif (resumed := self._opened.resumed_where_it_fits(model)) is not None:
             self._go_on(*resumed)
         else:
             self._begin_anew(model, command.cache)
@@ -350,9 +354,34 @@ class EngineLoop:
             model = load_model(command.model, self._reporter, self.activity, is_first=model is None)
             self._inbox.check_uncancelled()
         if goes_on:
-            self._go_on(*self._opened.resumed(model))
+            self._go_on_from_file(model)
         else:
             self._begin_anew(model, self._cache)
+
+    def _go_on_from_file(self, model: LoadedModel) -> None:
+        """With the model that the opened file ran."""
+        if self._opened.saved is not None:
+            self._rebuild(model, self._opened.saved)
+        else:
+            self._go_on(*self._opened.resumed(model))
+
+    def _rebuild(self, model: LoadedModel, file: OpenedSession) -> None:
+        """Its moments are told anew, with their numbers."""
+        from engine.loop.rebuilding import rebuilt
+
+        if why_not := file.why_not(model.info):
+            raise InputError(f"'{file.path}' cannot be gone on from: {why_not}.")
+        done = rebuilt(model, file, self._reporter, self._inbox)
+        self._take_over(done.session, "the opened session goes on")
+        self._reporter.reply(Restarted())
+        self._reporter.tell()
+        for event in done.events:
+            self._reporter.emit(event)
+        self._reporter.reply(done.said)
+        self._reporter.tell()
+        self._reporter.reply(done.answer)
+        if done.warning:
+            self._reporter.reply(Failed(done.warning))
 
     def _go_on(self, session: Session, changed: CacheChanged) -> None:
         """Its sequence lives again; what was told of its steps stays."""

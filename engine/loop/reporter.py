@@ -30,6 +30,7 @@ from engine.wire.events import (
     NodeAdded,
     Redone,
     Restarted,
+    SessionOpened,
     StateChanged,
     Submitted,
     Tokenized,
@@ -41,9 +42,9 @@ from engine.wire.phases import PhaseReached
 from engine.wire.slices import Slice
 
 Answer = (
-    Slice | Restarted | Submitted | Forked | WentTo | NodeAdded | BranchDeleted | Redone | CacheChanged | Tokenized
-    | Exported | ExportCancelled | ExportEstimate | ModelsFound | Measured | AttentionMeasured | DuelStarted | DuelEnded
-    | PhaseReached | EditMeasured | Failed
+    Slice | Restarted | SessionOpened | Submitted | Forked | WentTo | NodeAdded | BranchDeleted | Redone
+    | CacheChanged | Tokenized | Exported | ExportCancelled | ExportEstimate | ModelsFound | Measured
+    | AttentionMeasured | DuelStarted | DuelEnded | PhaseReached | EditMeasured | Failed
 )  # fmt: skip
 Found = TypeVar("Found")
 

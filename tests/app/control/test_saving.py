@@ -15,7 +15,7 @@ from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, spec_of
 from engine.wire.commands import Continue, OpenSnapshot
-from engine.wire.events import BranchDeleted, OpenedFile, Restarted, StateChanged, WentTo
+from engine.wire.events import BranchDeleted, OpenedFile, Restarted, SessionOpened, StateChanged, WentTo
 from tests.app import samples
 from tests.app.conftest import take_steps, turn
 from tests.app.fake_engine import FakeEngine
@@ -117,14 +117,14 @@ def left_by_another(folder: JournalFolder, session_of: Shell) -> Path:
     assert saving._file is not None
     path = saving._file.path
     saving._file.close()
-    saving._folder = None
+    saving._folder = saving._file = None
     return path
 
 
 @pytest.fixture
 def recovering(running: Shell, folder: JournalFolder) -> Recovering:
     left_by_another(folder, running)
-    found = Recovering(folder, running.models, running.intents, "", running)
+    found = Recovering(folder, running.models, running.controller, "", running)
     found.draft_found.connect(running.take_draft)
     running.window.recovery.accepted.connect(found.on_accepted)
     running.window.recovery.dismissed.connect(found.on_dismissed)
@@ -136,6 +136,7 @@ def test_what_was_left_is_offered_and_taken_up(
 ) -> None:
     (path,) = folder.left()
     bar = running.window.recovery
+    running.controller.saving.begin_in(folder, "a fox in the")
     assert not bar.isVisible()
     with qtbot.waitSignal(running.models.recovery.changed):
         recovering.look()
@@ -155,7 +156,12 @@ def test_what_was_left_is_offered_and_taken_up(
     assert folder.ended() == []
     engine.status = live
     engine.loaded()
+    engine.emit(samples.step_record(0))
     turn(running)
+    assert folder.ended() == []  # not all of it is there yet: a kill now loses nothing
+    engine.emit(SessionOpened("a fox in the", live.sampling, reply_to=3))
+    turn(running)
+    assert [node.step for node in read_session(next(folder.folder.glob("*.running.*"))).session.nodes] == [0]
     assert folder.ended() == [path.with_name(path.name.replace(".running", ""))]
 
 
@@ -185,7 +191,7 @@ def test_not_now_keeps_it(running: Shell, folder: JournalFolder, recovering: Rec
 def test_a_file_that_is_none_is_kept_and_not_offered(running: Shell, folder: JournalFolder) -> None:
     folder.folder.mkdir()
     (folder.folder / "session x.running.jsonl").write_bytes(b"what is this")
-    found = Recovering(folder, running.models, running.intents, "", running)
+    found = Recovering(folder, running.models, running.controller, "", running)
     found._look()
     assert running.models.recovery.offered is None
     assert [path.read_bytes() for path in folder.ended()] == [b"what is this"]

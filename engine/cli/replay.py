@@ -1,0 +1,93 @@
+"""`replay`: a saved session is done once more and compared, token by token and layer by layer."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from engine.cli.run import add_compute_arguments, printable_line, say
+from engine.errors import InputError
+from engine.opened.session import why_not_repeatable
+from engine.saved.document import read_session
+from engine.saved.session import SavedSession
+from engine.spec.model import BUNDLED, ModelSpec
+
+if TYPE_CHECKING:
+    from engine.model.loader import LoadedModel
+    from engine.saved.difference import Difference
+
+MOST_TOLD = 20  # differences, on a terminal
+
+
+def add_parsers(commands: Any) -> None:
+    replay = commands.add_parser(
+        "replay",
+        help="do a saved session once more and compare it",
+        description="Exit 0: every token and every checksum is as it was. 1: one is not. 2: not usable.",
+    )
+    replay.add_argument("session", type=Path, metavar="SESSION.json", help="what *Save session…* or a journal has")
+    replay.add_argument("--model", help="where its model is, unless that is the bundled one")
+    add_compute_arguments(replay)
+    replay.add_argument("--json", action="store_true", help="JSON lines, one a moment and one for all")
+    replay.set_defaults(func=replay_command)
+
+
+def replay_command(args: argparse.Namespace) -> int:
+    """Tell each moment when it is done, and what of it is not as it was."""
+    found = read_session(args.session)
+    saved = found.session
+    if why_not := why_not_repeatable(saved):
+        raise InputError(f"'{args.session}' cannot be done once more: {why_not}.")
+    model = model_of(saved, args)
+    began = time.perf_counter()
+    from engine.session.rebuilding import Rebuilding
+
+    rebuilding = Rebuilding(model, saved)
+    for step, differences in rebuilding.steps():
+        if args.json:
+            say({"event": "moment", "step": step, "differences": [as_json(each) for each in differences]})
+    rebuilding.finish()
+    tell_done(rebuilding.differences, len(saved.nodes), time.perf_counter() - began, found.problem, args)
+    return 1 if rebuilding.differences or found.problem else 0
+
+
+def model_of(saved: SavedSession, args: argparse.Namespace) -> LoadedModel:
+    """Its model, in the numbers and on the threads that it had; no folder that a file names is opened unasked."""
+    assert saved.model is not None
+    was = saved.spec
+    if args.model is None and was.source != BUNDLED:
+        raise InputError(f"It ran {saved.model.name} from '{was.source}': say where that is with --model.")
+    dtype = was.dtype if args.dtype == "auto" else args.dtype
+    source, threads = args.model or was.source, args.threads or was.num_threads
+    spec = ModelSpec(source, dtype, args.device, args.allow_download, threads)
+    from engine.model.loader import load
+
+    model = load(spec)
+    if model.info.fingerprint != saved.model.fingerprint:
+        raise InputError(f"{model.info.name} is another model than the session's {saved.model.name}: give that one.")
+    return model
+
+
+def tell_done(
+    differences: list[Difference], num_moments: int, seconds: float, problem: str, args: argparse.Namespace
+) -> None:
+    if args.json:
+        line = {"event": "done", "moments": num_moments, "differences": len(differences), "seconds": round(seconds, 3)}
+        say({**line, "problem": problem, "same": not differences and not problem})
+        return
+    for each in differences[:MOST_TOLD]:
+        print(each.describe())
+    if len(differences) > MOST_TOLD:
+        print(f"… and {len(differences) - MOST_TOLD:,} more")
+    if problem:
+        print(f"the file: {printable_line(problem)}")
+    verdict = "as it was" if not differences else f"{len(differences):,} differences"
+    print(f"{num_moments:,} moments done once more in {seconds:.1f} s: {verdict}")
+
+
+def as_json(difference: Difference) -> Any:
+    return {**msgspec.to_builtins(difference), "words": difference.describe()}

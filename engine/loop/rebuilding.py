@@ -1,0 +1,69 @@
+"""An opened session goes on: its model does every moment once more, and what is not as it was is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from engine.errors import InputError
+from engine.loop.reporter import Reporter
+from engine.wire.events import CacheChanged, Event
+
+if TYPE_CHECKING:
+    from engine.loop.inbox import Inbox
+    from engine.model.loader import LoadedModel
+    from engine.opened.session import OpenedSession
+    from engine.session.rebuilding import Rebuilding
+    from engine.session.session import Session
+
+
+class Rebuilt:
+    """The session, the `events` that tell it, the answer, and a sentence where something is not as it was."""
+
+    def __init__(self, rebuilding: Rebuilding, file: OpenedSession, took_ms: float, why_not_all: str) -> None:
+        from engine.opened.session import said_of, told
+
+        done = rebuilding.as_far_as_it_went()
+        self.session: Session = rebuilding.session
+        self.events: Iterator[Event] = told(done, rebuilding.records)
+        self.said = said_of(done)
+        count = rebuilding.num_done
+        how = f"rebuilt from {file.path.name}, {count:,} moment{'' if count == 1 else 's'} done once more"
+        self.answer = CacheChanged(self.session.cache, how, took_ms, self.session.bytes())
+        self.warning = why_not_all or _difference_words(rebuilding)
+
+
+def rebuilt(model: LoadedModel, file: OpenedSession, reporter: Reporter, inbox: Inbox) -> Rebuilt:
+    """Do it, telling how far it is. A cancel raises, and the file stays open; a moment that cannot be done ends it at
+    the one before."""
+    from engine.session.rebuilding import Rebuilding
+
+    began, why = time.perf_counter(), ""
+    rebuilding = Rebuilding(model, file.saved)
+    total = len(file.saved.nodes)
+
+    def pieces() -> Iterator[tuple[int, int]]:
+        yield 0, total
+        for _ in rebuilding.steps(inbox.check_uncancelled):
+            yield rebuilding.num_done, total
+
+    try:
+        reporter.follow("Doing the session once more", pieces())
+    except InputError as error:
+        if not rebuilding.num_done:
+            raise
+        why = f"Step {file.saved.nodes[rebuilding.num_done].step} could not be done once more: {error}"
+    rebuilding.finish()
+    return Rebuilt(rebuilding, file, (time.perf_counter() - began) * 1e3, why)
+
+
+def _difference_words(rebuilding: Rebuilding) -> str:
+    found = rebuilding.differences
+    if not found:
+        return ""
+    more = f", and {len(found) - 1:,} more" if len(found) > 1 else ""
+    return (
+        f"The session was rebuilt, and not all of it is as it was: {found[0].describe()}{more}. Its tokens are those "
+        "that were written; another machine, or another number of threads, rounds otherwise."
+    )

@@ -1,0 +1,233 @@
+"""A window or its engine is killed while it runs, edits and takes notes: is everything that was shown offered back?
+
+    python -m tests.benchmarks.session_kills --kills 100 --seed 7 [--short]
+
+A window runs offscreen and does what a person does, at random: prompts, steps, runs, going back, other tokens, edits,
+names, drafts. Whatever its models show is told on its standard output. It, or its engine, is killed (SIGKILL) at a
+random moment. The next start must offer each moment with the tokens that were shown, the draft and the names; it takes
+the session up, which its model does once more, and goes on from there until it is killed as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120.0
+LONGEST_LIFE_S = 4.0  # of a window, after it began to work
+
+
+@dataclass
+class Shown:
+    """What was acknowledged: the tokens that each moment fed and chose, the draft, and the names of branches."""
+
+    moments: dict[int, Any] = field(default_factory=dict)
+    draft: str = ""
+    names: dict[str, str] = field(default_factory=dict)
+
+    def take(self, told: dict[str, Any]) -> None:
+        match told["what"]:
+            case "restarted":
+                self.moments.clear()
+                self.names.clear()
+            case "moment":
+                self.moments[told["step"]] = told["parts"]
+            case "gone":
+                for step in told["steps"]:
+                    self.moments.pop(step, None)
+            case "draft":
+                self.draft = told["text"]
+            case "names":
+                self.names = told["names"]
+
+    def missing_in(self, offered: dict[str, Any]) -> list[str]:
+        """What was shown and is not offered, in words."""
+        moments = {int(step): parts for step, parts in offered["moments"].items()}
+        words = [f"moment {step}" for step, parts in self.moments.items() if moments.get(step) != parts]
+        words += ["the draft"] if self.draft and offered["draft"] != self.draft else []
+        words += ["the names"] if self.names != offered["names"] else []
+        return words
+
+
+class Window:
+    """A window in a process of its own, and what it tells."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        environment = os.environ | {"QT_QPA_PLATFORM": "offscreen", "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, "-m", "tests.benchmarks.session_kills", "--window", str(folder), "--seed", str(seed)]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.told: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.endswith(b"\n"):
+                self.told.put(json.loads(line))
+
+    def next(self, timeout_s: float) -> dict[str, Any] | None:
+        try:
+            return self.told.get(timeout=max(0.001, timeout_s))
+        except queue.Empty:
+            return None
+
+    def kill(self) -> list[dict[str, Any]]:
+        """Kill it; what it had told that nobody read yet."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        rest = []
+        while not self.told.empty():
+            rest.append(self.told.get())
+        return rest
+
+
+@dataclass
+class Tally:
+    """What became of the kills."""
+
+    fates: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    num_moments: int = 0
+
+
+def kills(count: int, seed: int, say: Callable[[str], None] = lambda _: None) -> Tally:
+    """So many kills, one after the other, each of a window that took up what the one before left."""
+    chance, tally, shown = random.Random(seed), Tally(), Shown()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for number in range(count + 1):
+            window = Window(folder, chance.randrange(2**31))
+            try:
+                is_last = number == count
+                _live(window, chance, tally, shown, is_first=number == 0, is_last=is_last)
+            finally:
+                for told in window.kill():
+                    shown.take(told)
+            error = window.process.stderr.read().decode() if window.process.stderr is not None else ""
+            if "Traceback" in error:
+                tally.problems.append(f"kill {number}: {error.strip().splitlines()[-1]}")
+            say(f"{number}: {len(shown.moments)} moments; {dict(tally.fates)} {tally.problems[-1:]}")
+    return tally
+
+
+def _live(window: Window, chance: random.Random, tally: Tally, shown: Shown, *, is_first: bool, is_last: bool) -> None:
+    """One life: what is offered at its begin is compared, and its end comes at a random moment."""
+    end = time.monotonic() + PATIENCE_S
+    dies_early = chance.random() < 0.15  # while the session is being done once more
+    while time.monotonic() < end:
+        told = window.next(end - time.monotonic())
+        if told is None:
+            break
+        if told["what"] == "offered":
+            tally.num_moments += len(shown.moments)
+            if missing := shown.missing_in(told):
+                tally.problems.append(f"not offered: {', '.join(missing[:5])}")
+            if is_last:
+                return
+            if dies_early:
+                time.sleep(chance.random() * 3)
+                tally.fates["a window that was taking a session up"] += 1
+                return
+        elif told["what"] == "nothing is offered":
+            if not is_first and (shown.moments or shown.draft):
+                tally.problems.append("nothing was offered")
+            if is_last:
+                return
+        elif told["what"] == "problem":
+            tally.problems.append(told["words"])
+        elif told["what"] == "works":
+            _work(window, chance, tally, shown)
+            return
+        else:
+            shown.take(told)
+    tally.problems.append("a window did not get to work")
+
+
+def _work(window: Window, chance: random.Random, tally: Tally, shown: Shown) -> None:
+    """It works for a while; maybe its engine is killed in between."""
+    end = time.monotonic() + chance.uniform(0.05, LONGEST_LIFE_S)
+    engine_dies = time.monotonic() + chance.uniform(0.1, LONGEST_LIFE_S) if chance.random() < 0.4 else None
+    if engine_dies is not None:
+        end += LONGEST_LIFE_S
+    while (left := end - time.monotonic()) > 0:
+        if (told := window.next(min(left, 0.02))) is not None:
+            if told["what"] == "problem":
+                tally.problems.append(told["words"])
+            shown.take(told)
+        if engine_dies is not None and time.monotonic() > engine_dies:
+            engine_dies = None
+            for child in _children(window.process.pid):
+                os.kill(child, signal.SIGKILL)
+                tally.fates["an engine"] += 1
+    tally.fates["a window at work"] += 1
+
+
+def _children(pid: int) -> list[int]:
+    import psutil
+
+    return [child.pid for child in psutil.Process(pid).children()]
+
+
+# ---- the window -----------------------------------------------------------------------------------------------------
+
+
+def run_window(folder: Path, seed: int) -> int:
+    """Be the window: take up what is offered, then do what people do."""
+    import app.main
+    from app.start.arguments import parse
+    from tests.benchmarks.session_person import Person
+
+    arguments = parse(
+        ["--settings", str(folder / "settings.ini"), "--sessions", str(folder / "sessions"), "--engine", "process"]
+    )
+    opened = app.main.Program.open
+
+    def open_with_person(program: app.main.Program) -> None:
+        program._person = Person(program.shell, seed)  # type: ignore[attr-defined]
+        opened(program)
+
+    app.main.Program.open = open_with_person  # type: ignore[method-assign]
+    return app.main.run(arguments)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--short", action="store_true", help="6 kills")
+    parser.add_argument("--window", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.window is not None:
+        return run_window(arguments.window, arguments.seed)
+    tally = kills(6 if arguments.short else arguments.kills, arguments.seed, print)
+    for fate, count in sorted(tally.fates.items()):
+        print(f"{count:>6,}  {fate}")
+    for problem in tally.problems:
+        print(problem)
+    print(f"{tally.num_moments:,} moments were looked for, {len(tally.problems)} problems")
+    return 1 if tally.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""What a person does in a window that will be killed, at random; what the window shows is told line by line."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from typing import Any
+
+from PySide6.QtCore import QObject, QTimer
+
+from app.models import LeftSession
+from app.shell import Shell
+from engine.spec.edit import Rows, Scale
+from engine.wire.commands import Branch, GoTo, MakeEdit
+from engine.wire.tree import Node
+
+EVERY_MS = 60
+LOOKING_S = 3.0  # after which nothing is offered any more
+WORDS = ("a fox", "the forest", "and then", "Lily", "a big red ball", "one day")
+
+
+def tell(what: str, **facts: Any) -> None:
+    """A line that is out before this returns."""
+    sys.stdout.write(json.dumps({"what": what, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+def parts_of(node: Node) -> list[Any]:
+    """The tokens that a moment fed and chose."""
+    parts = node.work.parts if node.work is not None else ()
+    return [len(node.changes), *([each.seq_id, each.num_tokens, each.token_id, each.sampled] for each in parts)]
+
+
+class Person(QObject):
+    """Takes up a session that is offered, then acts by a timer."""
+
+    def __init__(self, shell: Shell, seed: int) -> None:
+        super().__init__(shell)
+        self._shell, self._models = shell, shell.models
+        self._chance = random.Random(seed)
+        self._told: dict[int, list[Any]] = {}
+        self._names: dict[int, str] = {}
+        self._waited = 0
+        self._is_taking_up = self._works = False
+        self._models.history.changed.connect(self._on_history)
+        self._timer = QTimer(self)
+        self._timer.timeout.connect(self._on_time)
+        self._timer.start(EVERY_MS)
+
+    # ---- what is shown -------------------------------------------------------------------------------------------
+
+    def _on_history(self) -> None:
+        history = self._models.history
+        if not self._works:
+            return
+        if not len(history) and self._told:
+            tell("restarted")
+            self._told.clear()
+            self._names.clear()
+        gone = [step for step in self._told if step not in history]
+        if gone:
+            tell("gone", steps=gone)
+            for step in gone:
+                del self._told[step]
+        for node in history.nodes():
+            if self._told.get(node.step) != (parts := parts_of(node)):
+                self._told[node.step] = parts
+                tell("moment", step=node.step, parts=parts)
+        if history.names != self._names:
+            self._names = history.names
+            tell("names", names={str(first): name for first, name in self._names.items()})
+
+    def _offer(self, left: LeftSession) -> None:
+        session = left.session
+        tell(
+            "offered",
+            moments={node.step: parts_of(node) for node in session.nodes},
+            draft=session.draft,
+            names={str(first): name for first, name in session.names},
+        )
+
+    # ---- what is done --------------------------------------------------------------------------------------------
+
+    def _on_time(self) -> None:
+        if not self._works:
+            self._begin()
+        elif self._models.status.is_engine_lost:
+            self._shell.restart_engine()
+        elif not self._shell.controller.requests.restore.is_going_on:
+            self._act()
+
+    def _begin(self) -> None:
+        """The offer is waited for, taken up, and waited for again until it is there."""
+        offered, status = self._models.recovery.offered, self._models.status.now
+        self._waited += 1
+        if status is None or status.model is None or status.work is not None:
+            return
+        if offered is not None:
+            self._offer(offered)
+            self._is_taking_up = bool(offered.session.nodes)
+            self._expected = {node.step: parts_of(node) for node in offered.session.nodes}
+            self._shell.window.recovery.accepted.emit()
+        elif self._is_taking_up and (status.opened is not None or not len(self._models.history)):
+            if self._models.status.failure:
+                tell("problem", words=self._models.status.failure)
+                self._is_taking_up = False
+        elif self._is_taking_up or self._waited * EVERY_MS > LOOKING_S * 1000:
+            self._start_work()
+
+    def _start_work(self) -> None:
+        if not self._is_taking_up:
+            tell("nothing is offered")
+        elif self._models.status.failure:
+            tell("problem", words=self._models.status.failure)
+        self._works = True
+        tell("works")
+        self._on_history()
+        if self._is_taking_up and self._told != self._expected:
+            tell("problem", words=f"{len(self._told)} of {len(self._expected)} moments came back as they were")
+
+    def _act(self) -> None:
+        chance, shell, status = self._chance, self._shell, self._models.status.now
+        assert status is not None
+        roll = chance.random()
+        if not len(self._models.history) or roll < 0.01:
+            shell.window.actions_["prompt.send"].trigger()
+        elif roll < 0.15:
+            self._write(chance.choice(WORDS))
+        elif roll < 0.2:
+            branch = chance.choice(self._models.history.branches())
+            self._models.history.rename(branch.first, chance.choice(WORDS))
+        elif status.running:
+            if roll < 0.3:
+                shell.intents.on_run_or_pause()
+        elif roll < 0.3:
+            self._post(GoTo(chance.choice(self._models.history.nodes()).step))
+        elif roll < 0.4 and status.sequences:
+            self._post(Branch(status.sequences[0].seq_id, None, token_ids=(chance.randrange(3, 500),)))
+        elif roll < 0.5 and status.sequences and status.sequences[0].num_tokens > 4:
+            self._post(MakeEdit(Scale(status.sequences[0].seq_id, Rows(1, 3), 0.5)))
+        elif roll < 0.8:
+            shell.window.actions_["run.step"].trigger()
+        else:
+            shell.intents.on_run_to(chance.randrange(1, 12))
+
+    def _write(self, words: str) -> None:
+        edit = self._shell.window.prompt.edit
+        edit.set_text(edit.text()[:200] + " " + words)
+        edit.edited.emit()  # the pause in typing
+        tell("draft", text=edit.text())
+
+    def _post(self, command: Any) -> None:
+        self._shell.controller.intents._sender.post(command)

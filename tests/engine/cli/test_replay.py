@@ -1,0 +1,77 @@
+"""`replay`: a saved session is done once more; what is not as it was is named, and the exit status says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.saved.document import read_session
+from tests.engine.cli.conftest import IDS, Twin
+
+
+@pytest.fixture
+def saved(twin: Twin, folder: Path, tmp_path: Path) -> Path:
+    """A session of two sequences in pages, drawn at random, of a model in a folder."""
+    path = tmp_path / "s.json"
+    options = ("--cache", "paged", "--temperature", 0.9, "--top-k", 20, "--seed", 4, "--threads", 1, "--steps", 6)
+    lines = twin.lines(
+        "run", "--model", folder, *options, "--prompt", "once", "--prompt", "upon a", "--save-session", path
+    )
+    assert [len(each["token_ids"]) for each in lines[-1]["sequences"]] == [6, 6]
+    return path
+
+
+def test_a_session_is_repeated(twin: Twin, folder: Path, saved: Path) -> None:
+    lines = twin.lines("replay", saved, "--model", folder)
+    steps = [node.step for node in read_session(saved).session.nodes]
+    assert [line["step"] for line in lines if line["event"] == "moment"] == steps
+    assert lines[-1] | {"seconds": 0} == {
+        "event": "done", "moments": len(steps), "differences": 0, "seconds": 0, "problem": "", "same": True,
+    }  # fmt: skip
+    assert "as it was" in twin.run("replay", saved, "--model", folder)[1]
+
+
+def test_another_token_is_named_with_its_step_and_sequence(twin: Twin, folder: Path, saved: Path) -> None:
+    written = json.loads(saved.read_text())
+    node = written["nodes"][-1]
+    part = node["work"]["parts"][1]
+    part["sampled"] = (part["sampled"] + 1) % 50
+    saved.write_text(json.dumps(written))
+    status, out, _ = twin.run("replay", saved, "--model", folder, "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert status == 1
+    assert lines[-1]["same"] is False
+    (difference,) = lines[-2]["differences"]
+    assert (difference["step"], difference["seq_id"], difference["expected"]) == (node["step"], 1, part["sampled"])
+    status, out, _ = twin.run("replay", saved, "--model", folder)
+    assert status == 1
+    assert out.startswith(f"step {node['step']}, sequence 1: it chose token ")
+
+
+@pytest.mark.parametrize("what", ["another model", "no model", "no session", "a newer version", "nothing there"])
+def test_what_is_not_usable_exits_2(twin: Twin, folder: Path, source: str, saved: Path, what: str) -> None:
+    arguments: tuple[object, ...] = ("replay", saved, "--model", folder)
+    if what == "another model":
+        arguments, words = ("replay", saved, "--model", source), "is another model than the session's tiny"
+    elif what == "no model":
+        arguments, words = ("replay", saved), f"It ran tiny from '{folder}': say where that is with --model."
+    elif what == "no session":
+        saved.write_text("{}")
+        words = "is no session that can be opened"
+    elif what == "a newer version":
+        saved.write_text(saved.read_text().replace('"version": 1', '"version": 9'))
+        words = "it has version 9 of the format and this program reads versions up to 1: update it"
+    else:
+        saved.unlink()
+        words = "No such file"
+    assert words in twin.refused(*arguments)
+
+
+def test_a_run_from_a_snapshot_is_not_saved_as_a_session(twin: Twin, source: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    twin.lines("run", "--model", source, "--token-ids", IDS, "--steps", 2, "--export", path)
+    words = twin.refused("run", "--model", source, "--from", path, "--steps", 2, "--save-session", tmp_path / "s.json")
+    assert "cannot be repeated without it" in words
+    assert not (tmp_path / "s.json").exists()
