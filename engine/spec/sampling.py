@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 
 from msgspec import Struct
 
 from engine.errors import InputError
+from engine.spec.condition import quoted
 from engine.spec.edit import BiasLogits
 
 
@@ -86,3 +88,27 @@ class Prompt(Struct, frozen=True):
             raise InputError("The prompt is empty: type some text first.")
         if self.text is not None and any("\ud800" <= c <= "\udfff" for c in self.text):
             raise InputError("The prompt holds half a character, which is no text: remove or retype it.")
+
+
+_QUOTED = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
+_SIGNS = {"n": "\n", "t": "\t", "r": "\r"}
+
+
+def stop_strings(text: str) -> tuple[str, ...]:
+    """Stop strings as a person types them: one as it is, or several, each between quotes. Raises `InputError`."""
+    if not text.strip():
+        return ()
+    if '"' not in text:
+        return (_unescaped(text),)
+    if (rest := _QUOTED.sub("", text).replace(",", "").strip()) != "":
+        raise InputError(f'“{rest[:40]}” stands outside quotes: write each stop string as "text", one after the other.')
+    return tuple(_unescaped(found) for found in _QUOTED.findall(text))
+
+
+def stop_text(stops: tuple[str, ...]) -> str:
+    """The same as it is typed."""
+    return " ".join(map(quoted, stops))
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", lambda found: _SIGNS.get(found.group(1), found.group(1)), text, flags=re.DOTALL)

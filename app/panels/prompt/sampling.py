@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QPoint, QSize, Qt, Signal
-from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QSpinBox, QToolButton, QWidget
+from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QLineEdit, QSpinBox, QToolButton, QWidget
 
 from app.kit.changes import on_change
 from app.kit.icons import icon
+from app.kit.labels import plain_label, set_text_role
 from app.kit.theme import Themed, current_theme, font_fixed
 from app.kit.units import inset
-from engine.spec.sampling import SamplingParams
+from engine.errors import InputError
+from engine.spec.sampling import SamplingParams, stop_strings, stop_text
 
 
 class SamplingPopup(QFrame):
@@ -26,12 +28,27 @@ class SamplingPopup(QFrame):
         self.top_p = self._decimal("Top-p", "", 1.0, 0.05, 1.0)
         self.top_p.setMinimum(0.01)
         self.min_p = self._decimal("Min-p", "off", 1.0, 0.01, 0.0)
+        self.stop = QLineEdit(self)
+        self.stop.setAccessibleName("Stop at")
+        self.stop.setFont(font_fixed())
+        self.stop.setPlaceholderText("no text")
+        self.stop.setToolTip(
+            'Texts that end a sequence once it has generated one: The end, or several: "\\n\\n" "The end"'
+        )
+        self.stop.editingFinished.connect(self._on_stop)
+        self._stop: tuple[str, ...] = ()
+        self._problem = plain_label()
+        self._problem.setWordWrap(True)
+        set_text_role(self._problem, "warning")
+        self._problem.hide()
         form = QFormLayout(self)
         form.setContentsMargins(12, 10, 12, 10)
         form.setHorizontalSpacing(14)
         form.setVerticalSpacing(6)
         for field in (self.temperature, self.top_k, self.top_p, self.min_p):
             form.addRow(field.accessibleName(), field)
+        form.addRow(self.stop.accessibleName(), self.stop)
+        form.addRow(self._problem)
 
     def params(self, seed: int) -> SamplingParams:
         top_p = self.top_p.value()
@@ -41,6 +58,7 @@ class SamplingPopup(QFrame):
             top_p=round(top_p, 3) if top_p < 1 else None,
             min_p=round(self.min_p.value(), 3) or None,
             seed=seed,
+            stop=self._stop,
         )
 
     def show_params(self, params: SamplingParams) -> None:
@@ -55,6 +73,27 @@ class SamplingPopup(QFrame):
             field.blockSignals(True)
             field.setValue(value)  # type: ignore[arg-type]
             field.blockSignals(False)
+        self._stop = params.stop
+        if not self.stop.hasFocus():  # what is half typed stays
+            self.stop.setText(stop_text(params.stop))
+            self._refuse("")
+
+    def _on_stop(self) -> None:
+        """Take the stop strings, or say what is wrong with them and keep those before."""
+        try:
+            wanted = SamplingParams(stop=stop_strings(self.stop.text())).stop
+        except InputError as error:
+            self._refuse(str(error))
+            return
+        self._refuse("")
+        if wanted != self._stop:
+            self._stop = wanted
+            self.changed.emit()
+
+    def _refuse(self, problem: str) -> None:
+        self._problem.setText(problem)
+        self._problem.setVisible(bool(problem))
+        self.adjustSize()
 
     def _decimal(self, name: str, off: str, most: float, step: float, value: float) -> QDoubleSpinBox:
         field = QDoubleSpinBox(self)
@@ -131,7 +170,8 @@ class SamplingButton(Themed, QToolButton):
             parts += [f"k {params.top_k}"] if params.top_k else []
             parts += [f"p {params.top_p:g}"] if params.top_p else []
             parts += [f"min {params.min_p:g}"] if params.min_p else []
+        parts += [f"stop {len(params.stop)}"] if params.stop else []
         self.setText(" · ".join(parts))
-        tip = "How the next token is chosen: temperature, top-k, top-p, min-p"
+        tip = "How the next token is chosen: temperature, top-k, top-p, min-p; and texts that end the sequence"
         self.setToolTip(tip)
         self.setAccessibleName(f"{tip}: {self.text()}")

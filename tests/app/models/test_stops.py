@@ -1,0 +1,247 @@
+"""A search of past steps finds what a run would have halted at; stops are kept, and walked through."""
+
+from __future__ import annotations
+
+from functools import cache
+from time import perf_counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from pytestqt.qtbot import QtBot
+
+from app.models import Models
+from app.models.comparison import Compared
+from app.models.search import Search
+from app.models.stops import Stops
+from engine.errors import InputError
+from engine.session.judging import Judging
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.condition import Span
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.stops import MAX_STOPS, Stop
+from engine.wire.condition_values import Attention
+from engine.wire.events import AttentionMass, AttentionMeasured, StopHit
+from engine.wire.opponents import OtherRun
+from engine.wire.records import StepRecord
+from tests.app import samples
+from tests.engine.tiny import model_of, prompt_ids
+
+STEPS = 24
+LATER = perf_counter() + 1e6
+
+COMPARED = st.one_of(
+    st.builds("entropy {} {:.3f}".format, st.sampled_from(["<", ">"]), st.floats(1, 5)),
+    st.builds("surprisal > {:.2f}".format, st.floats(0, 9)),
+    st.builds("probability < {:.3f}".format, st.floats(0, 0.6)),
+    st.builds("margin {} {:.3f}".format, st.sampled_from(["<", ">="]), st.floats(0, 0.5)),
+    st.builds("norm > {:.3f}".format, st.floats(0.9, 2)),
+    st.builds("attention(0) > {:.3f}".format, st.floats(0, 0.5)),
+    st.builds("tokens {} {}".format, st.sampled_from(["=", ">", "!="]), st.integers(5, 30)),
+    st.builds("step = {}".format, st.integers(0, STEPS)),
+    st.builds("token = {}".format, st.integers(0, 127)),
+    st.builds("fed = {}".format, st.integers(0, 127)),
+    st.builds('text ~ "{}[0-9]*>"'.format, st.integers(1, 9)),
+    st.sampled_from(["pages_allocated", "pages_shared", "nonfinite", "preempted", "differs", "sequence = 1"]),
+)
+CONDITIONS = st.recursive(
+    COMPARED,
+    lambda inner: st.one_of(
+        inner.map("not ({})".format),
+        st.builds("({}) and ({})".format, inner, inner),
+        st.builds("({}) or ({})".format, inner, inner),
+    ),
+    max_leaves=4,
+)
+
+
+def batch() -> Session:
+    """Two sequences in pages, one of which is fed tokens that it did not choose."""
+    session = Session(model_of("llama"), CacheSpec("paged", page_size=4), prefill_chunk=8)
+    for seed in range(2):
+        sampling = SamplingParams(temperature=1.0, seed=seed)
+        session.submit(Prompt(token_ids=prompt_ids(9 + 3 * seed, seed), sampling=sampling))
+    session.force(1, prompt_ids(4, 9))
+    return session
+
+
+@cache
+def recorded() -> tuple[StepRecord, ...]:
+    session = batch()
+    return tuple(session.step() for _ in range(STEPS))
+
+
+def models_with(records: tuple[StepRecord, ...]) -> Models:
+    models = Models()
+    models.timeline.append(records)
+    return models
+
+
+def found(models: Models, text: str) -> Search:
+    search = Search(text, models.timeline, models.comparison, {})
+    while not search.is_done:
+        search.go_on(LATER)
+    return search
+
+
+@settings(max_examples=60, deadline=None)
+@given(CONDITIONS)
+def test_the_first_step_found_is_where_a_run_halts(text: str) -> None:
+    """And so is every later one: the run goes on from each."""
+    session, judging, halts, values = batch(), Judging(), [], []
+    for _ in range(STEPS):
+        record = session.step()
+        for hit in judging.hits(session, record, [(1, text)]):
+            halts.append(hit.step)
+            values.append((hit.seq_id, hit.value))
+    search = found(models_with(recorded()), text)
+    assert search.matches == halts
+    assert [(search.verdicts[step].seq_id, search.verdicts[step].value) for step in search.matches] == values
+
+
+def test_a_search_in_pieces_finds_what_one_at_once_does() -> None:
+    models = models_with(recorded())
+    whole, text = found(models, "entropy > 3 or norm > 1.2"), "entropy > 3 or norm > 1.2"
+    pieces, turns = Search(text, models.timeline, models.comparison, {}), 0
+    while not pieces.is_done:
+        assert pieces.go_on(0.0)
+        turns += 1
+    assert turns == STEPS
+    assert pieces.matches == whole.matches != []
+
+
+def test_steps_that_come_are_searched_as_well(qtbot: QtBot) -> None:
+    models = models_with(recorded()[:10])
+    models.stops.search("step >= 4 and step < 14")
+    qtbot.waitUntil(lambda: models.stops.queried.is_done)
+    assert models.stops.queried is not None
+    assert models.stops.queried.matches == [4, 5, 6, 7, 8, 9]
+    models.timeline.append(recorded()[10:])
+    models.timeline.tell()
+    qtbot.waitUntil(lambda: models.stops.queried.is_done)
+    assert models.stops.queried.matches == list(range(4, 14))
+
+
+def test_going_back_searches_the_path_that_is_left(qtbot: QtBot) -> None:
+    models = models_with(recorded())
+    models.stops.search("step >= 4")
+    qtbot.waitUntil(lambda: models.stops.queried.is_done)
+    models.timeline.go_to(6)
+    qtbot.waitUntil(lambda: models.stops.queried.is_done)
+    assert models.stops.queried is not None
+    assert models.stops.queried.matches == [4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("step", "direction", "expected"),
+    [(None, 1, 5), (None, -1, 17), (5, 1, 11), (6, 1, 11), (17, 1, 5), (11, -1, 5), (5, -1, 17), (12, -1, 11)],
+)
+def test_matches_are_walked_round(qtbot: QtBot, step: int | None, direction: int, expected: int) -> None:
+    models = models_with(recorded())
+    assert models.stops.next_match(step, direction) is None
+    models.stops.search("step = 5 or step = 11 or step = 17")
+    qtbot.waitUntil(lambda: models.stops.queried.is_done)
+    assert models.stops.next_match(step, direction) == expected
+
+
+def test_a_condition_that_is_none_is_refused_and_the_one_before_stays() -> None:
+    stops = models_with(recorded()).stops
+    stops.search("step = 5")
+    with pytest.raises(InputError, match="write entropy"):
+        stops.search("entrpy > 2")
+    assert stops.query == "step = 5"
+    with pytest.raises(InputError, match="write entropy"):
+        stops.with_added("entrpy > 2")
+    stops.set(Stop(number, "differs") for number in range(MAX_STOPS))
+    with pytest.raises(InputError, match="64 stops already"):
+        stops.with_added("step = 1")
+
+
+def test_a_stop_has_an_id_of_its_own_and_is_searched_for(qtbot: QtBot) -> None:
+    stops = models_with(recorded()).stops
+    stops.set((Stop(3, "step = 2"),))
+    added = stops.with_added("  step > 20 ")
+    assert added == (Stop(3, "step = 2"), Stop(4, "step > 20"))
+    stops.set(added)
+    qtbot.waitUntil(lambda: all(stops.of(stop.text).is_done for stop in added))
+    assert [stops.of(stop.text).matches for stop in added] == [[2], [21, 22, 23]]
+
+
+def test_attention_that_no_record_has_is_asked_of_the_engine(qtbot: QtBot) -> None:
+    models = models_with(recorded()[:6])
+    asked: list[tuple[object, ...]] = []
+    models.stops.attention_wanted.connect(asked.append)
+    models.stops.search("attention(2-3) > 50%")
+    qtbot.waitUntil(lambda: bool(asked))
+    span = Span(2, 3)
+    assert asked[0] == tuple((r.step, part.seq_id, span) for r in recorded()[:6] for part in r.sequences)
+    masses = tuple(AttentionMass(step, 0, span, step / 6, 1.0) for step in range(1, 6))
+    models.stops.take_masses(AttentionMeasured(masses))
+    qtbot.waitUntil(lambda: models.stops.queried.is_done)
+    search = models.stops.queried
+    assert search is not None
+    expected = [step for step in range(4, 6) if recorded()[step].of(0) is not None]
+    assert search.matches == expected
+    unknown = [
+        r for r in recorded()[:6] if r.step not in expected and any(p.seq_id != 0 or not r.step for p in r.sequences)
+    ]
+    assert search.num_unknown == len(unknown)
+    assert len(asked) == 1
+
+
+def test_what_the_record_knows_of_attention_is_asked_of_nobody(qtbot: QtBot) -> None:
+    models = models_with(recorded())
+    asked: list[object] = []
+    models.stops.attention_wanted.connect(asked.append)
+    models.stops.search("attention(0) > 0 and attention(last 16) > 0")
+    qtbot.waitUntil(lambda: models.stops.queried.is_done)
+    assert models.stops.queried is not None
+    assert len(models.stops.queried.matches) == STEPS
+    assert not asked
+
+
+def test_a_comparison_is_asked_whether_it_differs() -> None:
+    models = models_with(recorded())
+    steps = tuple(
+        replace(samples.duel_step(step), step=step, top1_agrees=agrees)
+        for step, agrees in ((3, True), (5, False), (7, None))
+    )
+    told = samples.duel_started()
+    compared = Compared(0, OtherRun(CacheSpec()), told.a, told.b, told.layers, told.tolerance, told.no_rows)
+    models.comparison.start(compared, steps)
+    search = found(models, "differs")
+    assert search.matches == [5]
+    assert search.num_unknown == STEPS - 1  # of the other sequence nothing is known where this one does not differ
+
+
+def test_a_hostile_pattern_is_given_up_once_for_all_steps() -> None:
+    search = found(models_with(recorded()), r'text ~ "(.|..)+\d{9}$"')
+    assert search.is_too_slow
+    assert not search.matches
+
+
+def test_a_halt_is_kept_by_its_step_until_history_begins_anew() -> None:
+    models = models_with(recorded())
+    hit = StopHit(1, "step = 5", 5, 0, "step 5")
+    models.stops.take_hit(hit)
+    assert models.stops.hits == {5: hit}
+    models.timeline.clear()
+    assert not models.stops.hits
+    assert models.stops.last_hit is None
+
+
+def test_nothing_is_known_where_nobody_answers(qtbot: QtBot) -> None:
+    models = models_with(recorded()[:4])
+    models.stops.search("attention(2) > 0")
+    qtbot.waitUntil(lambda: bool(models.stops._asked))
+    models.stops.take_masses(None)
+    qtbot.waitUntil(lambda: models.stops.queried.is_done)
+    assert models.stops.queried is not None
+    assert models.stops.queried.num_unknown == 4
+
+
+def test_the_model_of_stops_is_one_of_the_models() -> None:
+    assert isinstance(Models().stops, Stops)
+    assert Attention(0.5, 1.0).peak == 1.0

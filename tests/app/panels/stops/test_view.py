@@ -1,0 +1,262 @@
+"""The panel of stops: what is typed is looked for in the past and marked, what is kept is sent to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QMenu
+from pytestqt.qtbot import QtBot
+
+from app.dialogs.run_to import RunToDialog
+from app.kit.theme import current_theme
+from app.panels.stops.view import StopsView
+from app.shell import Shell
+from app.start.settings import Settings
+from engine.errors import InputError
+from engine.spec.cache import CacheSpec
+from engine.spec.quantities import ROWS
+from engine.spec.sampling import SamplingParams
+from engine.spec.stops import Stop
+from engine.wire.commands import MeasureAttention, Run, SetStops
+from engine.wire.events import Failed, StateChanged, StopHit, StopState
+from tests.app.conftest import turn
+from tests.app.driver import Driver
+from tests.app.fake_engine import FakeEngine
+
+
+@pytest.fixture
+def panel(running: Shell) -> Iterator[StopsView]:
+    """Twenty steps behind it."""
+    panel = running.window.show_stops()
+    turn(running)
+    yield panel
+    for widget in QApplication.topLevelWidgets():
+        if isinstance(widget, QMenu | RunToDialog):
+            widget.close()
+
+
+def type_in(shell: Shell, panel: StopsView, text: str) -> None:
+    panel.line.setFocus()
+    panel.line.selectAll()
+    QTest.keyClicks(panel.line, text)
+    panel._look()
+    turn(shell, 3)
+
+
+def cells(panel: StopsView) -> list[tuple[str, ...]]:
+    return [tuple(cell.text for cell in row) for row in panel.table.cells.rows]
+
+
+def test_what_is_typed_is_found_and_walked_through(running: Shell, panel: StopsView) -> None:
+    type_in(running, panel, "step = 4 or step = 9")
+    assert panel.words.text() == "held at 2 of 21 steps"
+    panel.line.setFocus()
+    QTest.keyClick(panel.line, Qt.Key.Key_Return)
+    turn(running)
+    assert running.models.selection.now.step == 4
+    assert panel.words.text() == "held at 2 of 21 steps · here step 4"
+    QTest.keyClick(panel.line, Qt.Key.Key_Return)
+    turn(running)
+    assert running.models.selection.now.step == 9
+    QTest.keyClick(panel.line, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
+    turn(running)
+    assert running.models.selection.now.step == 4
+    QTest.keyClick(panel.line, Qt.Key.Key_Escape)
+    turn(running)
+    assert panel.words.text().startswith("Type a condition")
+    assert not panel.next.isEnabled()
+
+
+def test_a_condition_that_is_none_says_where_in_place(running: Shell, panel: StopsView, engine: FakeEngine) -> None:
+    type_in(running, panel, "entrpy > 2")
+    assert panel.words.text() == "At character 1 “entrpy” cannot stand: write entropy."
+    assert panel.words.property("textRole") == "warning"
+    assert not panel.add.isEnabled()
+    panel.halt_there()
+    assert not engine.of(SetStops)
+    type_in(running, panel, "pages_moved")
+    assert "moves no pages: take the offloaded cache." in panel.words.text()
+    assert panel.add.isEnabled()  # another mode may have them
+
+
+def test_a_stop_is_added_switched_changed_and_deleted(running: Shell, panel: StopsView, engine: FakeEngine) -> None:
+    type_in(running, panel, "step = 4 or step = 9")
+    panel.add.click()
+    turn(running, 3)
+    assert engine.of(SetStops)[-1].stops == (Stop(1, "step = 4 or step = 9"),)
+    assert cells(panel) == [("● on", "step = 4 or step = 9", "2", "9", "step 9")]
+    assert panel.add.isHidden()
+    index = panel.table.cells.index(0, 0)
+    QTest.mouseClick(panel.table.viewport(), Qt.MouseButton.LeftButton, pos=panel.table.visualRect(index).center())
+    turn(running)
+    assert engine.of(SetStops)[-1].stops == (Stop(1, "step = 4 or step = 9", is_enabled=False),)
+    assert cells(panel)[0][0] == "○ off"
+    type_in(running, panel, "step = 7")
+    panel.change.click()
+    turn(running, 3)
+    assert engine.of(SetStops)[-1].stops == (Stop(1, "step = 7", is_enabled=False),)
+    assert cells(panel)[0][2:4] == ("1", "7")
+    running.window.activateWindow()
+    panel.table.setFocus()
+    turn(running)
+    QTest.keyClick(panel.table, Qt.Key.Key_Delete)
+    turn(running)
+    assert engine.of(SetStops)[-1].stops == ()
+    assert cells(panel) == []
+
+
+def test_the_same_condition_is_kept_once(running: Shell, panel: StopsView) -> None:
+    for _ in range(2):
+        type_in(running, panel, "step = 4")
+        panel._on_add()
+    assert running.models.stops.stops == (Stop(1, "step = 4"),)
+
+
+def test_a_click_on_a_stop_looks_for_it(running: Shell, panel: StopsView) -> None:
+    running.intents.on_stops_changed((Stop(1, "step = 4"), Stop(2, "step > 15")))
+    turn(running, 3)
+    index = panel.table.cells.index(1, 1)
+    QTest.mouseClick(panel.table.viewport(), Qt.MouseButton.LeftButton, pos=panel.table.visualRect(index).center())
+    turn(running, 3)
+    assert panel.line.text() == "step > 15"
+    assert panel.words.text().startswith("held at 5 of 21 steps")
+
+
+def test_what_was_last_is_of_the_shown_step(running: Shell, panel: StopsView) -> None:
+    running.intents.on_stops_changed((Stop(1, "step = 4 or step = 9"),))
+    running.models.selection.update(step=6)
+    turn(running, 3)
+    assert cells(panel)[0][2:] == ("2", "4", "step 4")
+    running.models.selection.update(step=2)
+    turn(running)
+    assert cells(panel)[0][2:] == ("2", "–", "")
+
+
+def test_what_the_engine_says_of_a_stop_stands_in_its_row(running: Shell, panel: StopsView, engine: FakeEngine) -> None:
+    stop = Stop(1, 'text ~ "(a+)+$"')
+    running.intents.on_stops_changed((stop,))
+    status = running.models.status.now
+    assert status is not None
+    engine.emit(StateChanged(replace(status, stops=(StopState(stop, 0, "Its pattern takes too long."),))))
+    turn(running, 2)
+    assert cells(panel)[0][4] == "Its pattern takes too long."
+
+
+def test_an_example_is_put_into_the_line(running: Shell, panel: StopsView) -> None:
+    panel.examples.click()
+    (menu,) = [w for w in QApplication.topLevelWidgets() if isinstance(w, QMenu) and w.isVisible()]
+    actions = menu.actions()
+    assert [action.data() for action in actions] == [row.example for row in ROWS]
+    actions[3].trigger()
+    assert panel.line.text() == ROWS[3].example
+    assert running.models.stops.query == ROWS[3].example
+
+
+def test_a_halt_is_told_and_marked(running: Shell, engine: FakeEngine) -> None:
+    engine.emit(StopHit(1, "step = 9", 9, 0, "step 9"))
+    turn(running, 2)
+    assert running.models.status.notice == "Halted at step 9: step = 9 · step 9 · sequence 0"
+    bar = running.window.timeline
+    image = bar.grab().toImage()
+    ratio = image.devicePixelRatio()
+    x = round(bar._x_of(9) * ratio)
+    assert image.pixelColor(x, round(3 * ratio)).name() == current_theme().color("bad").name()
+    assert (
+        image.pixelColor(round(bar._x_of(12) * ratio), round(3 * ratio)).name() != current_theme().color("bad").name()
+    )
+
+
+def test_found_steps_are_marked_on_the_timeline(running: Shell, panel: StopsView) -> None:
+    bar = running.window.timeline
+    type_in(running, panel, "step = 4 or step = 9")
+    image, accent = bar.grab().toImage(), current_theme().color("accent").name()
+    ratio = image.devicePixelRatio()
+    marked = [step for step in range(21) if image.pixelColor(round(bar._x_of(step) * ratio), 2).name() == accent]
+    assert marked == [4, 9]
+    assert bar.accessibleDescription() == "step 20, 2 found"
+
+
+def test_an_engine_that_cannot_say_leaves_attention_unknown(
+    running: Shell, panel: StopsView, engine: FakeEngine
+) -> None:
+    type_in(running, panel, "attention(2) > 0")
+    (asked,) = engine.of(MeasureAttention)
+    assert [place.step for place in asked.places] == list(range(21))
+    engine.emit(Failed("This is an opened snapshot.", reply_to=engine.id_of(MeasureAttention)))
+    turn(running, 4)
+    assert panel.words.text() == "held at 0 of 21 steps · not known at 21"
+    assert not running.models.status.failure
+
+
+def test_stops_are_remembered_and_what_cannot_be_read_is_left_out(running: Shell) -> None:
+    running.intents.on_stops_changed((Stop(1, "step = 4"), Stop(2, "entropy > 2", is_enabled=False)))
+    running.remember()
+    assert running.settings.kept_stops() == (Stop(1, "step = 4"), Stop(2, "entropy > 2", is_enabled=False))
+    damaged = Settings(stops=["entrpy > 2", "# step = 1"])
+    assert damaged.kept_stops() == (Stop(1, "step = 1", is_enabled=False),)
+
+
+def test_a_run_goes_so_far_as_the_dialog_says(running: Shell, engine: FakeEngine) -> None:
+    running.window.actions_["run.to"].trigger()
+    (dialog,) = running.window.findChildren(RunToDialog)
+    assert dialog.answer() == 32
+    count = running.models.timeline.num_tokens(0)
+    dialog._tokens.setValue(count + 6)
+    assert dialog.answer() == f"tokens >= {count + 6} and sequence = 0"
+    dialog._tokens.setValue(2)
+    with pytest.raises(InputError, match="tokens already: give more, or go back to that step"):
+        dialog.answer()
+    dialog._condition.setFocus()
+    QTest.keyClicks(dialog._condition, "pages_moved")
+    with pytest.raises(InputError, match="take the offloaded cache"):
+        dialog.answer()
+    dialog._condition.clear()
+    QTest.keyClicks(dialog._condition, "entropy > 2")
+    dialog.accept()
+    turn(running)
+    assert [command.until for command in engine.of(Run)] == ["entropy > 2"]
+
+
+def test_stop_strings_are_part_of_the_sampling(shell: Shell) -> None:
+    popup = shell.window.prompt.findChildren(type(shell.window.prompt._sampling._popup))[0]
+    popup.stop.setText(r'"\n\n" "The end"')
+    popup.stop.editingFinished.emit()
+    assert popup.params(0) == SamplingParams(stop=("\n\n", "The end"))
+    popup.stop.setText('The "end"')
+    popup.stop.editingFinished.emit()
+    assert popup.params(0).stop == ("\n\n", "The end")
+    assert "outside quotes" in popup._problem.text()
+    popup.show_params(SamplingParams(stop=("a b",)))
+    assert popup.stop.text() == '"a b"'
+
+
+@pytest.fixture
+def desk(qapp: QApplication) -> Iterator[Driver]:
+    desk = Driver(qapp, CacheSpec("paged"), prompt="Once upon a time")
+    desk.window.actions_["prompt.send"].trigger()
+    desk.until(lambda: len(desk.models.timeline) > 0 and desk.controller.is_settled)
+    yield desk
+    desk.close()
+
+
+def test_a_real_run_halts_where_the_panel_says_and_the_search_finds_the_same(desk: Driver, qtbot: QtBot) -> None:
+    panel = desk.window.show_stops()
+    panel.line.setText("entropy < 1.5 and not attention(2-3) > 90%")
+    panel.halt_there()
+    desk.window.actions_["run.run"].trigger()
+    desk.until(lambda: desk.models.stops.last_hit is not None and desk.controller.is_settled)
+    hit, latest = desk.models.stops.last_hit, desk.models.timeline.latest
+    assert hit is not None
+    assert latest is not None
+    assert hit.step == latest.step
+    entropies = [record.sequences[0].entropy for record in desk.models.timeline]
+    assert [entropy < 1.5 for entropy in entropies if entropy is not None] == [False] * (len(entropies) - 1) + [True]
+    desk.until(lambda: desk.models.stops.queried is not None and desk.models.stops.queried.is_done)
+    search = desk.models.stops.queried
+    assert search is not None
+    assert search.matches == [hit.step]
+    assert search.verdicts[hit.step].value == hit.value
