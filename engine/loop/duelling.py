@@ -102,9 +102,8 @@ class Duelling:
         if self._asked.seq_id not in session.live.ids:
             self.end("its sequence is gone")
             return
-        against, last = self._asked.against, session.last_step
-        if isinstance(against, OtherStep) and (last is None or last < against.step):
-            self.end(f"step {against.step} was undone")
+        if isinstance(self._asked.against, OtherStep) and (why := self._why_gone(session, self._asked.against.step)):
+            self.end(why)
             return
         try:
             self._catch_up(self._duel)
@@ -115,6 +114,15 @@ class Duelling:
         except Exception as error:
             self._reporter.fail(error, "the other run of a comparison", is_asked=False)
             self.end("its other run failed")
+
+    def _why_gone(self, session: Session, step: int) -> str:
+        """Why a step cannot be compared with any longer; empty where it can."""
+        tree = session.history.tree
+        if step not in tree:
+            return f"step {step} was deleted"
+        is_earlier = self._duel is not None and self._duel.compares_with_now
+        is_left = is_earlier and tree.common(step, session.last_step) != step
+        return f"step {step} is not before the live one any more" if is_left else ""
 
     def _catch_up(self, duel: Duel) -> None:
         """A step is made whatever waits; before a second one the commands that wait have their turn. Raises

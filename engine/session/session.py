@@ -279,6 +279,17 @@ class Session:
         """The state after a step of any branch, for somebody who closes it; the live one stays."""
         return self._going.state_at(step, check)
 
+    def moment(self, step: int) -> Session:
+        """A session aside that stands after `step` of any branch, for somebody who looks at it, steps nothing in it and
+        closes it. It reads the logits and the attention that this one keeps."""
+        state = self.state_at(step)
+        state.own(is_live=False)
+        made = self._aside(state.mode)
+        made.live.take_over(state.mode, state.sequences)
+        made.history.begin_after(self.history, step)
+        made.history.logits, made.history.attention = self.history.logits, self.history.attention
+        return made
+
     def refresh(self, live: LiveSequence) -> None:
         """Fill the cache of a sequence again, where it had to be emptied."""
         self._replay.refresh(live)

@@ -18,7 +18,7 @@ class OtherRun(Variant, frozen=True):
 
 
 class OtherStep(Variant, frozen=True):
-    """The same sequence as it stood after a step."""
+    """The same sequence as it stood after a step, of its own branch or of another."""
 
     step: int
 

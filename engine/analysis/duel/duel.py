@@ -42,7 +42,7 @@ class Duel:
     ) -> None:
         self.no_rows = check_comparable(a, b)
         self.a, self.b, self._text_of, self._follower = a, b, text_of, follower
-        self._compares_with_now = compares_with_now
+        self.compares_with_now = compares_with_now
         self.dtype = coarser(a.side().dtype, b.side().dtype)
         self.steps: list[DuelStep] = []
         self._mode = a.mode
@@ -101,7 +101,7 @@ class Duel:
         if isinstance(request, AttentionRequest):
             return replace(self.a.slice(request), request=request) if side == "a" else self._attention(request, side)
         count = min(self.a.num_tokens if count is None else count, self.b.num_tokens)
-        if side == "a" and self._compares_with_now:
+        if side == "a" and self.compares_with_now:
             return drawn(request, NowAt.of(self.a.past(self.a.num_tokens), count), self.a.geometry)
         if side == "a":
             return replace(self.a.slice(request), request=request)
@@ -112,7 +112,7 @@ class Duel:
         return drawn(request, DifferenceAt.of(*self._pasts(count)), self.a.geometry)
 
     def _pasts(self, num_tokens: int) -> tuple[RowsAt, RowsAt]:
-        return self.a.past(self.a.num_tokens if self._compares_with_now else num_tokens), self.b.past(num_tokens)
+        return self.a.past(self.a.num_tokens if self.compares_with_now else num_tokens), self.b.past(num_tokens)
 
     def _attention(self, request: AttentionRequest, side: Side) -> Slice:
         compared = (step.num_tokens for step in reversed(self.steps) if step.step <= request.step)
@@ -125,7 +125,7 @@ class Duel:
         return attention_difference(request, rows[0], rows[1], count - 1, self.a.geometry)
 
     def _compare(self, num_tokens: int) -> DuelStep:
-        if self._compares_with_now:
+        if self.compares_with_now:
             step = not_compared(self.a, num_tokens)
         else:
             step = step_of(self.a, self.b, num_tokens, self.dtype, not self.no_rows, self._text_of)

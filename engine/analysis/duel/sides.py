@@ -158,6 +158,20 @@ class LiveRun:
         """Its session is let go of with it."""
 
 
+class MomentRun(LiveRun):
+    """A sequence after a step of another branch, in a session aside that is closed with the duel."""
+
+    def __init__(self, session: Session, seq_id: int, step: int) -> None:
+        moment = session.moment(step)
+        if seq_id not in moment.live.ids:
+            moment.close()
+            raise InputError(f"Sequence {seq_id} was not there after step {step}: choose one that both branches have.")
+        super().__init__(moment, seq_id, f"step {step} of another branch", moment.sequence(seq_id).num_tokens)
+
+    def close(self) -> None:
+        self.session.close()
+
+
 class FileRun:
     """A snapshot, as it was written. `is_own`: nobody else looks at it, and it is closed with the duel."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from engine.analysis.duel.duel import Duel, Follower
-from engine.analysis.duel.sides import FileRun, LiveRun, Run
+from engine.analysis.duel.sides import FileRun, LiveRun, MomentRun, Run
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
@@ -71,7 +71,20 @@ def _with_file(mine: Run, opened: OpenedSnapshot, text_of: Callable[[int], str])
     return duel
 
 
+def _with_moment(mine: Run, other: MomentRun, text_of: Callable[[int], str]) -> Duel:
+    try:
+        duel = Duel(mine, other, text_of)
+        duel.check_common()
+    except BaseException:
+        other.close()
+        raise
+    return duel
+
+
 def _with_step(session: Session, seq_id: int, step: int) -> Duel:
+    tree = session.history.tree
+    if step in tree and tree.common(step, session.last_step) != step:
+        return _with_moment(LiveRun(session, seq_id, "now"), MomentRun(session, seq_id, step), session.text_of)
     mark = session.history.journal.mark(seq_id, step)
     if mark is None or not mark.num_tokens:
         raise InputError(f"Sequence {seq_id} held no rows after step {step}: choose a later one.")

@@ -147,7 +147,7 @@ def test_a_step_that_is_undone_is_no_other_side(driver: Driver) -> None:
     driver.rest()
     assert not driver.of(DuelEnded)
     driver.send(GoTo(1))
-    assert driver.wait_for(DuelEnded).reason == "step 2 was undone"
+    assert driver.wait_for(DuelEnded).reason == "step 2 is not before the live one any more"
 
 
 def test_of_an_earlier_step_only_the_rows_are_compared(driver: Driver) -> None:
