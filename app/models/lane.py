@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import overload
 
 from app.models.token import Token
@@ -138,8 +139,11 @@ class Lane:
             version.tokens.append(token)
             version.steps.append(record.step)
 
-    def put_in(self, step: int, position: int, num_replaced: int, new: Sequence[tuple[int, str]]) -> None:
-        """Others in the place of some tokens, by ids and texts: a node that no step made. Those behind move along."""
+    def put_in(
+        self, step: int, position: int, num_replaced: int, new: Sequence[tuple[int, str]], *, is_prefill: bool
+    ) -> None:
+        """Others in the place of some tokens, by ids and texts: a node that no step made. Those behind move along, and
+        were computed anew where it `is_prefill`."""
         old, stop = self._newest, position + num_replaced
         if not old.tokens or position >= len(old.tokens):
             return
@@ -148,7 +152,10 @@ class Lane:
             Token(position + offset, token_id, text, None, step, forced=True, is_prompt=first.is_prompt)
             for offset, (token_id, text) in enumerate(new)
         ]
-        behind = [replace(token, position=token.position + moved) if moved else token for token in old.tokens[stop:]]
+        behind = old.tokens[stop:]
+        if is_prefill:
+            anew = partial(replace, surprisal=None, is_computed_anew=True)
+            behind = [anew(token, position=token.position + moved) for token in behind]
         # they were there from the moment on at which the first that they replace was fed
         steps = [*old.steps[:position], *[old.steps[position]] * len(new), *old.steps[stop:]]
         self._versions.append(_Version(step, [*old.tokens[:position], *put, *behind], steps))

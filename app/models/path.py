@@ -195,9 +195,9 @@ class Path:
                 case SequenceForked(seq_id, parent, step) if seq_id not in self._births:  # it was not told of before
                     self._fork(seq_id, parent, step, None)
                 case EditMade(ReplaceTokens() as edit) if edit.seq_id in self._lanes:
-                    self._lanes[edit.seq_id].put_in(
-                        node, edit.position, edit.stop - edit.position, self._put_in(node, edit)
-                    )
+                    new, is_prefill = self._put_in(node, edit), edit.how == "re-prefill"
+                    lane, count = self._lanes[edit.seq_id], edit.stop - edit.position
+                    lane.put_in(node, edit.position, count, new, is_prefill=is_prefill)
         self._nodes.append(node)
 
     def _put_in(self, node: int, edit: ReplaceTokens) -> list[tuple[int, str]]:

@@ -182,7 +182,7 @@ class NextTokenView(View[Shown]):
         if state.edited_at is not None:
             step = thousands(state.edited_at)
             return Provenance(
-                "after the edit", "live cache", f"measured at step {step}: what follows on the edited cache"
+                "after the edit", "live cache", f"measured at step {step}: what follows on the edited cache", "edited"
             )
         shown = shown_record(self._models)
         return source_of(self._models, "recorded", "", shown.step if shown is not None else None, fed=state.fed)
