@@ -173,16 +173,20 @@ class SequenceCache:
         if self.spec.recomputes:
             self._use(other.live)  # nobody writes to it: every step recomputes into a cache of its own
             self.num_tokens = other.num_tokens
-        elif num_tokens == other.num_tokens and not other.keeps_all_rows:
+        elif other.spec == self.spec and num_tokens == other.num_tokens and not other.keeps_all_rows:
             self.copy_layers(other)  # what cannot be cropped, or has dropped rows, is copied as it is
             self.num_tokens = num_tokens
         elif not self.convert_from(other):
-            if not all(layer.can_crop(num_tokens) for layer in other.layers):
+            if other.spec != self.spec or not all(layer.can_crop(num_tokens) for layer in other.layers):
                 return False
             self.copy_layers(other)
             self.num_tokens = other.num_tokens
         self.by_hand = other.by_hand
         return num_tokens == self.num_tokens or self._crop_fork(num_tokens)
+
+    def copy_from(self, other: SequenceCache) -> None:
+        """Hold what a cache of the same mode holds, which lies in another pool; this one is empty."""
+        raise NotImplementedError("only pages lie in pools")
 
     def _crop_fork(self, num_tokens: int) -> bool:
         if not self.crop(num_tokens):

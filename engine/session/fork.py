@@ -116,7 +116,7 @@ class Forking:
             then = state.sequences[origin.owner]
             child = self._empty(then)
             try:
-                self._take_rows(child.cache, then)
+                self._take_rows(child, then, origin)
             except BaseException:
                 child.cache.close()
                 raise
@@ -125,14 +125,15 @@ class Forking:
         child.set_logits(then.logits)
         return child, f"replayed {child.sequence.num_tokens} tokens: this cache forgets"
 
-    def _take_rows(self, cache: SequenceCache, then: LiveSequence) -> None:
-        count = then.sequence.num_tokens
-        if not count or cache.fork_from(then.cache, count):
+    def _take_rows(self, child: LiveSequence, then: LiveSequence, origin: Origin) -> None:
+        cache, count = child.cache, then.sequence.num_tokens
+        if not count:
             return
         if cache.spec == then.cache.spec:
-            cache.restore(then.cache.stored(count))  # it lies in another pool
-        elif not cache.convert_from(then.cache):
-            raise InputError(f"Sequence {then.seq_id} cannot be copied into this cache mode: go to that step first.")
+            if not cache.fork_from(then.cache, count):
+                cache.copy_from(then.cache)
+        elif not cache.convert_from(then.cache):  # both are exact: only rows outside a window are missing
+            self._replay.refill(child.sequence, cache, origin.owner, origin.step, origin.journal)
 
     def _empty(self, parent: LiveSequence) -> LiveSequence:
         seq_id = self._live.next_id

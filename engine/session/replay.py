@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
+from engine.history.journal import Journal
 from engine.model.loader import LoadedModel
 from engine.session.driver import Driver, lengths_to_feed
 from engine.session.live import LiveSequence
@@ -23,10 +24,18 @@ class Replay:
             self.refill(live.sequence, live.cache, live.seq_id)
             live.is_stale = False
 
-    def refill(self, sequence: Sequence, cache: SequenceCache, seq_id: int, step: int | None = None) -> None:
-        """Fill a cache with the tokens of `sequence` as the sequence `seq_id` filled its own up to `step` (None: now):
-        by the same forwards, and through every mode that it was converted from in between."""
-        journal = self._history.journal
+    def refill(
+        self,
+        sequence: Sequence,
+        cache: SequenceCache,
+        seq_id: int,
+        step: int | None = None,
+        path: Journal | None = None,
+    ) -> None:
+        """Fill a cache with the tokens of `sequence` as the sequence `seq_id` filled its own up to `step` (None: now)
+        of a path (None: the live one): by the same forwards, and through every mode that it was converted from in
+        between."""
+        journal = path or self._history.journal
         lengths, moves = journal.fed_lengths(seq_id, step), journal.moves(seq_id, step)
         stages = moves[:-1] if moves and moves[-1].cache == cache.spec else []
         before: SequenceCache | None = None

@@ -70,6 +70,8 @@ class Stepper:
         return PhasedStep(self._history.next_step, num_layers, self._text_of, clock, reached)
 
     def _step(self, clock: Clock, check: Callable[[], None] | None, planned: PlannedStep | None) -> StepRecord:
+        if planned is None:
+            self._scheduler.check_has_work()
         before = self._live.restore_points()
         try:
             batch = self._scheduler.next_batch() if planned is None else self._scheduler.planned_batch(planned)
@@ -170,7 +172,7 @@ class Stepper:
         live.cache.commit(num_tokens)
         live.cache.register_prefix(sequence.token_ids)
         live.set_logits(forward.logits, choice.logprobs if choice else None)
-        if self._runner.observe:
+        if self._runner.observe or self._is_aside:
             self._history.log(live.seq_id, forward.logits, observation.attention)
         if forward.surprisal is not None and forward.surprisal.is_waiting:
             step, first = self._history.next_step, part.first_position + 1

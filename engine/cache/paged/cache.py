@@ -228,6 +228,13 @@ class PagedCache(SequenceCache):
             self.keeper.forget_journal(num_tokens)
         return True
 
+    def copy_from(self, other: SequenceCache) -> None:
+        """Pages of this pool, or `PoolExhausted`; the order of pages and those that are missing are the same."""
+        assert isinstance(other, PagedCache)
+        self.restore(other.stored(other.num_tokens))
+        self._copy_unpaged(other)
+        self.by_hand = other.by_hand
+
     def _copy_unpaged(self, other: PagedCache) -> None:
         """Layers that cannot be paged, with their states, are copied."""
         paged = {index for layers in self._paged_layers for index in layers}

@@ -1,0 +1,250 @@
+"""Random programs on the history of a session, and what must hold: every moment that is gone to stands as it stood, and
+as a straightforward replay of its path in a fresh session has it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.errors import InputError
+from engine.look.rows_at import places_of
+from engine.session.branching import delete_branch
+from engine.session.redoing import Redoing
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import uniform
+from engine.spec.retention import RetentionSpec
+from engine.spec.sampling import Prompt, SamplingParams
+from tests.engine.tiny import model_of, prompt_ids
+
+H2O = RetentionSpec("h2o", budget=9, window=3)
+MODES = {
+    "growing": CacheSpec(),
+    "dynamic": CacheSpec("dynamic"),
+    "static": CacheSpec("static"),
+    "none": CacheSpec("none"),
+    "paged": CacheSpec("paged", page_size=4, num_pages=60),
+    "small pool": CacheSpec("paged", page_size=4, num_pages=14),
+    "host": CacheSpec("host", page_size=4, num_pages=30, host_gib=0.001),
+    "paged int8": CacheSpec("paged", page_size=4, num_pages=60, codec=uniform("int8")),
+    "int8": CacheSpec(codec=uniform("int8")),
+    "kivi": CacheSpec(codec=uniform("kivi-4", 8, 8)),
+    "window": CacheSpec(retention=RetentionSpec("sinks+window", sinks=2, window=7)),
+    "rotated sinks": CacheSpec(retention=RetentionSpec("sinks+window", sinks=2, window=7, rerotate=True)),
+    "h2o": CacheSpec(retention=H2O),
+    "paged h2o": CacheSpec("paged", page_size=4, num_pages=60, retention=H2O),
+}
+OF_ANY_MODEL = ("growing", "dynamic", "static", "none", "paged", "small pool")
+PLACES = [
+    *(("llama", mode) for mode in MODES),
+    *(("mistral", mode) for mode in OF_ANY_MODEL),
+    *(("lfm2", mode) for mode in ("growing", "dynamic", "paged")),
+]
+OPERATIONS = (
+    *("step", "step", "step", "steps", "go", "go", "fork", "submit", "remove"),
+    *("force", "halt", "sample", "mode", "forget", "delete"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Stood:
+    """One sequence after a step."""
+
+    mark: object
+    token_ids: tuple[int, ...]
+    rows: list[torch.Tensor]
+    logits: torch.Tensor | None
+    pages: tuple[int, ...]
+
+
+def stands(session: Session) -> dict[int, Stood]:
+    """Every sequence as it stands: what is known of it, K and V and their positions, logits, how its tables lie."""
+    found = {}
+    for live in session.live:
+        cache, rows = live.cache, list[torch.Tensor]()
+        for layer in range(len(cache.layers)) if live.sequence.num_tokens else ():
+            held = cache.rows(layer)
+            if held is not None and held.keys.shape[2]:
+                rows += [held.keys.clone(), held.values.clone()]
+                rows.append(places_of(held).clone())
+        logits = None if live.logits is None else live.logits.clone()
+        tables = getattr(cache, "tables", ())
+        pages = tuple(number for table in tables for number in (table.num_tokens, *table.held_numbers))
+        found[live.seq_id] = Stood(live.sequence.mark(), tuple(live.sequence.token_ids), rows, logits, pages)
+    return found
+
+
+def difference(one: dict[int, Stood], other: dict[int, Stood]) -> str:
+    """What is not the same to the bit, empty where all is."""
+    if list(one) != list(other):
+        return f"sequences {list(one)} and {list(other)}"
+    for seq_id, mine in one.items():
+        its = other[seq_id]
+        if (mine.mark, mine.token_ids, mine.pages) != (its.mark, its.token_ids, its.pages):
+            return f"sequence {seq_id}: {mine.mark} {mine.pages} and {its.mark} {its.pages}"
+        if [tensor.shape for tensor in mine.rows] != [tensor.shape for tensor in its.rows]:
+            return f"sequence {seq_id}: other numbers of rows"
+        if not all(map(torch.equal, mine.rows, its.rows)):
+            return f"sequence {seq_id}: other rows"
+        if (mine.logits is None) != (its.logits is None):
+            return f"sequence {seq_id}: logits are known to one alone"
+        if mine.logits is not None and its.logits is not None and not torch.equal(mine.logits, its.logits):
+            return f"sequence {seq_id}: other logits"
+    return ""
+
+
+@dataclass(eq=False)
+class Program:
+    """A session that is led by chance, and how it stood after each of its steps."""
+
+    architecture: str
+    mode: str
+    chance: random.Random
+    session: Session = field(init=False)
+    stood: dict[int, tuple[CacheSpec, dict[int, Stood]]] = field(default_factory=dict)
+    done: list[str] = field(default_factory=list)
+    num_compared: int = 0
+
+    def __post_init__(self) -> None:
+        self.session = Session(model_of(self.architecture), MODES[self.mode], prefill_chunk=6)
+        self.submit()
+
+    # ---- what is done --------------------------------------------------------------------------------------------
+
+    def do(self, what: str) -> None:
+        """One operation, which may be refused, and then has changed nothing."""
+        self.done.append(what)
+        session = self.session
+        before = stands(session), session.last_step, session.cache, tuple(session.history.changes)
+        try:
+            getattr(self, what)()
+        except InputError as error:
+            self.done.append(f"refused: {error}")
+            assert difference(before[0], stands(session)) == "", self.story
+            assert (session.last_step, session.cache, tuple(session.history.changes)) == before[1:], self.story
+        self.check()
+
+    def check(self) -> None:
+        store = self.session.live.mode.store
+        for group in store.groups if store is not None else ():
+            group.pool.check(group.tables)
+
+    @property
+    def story(self) -> str:
+        return f"{self.architecture}, {self.mode}: " + ", ".join(self.done)
+
+    def some_sequence(self) -> int:
+        ids = self.session.live.ids
+        return self.chance.choice(ids) if ids else 99
+
+    def submit(self) -> None:
+        if len(self.session.live) < 3:
+            ids = prompt_ids(self.chance.randint(3, 15), seed=self.chance.randint(0, 2))
+            sampling = SamplingParams(temperature=1.0, seed=self.chance.randint(0, 9))
+            seq_id = self.session.submit(Prompt(token_ids=ids, sampling=sampling))
+            self.session.force(seq_id, prompt_ids(self.chance.randint(1, 12), seed=self.chance.randint(3, 9)))
+
+    def step(self) -> None:
+        record = self.session.step()
+        self.stood[record.step] = record.cache, stands(self.session)
+
+    def steps(self) -> None:
+        for _ in range(self.chance.randint(2, 5)):
+            if self.session.has_work:
+                self.step()
+
+    def go(self) -> None:
+        place = self.chance.random()
+        step = self.chance.choice([*self.stood]) if self.stood and place < 0.9 else None if place < 0.95 else 10_000
+        self.done.append(str(self.session.go_to(step)) + f" ({step})")
+        assert self.session.last_step == step, self.story
+        if step is None:
+            assert not len(self.session.live)
+            return
+        cache, then = self.stood[step]
+        assert self.session.cache == cache, self.story
+        assert difference(stands(self.session), then) == "", f"{difference(stands(self.session), then)}: {self.story}"
+        self.num_compared += 1
+
+    def fork(self) -> None:
+        if len(self.session.live) > 3:
+            return
+        step = self.chance.choice([*self.stood, None])
+        known = self.session.live.ids if step is None else list(self.stood[step][1])
+        seq_id = self.chance.choice(list(known)) if known else 99
+        then = (stands(self.session) if step is None else self.stood[step][1]).get(seq_id)
+        made = self.session.fork(seq_id, step).child
+        self.done.append(f"of {seq_id} at {step}")
+        assert then is not None
+        is_same_mode = step is None or self.stood[step][0] == self.session.cache
+        now = stands(self.session)[made]
+        assert now.token_ids == then.token_ids, self.story
+        if is_same_mode and not self.session.cache.recomputes:
+            assert [t.shape for t in now.rows] == [t.shape for t in then.rows], self.story
+            assert all(map(torch.equal, now.rows, then.rows)), self.story
+            self.num_compared += 1
+
+    def remove(self) -> None:
+        self.session.remove(self.some_sequence())
+
+    def force(self) -> None:
+        self.session.force(self.some_sequence(), prompt_ids(self.chance.randint(1, 4), seed=self.chance.randint(0, 99)))
+
+    def halt(self) -> None:
+        if self.chance.random() < 0.4:
+            self.session.halt(self.some_sequence())
+
+    def sample(self) -> None:
+        sampling = SamplingParams(temperature=self.chance.choice((0.0, 1.0, 2.0)), seed=self.chance.randint(0, 9))
+        self.session.set_sampling(sampling, self.some_sequence())
+
+    def mode_(self) -> None:
+        modes = list(MODES) if self.architecture == "llama" else OF_ANY_MODEL
+        self.session.set_cache(MODES[self.chance.choice([*modes])])
+
+    def forget(self) -> None:
+        """Kept moments go: the next way is a fork or a replay."""
+        self.session.kept.clear()
+        if self.chance.random() < 0.5:
+            self.session.history.logits.clear()
+
+    def delete(self) -> None:
+        if self.stood and self.chance.random() < 0.3:
+            for step in delete_branch(self.session, self.chance.choice([*self.stood])):
+                self.stood.pop(step, None)
+
+    # ---- a fresh session -----------------------------------------------------------------------------------------
+
+    def compare_with_a_fresh_session(self) -> None:
+        """The path to the live moment, step by step and without any way back, gives the same."""
+        session = self.session
+        step = session.last_step
+        if step is None:
+            return
+        tree = session.history.tree
+        nodes = tuple(tree.at(each).node for each in tree.needed_for(step))
+        fresh = Session(session.model, nodes[0].cache)
+        redoing = Redoing(fresh, nodes)
+        for _ in redoing.steps():
+            pass
+        assert redoing.is_exact, f"{redoing.why_not_exact}: {self.story}"
+        session.go_to(None)
+        session.go_to(step)
+        assert difference(stands(session), stands(fresh)) == "", self.story
+        self.num_compared += 1
+
+
+def run(seed: int, num_operations: int = 14, place: tuple[str, str] | None = None) -> Program:
+    """One program, which is the same for a seed."""
+    chance = random.Random(seed)
+    program = Program(*(place or chance.choice(PLACES)), chance)
+    for _ in range(num_operations):
+        what = chance.choice(OPERATIONS)
+        program.do("mode_" if what == "mode" else what)
+    for what in ("submit", "steps", "go"):
+        program.do(what)
+    program.compare_with_a_fresh_session()
+    program.check()
+    return program

@@ -1,0 +1,314 @@
+"""Nothing is deleted by going back: forks, removed sequences, modes, sampling, full caches, prompts half read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.errors import InputError
+from engine.session.branching import branch, delete_branch
+from engine.session.redoing import Redoing
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.changes import EditMade, SamplingChanged, TokensForced
+from engine.wire.commands import Branch
+from engine.wire.page_events import KEPT
+from tests.engine.session.histories import MODES, difference, stands
+from tests.engine.tiny import model_of, prompt_ids
+
+WARM = SamplingParams(temperature=1.0, seed=5)
+FORCED = prompt_ids(30, seed=3)
+SOME = ("growing", "paged", "h2o", "kivi", "window", "paged h2o")
+
+
+def begun(mode: str = "growing", length: int = 9, **options: int) -> Session:
+    session = Session(model_of("llama"), MODES[mode], prefill_chunk=6, **options)
+    session.submit(Prompt(token_ids=prompt_ids(length), sampling=WARM))
+    session.force(0, FORCED)
+    return session
+
+
+def stepped(session: Session, count: int) -> list[int]:
+    return [session.step().step for _ in range(count)]
+
+
+@pytest.mark.parametrize("mode", SOME)
+def test_what_came_after_is_there_when_one_has_gone_back(mode: str) -> None:
+    session = begun(mode)
+    steps = stepped(session, 8)
+    tip = stands(session)
+    session.go_to(steps[3])
+    session.force(0, (7, 8, 9))
+    other = stepped(session, 3)
+    assert other[0] == steps[-1] + 1, "numbers are never used twice"
+    assert session.history.journal.steps == [*steps[:4], *other]
+    assert session.go_to(steps[-1]) == "it was kept as it stood"
+    assert difference(stands(session), tip) == ""
+
+
+@pytest.mark.parametrize("mode", SOME)
+def test_a_moment_whose_tensors_were_let_go_is_replayed_and_says_so(mode: str) -> None:
+    session = begun(mode)
+    steps = stepped(session, 8)
+    tip = stands(session)
+    session.go_to(steps[2])
+    session.kept.clear()
+    assert session.go_to(steps[-1]).startswith("repeated ")
+    assert difference(stands(session), tip) == ""
+
+
+@pytest.mark.parametrize("mode", SOME)
+def test_going_back_before_the_birth_of_a_fork_and_forward_again_it_is_the_fork_that_it_was(mode: str) -> None:
+    session = begun(mode)
+    steps = stepped(session, 5)
+    child = session.fork(0).child
+    steps += stepped(session, 3)
+    tip = stands(session)
+    session.go_to(steps[1])
+    assert session.live.ids == (0,)
+    session.kept.clear()
+    session.go_to(steps[-1])
+    assert session.live.ids == (0, child)
+    assert difference(stands(session), tip) == ""
+
+
+@pytest.mark.parametrize("mode", SOME)
+def test_a_removed_sequence_comes_back_with_its_rows(mode: str) -> None:
+    session = begun(mode)
+    session.submit(Prompt(token_ids=prompt_ids(7, seed=2), sampling=WARM))
+    session.force(1, FORCED)
+    steps = stepped(session, 6)
+    both = stands(session)
+    session.remove(1)
+    later = stepped(session, 3)
+    session.go_to(steps[-1])
+    assert difference(stands(session), both) == ""
+    session.go_to(later[-1])
+    assert session.live.ids == (0,)
+
+
+def test_a_fork_while_looking_back_is_of_the_step_that_is_looked_at_on_any_branch() -> None:
+    session = begun()
+    steps = stepped(session, 8)
+    then = session.sequence(0).token_ids[:]
+    session.go_to(steps[2])
+    session.force(0, (7, 8, 9))
+    stepped(session, 3)
+    child = session.fork(0, steps[6]).child
+    assert session.sequence(child).token_ids == then[: len(then) - 1]
+    record = session.step()
+    assert [part.seq_id for part in record.sequences] == [0, child], "two branches run on together"
+    assert record.changes[0].step == steps[6]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("mode", ["growing", "paged"])
+def test_logits_of_a_branch_and_its_sampling_are_those_of_then(mode: str) -> None:
+    session = begun(mode)
+    steps = stepped(session, 4)
+    session.history.logits.clear()
+    logits = session.logits(0)
+    session.set_sampling(SamplingParams(temperature=2.0, seed=1), 0)
+    other = stepped(session, 3)
+    assert session.history.tree.at(other[0]).node.changes == (
+        SamplingChanged(0, SamplingParams(temperature=2.0, seed=1)),
+    )
+    session.go_to(steps[-1])
+    newest = session.logits(0)
+    assert logits is not None
+    assert newest is not None
+    assert torch.equal(newest, logits), "the last forward was repeated"
+    assert session.sequence(0).sampling == WARM
+    session.go_to(other[-1])
+    assert session.sequence(0).sampling.seed == 1
+
+
+@pytest.mark.parametrize("other", [mode for mode in MODES if mode != "growing"])
+def test_a_change_of_mode_is_gone_back_over_and_forward_again(other: str) -> None:
+    session = begun()
+    steps = stepped(session, 6)
+    before = stands(session)
+    session.set_cache(MODES[other])
+    steps += stepped(session, 3)
+    after = stands(session)
+    for step, spec, then in ((steps[5], MODES["growing"], before), (steps[-1], MODES[other], after)):
+        session.kept.clear()
+        session.go_to(step)
+        assert session.cache == spec
+        assert difference(stands(session), then) == ""
+
+
+def test_what_was_done_and_not_stepped_is_a_moment_of_its_own() -> None:
+    session = begun()
+    steps = stepped(session, 3)
+    session.force(0, (5, 6))
+    session.halt(0)
+    pending = stands(session)
+    session.go_to(steps[0])
+    (node,) = session.history.take_added()
+    assert (node.step, node.parent, node.work) == (steps[-1] + 1, steps[-1], None)
+    assert node.changes[0] == TokensForced(0, (5, 6))
+    session.kept.clear()
+    session.go_to(node.step)
+    assert difference(stands(session), pending) == ""
+    assert session.history.take_added() == []
+
+
+def test_a_full_cache_lets_one_go_back_and_take_another_road() -> None:
+    session = Session(model_of("llama"), CacheSpec("static", max_length=16), prefill_chunk=6)
+    session.submit(Prompt(token_ids=prompt_ids(9)))
+    session.force(0, FORCED)
+    steps = []
+    while session.has_work:
+        steps.append(session.step().step)
+    assert session.sequence(0).stop == "cache full"
+    full = stands(session)
+    session.go_to(steps[3])
+    assert session.sequence(0).stop is None
+    assert session.step().sequences[0].num_tokens < 16
+    session.go_to(steps[-1])
+    assert difference(stands(session), full) == ""
+    with pytest.raises(InputError, match="no room for another token"):
+        session.force(0, (5,))
+
+
+def test_a_full_pool_lets_kept_moments_go_before_anybody_is_preempted() -> None:
+    session = begun("small pool", length=20)
+    steps = stepped(session, 6)
+    session.go_to(steps[3])
+    assert steps[-1] in session.kept
+    session.force(0, prompt_ids(40, seed=9))
+    while session.has_work:
+        assert not session.step().preempted
+    assert steps[-1] not in session.kept
+    session.go_to(steps[-1])
+    for group in session.live.mode.store.groups:  # type: ignore[union-attr]
+        group.pool.check(group.tables)
+
+
+def test_a_preempted_sequence_is_preempted_again_where_it_was() -> None:
+    session = Session(model_of("llama"), CacheSpec("paged", page_size=4, num_pages=8), prefill_chunk=16)
+    for seed in range(2):
+        session.submit(Prompt(token_ids=prompt_ids(9, seed), sampling=WARM))
+    stood = {}
+    records = []
+    for _ in range(12):
+        records.append(session.step())
+        stood[records[-1].step] = stands(session)
+    assert any(record.preempted for record in records)
+    session.kept.clear()
+    for step in (11, 3, 8, 0, 10):
+        session.go_to(step)
+        assert difference(stands(session), stood[step]) == "", f"step {step}"
+
+
+def test_a_prompt_half_read_is_half_read_again() -> None:
+    session = begun("growing", length=20)
+    steps = stepped(session, 2)
+    half = stands(session)
+    stepped(session, 4)
+    session.go_to(steps[-1])
+    assert difference(stands(session), half) == ""
+    assert session.is_prefilling
+
+
+def test_pages_of_kept_moments_have_an_owner_of_their_own() -> None:
+    session = begun("paged")
+    steps = stepped(session, 8)
+    session.go_to(steps[2])
+    (group,) = session.live.mode.store.groups  # type: ignore[union-attr]
+    assert sorted(table.seq_id for table in group.tables) == [KEPT, 0]
+    record = session.step()
+    owners = {event.seq_id for event in record.page_events if hasattr(event, "seq_id")}
+    assert owners == {KEPT, 0}
+    session.go_to(steps[-1])
+    assert sorted(table.seq_id for table in group.tables) == [KEPT, 0]
+
+
+def test_beyond_its_bytes_the_moment_that_rested_longest_is_let_go() -> None:
+    session = begun("growing")
+    steps = stepped(session, 8)
+    for step in (steps[3], steps[4], steps[5]):
+        session.go_to(step)
+    kept = [state.step for state in session.kept]
+    assert kept == [steps[4], steps[3], steps[-1]]
+    session.kept.max_bytes = session.kept.num_bytes - 1
+    session.go_to(steps[6])
+    assert steps[-1] not in session.kept
+    assert session.kept.num_bytes <= session.kept.max_bytes
+
+
+def test_a_branch_is_forgotten_unless_it_is_lived_in_or_taken_from() -> None:
+    session = begun()
+    steps = stepped(session, 5)
+    session.go_to(steps[1])
+    other = stepped(session, 3)
+    with pytest.raises(InputError, match="live moment came of step"):
+        delete_branch(session, other[1])
+    with pytest.raises(InputError, match="no step 99"):
+        delete_branch(session, 99)
+    child = session.fork(0, steps[4]).child
+    with pytest.raises(InputError, match=f"has taken something from step {steps[4]}"):
+        delete_branch(session, steps[3])
+    session.go_to(other[-1])
+    (node,) = session.history.take_added()
+    assert delete_branch(session, node.step) == (node.step,)
+    assert delete_branch(session, steps[2]) == tuple(steps[2:])
+    with pytest.raises(InputError, match=f"no step {steps[3]} to go to"):
+        session.go_to(steps[3])
+    assert child not in session.live.ids
+    assert session.go_to(steps[0])
+
+
+def test_another_road_is_taken_from_any_step_at_once() -> None:
+    session = begun()
+    steps = stepped(session, 6)
+    assert branch(session, Branch(0, steps[2], token_ids=(7,)))
+    assert session.step().sequences[0].token_ids == (7,)
+    assert branch(session, Branch(0, steps[4], sampling=SamplingParams(temperature=1.0, seed=77)))
+    assert session.step().parent == steps[4]
+    where = session.last_step
+    for command, why in (
+        (Branch(0, steps[1]), "give one of them"),
+        (Branch(0, 99, token_ids=(7,)), "no step 99"),
+        (Branch(5, steps[1], token_ids=(7,)), "Sequence 5 was not there at step"),
+        (Branch(0, steps[1], token_ids=(10_000,)), "outside the vocabulary"),
+    ):
+        with pytest.raises(InputError, match=why):
+            branch(session, command)
+        assert session.last_step == where
+
+
+def test_a_way_that_is_cancelled_changes_nothing() -> None:
+    session = begun("window")
+    steps = stepped(session, 8)
+    before = stands(session)
+    session.kept.clear()
+    session.history.logits.clear()
+
+    class Cancelled(Exception):
+        pass
+
+    def check() -> None:
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        session.go_to(steps[1], check)
+    assert difference(stands(session), before) == ""
+    assert session.last_step == steps[-1]
+
+
+def test_a_replay_of_the_path_alone_is_what_the_tree_has() -> None:
+    session = begun("paged")
+    steps = stepped(session, 6)
+    session.go_to(steps[2])
+    session.force(0, (5, 6, 7))
+    stepped(session, 2)
+    tree = session.history.tree
+    nodes = tuple(tree.at(step).node for step in session.history.journal.steps)
+    assert not any(isinstance(change, EditMade) for node in nodes for change in node.changes)
+    fresh = Session(session.model, session.cache)
+    redoing = Redoing(fresh, nodes)
+    assert [node.step for node, _ in redoing.steps()] == session.history.journal.steps
+    assert redoing.is_exact
+    assert difference(stands(fresh), stands(session)) == ""
