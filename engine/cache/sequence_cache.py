@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.by_hand import UNTOUCHED, RowMarks, RowWrite
+from engine.cache.by_hand import UNTOUCHED
 from engine.cache.contract import (
     NO_ROWS,
     HeldBytes,
@@ -22,10 +21,10 @@ from engine.cache.contract import (
     RowDelta,
     StoredCache,
 )
+from engine.cache.editable import EditableRows
 from engine.cache.layers.build import idle_cache, new_cache
 from engine.cache.layers.growing import rows_at_once
 from engine.cache.layers.handles import handle_of
-from engine.errors import InputError
 from engine.predict.capacity import static_capacity
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 DELTAS_KEPT = 64  # steps, for whoever looks now and then and asks what happened in between
 
 
-class SequenceCache:
+class SequenceCache(EditableRows):
     """The cache of one sequence in one of the contiguous layouts.
 
     `live` is what the model is called with; `layers` has a handle for each of its layers. In layout `none` nothing is
@@ -81,10 +80,16 @@ class SequenceCache:
         if self.spec.recomputes:
             self._before = self.live
             self._use(self._build())
-        elif self.by_hand and not all(layer.can_crop(self.num_tokens) for layer in self.layers):
+        elif self._is_copied_first:
             self._backup = self.num_tokens, self._copied_layers(self.live)
         for layer in self.layers:
             layer.reserve(num_new)
+
+    @property
+    def _is_copied_first(self) -> bool:
+        """Whether a step that fails is undone by a copy: rows edited by hand cannot be computed again, and windows,
+        states and quantisers of transformers not be cropped."""
+        return bool(self.by_hand) and not (self.spec.recomputes or self.spec.is_compressed or self.keeps_all_rows)
 
     def plan_forward(self, num_new: int) -> None:
         """The next forward feeds `num_new` tokens of this sequence alone."""
@@ -143,6 +148,8 @@ class SequenceCache:
             self._use(self._backup[1])
             self.num_tokens, self._backup = num_tokens, None
             return True
+        if self._is_copied_first and self._backup is None and num_tokens == self.num_tokens:
+            return True  # no forward has begun
         if not self.by_hand.knows(num_tokens) or not all(layer.can_crop(num_tokens) for layer in self.layers):
             return False
         self.by_hand = self.by_hand.back_to(num_tokens)
@@ -339,77 +346,3 @@ class SequenceCache:
         made, memo = self._build(), dict[int, Any]()
         made.layers = [copy.deepcopy(layer, memo) for layer in live.layers]
         return made
-
-    # ---- edits by hand -------------------------------------------------------------------------------------------
-
-    def why_no_edit(self) -> str:
-        """Why no row can be edited here; empty where rows can."""
-        return "keeps nothing between steps, so there are no rows to edit" if self.spec.recomputes else ""
-
-    @torch.inference_mode()
-    def write_rows(self, writes: Sequence[RowWrite]) -> None:
-        """Put numbers in the place of rows held, written as the layers write theirs. What can fail comes first."""
-        self.prepare_write(writes)
-        for write in writes:
-            self.layers[write.layer].write_rows(write.part, write.heads, write.slots, write.numbers)
-        self.note_edit(min(write.span.start for write in writes))
-
-    def why_not_resumable(self) -> str:
-        """What was done by hand that is not written with the rows; empty where they are all there is."""
-        if self.by_hand.hidden or self.by_hand.pinned:
-            return "rows were hidden or pinned by hand, which is not written"
-        return ""
-
-    def prepare_write(self, writes: Sequence[RowWrite]) -> None:
-        """Before rows are written: what can fail."""
-
-    def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
-        """Drop rows, by layer the positions `[H_kv, E]`; an `InputError` says why that cannot be done here."""
-        raise InputError(
-            "This cache keeps every row of every layer, so none can be dropped: mask the rows, or take a cache with a "
-            "rule for dropping rows, or one in pages."
-        )
-
-    def check_pinned(self, pinned: RowMarks) -> None:
-        """An `InputError` says why these rows cannot be kept from being dropped."""
-        raise InputError("This cache keeps every row, so none needs a pin: take one with a rule for dropping rows.")
-
-    def note_edit(self, first_position: int) -> None:
-        """From here on states with fewer tokens than now, and more than those before that position, are not known."""
-        self.by_hand = self.by_hand.edited(self.num_tokens, first_position)
-        self._deltas.clear()
-
-    def mark_rows(self, first_position: int, *, hidden: RowMarks | None = None, pinned: RowMarks | None = None) -> None:
-        """Hide these rows from attention, or keep these from being dropped, from now on."""
-        before = self.by_hand
-        self.by_hand = replace(
-            before,
-            hidden=before.hidden if hidden is None else hidden,
-            pinned=before.pinned if pinned is None else pinned,
-        )
-        self.note_edit(first_position)
-
-    @property
-    def is_fed_alone(self) -> bool:
-        """Whether no other sequence may be in its forward: what is hidden from attention differs."""
-        return bool(self.by_hand.hidden)
-
-    def held_positions(self, layer_index: int) -> torch.Tensor:
-        """Positions `[H_kv, S]` of the rows that a layer held before the forward in progress, if any."""
-        layer, scattered = self.layers[layer_index], self.positions(layer_index)
-        if scattered is not None:
-            return scattered[:, : int((scattered[0] < self.num_tokens).sum())]
-        return torch.arange(layer.first_position(), self.num_tokens)[None]
-
-    def hidden_rows(self) -> dict[int, torch.Tensor] | None:
-        """Which of the rows held `[H_kv, S]` attention must not see, by layer; None where it sees all."""
-        hidden = self.by_hand.hidden
-        if not hidden:
-            return None
-        found: dict[int, torch.Tensor] = {}
-        for layer, mask in hidden.layers.items():
-            places = self.held_positions(layer)
-            marked = hidden.at(layer, places.expand(mask.shape[0], -1))
-            if marked is not None:
-                found[layer] = marked
-        return found

@@ -134,6 +134,16 @@ class Journal:
                 if birth is not None:
                     self._births[child] = birth
 
+    def num_noted(self) -> tuple[int, dict[int, int]]:
+        """How much was noted since the newest step, to come back to."""
+        return len(self._notes), {seq_id: len(moves) for seq_id, moves in self._moves.items()}
+
+    def forget_notes_after(self, known: tuple[int, dict[int, int]]) -> None:
+        """What was noted since then failed."""
+        del self._notes[known[0] :]
+        for seq_id, moves in self._moves.items():
+            del moves[known[1].get(seq_id, 0) :]
+
     def begun(self, seq_id: int, cache: CacheSpec, had: int = 0) -> None:
         """After the newest step a sequence begins, or begins again, without the rows of the tokens that it had."""
         self._note(Begun(seq_id, Move(self._newest, 0, cache, had=had)))

@@ -18,6 +18,7 @@ from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
 from engine.wire.changes import EditMade
 from engine.wire.edits import EditMeasured
 from engine.wire.events import NodeAdded
+from engine.wire.tree import Node
 
 if TYPE_CHECKING:
     from engine.session.session import Session
@@ -30,24 +31,19 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
     Raises and changes nothing where it cannot be made."""
     with ExitStack() as open_files:
         copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
-    session.add_changes()
-    take_edited(session, edit, copies, edited)
-    node = session.add_changes(is_empty_allowed=True)
+    how = f"{edit.describe()}, in {edited.took_ms:.0f} ms; measured in {edited.measured_ms:.0f} ms"
+    told = {name: getattr(edited, name) for name in ("kl", "before", "after", "took_ms", "measured_ms", "kept")}
+    texts = tuple(map(session.text_of, edit.token_ids)) if isinstance(edit, ReplaceTokens) else ()
+    provenance = session.provenance
+    try:
+        session.add_changes()
+    except BaseException:
+        close_all(copies)
+        raise
+    node = take_edited(session, edit, copies, edited, is_node=True)
     assert node is not None, "an edit is a change"
     session.history.added.remove(node)
-    how = f"{edit.describe()}, in {edited.took_ms:.0f} ms; measured in {edited.measured_ms:.0f} ms"
-    measured = EditMeasured(
-        node.step,
-        edit.seq_id,
-        edited.kl,
-        edited.before,
-        edited.after,
-        edited.took_ms,
-        edited.measured_ms,
-        edited.kept,
-        session.provenance,
-    )
-    texts = tuple(map(session.text_of, edit.token_ids)) if isinstance(edit, ReplaceTokens) else ()
+    measured = EditMeasured(step=node.step, seq_id=edit.seq_id, provenance=provenance, **told)
     return NodeAdded(node, is_live=True, how=how, kl=edited.kl, texts=texts), measured
 
 
@@ -55,7 +51,7 @@ def repeat_edit(session: Session, edit: Edit, check: Check = None) -> None:
     """Make an edit among the changes of a node that is done once more."""
     with ExitStack() as open_files:
         copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
-    take_edited(session, edit, copies, edited)
+    take_edited(session, edit, copies, edited, is_node=False)
 
 
 def edited_copies(
@@ -69,8 +65,7 @@ def edited_copies(
             copies[live.seq_id] = copy_of(session, live)
         edited = apply_edit(session.model, mode, copies[edit.seq_id], edit, session.text_of, source, check)
     except BaseException as error:
-        for copy in copies.values():
-            copy.cache.close()
+        close_all(copies)
         if isinstance(error, PoolExhausted):
             raise InputError(f"An edit copies what it changes, and the page pool has no room ({error}).") from None
         raise
@@ -90,21 +85,49 @@ def copy_of(session: Session, live: LiveSequence) -> LiveSequence:
     return LiveSequence(sequence, cache, live.logits, live.logprobs)
 
 
-def take_edited(session: Session, edit: Edit, copies: dict[int, LiveSequence], edited: Edited) -> None:
-    """The copies are the live sequences from now on; the moment before is kept."""
-    history, live, mode = session.history, copies[edit.seq_id], session.live.mode
-    before = session.keep_newest_step()
-    old = [each.cache for each in session.live]
-    session.live.take_over(mode, copies)
-    if not before:
-        for cache in old:
-            cache.close()
-    if not isinstance(edit, BiasLogits) and live.cache.by_hand:
-        at, first = live.cache.by_hand.edits[-1]
-        history.journal.rewrote(edit.seq_id, at, first, mode.spec)
-        if live.logits is not None:
-            history.log(edit.seq_id, live.logits, edited.attention)
-    history.changes.append(EditMade(edit))
+def take_edited(
+    session: Session, edit: Edit, copies: dict[int, LiveSequence], edited: Edited, *, is_node: bool
+) -> Node | None:
+    """The copies are the live sequences from now on, and the moment before is kept; with `is_node` they are a node of
+    the history. All of it, or nothing."""
+    history, mode = session.history, session.live.mode
+    old, known = {each.seq_id: each for each in session.live}, (len(history.changes), history.journal.num_noted())
+    before = session.state_of_newest_step()
+    try:
+        if before is not None:
+            session.kept.put(before)
+        session.live.take_over(mode, copies)
+        note(session, edit, copies[edit.seq_id], edited)
+        history.changes.append(EditMade(edit))
+        node = session.add_changes(is_empty_allowed=True) if is_node else None
+    except BaseException:
+        session.live.take_over(mode, old)
+        if before is not None:
+            session.kept.take_back(before)
+        del history.changes[known[0] :]
+        history.journal.forget_notes_after(known[1])
+        history.unlog(edit.seq_id)
+        close_all(copies)
+        raise
+    if before is None:
+        close_all(old)
+    return node
+
+
+def note(session: Session, edit: Edit, live: LiveSequence, edited: Edited) -> None:
+    """Rows of then cannot be told from those of now, and the newest token gives something else."""
+    if isinstance(edit, BiasLogits) or not live.cache.by_hand:
+        return
+    at, first = live.cache.by_hand.edits[-1]
+    session.history.journal.rewrote(edit.seq_id, at, first, session.cache)
+    if live.logits is not None:
+        session.history.log(edit.seq_id, live.logits, edited.attention)
+
+
+def close_all(sequences: dict[int, LiveSequence]) -> None:
+    """Give back what they hold."""
+    for live in sequences.values():
+        live.cache.close()
 
 
 # ---- rows of elsewhere -------------------------------------------------------------------------------------------

@@ -267,13 +267,10 @@ class Session:
         marks = {live.seq_id: live.sequence.mark() for live in self.live}
         return self.history.add_changes(marks, self.cache, is_empty_allowed=is_empty_allowed)
 
-    def keep_newest_step(self) -> bool:
-        """Keep the live moment as it stands, for its sequences are about to be exchanged; False where it is not a
-        moment of the history, and goes with them."""
-        before = self._going.state_of_newest_step()
-        if before is not None:
-            self.kept.put(before)
-        return before is not None
+    def state_of_newest_step(self) -> SessionState | None:
+        """The live moment, to be kept while its sequences are exchanged; None where it is not as the newest step left
+        it."""
+        return self._going.state_of_newest_step()
 
     def state_at(self, step: int, check: Callable[[], None] | None = None) -> SessionState:
         """The state after a step of any branch, for somebody who closes it; the live one stays."""

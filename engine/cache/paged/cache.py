@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import replace
 from typing import Any
@@ -11,24 +10,25 @@ from typing import Any
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.by_hand import UNTOUCHED, RowMarks, RowWrite
+from engine.cache.by_hand import UNTOUCHED
 from engine.cache.contract import HeldBytes, PageCounts, Pair, RowDelta, StoredCache, StoredTable
 from engine.cache.layers.handles import is_pageable
+from engine.cache.paged.editable import EditablePages
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.pool_errors import PoolExhausted
 from engine.cache.paged.retention import PageKeeper
 from engine.cache.paged.slots import held_positions
-from engine.cache.paged.store import PageStore
+from engine.cache.paged.store import PageGroup, PageStore
 from engine.cache.paged.table import PageTable
 from engine.cache.sequence_cache import SequenceCache
-from engine.errors import InputError
 from engine.predict.capacity import cache_capacity, tokens_at_once
 from engine.wire.evictions import Eviction
+from engine.wire.page_events import PageCopied
 from engine.wire.prefix_match import Converted, Forked, PrefixMatch, WhyNotReused
 
 
-class PagedCache(SequenceCache):
+class PagedCache(EditablePages):
     """One sequence's tables in a shared store, with layers that cannot be paged kept as transformers made them."""
 
     def __init__(self, store: PageStore, config: Any, max_length: int, seq_id: int) -> None:
@@ -176,16 +176,25 @@ class PagedCache(SequenceCache):
 
     def begin(self, num_new: int) -> None:
         """Take the pages for `num_new` rows in every group, or raise `PoolExhausted` and take none."""
+        self._keep_states()
         done = 0
         try:
             for group, table in zip(self.store.groups, self.tables, strict=True):
                 copied = group.pool.append(table, num_new)
                 done += 1
                 if copied is not None:
-                    self.store.copy_page(group, copied)
+                    self._copy_page(group, table, copied)
         except BaseException:
             for group, table in list(zip(self.store.groups, self.tables, strict=True))[:done]:
                 group.pool.truncate(table, table.num_tokens - num_new)
+            raise
+
+    def _copy_page(self, group: PageGroup, table: PageTable, copied: PageCopied) -> None:
+        """Fill a page that took the place of a shared one, or leave that where it was."""
+        try:
+            self.store.copy_page(group, copied)
+        except BaseException:
+            group.pool.undo_copy(table, copied)
             raise
 
     def plan_forward(self, num_new: int) -> None:
@@ -273,13 +282,16 @@ class PagedCache(SequenceCache):
             return False
         if not all(layer.knows(num_tokens) for layer in self.layers):
             return False
-        has_state = any(layer.has_state for layer in self.layers)
+        is_kept = self._states is not None and self._states[0] == num_tokens
+        has_state = any(layer.has_state for layer in self.layers) and not is_kept
         if has_state and not num_tokens == self.num_tokens == self.planned_tokens:
             return False  # a forward that has begun may have moved some of the states on
         if self.keeper is not None and not self._take_pages_back(self.keeper, num_tokens):
             return False
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.truncate(table, num_tokens)
+        if is_kept:
+            self._put_states_back()
         self.num_tokens, self.by_hand = num_tokens, self.by_hand.back_to(num_tokens)
         return True
 
@@ -300,55 +312,6 @@ class PagedCache(SequenceCache):
         keeper.go_back(table, num_tokens, gone, self.store.rows_of)
         self.num_restored = len(gone) * self.store.page_size
         return True
-
-    # ---- edits by hand -------------------------------------------------------------------------------------------
-
-    def prepare_write(self, writes: Listing[RowWrite]) -> None:
-        """A page that others read stays theirs: this sequence gets a copy, and loses what its pages were known by."""
-        touched: dict[int, set[int]] = {}
-        size = self.store.page_size
-        for write in writes:
-            pages = range(write.span.start // size, -(-write.span.stop // size))
-            for number, layers in enumerate(self._paged_layers):
-                if write.layer in layers:
-                    touched.setdefault(number, set()).update(pages)
-        for number, mine in touched.items():
-            group, table = self.store.groups[number], self.tables[number]
-            for copied in group.pool.own(table, sorted(mine)):
-                self.store.copy_page(group, copied)
-
-    def why_not_resumable(self) -> str:
-        """Whoever took the pages up would share them with others."""
-        return "rows of its pages were edited by hand" if self.by_hand else ""
-
-    def check_pinned(self, pinned: RowMarks) -> None:
-        if self.keeper is None:
-            super().check_pinned(pinned)
-        else:
-            self.keeper.check_pinned(self.tables[0], pinned)
-
-    def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
-        """Whole pages, from all layers at once."""
-        group, table = self.store.groups[0], self.tables[0]
-        size, heads = self.store.page_size, {layer.index: layer.num_kv_heads for layer in group.layers}
-        positions = {tuple(row.tolist()) for rows in spans.values() for row in rows}
-        places = sorted(next(iter(positions)))
-        first, stop = places[0], places[-1] + 1
-        has_all = spans.keys() == heads.keys() and all(len(spans[index]) == heads[index] for index in heads)
-        if not has_all or len(positions) > 1 or first % size or stop % size or len(places) != stop - first:
-            raise InputError(
-                f"A page holds {size} rows of all layers and heads, so whole pages are dropped: name every layer and "
-                f"head and positions from {first // size * size} to {-(-stop // size) * size}, or mask the rows."
-            )
-        numbers = range(first // size, stop // size)
-        if self.keeper is not None:
-            self.keeper.drop_by_hand(table, tuple(numbers), self.store.rows_of)
-        group.pool.drop(table, numbers)
-        self.note_edit(first)
-
-    @property
-    def is_fed_alone(self) -> bool:
-        return super().is_fed_alone or any(table.num_dropped_pages for table in self.tables)
 
     def close(self) -> None:
         """Give every page back; the cache is not used again."""

@@ -179,6 +179,13 @@ class PagePool(Pages):
         del table.page_hashes[min(numbers, default=len(table.page_hashes)) :]
         return copies
 
+    def undo_copy(self, table: PageTable, copied: PageCopied) -> None:
+        """The copy of a shared page could not be made: the sequence shares it as before."""
+        number = table.page_ids.index(copied.dst_page_id)
+        self._share_all([copied.src_page_id], table.seq_id)
+        table.page_ids[number] = copied.src_page_id
+        self._free_all([copied.dst_page_id], table.seq_id)
+
     def slide(self, table: PageTable, first_position: int) -> None:
         """Free the pages wholly before `first_position`: the window left them, and null pages take their place.
 

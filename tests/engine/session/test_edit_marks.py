@@ -115,8 +115,6 @@ def test_hiding_a_row_gives_what_its_absence_gives(mode: str) -> None:
 @pytest.mark.parametrize("architecture", ["gpt2", "gemma3_text", "mistral", "deepseek_v3", "gpt_oss", "gemma2", "lfm2"])
 @pytest.mark.parametrize("mode", ["dynamic", "static", "growing", "paged"])
 def test_no_attention_goes_to_hidden_rows_in_any_architecture(architecture: str, mode: str) -> None:
-    if (architecture, mode) == ("lfm2", "paged"):
-        pytest.skip("a state beside pages is not copied yet")
     session, seq_id = running(small(mode), architecture, length=12)
     layer = session.model.info.geometry.attention_layers[-1].index
     edit_live(session, Mask(seq_id, Rows(13, 15, (layer,))))

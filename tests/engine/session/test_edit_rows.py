@@ -189,8 +189,6 @@ def test_a_mode_that_keeps_nothing_says_so(mode: str) -> None:
 )
 @pytest.mark.parametrize("mode", ["dynamic", "static", "growing", "paged"])
 def test_every_architecture_that_keeps_rows_has_them_edited(architecture: str, mode: str) -> None:
-    if (architecture, mode) == ("lfm2", "paged"):
-        pytest.skip("a state beside pages is not copied yet")
     session, seq_id = running(small(mode), architecture, length=12)
     layer = session.model.info.geometry.attention_layers[-1].index
     rows = Rows(13, 15, (layer,))

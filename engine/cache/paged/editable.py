@@ -1,0 +1,96 @@
+"""What can be done by hand to rows that lie in pages, some of which are others' too."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from collections.abc import Sequence as Listing
+from typing import Any
+
+import torch
+
+from engine.cache.by_hand import RowMarks, RowWrite
+from engine.cache.paged.retention import PageKeeper
+from engine.cache.paged.store import PageStore
+from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
+
+
+class EditablePages(SequenceCache):
+    """A sequence in pages, as far as edits go."""
+
+    store: PageStore
+    keeper: PageKeeper | None
+    _paged_layers: list[list[int]]
+    _states: tuple[int, dict[int, Any]] | None = None  # of layers beside the pages, while a step may fail
+
+    def prepare_write(self, writes: Listing[RowWrite]) -> None:
+        """A page that others read stays theirs: this sequence gets a copy, and loses what its pages were known by."""
+        touched: dict[int, set[int]] = {}
+        size = self.store.page_size
+        for write in writes:
+            pages = range(write.span.start // size, -(-write.span.stop // size))
+            for number, layers in enumerate(self._paged_layers):
+                if write.layer in layers:
+                    touched.setdefault(number, set()).update(pages)
+        for number, mine in touched.items():
+            group, table = self.store.groups[number], self.tables[number]
+            for copied in group.pool.own(table, sorted(mine)):
+                self.store.copy_page(group, copied)
+
+    def why_not_resumable(self) -> str:
+        """Whoever took the pages up would share them with others."""
+        return "rows of its pages were edited by hand" if self.by_hand else ""
+
+    def check_pinned(self, pinned: RowMarks) -> None:
+        if self.keeper is None:
+            super().check_pinned(pinned)
+        else:
+            self.keeper.check_pinned(self.tables[0], pinned)
+
+    def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
+        """Whole pages, from all layers at once."""
+        group, table = self.store.groups[0], self.tables[0]
+        size, heads = self.store.page_size, {layer.index: layer.num_kv_heads for layer in group.layers}
+        positions = {tuple(row.tolist()) for rows in spans.values() for row in rows}
+        places = sorted(next(iter(positions)))
+        first, stop = places[0], places[-1] + 1
+        has_all = spans.keys() == heads.keys() and all(len(spans[index]) == heads[index] for index in heads)
+        if not has_all or len(positions) > 1 or first % size or stop % size or len(places) != stop - first:
+            raise InputError(
+                f"A page holds {size} rows of all layers and heads, so whole pages are dropped: name every layer and "
+                f"head and positions from {first // size * size} to {-(-stop // size) * size}, or mask the rows."
+            )
+        numbers = range(first // size, stop // size)
+        if self.keeper is not None:
+            self.keeper.drop_by_hand(table, tuple(numbers), self.store.rows_of)
+        group.pool.drop(table, numbers)
+        self.note_edit(first)
+
+    @property
+    def is_fed_alone(self) -> bool:
+        return super().is_fed_alone or any(table.num_dropped_pages for table in self.tables)
+
+    # ---- recurrent states beside edited rows, which nothing could compute again ------------------------------------
+
+    @property
+    def _unpaged(self) -> list[int]:
+        paged = {index for layers in self._paged_layers for index in layers}
+        return [index for index in range(len(self.live.layers)) if index not in paged]
+
+    @torch.inference_mode()
+    def _keep_states(self) -> None:
+        """Before a step: what has a state, where the tokens alone would not give it back."""
+        if self.by_hand and any(layer.has_state for layer in self.layers):
+            self._states = self.num_tokens, {i: copy.deepcopy(self.live.layers[i]) for i in self._unpaged}
+
+    def _put_states_back(self) -> None:
+        assert self._states is not None
+        for index, layer in self._states[1].items():
+            self.live.layers[index] = layer
+        self._use(self.live)
+        self._states = None
+
+    def release_undo(self) -> None:
+        super().release_undo()
+        self._states = None
