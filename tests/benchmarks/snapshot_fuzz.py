@@ -1,4 +1,6 @@
-"""Snapshots changed at random: each is opened, read and verified; anything but an answer or one sentence ends it.
+"""Snapshots changed at random, most of them with true checksums: each is opened, read and verified, every kind of
+picture is taken of it, its steps are read, it is compared with a sound one, written as an npz and gone on from; and npz
+files changed at random. Anything but an answer or one sentence ends it.
 
     python tests/benchmarks/snapshot_fuzz.py --executions 1000000 --seed 7
 
@@ -8,6 +10,7 @@ The suite has a short form of it (`tests/engine/snapshot/test_attacks.py`).
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
 import resource
@@ -15,14 +18,36 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.errors import InputError
+from engine.model.loader import LoadedModel
+from engine.opened.description import steps_of
+from engine.opened.file import OpenedSnapshot
+from engine.opened.from_npz import opened_npz
+from engine.snapshot.diff import difference
 from engine.snapshot.format import PARTS
+from engine.snapshot.npz import to_npz
 from engine.snapshot.read import SnapshotFile
+from engine.snapshot.resume import resumed
 from engine.snapshot.verify import verified
+from engine.spec.sampling import SamplingParams
+from engine.wire.encoding import encode
+from engine.wire.requests import (
+    AttentionRequest,
+    HeadRequest,
+    OutliersRequest,
+    RowRequest,
+    SliceRequest,
+    TableRequest,
+    WallRequest,
+)
+from tests.engine.snapshot.crafted import Crafted
+from tests.engine.tiny import model_of
 
 WORDS = (
     b"0",
@@ -101,6 +126,116 @@ def one_value(raw: bytes, chance: random.Random) -> bytes:
     return len(text).to_bytes(8, "little") + text + raw[8 + length :]
 
 
+NUMBERS = (0, 1, -1, 2, 3, 7, 12, 24, 25, 1 << 20, 1 << 24, 1 << 31, 1 << 62, None, True, 0.5, "", "kivi-2", [], {})
+FORGED = (
+    "num_tokens",
+    "layers",
+    "tables",
+    "pyramid",
+    "sequence",
+    "cache_spec",
+    "layer_kinds",
+    "prompt_ended_at",
+    "step",
+)
+BYTES = (b"\0", b"\xff", b"\x7f", b"\x80", b"\x01", b"\x10")
+
+
+def forged(raw: bytes, seed: int) -> bytes:
+    """What somebody makes who knows the format: single values of the manifest and numbers of tensors that are others,
+    with true checksums."""
+    chance, made = random.Random(seed), Crafted.of(raw)
+    for _ in range(chance.randint(1, 3)):
+        if chance.random() < 0.5:
+            name = chance.choice(FORGED)
+            made.manifest[name] = json.dumps(another_leaf(json.loads(made.manifest[name]), chance))
+            continue
+        begin, end = chance.choice([entry["data_offsets"] for entry in made.entries.values()])
+        place = chance.randrange(begin, max(begin + 1, end)) // 8 * 8
+        run = (chance.choice(BYTES) * 8 * chance.randint(1, 4))[: max(0, end - place)]
+        made.data = made.data[:place] + run + made.data[place + len(run) :]
+    text = made.sealed().say(header_checksum="0" * 64).bytes()
+    length = int.from_bytes(text[:8], "little")
+    return made.say(header_checksum=hashlib.sha256(text[8 : 8 + length]).hexdigest()).bytes()
+
+
+def another_leaf(value: Any, chance: random.Random) -> Any:
+    """A value of JSON of which one number, word or list, somewhere inside, is another one."""
+    if chance.random() < 0.1 or not value or not isinstance(value, (dict, list)):
+        return chance.choice(NUMBERS)
+    place = chance.choice(sorted(value)) if isinstance(value, dict) else chance.randrange(len(value))
+    value[place] = another_leaf(value[place], chance)
+    return value
+
+
+def check_sentence(error: InputError) -> None:
+    if "\n" in str(error):
+        raise AssertionError(f"more than a sentence: {error}")
+
+
+def used(path: Path, sound: Path, model: LoadedModel) -> None:
+    """Everything that the program does with a file that it has opened; each of them may refuse it."""
+    for use in (_looked_at, _compared, _as_npz, _gone_on_from):
+        try:
+            use(path, sound, model)
+        except InputError as error:
+            check_sentence(error)
+
+
+def _looked_at(path: Path, sound: Path, model: LoadedModel) -> None:
+    opened = OpenedSnapshot(path)
+    try:
+        n, last = opened.num_tokens, opened.last_step or 0
+        layers = range(len(opened.info.geometry.layers))
+        requests: list[SliceRequest] = [AttentionRequest(0, last, layer, 40) for layer in layers[:4]]
+        for tensor in PARTS:
+            requests += (WallRequest(0, n, n - 1, tensor, change, 30, 20) for change in (False, True))
+            requests += (HeadRequest(0, n, tensor, layer, 1, 0, n, 30) for layer in layers[:4])
+        requests += (RowRequest(0, n, n // 2), TableRequest(0, n), OutliersRequest(0, n, last))
+        for request in requests:
+            try:
+                opened.take(request)
+            except InputError as error:
+                check_sentence(error)
+        for record in islice(steps_of(opened.file), 50):
+            encode(record)
+        _ = opened.status(SamplingParams(), None), opened.logits(), opened.past_row(n, 0)
+    finally:
+        opened.close()
+
+
+def _compared(path: Path, sound: Path, model: LoadedModel) -> None:
+    with SnapshotFile(path) as one, SnapshotFile(sound) as other:
+        for pair in ((one, other), (other, one), (one, one)):
+            for _ in difference(*pair):
+                pass
+
+
+def _as_npz(path: Path, sound: Path, model: LoadedModel) -> None:
+    with SnapshotFile(path) as file:
+        for _ in to_npz(file, path.with_suffix(".npz")):
+            pass
+    opened_npz(path.with_suffix(".npz")).close()
+
+
+def _gone_on_from(path: Path, sound: Path, model: LoadedModel) -> None:
+    with SnapshotFile(path) as file:
+        session = resumed(model, file)
+    for _ in range(2):
+        if session.has_work:
+            session.step()
+
+
+def survives_npz(path: Path) -> str:
+    """What became of an npz: refused or read."""
+    try:
+        opened_npz(path).close()
+    except InputError as error:
+        check_sentence(error)
+        return "npz refused"
+    return "npz read"
+
+
 def survives(path: Path) -> str:
     """What became of a file: refused, damaged or sound. All that is in it is read."""
     try:
@@ -108,8 +243,7 @@ def survives(path: Path) -> str:
             read_all(file)
             outcome = "read"
     except InputError as error:
-        if "\n" in str(error):
-            raise AssertionError(f"more than a sentence: {error}") from None
+        check_sentence(error)
         outcome = "refused"
     try:
         return f"{outcome}, {'sound' if verified(path).is_sound else 'damaged'}"
@@ -132,25 +266,50 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--executions", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="ends earlier after so many")
     parser.add_argument("--short", action="store_true", help="500 executions")
     arguments = parser.parse_args()
     executions = 500 if arguments.short else arguments.executions
     outcomes: Counter[str] = Counter()
     slowest, began = 0.0, time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        sound = sound_files(Path(folder))
-        path = Path(folder) / "x.safetensors"
+        sound, model = sound_files(Path(folder)), model_of("llama")
+        path, whole = Path(folder) / "x.safetensors", Path(folder) / "sound.safetensors"
         for number in range(executions):
-            path.write_bytes(mutated(sound[number % len(sound)], arguments.seed * 1_000_003 + number))
+            seed = arguments.seed * 1_000_003 + number
             at = time.perf_counter()
-            outcomes[survives(path)] += 1
+            outcomes[one_execution(path, whole, sound[number % len(sound)], seed, model)] += 1
             slowest = max(slowest, time.perf_counter() - at)
+            if time.perf_counter() - began > arguments.seconds:
+                break
     seconds = time.perf_counter() - began
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     for outcome, count in outcomes.most_common():
         print(f"{count:>9,}  {outcome}")
-    print(f"{executions:,} files in {seconds:.0f} s, the slowest {slowest * 1e3:.0f} ms; {memory:.0f} MiB at most")
+    count = sum(outcomes.values())
+    print(f"{count:,} files in {seconds:.0f} s, the slowest {slowest * 1e3:.0f} ms; {memory:.0f} MiB at most")
     return 0
+
+
+def one_execution(path: Path, whole: Path, sound: bytes, seed: int, model: LoadedModel) -> str:
+    """A file that was changed, and what became of it; whatever ends it names the seed."""
+    chance = random.Random(seed)
+    try:
+        if chance.random() < 0.1:
+            whole.write_bytes(sound)
+            with SnapshotFile(whole) as file:
+                for _ in to_npz(file, path.with_suffix(".npz")):
+                    pass
+            path.with_suffix(".npz").write_bytes(mutated(path.with_suffix(".npz").read_bytes(), seed))
+            return survives_npz(path.with_suffix(".npz"))
+        path.write_bytes(forged(sound, seed) if chance.random() < 0.6 else mutated(sound, seed))
+        outcome = survives(path)
+        if outcome.startswith("read"):
+            whole.write_bytes(sound)
+            used(path, whole, model)
+        return outcome
+    except BaseException as error:
+        raise AssertionError(f"execution with seed {seed}: {error!r}") from error
 
 
 def sound_files(folder: Path) -> list[bytes]:

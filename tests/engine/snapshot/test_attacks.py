@@ -18,7 +18,7 @@ from engine.snapshot.verify import Verified, verified, verify
 from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
 from engine.wire.requests import WallRequest
-from tests.benchmarks.snapshot_fuzz import mutated, survives
+from tests.benchmarks.snapshot_fuzz import forged, mutated, survives, used
 from tests.engine.snapshot.attacks import FOUND, REFUSED, claimed
 from tests.engine.snapshot.crafted import changed, first_version
 from tests.engine.snapshot.sessions import begun, kept, small, step
@@ -148,3 +148,16 @@ def test_no_change_of_bytes_ends_in_anything_but_a_sentence(
     path = tmp_path / "x.safetensors"
     path.write_bytes(mutated(sound[kind], seed))
     survives(path)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kind=st.sampled_from(sorted(SOUND)), seed=st.integers(0, 2**32))
+def test_no_file_of_somebody_who_can_do_sums_ends_in_anything_but_a_sentence(
+    kind: str, seed: int, sound: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Pictures, steps, a comparison, an npz and decoding on: all that is done with a file that is opened."""
+    path, whole = tmp_path / "x.safetensors", tmp_path / "whole.safetensors"
+    path.write_bytes(forged(sound[kind], seed))
+    whole.write_bytes(sound[kind])
+    if survives(path).startswith("read"):
+        used(path, whole, model_of("llama"))
