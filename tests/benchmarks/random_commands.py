@@ -28,6 +28,19 @@ from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.condition import Span
+from engine.spec.edit import (
+    AddNoise,
+    BiasLogits,
+    Drop,
+    Edit,
+    Mask,
+    Overwrite,
+    Pin,
+    ReplaceTokens,
+    Rows,
+    Scale,
+    Zero,
+)
 from engine.spec.grid import SweepMode
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
@@ -39,6 +52,7 @@ from engine.wire import commands, opponents, requests
 from engine.wire.changes import SequenceAdded
 from engine.wire.events import EngineStatus, Event, Failed, StateChanged, Tokenized
 from engine.wire.measurements import ParityReport
+from engine.wire.page_events import KEPT
 from engine.wire.planned import PlannedPart, PlannedStep
 from engine.wire.tree import Node
 from tests.engine.tiny import config_dict
@@ -232,6 +246,11 @@ class Chance:
             (lambda: commands.Force(self.sequence, self.token_ids(6)), 5),
             (lambda: commands.ForceText(self.sequence, chance.choice(TEXTS)), 1),
             (lambda: commands.GoTo(self.step), 7),
+            (self.branch, 3),
+            (lambda: commands.DeleteBranch(self.step), 1),
+            (lambda: commands.MakeEdit(self.edit()), 4),
+            (commands.UndoEdit, 1.5),
+            (commands.RedoEdit, 1),
             (lambda: commands.Fork(self.sequence, None if self.often(0.5) else self.step), 4),
             (lambda: commands.StopSequence(self.sequence), 1.5),
             (lambda: commands.RemoveSequence(self.sequence), 1),
@@ -263,6 +282,37 @@ class Chance:
             (lambda: commands.Continue(self.spec()), 12 if self.is_file_open else 0.3),
             (lambda: commands.CloseSnapshot(self.spec()), 4 if self.is_file_open else 0.3),
         ]
+
+    def branch(self) -> commands.Command:
+        """Mostly what a click sends: one other token from a step."""
+        step = None if self.often(0.2) else self.step
+        if self.often(0.6):
+            return commands.Branch(self.sequence, step, token_ids=self.token_ids(3))
+        text = self.random.choice(TEXTS) if self.often(0.5) else ""
+        return commands.Branch(self.sequence, step, text=text, sampling=self.sampling() if self.often(0.6) else None)
+
+    def edit(self) -> Edit:
+        """Of a row or some, of what attention sees, of the tokens or of the logits."""
+        seq_id = self.sequence
+        start = self.number(0, max(0, self.tokens_of(seq_id) - 1))
+        rows = Rows(start, start + self.number(1, 4), layers=None if self.often(0.6) else (self.number(0, 1),))
+        choice = self.random.randrange(8)
+        if choice == 0:
+            return Zero(seq_id, rows)
+        if choice == 1:
+            return Scale(seq_id, rows, self.random.choice((0.0, 2.0, -1.0, 1e30)))
+        if choice == 2:
+            return AddNoise(seq_id, rows, self.random.choice((0.1, 10.0)), self.number(0, 9))
+        if choice == 3:
+            return Overwrite(seq_id, rows, from_step=self.step)
+        if choice == 4:
+            return Mask(seq_id, rows, self.often(0.7))
+        if choice == 5:
+            return Drop(seq_id, rows) if self.often(0.5) else Pin(seq_id, rows, self.often(0.7))
+        if choice == 6:
+            how: Literal["overwrite", "re-prefill"] = "overwrite" if self.often(0.5) else "re-prefill"
+            return ReplaceTokens(seq_id, start, self.token_ids(3), how)
+        return BiasLogits(seq_id, ((self.number(0, self.vocab - 1), self.random.choice((-1e9, 5.0))),))
 
     def watch(self) -> commands.Command:
         """None to four pictures, at times one of them twice."""
@@ -431,12 +481,19 @@ class Engine:
         if status is None or status.sequences != session.sequences or status.step != session.last_step:
             problems.append(f"the status is not the session's: {status} {session.sequences}")
         for group in session.live.mode.store.groups if session.live.mode.store is not None else ():
-            caches = [table.seq_id for table in group.tables]
+            caches = [table.seq_id for table in group.tables if table.seq_id != KEPT]
             if sorted(caches) != sorted(session.live.ids):
                 problems.append(f"tables of {caches}, sequences {session.live.ids}")
             group.pool.check(group.tables)
-        if len(session.history.journal) != session.history.next_step:
-            problems.append(f"{len(session.history.journal)} checkpoints for {session.history.next_step} steps")
+        history = session.history
+        if history.journal.steps != history.tree.path(history.last_step):
+            problems.append(f"the path {history.journal.steps} is not {history.tree.path(history.last_step)}")
+        if any(moment.node.step >= history.next_step for moment in history.tree):
+            problems.append(f"step {history.next_step} is there before it is done")
+        if any(state.step not in history.tree for state in session.kept):
+            problems.append("a moment is kept that is not in the tree")
+        if status is not None and status.pending != tuple(history.changes):
+            problems.append(f"the status says that {status.pending} was done since, and it was {history.changes}")
         for live in session.live:
             seq_id, sequence, cache = live.seq_id, live.sequence, live.cache
             if not live.is_stale and cache.num_tokens != sequence.num_tokens:

@@ -10,11 +10,13 @@ import torch
 
 from engine.errors import InputError
 from engine.look.rows_at import places_of
-from engine.session.branching import delete_branch
+from engine.session.branching import delete_branch, redo_edit, undo_edit
+from engine.session.editing import make_edit
 from engine.session.redoing import Redoing
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
+from engine.spec.edit import AddNoise, BiasLogits, Mask, Overwrite, ReplaceTokens, Rows, Scale, Zero
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from tests.engine.tiny import model_of, prompt_ids
@@ -44,7 +46,7 @@ PLACES = [
 ]
 OPERATIONS = (
     *("step", "step", "step", "steps", "go", "go", "fork", "submit", "remove"),
-    *("force", "halt", "sample", "mode", "forget", "delete"),
+    *("force", "halt", "sample", "mode", "forget", "delete", "edit", "edit", "undo", "redo"),
 )
 
 
@@ -162,11 +164,7 @@ class Program:
         assert self.session.last_step == step, self.story
         if step is None:
             assert not len(self.session.live)
-            return
-        cache, then = self.stood[step]
-        assert self.session.cache == cache, self.story
-        assert difference(stands(self.session), then) == "", f"{difference(stands(self.session), then)}: {self.story}"
-        self.num_compared += 1
+        self._compare()
 
     def fork(self) -> None:
         if len(self.session.live) > 3:
@@ -209,6 +207,45 @@ class Program:
         self.session.kept.clear()
         if self.chance.random() < 0.5:
             self.session.history.logits.clear()
+
+    def edit(self) -> None:
+        seq_id = self.some_sequence()
+        count = self.session.sequence(seq_id).num_tokens
+        start = self.chance.randint(0, max(0, count - 1))
+        rows = Rows(start, min(start + 2, max(count, start + 1)))
+        seed = self.chance.randint(0, 99)
+        edits = (
+            Zero(seq_id, rows),
+            Scale(seq_id, rows, 0.5),
+            AddNoise(seq_id, rows, 1.0, seed),
+            Mask(seq_id, rows),
+            ReplaceTokens(seq_id, start, (7,)),
+            ReplaceTokens(seq_id, start, (7, 9), "re-prefill"),
+            BiasLogits(seq_id, ((5, 3.0),)),
+            Overwrite(seq_id, rows, from_step=self.chance.choice([*self.stood, 0])),
+        )
+        edit = self.chance.choice(edits)
+        make_edit(self.session, edit)
+        self.done.append(f"{type(edit).__name__} of {seq_id}")
+        assert self.session.last_step is not None
+        self.stood[self.session.last_step] = self.session.cache, stands(self.session)
+
+    def undo(self) -> None:
+        self.done.append(undo_edit(self.session))
+        self._compare()
+
+    def redo(self) -> None:
+        self.done.append(redo_edit(self.session))
+        self._compare()
+
+    def _compare(self) -> None:
+        step = self.session.last_step
+        if step in self.stood:
+            cache, then = self.stood[step]
+            assert self.session.cache == cache, self.story
+            found = difference(stands(self.session), then)
+            assert found == "", f"{found}: {self.story}"
+            self.num_compared += 1
 
     def delete(self) -> None:
         if self.stood and self.chance.random() < 0.3:
