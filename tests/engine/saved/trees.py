@@ -58,7 +58,7 @@ CHANGES = st.one_of(
     st.builds(changes.EditMade, EDITS),
 )
 STOPS = st.none() | st.sampled_from(get_args(StopReason))
-SUMS = st.lists(st.integers(0, 2**64 - 1), max_size=4).map(tuple)
+SUMS = st.lists(st.integers(-(2**63), 2**64 - 1), max_size=4).map(tuple)
 MODEL = ModelInfo(
     name="Tiny ‖ 5M",
     source="bundled",
