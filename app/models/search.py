@@ -34,6 +34,8 @@ class Search:
         self.num_unknown = self.num_seen = 0
         self._timeline, self._comparison, self._masses = timeline, comparison, masses
         self._norms: dict[int, Norms] = {}
+        self._tails: dict[int, tuple[int, str]] = {}  # how many tokens of a sequence, and the end of their text
+        self._has_text = any(each.quantity == "text" for each in comparisons_of(self.condition))
         self._has_norms = any(each.quantity == "norm" for each in comparisons_of(self.condition))
         self._judge = Judge(self)
 
@@ -80,6 +82,9 @@ class Search:
             self.matches.append(record.step)
             self.verdicts[record.step] = verdict
         self.num_unknown += verdict.holds is None
+        if self._has_text:
+            for part in record.sequences:
+                self._tails[part.seq_id] = part.num_tokens, (self.text_before(part) + "".join(part.texts))[-TEXT_TAIL:]
         if self._has_norms:
             for part in record.sequences:
                 if part.rows is not None:
@@ -88,6 +93,9 @@ class Search:
     # ---- what the records do not hold: `Surroundings` ----------------------------------------------------------------
 
     def text_before(self, part: SequenceStep) -> str:
+        count, tail = self._tails.get(part.seq_id, (0, ""))
+        if count == part.first_position:
+            return tail
         pieces: list[str] = []
         missing, position = TEXT_TAIL, part.first_position
         while position and missing > 0:

@@ -60,7 +60,7 @@ ROWS = (
     _count("pages_shared", "pages that one more sequence refers to", "pages"),
     _count("pages_evicted", "pages that lost their place in the prefix cache", "pages"),
     _count("pages_moved", "pages copied to the host or back", "host"),
-    _count("rows_dropped", "rows that the rule of the cache dropped", "rule"),
+    _count("rows_dropped", "tokens that lost rows to the rule of the cache", "rule"),
     _count("preempted", "sequences that gave their pages up", "pages"),
     Quantity("stored", "number", "bytes of K and V in rows that hold tokens", "stored > 1 MiB", "bytes"),
     Quantity("reserved", "number", "bytes of storage of the cache", "reserved > 8 MiB", "bytes"),
@@ -81,6 +81,12 @@ def help_lines() -> tuple[str, ...]:
     """Each quantity with an example and what it means, for a terminal and a tool tip."""
     width = max(len(row.example) for row in ROWS)
     return tuple(f"{row.example:<{width}}  {row.meaning}{_in_unit(row)}" for row in ROWS)
+
+
+def markdown_table() -> str:
+    """The same as the README has it."""
+    rows = (f"| `{row.example}` | {row.meaning}{_in_unit(row)} |" for row in ROWS)
+    return "\n".join(("| write | about |", "| --- | --- |", *rows))
 
 
 def _in_unit(row: Quantity) -> str:

@@ -19,6 +19,7 @@ from engine.cli.caches import markdown_table
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.snapshot.write import write_snapshot
+from engine.spec import quantities
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, rule_spec
 from engine.spec.retention import LayerBudgets
@@ -33,6 +34,10 @@ README = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
 
 def test_the_table_of_presets_is_the_one_that_is_generated() -> None:
     assert markdown_table() in README, "write it with `kvloupe-engine caches --markdown`"
+
+
+def test_the_table_of_what_conditions_are_about_is_the_one_that_is_read() -> None:
+    assert quantities.markdown_table() in README
 
 
 # what the recipe promises of a rule: a preset, parameters, both layouts, the reasons of what was dropped

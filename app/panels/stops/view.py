@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 from PySide6.QtCore import QModelIndex, Qt, QTimer, Signal
-from PySide6.QtGui import QAction, QKeyEvent
+from PySide6.QtGui import QAction, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QCompleter, QLineEdit, QMenu, QWidget
 
 from app.draw.format import thousands
@@ -28,6 +28,7 @@ from engine.spec.possible import why_never
 from engine.spec.quantities import HOW_TO_COMBINE, ROWS, help_lines
 from engine.spec.stops import Stop, parsed
 
+WIDE = 520  # pixels, from which the buttons of the marked stop have room
 TYPING_MS = 250  # a condition that is half typed is no mistake yet
 
 
@@ -105,10 +106,12 @@ class StopsView(View[Shown]):
         self.add_to_strip(self.examples)
         top = row((self.line, 1), self.previous, self.next, self.add, self.change, self.delete)
         self.set_body(column(top, self.words, (self.table, 1), spacing=6))
-        self._delete_key = QAction("Delete the stop", self.table)
-        self._delete_key.setShortcut("Del")
-        self._delete_key.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
-        self.table.addAction(self._delete_key)
+        self._change_it = QAction("Change to what is typed", self.table)
+        self._delete_it = QAction("Delete", self.table)
+        self._delete_it.setShortcut("Del")
+        self._delete_it.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
+        self.table.addActions([self._change_it, self._delete_it])
+        self.table.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
         connect_all(
             (self._typing.timeout, self._look),
             (self.line.textEdited, self._on_typed),
@@ -117,7 +120,8 @@ class StopsView(View[Shown]):
             (self.line.left, self._look),
             (self.table.clicked, self._on_cell),
             (self.table.activated, self._on_activated),
-            (self._delete_key.triggered, self._on_delete),
+            (self._change_it.triggered, self._on_change),
+            (self._delete_it.triggered, self._on_delete),
         )
         self.follow(models)
 
@@ -298,10 +302,24 @@ class StopsView(View[Shown]):
         self.words.setText(state.words)
         self.words.setToolTip(state.words)
         set_text_role(self.words, "warning" if state.is_problem else "muted")
-        text = self.line.text().strip()
-        is_new = bool(text) and all(row.stop.text != text for row in state.rows)
+        self._show_buttons(state)
+
+    def _show_buttons(self, state: Shown) -> None:
+        """What can be done with what is typed, and, where there is room, with the marked stop."""
+        text, is_marked = self.line.text().strip(), state.marked is not None
+        is_new = bool(text) and not self._problem and all(row.stop.text != text for row in state.rows)
         self.add.setVisible(is_new or not text)
-        self.add.setEnabled(is_new and not self._problem)
-        self.change.setVisible(is_new and state.marked is not None)
-        self.change.setEnabled(not self._problem)
-        self.delete.setVisible(state.marked is not None)
+        self.add.setEnabled(is_new)
+        self.change.setVisible(is_new and is_marked and self.width() >= WIDE)
+        self.delete.setVisible(is_marked and self.width() >= WIDE)
+        self._change_it.setEnabled(is_new and is_marked)
+        self._delete_it.setEnabled(is_marked)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if self.state is not None:
+            self._show_buttons(self.state)
+
+    def add_to_menu(self, menu: QMenu) -> None:
+        menu.addActions([self._change_it, self._delete_it])
+        menu.addSeparator()
