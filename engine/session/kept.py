@@ -11,6 +11,7 @@ from engine.history.marks import Move, are_kept
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.wire.page_events import KEPT
+from engine.wire.tree import BranchBytes
 
 KEPT_BYTES = 1 << 30  # of their own that kept moments may take, all together
 
@@ -63,6 +64,7 @@ class KeptStates:
         self._live = live
         self._states: OrderedDict[int, SessionState] = OrderedDict()
         self._has_grown = False
+        self._sizes: dict[int, BranchBytes] = {}
         self._pinned: SessionState | None = None  # what nothing could compute again
 
     def __iter__(self) -> Iterator[SessionState]:
@@ -79,6 +81,7 @@ class KeptStates:
         self.let_go(state.step)
         state.own(is_live=False)
         self._states[state.step] = state
+        self._sizes.pop(state.step, None)
         self._has_grown = True
 
     def take_back(self, state: SessionState) -> None:
@@ -132,6 +135,13 @@ class KeptStates:
         self._pinned = None
 
     @property
+    def sizes(self) -> tuple[BranchBytes, ...]:
+        """What each takes, counted when it was left, by step."""
+        known = self._sizes
+        self._sizes = {step: known.get(step) or size_of(state) for step, state in self._states.items()}
+        return tuple(self._sizes[step] for step in sorted(self._sizes))
+
+    @property
     def row_bytes(self) -> int:
         """Of these, what does not lie in pages; of a moment that cannot be computed again as well."""
         return sum(state.row_bytes for state in self)
@@ -148,3 +158,19 @@ class KeptStates:
             else:
                 found += sum(store.reserved_bytes(layer) for layer in store.rows_of)
         return found
+
+
+def size_of(state: SessionState) -> BranchBytes:
+    """What a kept moment takes: of pages those that nobody else refers to are its own."""
+    assert state.step is not None
+    store = state.mode.store
+    private, shared = state.row_bytes, 0
+    for number, group in enumerate(store.groups if store is not None else ()):
+        mine = {page_id for live in state.sequences.values() for page_id in live.cache.tables[number].held_pages}
+        own = {id(live.cache.tables[number]) for live in state.sequences.values()}
+        others = {page_id for table in group.tables if id(table) not in own for page_id in table.held_pages}
+        width = sum(rows.row_bytes for layer in group.layers for rows in store.rows_of[layer.index]) if store else 0
+        page_bytes = width * (store.page_size if store is not None else 0)
+        private += len(mine - others) * page_bytes
+        shared += len(mine & others) * page_bytes
+    return BranchBytes(state.step, shared, private)

@@ -136,6 +136,7 @@ class Session:
             work,
             suspended=suspended,
             pending=pending,
+            kept=self.kept.sizes,
         )
 
     def check_has_work(self) -> None:

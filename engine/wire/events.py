@@ -32,7 +32,7 @@ from engine.wire.slices import (
     Unchanged,
     WallSlice,
 )
-from engine.wire.tree import Node
+from engine.wire.tree import BranchBytes, Node
 
 
 class ModelInfo(Part, frozen=True):
@@ -147,7 +147,7 @@ class EngineStatus(Part, frozen=True):
     is what the next prompt takes that brings none of its own. `opened`: there is no live session but a file, and the
     `model` is what that says of its own. `pending` is what was done since the live moment: the next node takes it.
     `halted_by` is what ended the last run, None where no stop did; `suspended` is a step that waits between two of its
-    phases."""
+    phases. `kept` are the moments that can be gone to as they stand, besides the live one."""
 
     model: ModelInfo | None
     cache: CacheSpec
@@ -161,6 +161,7 @@ class EngineStatus(Part, frozen=True):
     stops: tuple[StopState, ...] = ()
     halted_by: StopHit | None = None
     suspended: SuspendedStep | None = None
+    kept: tuple[BranchBytes, ...] = ()
 
 
 class StateChanged(Variant, frozen=True):

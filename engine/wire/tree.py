@@ -32,10 +32,9 @@ class Node(Part, frozen=True):
 
 
 class BranchBytes(Part, frozen=True):
-    """What is kept of the newest moment of a branch that is not the live one: bytes of K and V that it shares with
-    others and those of its own, or nothing (not `is_kept`), in which case returning there computes them again."""
+    """A moment that is not the live one and is kept as it stood: bytes of K and V that it shares with others, and those
+    of its own, counted when it was left. Going to any other moment computes it again, or copies from one of these."""
 
     step: int
     shared: int
     private: int
-    is_kept: bool

@@ -181,7 +181,7 @@ class TreeCanvas(Themed, QAbstractScrollArea):
         branch = self._models.history.branch_of(step)
         lines = [words.branch_name(self._models, branch.first), *words.node_lines(self._models, step)]
         held = self.picture.drawn.num_bytes.get(branch.tip)
-        if held is not None:
+        if held is not None or (self.picture.drawn.num_bytes and branch.tip != self._models.history.live):
             lines.append(size_words(held, is_whole=True))
         return "\n".join([*lines, "click: look · double click or Enter: go on from there"])
 

@@ -4,7 +4,7 @@ its size. Only what is on the screen is painted."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from PySide6.QtCore import QPointF, QRectF, QSizeF, Qt
 from PySide6.QtGui import QFont, QPainter, QPainterPath, QPen, QPolygonF
@@ -21,8 +21,8 @@ from engine.wire.tree import BranchBytes
 
 ROW = 24
 INSET = 12.0  # of the first and the last moment from the ends of the lines
-STEPS_WIDTH, BYTES_WIDTH, TEXT_SHARE = 46, 136, 0.42
-ROOM_FOR_STEPS, ROOM_FOR_BYTES = 360, 560
+STEPS_WIDTH, OWN_WIDTH, BYTES_WIDTH, TEXT_SHARE = 46, 76, 168, 0.42
+ROOM_FOR_STEPS, ROOM_FOR_OWN, ROOM_FOR_BYTES = 360, 430, 700
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,13 @@ class Drawn:
     looked_at: int | None
     seq_id: int
     path: frozenset[int] = frozenset()  # the branches that the live path goes through
-    num_bytes: Mapping[int, BranchBytes] = field(default_factory=dict)
+    kept: tuple[BranchBytes, ...] = ()
     bookmarked: frozenset[int] = frozenset()
+
+    @property
+    def num_bytes(self) -> Mapping[int, BranchBytes]:
+        """What is kept of moments, by step."""
+        return {held.step: held for held in self.kept}
 
 
 NOTHING = Drawn(-1, None, None, 0)
@@ -107,9 +112,13 @@ class TreePicture:
         return self.size.width() - self._sizes_width() - self.size.width() * TEXT_SHARE
 
     def _sizes_width(self) -> float:
-        width = self.size.width()
-        has_bytes = bool(self.drawn.num_bytes) and width >= ROOM_FOR_BYTES
-        return (STEPS_WIDTH if width >= ROOM_FOR_STEPS else 0) + (BYTES_WIDTH if has_bytes else 0)
+        return (STEPS_WIDTH if self.size.width() >= ROOM_FOR_STEPS else 0) + self._bytes_width()
+
+    def _bytes_width(self) -> float:
+        """Where there is little room what is shared is told by the tool tip alone."""
+        if not self.drawn.kept or self.size.width() < ROOM_FOR_OWN:
+            return 0
+        return BYTES_WIDTH if self.size.width() >= ROOM_FOR_BYTES else OWN_WIDTH
 
     def _top(self, row: int) -> float:
         return row * ROW - self.scrolled
@@ -233,9 +242,8 @@ class TreePicture:
         """The end of the branch, and the moments that are live, looked at and chosen."""
         theme, history = current_theme(), self._models.history
         tip = QPointF(self._axis.x_of(row.end), self._top(row.row) + ROW / 2)
-        kept = self.drawn.num_bytes.get(row.branch.tip)
         painter.setPen(QPen(theme.color("muted"), 1.5))
-        is_gone = kept is not None and not kept.is_kept
+        is_gone = bool(self.drawn.num_bytes) and self._is_let_go(row)
         painter.setBrush(theme.color("panel" if is_gone else "muted"))
         painter.drawEllipse(tip, 3, 3)
         live = self.drawn.live
@@ -248,6 +256,12 @@ class TreePicture:
                 painter.setPen(QPen(theme.color("selected"), width))
                 painter.setBrush(Qt.BrushStyle.NoBrush)
                 painter.drawEllipse(self.point_of(step), 6.5, 6.5)
+
+    def _is_let_go(self, row: BranchRow) -> bool:
+        """Whether the newest moment of a branch has to be computed again when it is gone to."""
+        history, tip = self._models.history, row.branch.tip
+        came_on = bool(history.children_of(tip)) or history.is_on_path(tip, self.drawn.live)
+        return not came_on and tip not in self.drawn.num_bytes
 
     def _paint_words(self, painter: QPainter, row: BranchRow) -> None:
         theme, cell = current_theme(), self.text_cell(row.row)
@@ -262,20 +276,20 @@ class TreePicture:
             self._fixed.left(painter, x, middle, self._fixed.elided(line, end - x))
         right = self.size.width() - 8.0
         painter.setPen(theme.color("muted"))
-        if self._sizes_width() >= BYTES_WIDTH:
-            self._text.right(painter, right, middle, size_words(self.drawn.num_bytes.get(row.branch.tip)))
-            right -= BYTES_WIDTH
+        if (width := self._bytes_width()) > 0:
+            held = self.drawn.num_bytes.get(row.branch.tip)
+            told = size_words(held) if held is not None or self._is_let_go(row) else ""
+            self._text.right(painter, right, middle, told if width == BYTES_WIDTH else told.split(" + ")[0])
+            right -= width
         if self.size.width() >= ROOM_FOR_STEPS:
             self._fixed.right(painter, right, middle, thousands(row.branch.num_nodes))
 
 
 def size_words(held: BranchBytes | None, *, is_whole: bool = False) -> str:
-    """`1.2 MiB + 3 MiB shared`: what the newest moment of a branch holds beside the live one."""
+    """`1.2 MiB + 3 MiB shared`: what the newest moment of a branch holds beside the live one; None: it is not kept."""
     if held is None:
-        return ""
-    if not held.is_kept:
-        return "let go: rebuilt by replay when it is gone to" if is_whole else "by replay"
+        return "let go: computed again when it is gone to" if is_whole else "by replay"
     own, shared = byte_size(held.private), byte_size(held.shared)
     if is_whole:
-        return f"kept: {own} of its own, {shared} shared with others"
-    return f"{own} own + {shared}" if held.shared else f"{own} own"
+        return f"kept as it stood: {own} of its own, {shared} shared with others"
+    return f"{own} + {shared} shared" if held.shared else own

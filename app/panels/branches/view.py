@@ -104,7 +104,9 @@ class BranchesView(View[Shown]):
         has_file = status.now is not None and status.now.opened is not None
         why_not = "an opened file has no live moment" if has_file else ""
         looked_at = now.step if now.step in history else None
-        return Shown(Drawn(history.version, history.live, looked_at, now.seq_id, frozenset(path)), why_not)
+        kept = status.now.kept if status.now is not None else ()
+        drawn = Drawn(history.version, history.live, looked_at, now.seq_id, frozenset(path), kept)
+        return Shown(drawn, why_not)
 
     def provenance(self, state: Shown) -> Provenance:
         return Provenance("recorded", "recorded", "every step that was taken, and every edit")

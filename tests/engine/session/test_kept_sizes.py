@@ -1,0 +1,49 @@
+"""What the moments take that are kept: of pages those that nobody else refers to are their own."""
+
+from __future__ import annotations
+
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt
+from tests.engine.tiny import model_of, prompt_ids
+
+
+def run(spec: CacheSpec, steps: int) -> tuple[Session, int]:
+    session = Session(model_of("llama"), spec)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(40)))
+    session.force(seq_id, prompt_ids(steps, seed=1))
+    for _ in range(steps):
+        session.step()
+    return session, seq_id
+
+
+def test_pages_from_before_the_parting_are_shared_and_those_after_it_are_the_branchs_own() -> None:
+    spec = PRESETS["paged"].spec
+    session, _ = run(spec, 60)
+    assert session.kept.sizes == ()
+    left = session.last_step
+    assert left is not None
+    store = session.live.mode.store
+    assert store is not None
+    tables = session.live.get(0).cache.tables
+    before = len(tables[0].page_ids)
+    session.go_to(2)
+    (held,) = session.kept.sizes
+    num_shared = sum(table.page_ids[0] == session.live.get(0).cache.tables[0].page_ids[0] for table in tables)
+    assert num_shared == len(tables)
+    page_bytes = store.page_size * sum(rows.row_bytes for found in store.rows_of.values() for rows in found)
+    assert held.step == left
+    assert held.shared % page_bytes == 0
+    assert held.shared // page_bytes == len(session.live.get(0).cache.tables[0].page_ids)
+    assert held.private - session.kept.row_bytes == (before - held.shared // page_bytes) * page_bytes
+
+
+def test_rows_that_were_copied_are_all_the_branchs_own_and_the_live_moment_is_none_of_them() -> None:
+    session, _ = run(CacheSpec(), 10)
+    left = session.last_step
+    session.go_to(3)
+    (held,) = session.kept.sizes
+    assert (held.step, held.shared, held.private) == (left, 0, session.kept.row_bytes)
+    session.go_to(left)
+    assert [one.step for one in session.kept.sizes] == [3]
