@@ -9,7 +9,7 @@ from engine.client import Choice, Client, Kind, kind_for, open_client
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.commands import CloseSnapshot, Command, Continue, LoadModel, OpenSnapshot
-from engine.wire.events import CacheChanged, Event, Restarted
+from engine.wire.events import CacheChanged, Event, Failed, Restarted
 
 # A living engine that is exchanged for another one has this long to end by itself.
 EXCHANGE_S = 0.3
@@ -24,6 +24,7 @@ class Engine:
         self._model = ModelSpec()  # the last that was loaded
         self._opened: Path | None = None  # the snapshot that is looked at instead
         self._asked: dict[int, ModelSpec | Path] = {}
+        self._instead: LoadModel | None = None  # while nobody knows whether the first snapshot can be opened
         self._ring: Callable[[], None] | None = None
 
     def listen(self, ring: Callable[[], None]) -> None:
@@ -41,13 +42,16 @@ class Engine:
         return self._client is not None and self._client.kind == kind_for(self.choice, self._model.device)
 
     def start(self, model: ModelSpec, cache: CacheSpec, snapshot: Path | None = None) -> None:
-        """Begin, with a model to load, or a snapshot to look at; an engine that was there before is ended."""
+        """Begin, with a model to load, or a snapshot to look at; where that cannot be opened, the model is loaded
+        instead. An engine that was there before is ended."""
         self.close(EXCHANGE_S)
         self._model, self._opened = model, snapshot
+        first = LoadModel(model, cache)
+        self._instead = first if snapshot is not None else None
         self._asked.clear()  # of the engine that is ended, which answers no more
         self._client = open_client(kind_for(self.choice, model.device))
         self._client.listen(self._ring)
-        self._client.send(LoadModel(model, cache) if snapshot is None else OpenSnapshot(snapshot))
+        self._client.send(first if snapshot is None else OpenSnapshot(snapshot))
 
     def restart(self, cache: CacheSpec) -> None:
         """Begin again with the model that was loaded last, or the snapshot that is open."""
@@ -67,7 +71,19 @@ class Engine:
         for event in events:
             if isinstance(event, Restarted | CacheChanged) and event.reply_to in self._asked:
                 self._begun(self._asked.pop(event.reply_to))
+            self._load_instead(event)
         return events
+
+    def _load_instead(self, event: Event) -> None:
+        """The snapshot that it should begin with is refused: then it begins with the model, and nobody is left with a
+        window that has neither."""
+        if self._instead is None or self._client is None:
+            return
+        if isinstance(event, Failed) and event.reply_to == self._instead.id:
+            self._opened = None
+            self._client.send(self._instead)
+        if isinstance(event, Failed | Restarted):
+            self._instead = None
 
     def _begun(self, asked: ModelSpec | Path) -> None:
         if isinstance(asked, Path):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from app.control.engine import Engine
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.commands import Command, LoadModel, TakeSlice, Watch
-from engine.wire.events import EngineBack, EngineLost, Event, Restarted
+from engine.wire.commands import Command, LoadModel, OpenSnapshot, TakeSlice, Watch
+from engine.wire.events import EngineBack, EngineLost, Event, Failed, Restarted
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
@@ -95,3 +97,29 @@ def test_it_begins_again_with_the_model_that_was_loaded_last(monkeypatch: pytest
     assert clients[0].is_closed
     assert clients[1].sent == [LoadModel(second, CacheSpec("paged"))]
     assert [client.listeners for client in clients] == [[ring, None], [ring]], "who was closed rings no more"
+
+
+def test_a_file_that_cannot_be_opened_at_the_start_leaves_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients: list[Recording] = []
+
+    def opened(kind: str) -> Recording:
+        clients.append(Recording())
+        return clients[-1]
+
+    monkeypatch.setattr("app.control.engine.open_client", opened)
+    engine, model, file = Engine("thread"), ModelSpec("/one"), Path("/damaged.safetensors")
+    engine.listen(lambda: None)
+    engine.start(model, CacheSpec(), file)
+    failure = Failed("'/damaged.safetensors' cannot be opened: take another copy of it.", reply_to=0)
+    clients[0].events.append(failure)
+    assert engine.drain() == [failure], "why is told all the same"
+    assert clients[0].sent == [OpenSnapshot(file), LoadModel(model, CacheSpec())]
+    clients[0].events.append(failure)
+    engine.drain()
+    assert len(clients[0].sent) == 2, "once"
+    engine.restart(CacheSpec())
+    assert clients[1].sent == [LoadModel(model, CacheSpec())]
+    engine.start(model, CacheSpec(), file)
+    clients[2].events += [Restarted(reply_to=0), Failed("The disk is full.", reply_to=0)]
+    engine.drain()
+    assert clients[2].sent == [OpenSnapshot(file)], "it was opened"
