@@ -152,6 +152,7 @@ class EventHandlers(QObject):
         if self._requests.restore.is_going_on:
             return  # what is on the screen stays
         self._models.history.clear()
+        self._models.bookmarks.set_all(())
         self._models.timeline.clear()
         self._models.slices.clear()
         self._models.viewport.show_all()
@@ -160,6 +161,7 @@ class EventHandlers(QObject):
     def _on_session_opened(self, event: events.SessionOpened) -> None:
         for first, name in event.names:
             self._models.history.rename(first, name)
+        self._models.bookmarks.set_all(event.bookmarks)
         self.session_opened.emit(event)
 
     def _on_submitted(self, event: events.Submitted) -> None:

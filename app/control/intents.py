@@ -16,8 +16,10 @@ from app.models import Models
 from app.models.branches import beyond
 from app.models.measurement import Request
 from app.models.sequence_status import FULL, selected_info, why_ended
+from app.models.bookmarks import place_of
 from engine.errors import InputError
 from engine.saved.session import spec_of
+from engine.spec.bookmark import Bookmark, BookmarkTarget
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Edit
 from engine.spec.model import BUNDLED, BUNDLED_NAME, ModelSpec
@@ -268,6 +270,26 @@ class Intents(QObject):
     def on_moment_wanted(self, step: int) -> None:
         """Make a moment of the history tree the live one."""
         self._send(commands.GoTo(step))
+
+    def on_bookmark_put(self, bookmark: Bookmark) -> None:
+        """Set a bookmark, or write another note on it."""
+        try:
+            self._models.bookmarks.put(bookmark)
+        except InputError as error:
+            self._models.status.fail(str(error))
+
+    def on_bookmark_wanted(self, target: BookmarkTarget) -> None:
+        """Look at the place of a bookmark; where its moment is on another branch, that becomes the live one."""
+        models = self._models
+        latest, history = models.timeline.latest, models.history
+        if target.step not in history:
+            models.status.notify(f"Step {target.step} is not there any more: its branch was deleted")
+            return
+        is_here = models.timeline.record(target.step) is not None
+        if not is_here:
+            self.on_moment_wanted(target.step)
+        is_live = not is_here or (latest is not None and latest.step == target.step)
+        models.selection.update(step=None if is_live else target.step, **place_of(target))
 
     def on_edited_text(self, text: str) -> None:
         """Count the tokens of a text that is typed for an edit."""

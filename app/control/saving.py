@@ -31,6 +31,7 @@ class Saving(QObject):
         self._file: JournalFile | None = None
         self._has_failed = self._is_paused = False
         models.history.changed.connect(self._on_history)
+        models.bookmarks.changed.connect(self._on_bookmarks)
 
     @property
     def session(self) -> SavedSession:
@@ -79,6 +80,9 @@ class Saving(QObject):
 
     def _on_history(self) -> None:
         self._recorder.put(names=tuple(sorted(self._models.history.names.items())))
+
+    def _on_bookmarks(self) -> None:
+        self._recorder.put(bookmarks=self._models.bookmarks.all)
 
     # ---- the journal: `Recorder` calls these -----------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ VIEWPORT = Source("viewport")
 EDITS = Source("edits")
 PHASES = Source("phases")
 STOPS = Source("stops", ("changed", "found"))
+BOOKMARKS = Source("bookmarks")
 
 
 def slices(*kinds: str, at_rest: bool = False) -> Source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from app.models.bookmarks import Bookmarks
 from app.models.comparison import Comparison
 from app.models.draft import Draft
 from app.models.edits import Edits, MadeEdit
@@ -22,10 +23,9 @@ from app.models.token import Token
 from app.models.viewport import Viewport, Wanted
 
 __all__ = [
-    "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "History", "LeftSession", "MadeEdit", "Measurements",
-    "Models", "PageFacts", "PageLog", "Phases", "Recovery", "RowDrop", "Selected", "Selection", "Slices", "Status",
-    "Stops",
-    "Timeline", "Token", "Viewport", "Wanted",
+    "Bookmarks", "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "History", "LeftSession", "MadeEdit",
+    "Measurements", "Models", "PageFacts", "PageLog", "Phases", "Recovery", "RowDrop", "Selected", "Selection",
+    "Slices", "Status", "Stops", "Timeline", "Token", "Viewport", "Wanted",
 ]  # fmt: skip
 
 
@@ -44,6 +44,7 @@ class Models:
     measurements: Measurements = field(default_factory=Measurements)
     comparison: Comparison = field(default_factory=Comparison)
     draft: Draft = field(default_factory=Draft)
+    bookmarks: Bookmarks = field(default_factory=Bookmarks)
     recovery: Recovery = field(default_factory=Recovery)
     edits: Edits = field(default_factory=Edits)
     stops: Stops = field(init=False)

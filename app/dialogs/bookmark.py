@@ -1,0 +1,70 @@
+"""A bookmark is set, or what is written on it is changed."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QPlainTextEdit, QWidget
+
+from app.kit.bookmark_places import place_words, places
+from app.kit.dialog import QuestionDialog
+from app.kit.labels import plain_label
+from app.kit.segments import Segments
+from app.models import Models
+from engine.spec.bookmark import MAX_CHARACTERS, Bookmark, BookmarkTarget
+
+TIPS = {
+    "step": "The moment after the step that is looked at",
+    "token": "The selected token, wherever it stands on this branch",
+    "page": "The selected page, as it is after this step",
+    "head": "The selected layer and kv head, as they are after this step",
+}
+
+
+class BookmarkDialog(QuestionDialog):
+    """Which place, and the note on it, which may stay empty. Intent: `chosen(Bookmark)`."""
+
+    def __init__(self, models: Models, kind: str, parent: QWidget, target: BookmarkTarget | None = None) -> None:
+        super().__init__("Bookmark" if target is None else "Note", parent)
+        self._models = models
+        self._places = {"": target} if target is not None else dict(places(models))
+        self.kind = Segments()
+        self.kind.set_choices([(name, name, TIPS[name]) for name in self._places if name])
+        self.place = plain_label()
+        self.note = QPlainTextEdit()
+        self.note.setTabChangesFocus(True)
+        self.note.setAccessibleName("Note")
+        self.note.setPlaceholderText("A note, or nothing")
+        self.note.setFixedHeight(92)
+        self.form.addRow("On", self.kind)
+        self.form.addRow("Which is", self.place)
+        self.form.addRow("Note", self.note)
+        if target is not None:
+            self.form.setRowVisible(self.kind, False)
+        self.ok.setText("Save")
+        self._choose(kind if kind in self._places else next(iter(self._places)))
+        self.kind.chosen.connect(self._choose)
+        self.note.textChanged.connect(self._check)
+
+    def first_field(self) -> QWidget:
+        return self.note
+
+    @property
+    def target(self) -> BookmarkTarget:
+        return self._places[self.kind.choice]
+
+    def _choose(self, kind: str) -> None:
+        """A place that has a bookmark brings its note, unless something was typed already."""
+        before = self._places.get(self.kind.choice)
+        was = self._models.bookmarks.at(before) if before is not None else None
+        is_typed = self.note.toPlainText() != (was.text if was is not None else "")
+        self.kind.set_choice(kind)
+        found = self._models.bookmarks.at(self.target)
+        if not is_typed:
+            self.note.setPlainText(found.text if found is not None else "")
+        self.place.setText(f"{place_words(self._models, self.target)}, at step {self.target.step}")
+
+    def _check(self) -> None:
+        count = len(self.note.toPlainText())
+        self.refuse(f"The note has {count:,} characters: {MAX_CHARACTERS:,} are kept." if count > MAX_CHARACTERS else "")
+
+    def answer(self) -> Bookmark:
+        return Bookmark(self.target, self.note.toPlainText().strip())

@@ -1,0 +1,1 @@
+"""Bookmarks and notes as a list."""

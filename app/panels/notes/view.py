@@ -1,0 +1,150 @@
+"""The bookmarks and notes: where each is and what was written; go there, write on, delete, copy as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import QModelIndex, Qt, Signal
+from PySide6.QtGui import QAction, QGuiApplication, QKeyEvent
+from PySide6.QtWidgets import QLineEdit, QWidget
+
+from app.draw.format import thousands
+from app.kit.bookmark_places import place_words
+from app.kit.boxes import column, row
+from app.kit.buttons import ActionButton, push_button
+from app.kit.cells import CellTable
+from app.kit.changes import connect_all
+from app.kit.provenance import Provenance
+from app.kit.reader import BOOKMARKS, SELECTION, STEPS
+from app.kit.view import View
+from app.models import Models
+from app.panels.notes import words
+from app.panels.notes.words import NoteRow
+from engine.spec.bookmark import Bookmark
+
+NOTHING = "Nothing is bookmarked: Ctrl+B marks the step, token, page or head that you look at."
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The bookmarks that are found, of so many, and the marked one."""
+
+    rows: tuple[NoteRow, ...]
+    count: int
+    marked: Bookmark | None
+
+
+class NoteList(CellTable):
+    """Del deletes the marked note. `delete_wanted()`."""
+
+    delete_wanted = Signal()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Delete:
+            self.delete_wanted.emit()
+            return
+        super().keyPressEvent(event)
+
+
+class NotesView(View[Shown]):
+    """A click marks one, Enter or a double click leads there. Intents: `wanted(target)`, `edited(target)`,
+    `deleted(target)`."""
+
+    title = "Notes"
+    follows = (BOOKMARKS, SELECTION, STEPS)
+
+    wanted = Signal(object)
+    edited = Signal(object)
+    deleted = Signal(object)
+
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(models, parent)
+        self._marked: Bookmark | None = None
+        self.table = NoteList("Notes")
+        self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.find = QLineEdit()
+        self.find.setPlaceholderText("Filter")
+        self.find.setAccessibleName("Filter the notes")
+        self.find.setClearButtonEnabled(True)
+        self.find.setMaximumWidth(180)
+        self.new = ActionButton("New…")
+        self.new.setObjectName("small")
+        self.go = push_button("Go there", self._on_go, "Look at this place")
+        self.edit = push_button("Edit…", self._on_edit, "Write something else on it")
+        self.delete = push_button("Delete", self._on_delete, "Delete this bookmark and its note")
+        self.copy = push_button("Copy", self._on_copy, "Copy the listed notes as text, a line each")
+        self._ways = (self.go, self.edit, self.delete, self.copy)
+        buttons = row(self.find, None, self.new, *self._ways)
+        self.set_body(column((self.table, 1), buttons, spacing=5))
+        connect_all(
+            (self.table.clicked, self._on_row),
+            (self.table.activated, self._on_activated),
+            (self.table.delete_wanted, self._on_delete),
+            (self.find.textChanged, self.refresh),
+        )
+        self.follow(models)
+
+    def set_action(self, add: QAction) -> None:
+        """What makes a new one."""
+        self.new.set_action(add)
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def read(self) -> Shown | str:
+        everything = self._models.bookmarks.all
+        if not everything:
+            return NOTHING
+        rows = [self._row(bookmark) for bookmark in everything]
+        found = tuple(row for row in rows if words.is_found(row, self.find.text()))
+        listed = [row.bookmark for row in found]
+        marked = self._marked if self._marked in listed else next(iter(listed), None)
+        return Shown(found, len(everything), marked)
+
+    def _row(self, bookmark: Bookmark) -> NoteRow:
+        models, step = self._models, bookmark.target.step
+        is_gone = step not in models.history
+        is_elsewhere = not is_gone and models.timeline.record(step) is None and not models.history.is_on_path(
+            step, models.history.live
+        )  # fmt: skip
+        return NoteRow(bookmark, place_words(models, bookmark.target), is_elsewhere, is_gone)
+
+    def show_state(self, state: Shown) -> None:
+        found = len(state.rows)
+        count = thousands(state.count)
+        self.set_detail(count if found == state.count else f"{thousands(found)} of {count}")
+        self.table.show_cells(words.HEADS, words.cells_of(state.rows, state.marked))
+        for button in self._ways:
+            button.setEnabled(state.marked is not None)
+
+    def provenance(self, state: Shown) -> Provenance:
+        return Provenance("by you", "recorded", "bookmarks and notes of this session; dimmed: of another branch")
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def _on_row(self, index: QModelIndex) -> None:
+        rows = self.state.rows if self.state is not None else ()
+        if 0 <= index.row() < len(rows):
+            self._marked = rows[index.row()].bookmark
+            self.refresh()
+
+    def _on_activated(self, index: QModelIndex) -> None:
+        self._on_row(index)
+        self._on_go()
+
+    def _tell(self, signal: Signal) -> None:
+        if self.state is not None and self.state.marked is not None:
+            signal.emit(self.state.marked.target)  # type: ignore[attr-defined]
+
+    def _on_go(self) -> None:
+        self._tell(self.wanted)  # type: ignore[arg-type]
+
+    def _on_edit(self) -> None:
+        self._tell(self.edited)  # type: ignore[arg-type]
+
+    def _on_delete(self) -> None:
+        self._tell(self.deleted)  # type: ignore[arg-type]
+
+    def _on_copy(self) -> None:
+        if self.state is not None:
+            QGuiApplication.clipboard().setText(words.notes_text(self.state.rows))
+            self.told.emit(f"{thousands(len(self.state.rows))} notes are copied as text")
