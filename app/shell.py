@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication
 
-from app.actions import MENUS, editing
+from app.actions import MENUS, dialogs, editing
 from app.control.actions import Action, Actions
 from app.control.controller import Controller
 from app.control.intents import Intents
@@ -22,6 +22,7 @@ from app.kit.theme import ThemeChoice, apply_theme, resolve_theme
 from app.models import Models
 from app.start.settings import Settings
 from app.window.window import MainWindow
+from engine.spec.bookmark import BookmarkTarget
 from engine.spec.model import BUNDLED
 from engine.wire.commands import Command
 from engine.wire.events import EngineStatus, Event, OpenedFile, SessionOpened
@@ -133,6 +134,10 @@ class Shell(QObject):
             (window.sequences.forked, intents.on_forked),
             (window.edits.went_to, intents.on_moment_wanted),
             (window.edits.repeated, intents.on_edits_repeated),
+            (window.notes.wanted, intents.on_bookmark_wanted),
+            (window.notes.edited, self._on_note_edited),
+            (window.notes.deleted, self.models.bookmarks.remove),
+            (window.note_menu.deleted, self.models.bookmarks.remove),
             (window.next_token.token_forced, intents.on_token_forced),
             (window.next_token.text_forced, intents.on_text_forced),
             (window.next_token.sampling_tried, intents.on_sampling_tried),
@@ -190,6 +195,9 @@ class Shell(QObject):
             (panel.ended, self.intents.on_comparison_ended),
             (panel.cancelled, self.intents.on_cancel),
         )
+
+    def _on_note_edited(self, target: BookmarkTarget) -> None:
+        dialogs.ask_note(self, target)
 
     def _on_draft(self) -> None:
         self.controller.saving.set_draft(self.window.prompt.edit.text())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtWidgets import QFileDialog
 
 from app.models.export_plan import view_text
+from engine.spec.bookmark import BookmarkTarget
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
 
 if TYPE_CHECKING:
@@ -43,6 +44,19 @@ def open_file(shell: Shell) -> None:
     path, _ = QFileDialog.getOpenFileName(shell.window, "Open snapshot or session", folder, kinds)
     if path:
         shell.intents.on_snapshot_chosen(Path(path))
+
+
+def ask_bookmark(shell: Shell) -> None:
+    from app.dialogs.bookmark import BookmarkDialog
+
+    window = shell.window
+    BookmarkDialog(shell.models, window.note_menu.kind, window).ask(shell.intents.on_bookmark_put)
+
+
+def ask_note(shell: Shell, target: BookmarkTarget) -> None:
+    from app.dialogs.bookmark import BookmarkDialog
+
+    BookmarkDialog(shell.models, "", shell.window, target).ask(shell.intents.on_bookmark_put)
 
 
 def ask_hub_name(shell: Shell) -> None:

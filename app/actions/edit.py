@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from app.actions import editing
+from app.actions import dialogs, editing
 from app.control.actions import Action
-from app.control.conditions import needs_edited, needs_live_steps, needs_rows, needs_undone
+from app.control.conditions import needs_edited, needs_live_steps, needs_rows, needs_steps, needs_undone
 
 _on_rows = partial(Action, where="rows", needs=needs_rows)
 _edit = partial(Action, needs=needs_rows)
@@ -50,5 +50,9 @@ EDIT = (
         _part("edit.both", "", "Of the selection: K and V", "Edits are of K and of V", editing.choose_both),
         _part("edit.keys", "", "Of the selection: K alone", "Edits are of K", editing.choose_keys),
         _part("edit.values", "", "Of the selection: V alone", "Edits are of V", editing.choose_values),
+    ),
+    (
+        Action("note.add", "Ctrl+B", "Bookmark…", "Mark the step, token, page or head that you look at, with a note",
+               dialogs.ask_bookmark, needs_steps),
     ),
 )

@@ -13,10 +13,10 @@ from app.control.sender import Sender
 from app.control.waiting import Waiting
 from app.kit.labels import prose
 from app.models import Models
+from app.models.bookmarks import place_of
 from app.models.branches import beyond
 from app.models.measurement import Request
 from app.models.sequence_status import FULL, selected_info, why_ended
-from app.models.bookmarks import place_of
 from engine.errors import InputError
 from engine.saved.session import spec_of
 from engine.spec.bookmark import Bookmark, BookmarkTarget

@@ -26,6 +26,7 @@ class BookmarkDialog(QuestionDialog):
         super().__init__("Bookmark" if target is None else "Note", parent)
         self._models = models
         self._places = {"": target} if target is not None else dict(places(models))
+        self._filled_in = ""  # by the place that was chosen, not by hand
         self.kind = Segments()
         self.kind.set_choices([(name, name, TIPS[name]) for name in self._places if name])
         self.place = plain_label()
@@ -53,18 +54,18 @@ class BookmarkDialog(QuestionDialog):
 
     def _choose(self, kind: str) -> None:
         """A place that has a bookmark brings its note, unless something was typed already."""
-        before = self._places.get(self.kind.choice)
-        was = self._models.bookmarks.at(before) if before is not None else None
-        is_typed = self.note.toPlainText() != (was.text if was is not None else "")
         self.kind.set_choice(kind)
         found = self._models.bookmarks.at(self.target)
-        if not is_typed:
-            self.note.setPlainText(found.text if found is not None else "")
+        if self.note.toPlainText() == self._filled_in:
+            self._filled_in = found.text if found is not None else ""
+            self.note.setPlainText(self._filled_in)
         self.place.setText(f"{place_words(self._models, self.target)}, at step {self.target.step}")
 
     def _check(self) -> None:
         count = len(self.note.toPlainText())
-        self.refuse(f"The note has {count:,} characters: {MAX_CHARACTERS:,} are kept." if count > MAX_CHARACTERS else "")
+        self.refuse(
+            f"The note has {count:,} characters: {MAX_CHARACTERS:,} are kept." if count > MAX_CHARACTERS else ""
+        )
 
     def answer(self) -> Bookmark:
         return Bookmark(self.target, self.note.toPlainText().strip())

@@ -67,7 +67,7 @@ def tip_lines(*found: Bookmark | None) -> tuple[str, ...]:
     )
 
 
-def paint_mark(painter: QPainter, right: float, top: float, scale: float = 1.0) -> None:
+def paint_ribbon(painter: QPainter, right: float, top: float, scale: float = 1.0) -> None:
     """A ribbon with its upper right corner there: the same in every picture, in the colour of words, since no colour
     means a bookmark and others mean something."""
     width, height = MARK_WIDTH * scale, MARK_HEIGHT * scale

@@ -79,7 +79,6 @@ def _step_of(bookmark: Bookmark) -> int:
     return bookmark.target.step
 
 
-
 def place_of(target: BookmarkTarget) -> dict[str, int]:
     """What is selected to look at a place."""
     match target:

@@ -31,8 +31,8 @@ class EditMenu(QObject):
         if self._models.selection.now.position is not None:
             menu.addSeparator()
             menu.addActions([self._actions[name] for name in ("run.at_token", "run.go_on", "run.to")])
-        undo, *groups, parts = self._actions.menus["&Edit"]
-        for group in (parts, *groups, undo):
+        undo, *groups, parts, notes = self._actions.menus["&Edit"]
+        for group in (parts, *groups, notes, undo):
             menu.addSeparator()
             menu.addActions([self._actions[action.name] for action in group])
         menu.popup(place)

@@ -31,14 +31,14 @@ WIDE_GRIDS: Mapping[str, Grid] = {
 }
 # Panels that stand behind another one, as tabs.
 TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "learn": {"pages": ("sequences", "edits", "stops", "branches")},
-    "inspect": {"pages": ("sequences", "edits", "stops"), "timings": ("branches",)},
+    "learn": {"pages": ("sequences", "edits", "stops", "notes", "branches")},
+    "inspect": {"pages": ("sequences", "edits", "stops", "notes"), "timings": ("branches",)},
     "truth": {"sweep": ("evicted", "bench"), "bytes": ("branches",)},
 }
 # Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.
 WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 230, "next_token": 205, "attention": 190,
-    "timings": 190, "bytes": 190, "pages": 120, "sequences": 120, "edits": 120, "stops": 120,
+    "timings": 190, "bytes": 190, "pages": 120, "sequences": 120, "edits": 120, "stops": 120, "notes": 120,
     "what_if": 240, "damage": 300, "sweep": 410, "parity": 190,
     "compare": 600, "compared_steps": 190,
 }  # fmt: skip

@@ -9,7 +9,11 @@ from app.control.actions import Actions
 from app.draw.format import thousands
 from app.models import Models
 
-GROUPS = (("run.go_on", "run.live"), ("run.to", "stops.add"), ("stops.find", "stops.next", "stops.previous"))
+GROUPS = (
+    ("run.go_on", "run.live"),
+    ("run.to", "stops.add", "note.add"),
+    ("stops.find", "stops.next", "stops.previous"),
+)
 
 
 class TimelineMenu(QObject):

@@ -11,6 +11,7 @@ from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QImage, QPai
 from PySide6.QtWidgets import QApplication, QMainWindow, QWidget
 
 from app.control.actions import Actions, native
+from app.kit.bookmark_places import HEAD, PAGE, STEP, TOKEN
 from app.kit.boxes import column, holder
 from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
@@ -23,6 +24,7 @@ from app.panels.edits.view import EditsView
 from app.panels.head.view import HeadView
 from app.panels.inspector.view import InspectorView
 from app.panels.next_token.view import NextTokenView
+from app.panels.notes.view import NotesView
 from app.panels.pages.view import PagesView
 from app.panels.prompt.view import PromptPanel
 from app.panels.sequences.view import SequencesView
@@ -36,6 +38,7 @@ from app.window.bars import Footer, TopBar
 from app.window.docks import DockHost
 from app.window.edit_menu import EditMenu
 from app.window.menus import fill_menu_bar
+from app.window.note_menu import NoteMenu
 from app.window.opened_strip import OpenedStrip
 from app.window.phase_strip import PhaseStrip
 from app.window.recent_files import RecentFiles
@@ -63,6 +66,7 @@ PICTURES = (
     "inspector",
     "edits",
     "stops",
+    "notes",
 )
 # A saved arrangement has the names of its docks: these are of panels that are built when they are asked for.
 LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps".encode("utf-16-be")}
@@ -104,6 +108,8 @@ class MainWindow(QMainWindow):
         self.bytes = BytesView(models)
         self.inspector = InspectorView(models)
         self.edits = EditsView(models)
+        self.notes = NotesView(models)
+        self.notes.set_action(actions["note.add"])
         self.edits.set_actions(actions["edit.undo"], actions["edit.redo"])
         self.stops = StopsView(models)
         self.stops.set_actions(actions["stops.previous"], actions["stops.next"])
@@ -126,6 +132,8 @@ class MainWindow(QMainWindow):
         self.sessions = RecentFiles("Recent sessions", self)
         self._edit_menu = EditMenu(models, actions, self)
         self._timeline_menu = TimelineMenu(models, actions, self)
+        marked = {HEAD: (self.wall, self.head), PAGE: (self.pages,), STEP: (self.timeline,), TOKEN: (self.tokens,)}
+        self.note_menu = NoteMenu(models, actions["note.add"], marked, self)
         self._panel_menu = fill_menu_bar(self.menuBar(), actions, (self.recent, self.sessions))
         self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
         self._connect()
@@ -219,6 +227,7 @@ class MainWindow(QMainWindow):
         for panel in (self.wall, self.head, self.attention, self.tokens):
             self.actions_.attach("rows", panel)
             panel.menu_wanted.connect(self._edit_menu.open_at)
+        self.pages.menu_wanted.connect(self.note_menu.open_at)
         self.actions_.attach("timeline", self.timeline)
         self.timeline.menu_wanted.connect(self._timeline_menu.open_at)
         self._listen_to(self.panels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PySide6.QtCore import QModelIndex, Qt, Signal
+from PySide6.QtCore import QModelIndex, Qt, Signal, SignalInstance
 from PySide6.QtGui import QAction, QGuiApplication, QKeyEvent
 from PySide6.QtWidgets import QLineEdit, QWidget
 
@@ -62,11 +62,11 @@ class NotesView(View[Shown]):
         self._marked: Bookmark | None = None
         self.table = NoteList("Notes")
         self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.find = QLineEdit()
-        self.find.setPlaceholderText("Filter")
-        self.find.setAccessibleName("Filter the notes")
-        self.find.setClearButtonEnabled(True)
-        self.find.setMaximumWidth(180)
+        self.filter = QLineEdit()
+        self.filter.setPlaceholderText("Filter")
+        self.filter.setAccessibleName("Filter the notes")
+        self.filter.setClearButtonEnabled(True)
+        self.filter.setMaximumWidth(180)
         self.new = ActionButton("New…")
         self.new.setObjectName("small")
         self.go = push_button("Go there", self._on_go, "Look at this place")
@@ -74,13 +74,13 @@ class NotesView(View[Shown]):
         self.delete = push_button("Delete", self._on_delete, "Delete this bookmark and its note")
         self.copy = push_button("Copy", self._on_copy, "Copy the listed notes as text, a line each")
         self._ways = (self.go, self.edit, self.delete, self.copy)
-        buttons = row(self.find, None, self.new, *self._ways)
+        buttons = row(self.filter, None, self.new, *self._ways)
         self.set_body(column((self.table, 1), buttons, spacing=5))
         connect_all(
             (self.table.clicked, self._on_row),
             (self.table.activated, self._on_activated),
             (self.table.delete_wanted, self._on_delete),
-            (self.find.textChanged, self.refresh),
+            (self.filter.textChanged, self.refresh),
         )
         self.follow(models)
 
@@ -95,7 +95,7 @@ class NotesView(View[Shown]):
         if not everything:
             return NOTHING
         rows = [self._row(bookmark) for bookmark in everything]
-        found = tuple(row for row in rows if words.is_found(row, self.find.text()))
+        found = tuple(row for row in rows if words.is_found(row, self.filter.text()))
         listed = [row.bookmark for row in found]
         marked = self._marked if self._marked in listed else next(iter(listed), None)
         return Shown(found, len(everything), marked)
@@ -110,7 +110,7 @@ class NotesView(View[Shown]):
 
     def show_state(self, state: Shown) -> None:
         found = len(state.rows)
-        count = thousands(state.count)
+        count = f"{thousands(state.count)} bookmark{'' if state.count == 1 else 's'}"
         self.set_detail(count if found == state.count else f"{thousands(found)} of {count}")
         self.table.show_cells(words.HEADS, words.cells_of(state.rows, state.marked))
         for button in self._ways:
@@ -131,18 +131,18 @@ class NotesView(View[Shown]):
         self._on_row(index)
         self._on_go()
 
-    def _tell(self, signal: Signal) -> None:
+    def _tell(self, signal: SignalInstance) -> None:
         if self.state is not None and self.state.marked is not None:
-            signal.emit(self.state.marked.target)  # type: ignore[attr-defined]
+            signal.emit(self.state.marked.target)
 
     def _on_go(self) -> None:
-        self._tell(self.wanted)  # type: ignore[arg-type]
+        self._tell(self.wanted)
 
     def _on_edit(self) -> None:
-        self._tell(self.edited)  # type: ignore[arg-type]
+        self._tell(self.edited)
 
     def _on_delete(self) -> None:
-        self._tell(self.deleted)  # type: ignore[arg-type]
+        self._tell(self.deleted)
 
     def _on_copy(self) -> None:
         if self.state is not None:

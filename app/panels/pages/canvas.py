@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtGui import QContextMenuEvent, QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QWidget
 
+from app.kit.bookmark_places import paint_ribbon
 from app.kit.labels import Opaque
 from app.kit.pictures import pixels_image
 from app.kit.theme import Themed, current_theme, font_text
@@ -24,10 +25,12 @@ _MAX_OUTLINES = 2000
 
 
 class PageCanvas(Themed, Opaque, QWidget):
-    """`picked(pool, page_id)` on a click or by the arrow keys; `pointed(pool, page_id)` under the mouse, or None."""
+    """`picked(pool, page_id)` on a click or by the arrow keys; `pointed(pool, page_id)` under the mouse, or None;
+    `menu_wanted(place on the screen)` of the page that was picked before."""
 
     picked = Signal(int, int)
     pointed = Signal(object, object)
+    menu_wanted = Signal(object)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -40,6 +43,7 @@ class PageCanvas(Themed, Opaque, QWidget):
         self._step = 0
         self._selected: tuple[int, int] | None = None
         self._mine: Sequence[Sequence[int]] = ()
+        self._noted: Sequence[Sequence[int]] = ()
         self._drawn_in = current_theme()
         self.num_images = 0
         self.setMouseTracking(True)
@@ -124,6 +128,7 @@ class PageCanvas(Themed, Opaque, QWidget):
                 painter.drawText(place, int(Qt.AlignmentFlag.AlignVCenter), self._names[number])
             painter.drawImage(self._origin(number), image)
         self._paint_mine(painter)
+        self._paint_noted(painter)
         if self._selected is not None and self._selected[0] < len(self._layouts):
             self._paint_selected(painter, *self._selected)
         if self.hasFocus():
@@ -140,6 +145,21 @@ class PageCanvas(Themed, Opaque, QWidget):
             painter.setBrush(Qt.BrushStyle.NoBrush)
             rects = [self.page_rect(number, page_id) for page_id in pages if page_id < layout.num_pages]
             painter.drawRects([rect.adjusted(-0.5, -0.5, -0.5, -0.5) for rect in rects])
+
+    def set_noted(self, noted: Sequence[Sequence[int]]) -> None:
+        """The pages of each pool that have a bookmark."""
+        if noted != self._noted:
+            self._noted = noted
+            self.update()
+
+    def _paint_noted(self, painter: QPainter) -> None:
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        for number, pages in enumerate(self._noted[: len(self._layouts)]):
+            for page_id in pages:
+                if page_id < self._layouts[number].num_pages:
+                    rect = self.page_rect(number, page_id)
+                    paint_ribbon(painter, rect.right() - 1, rect.top() - 2, 0.9 if rect.width() >= 9 else 0.7)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
 
     def _paint_selected(self, painter: QPainter, pool: int, page_id: int) -> None:
         if page_id >= self._layouts[pool].num_pages:
@@ -169,6 +189,13 @@ class PageCanvas(Themed, Opaque, QWidget):
         found = self.page_at(event.position())
         if found is not None and event.button() == Qt.MouseButton.LeftButton:
             self.picked.emit(*found)
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        found = self.page_at(QPointF(event.pos()))
+        if event.reason() == QContextMenuEvent.Reason.Mouse and found is not None:
+            self.picked.emit(*found)
+        if found is not None or self._selected is not None:
+            self.menu_wanted.emit(event.globalPos())
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         found = self.page_at(event.position())

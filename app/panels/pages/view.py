@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast, get_args
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QPlainTextEdit, QWidget
 
+from app.kit.bookmark_places import tip_lines
 from app.kit.boxes import column, row
 from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.page_words import record_lines
 from app.kit.provenance import Provenance, shown_record, source_of
-from app.kit.reader import SELECTION, STATUS, STEPS, slices
+from app.kit.reader import BOOKMARKS, SELECTION, STATUS, STEPS, slices
 from app.kit.theme import current_theme, font_fixed
 from app.kit.view import View
 from app.models import Models
@@ -44,14 +45,16 @@ class Shown:
     pointed: Page | None
     keys: tuple[Key, ...]
     readout: tuple[str, ...]
+    noted: tuple[tuple[int, ...], ...]
     events: tuple[str, ...]
 
 
 class PagesView(View[Shown]):
-    """Follows the selection; clicking a page selects its sequence and its first token everywhere."""
+    """Follows the selection; clicking a page selects its sequence and its first token everywhere. Intent:
+    `menu_wanted(place on the screen)`, of the page that is selected then."""
 
     title = "Pages"
-    follows = (SELECTION, STATUS, STEPS, slices(TABLE, at_rest=True))
+    follows = (SELECTION, STATUS, STEPS, BOOKMARKS, slices(TABLE, at_rest=True))
     choices = (
         ("state", "state", "Free, used, shared, cached"),
         ("owner", "owner", "Which sequence holds a page"),
@@ -59,6 +62,8 @@ class PagesView(View[Shown]):
         ("refs", "refs", "How many sequences refer to a page"),
         (EVENTS, "events", "What the step did to pages, line by line"),
     )
+
+    menu_wanted = Signal(object)
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)
@@ -72,6 +77,7 @@ class PagesView(View[Shown]):
         self._readout = ElidedLabel()
         self._build()
         self._canvas.picked.connect(self.choose_page)
+        self._canvas.menu_wanted.connect(self.menu_wanted)
         self._canvas.pointed.connect(self._on_pointed)
         self.follow(models)
 
@@ -160,9 +166,15 @@ class PagesView(View[Shown]):
             mine=tuple(self._mine(record, pool) for pool in range(len(pools))) if len(seq_ids) > 1 else (),
             pointed=self._pointed,
             keys=legend_keys(pools, self._mode, seq_ids, grid_colors(current_theme())),
-            readout=page_words(self._models, record, *told) if told is not None and is_there else (),
+            readout=self._readout_of(record, *told) if told is not None and is_there else (),
+            noted=tuple(tuple(self._models.bookmarks.on_pages(pool)) for pool in range(len(pools))),
             events=lines or ("The step took no page and let go of none.",),
         )
+
+    def _readout_of(self, record: StepRecord, pool: int, page_id: int) -> tuple[str, ...]:
+        """What is known of a page, and what was written on it."""
+        words = tuple(page_words(self._models, record, pool, page_id))
+        return (*words, *tip_lines(self._models.bookmarks.on_pages(pool).get(page_id)))
 
     def _mine(self, record: StepRecord, pool: int) -> tuple[int, ...]:
         return tuple(page_id for page_id in table_pages(self._models, record, pool) if page_id)
@@ -179,6 +191,7 @@ class PagesView(View[Shown]):
         self._legend.show_keys(state.keys)
         self._canvas.show_pools(pools, pool_names(pools), state.mode, state.record.step)
         self._canvas.set_selected(state.selected, state.mine)
+        self._canvas.set_noted(state.noted)
         if (text := "\n".join(state.events)) != self._events.toPlainText():
             self._events.setPlainText(text)
         self._read_out(state)

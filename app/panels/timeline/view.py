@@ -25,10 +25,11 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from app.draw.format import milliseconds, shortened, thousands, visible
+from app.kit.bookmark_places import MARK_WIDTH, paint_ribbon, tip_lines
 from app.kit.change_marks import paint_mark
 from app.kit.labels import Opaque, plain_tip
 from app.kit.pictures import argb, pixels_image, veil_image
-from app.kit.reader import EACH_STEP, SELECTION, STOPS, Reader, Source
+from app.kit.reader import BOOKMARKS, EACH_STEP, SELECTION, STOPS, Reader, Source
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.models import Models
@@ -57,6 +58,7 @@ class Shown:
     left: Left | None = None
     marks: tuple[PathMark, ...] = ()
     found: Found = field(default_factory=Found)
+    noted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
     """Writes the selected step; the right end of what is not dimmed is live. Intents: `returned(step)`;
     `menu_wanted(place on the screen)`, of the step that is looked at then."""
 
-    follows = (EACH_STEP, SELECTION, STOPS, Source("history", ("reshaped",)))
+    follows = (EACH_STEP, SELECTION, STOPS, BOOKMARKS, Source("history", ("reshaped",)))
 
     returned = Signal(int)
     menu_wanted = Signal(object)
@@ -111,9 +113,14 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         if self._marked != history.shape:
             self._marked, self._marks = history.shape, path_marks(history, history.live)
         at = timeline.records[index].step
-        return Shown(
-            timeline.first, timeline.latest, index, at, step is None, left, self._marks, Found.of(self._models)
-        )
+        found, noted = Found.of(self._models), self._noted()
+        return Shown(timeline.first, timeline.latest, index, at, step is None, left, self._marks, found, noted)
+
+    def _noted(self) -> tuple[int, ...]:
+        """The places of steps with a bookmark, as they stand on the path."""
+        records = self._models.timeline.records
+        places = ((bisect_left(records, step, key=_step_of), step) for step in self._models.bookmarks.on_steps())
+        return tuple(at for at, step in places if at < len(records) and records[at].step == step)
 
     def show_state(self, state: Shown) -> None:
         behind = f", {state.left.words}" if state.left is not None else ""
@@ -176,6 +183,8 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         painter.drawLine(QPointF(left, middle), QPointF(handle, middle))
         self._paint_marks(painter, shown.marks, middle)
         paint_found(painter, self._models, self._x_of)
+        for index in shown.noted:
+            paint_ribbon(painter, self._x_of(index) + MARK_WIDTH / 2, 1)
         self._paint_handle(painter, QPointF(handle, middle), shown.is_live)
         self._paint_label(painter, left - 12, thousands(shown.first.step), Qt.AlignmentFlag.AlignRight)
         newest = shown.latest.step if shown.left is None else shown.left.tip
@@ -292,7 +301,8 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         texts = "" if part is None else shortened(visible("".join(part.texts[:24])[:200]), 60)
         took_ms = record.timings.total_ms  # 0 where nobody measured
         head = f"step {thousands(record.step)} · {record.phase}{f' · {milliseconds(took_ms)}' if took_ms else ''}"
-        return "\n".join(line for line in (head, texts, *words_at(self._models, record.step)) if line)
+        notes = tip_lines(*self._models.bookmarks.on_steps().get(record.step, ()))
+        return "\n".join(line for line in (head, texts, *words_at(self._models, record.step), *notes) if line)
 
 
 @lru_cache(maxsize=4)

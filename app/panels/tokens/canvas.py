@@ -21,6 +21,7 @@ from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QToolTip, QWidget
 
 from app.draw.edited import Edited, at
 from app.draw.format import shortened, visible
+from app.kit.bookmark_places import paint_ribbon
 from app.kit.following import Follower
 from app.kit.pictures import ghost_brush
 from app.kit.provenance import Holders
@@ -32,6 +33,7 @@ from app.panels.tokens.draw import ChipLayout, Place
 from app.panels.tokens.edited_chip import paint_edited
 from app.panels.tokens.surprisal_key import surprisal_color
 from app.panels.tokens.tip import token_tip
+from engine.spec.bookmark import Bookmark
 
 ROW_HEIGHT = 22
 CHIP_HEIGHT = 19
@@ -45,7 +47,7 @@ GHOST_LEAST, GHOST_MOST = 2.0, 6.0
 class Chips:
     """The tokens in the cache, the text of the one that is chosen but not fed yet, the selected position, who still
     holds each token (None: every head of every layer), whether surprisals are still to come, the positions that were
-    dragged over, and what was changed by hand."""
+    dragged over, what was changed by hand, and the bookmarks on them."""
 
     tokens: Sequence[Token] = ()
     pending: str | None = None
@@ -54,6 +56,7 @@ class Chips:
     awaits_surprisal: bool = False
     area: tuple[int, int] | None = None
     edited: tuple[Edited, ...] = ()
+    noted: tuple[Bookmark, ...] = ()
 
 
 class TokenStrip(Themed, QAbstractScrollArea):
@@ -68,6 +71,7 @@ class TokenStrip(Themed, QAbstractScrollArea):
         super().__init__(parent)
         self._chips = Chips()
         self._layout = ChipLayout()
+        self._noted: dict[tuple[int, int], Bookmark] = {}
         self._hatch: QBrush | None = None
         self._pressed: int | None = None  # the token that the mouse was pressed on
         self._is_dragging = False
@@ -90,12 +94,13 @@ class TokenStrip(Themed, QAbstractScrollArea):
     def show_chips(self, chips: Chips) -> None:
         """Lay out and paint what is another chip than before."""
         old, self._chips = self._chips, chips
+        self._noted = {(one.target.step, one.target.position): one for one in chips.noted}  # type: ignore[union-attr]
         if chips.tokens is not old.tokens or chips.pending != old.pending:
             self._take_tokens(old.tokens, chips.tokens)
         have_values = len(chips.tokens) == len(old.tokens) and chips.tokens is not old.tokens  # others, or filled in
         if have_values or chips.holders != old.holders:
             self.viewport().update()
-        if (chips.area, chips.edited) != (old.area, old.edited):
+        if (chips.area, chips.edited, chips.noted) != (old.area, old.edited, old.noted):
             self.viewport().update()
         if chips.selected != old.selected:
             self._describe()
@@ -202,6 +207,8 @@ class TokenStrip(Themed, QAbstractScrollArea):
         painter.setPen(theme.color("text" if dropped < 1 else "muted"))
         self._painter.left(painter, chip.left() + PADDING, chip.center().y(), _shown(token.text))
         paint_edited(painter, chip, at(self._chips.edited, token.position))
+        if (token.step, token.position) in self._noted:
+            paint_ribbon(painter, chip.right() - 1, chip.top() - 2, 0.85)
         is_in_area = self._chips.area is not None and self._chips.area[0] <= token.position < self._chips.area[1]
         if is_in_area or (self._chips.area is None and token.position == self._chips.selected):
             painter.setBrush(Qt.BrushStyle.NoBrush)
@@ -313,7 +320,8 @@ class TokenStrip(Themed, QAbstractScrollArea):
 
     def tip(self, token: Token) -> str:
         """Everything about a token in lines."""
-        return token_tip(token, self._chips.holders, self._chips.edited)
+        noted = self._noted.get((token.step, token.position))
+        return token_tip(token, self._chips.holders, self._chips.edited, noted)
 
     def _reveal(self) -> None:
         selected = self._chips.selected

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from app.draw.edited import Edited, at
 from app.draw.format import decimal, shortened, thousands, visible
+from app.kit.bookmark_places import tip_lines
 from app.kit.labels import plain_tip
 from app.kit.provenance import Holders
 from app.models import Token
+from engine.spec.bookmark import Bookmark
 
 
-def token_tip(token: Token, held: Holders | None, edited: Sequence[Edited]) -> str:
+def token_tip(token: Token, held: Holders | None, edited: Sequence[Edited], noted: Bookmark | None = None) -> str:
     """Everything about a token in lines; `held` says who holds its rows where some dropped them."""
     lines = [
         f"“{shortened(visible(token.text[:400]), 200)}”",
@@ -27,4 +29,4 @@ def token_tip(token: Token, held: Holders | None, edited: Sequence[Edited]) -> s
         lines.append(held.words(token.position))
     for one in at(edited, token.position):
         lines.append(f"edited at step {thousands(one.step)}: {one.edit.describe()}")
-    return plain_tip("\n".join(lines))
+    return plain_tip("\n".join((*lines, *tip_lines(noted))))

@@ -14,7 +14,7 @@ from app.kit.boxes import column
 from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown
 from app.kit.provenance import holders_of
-from app.kit.reader import EACH_STEP, EDITS, SELECTION, STATUS, slices
+from app.kit.reader import BOOKMARKS, EACH_STEP, EDITS, SELECTION, STATUS, slices
 from app.kit.theme import font_fixed
 from app.kit.view import View
 from app.models import Models, Selected
@@ -42,7 +42,7 @@ class TokensPanel(View[Chips]):
     on the screen)`, of what is selected then."""
 
     title = "Tokens"
-    follows = (EACH_STEP, SELECTION, STATUS, EDITS, slices(WALL))
+    follows = (EACH_STEP, SELECTION, STATUS, EDITS, BOOKMARKS, slices(WALL))
 
     menu_wanted = Signal(object)
 
@@ -88,7 +88,8 @@ class TokensPanel(View[Chips]):
         if area == (0, len(tokens)):  # whole heads: not these tokens are meant
             area = None
         holders, edited = holders_of(self._models), edits_shown(self._models)
-        return Chips(tokens, pending, now.position, holders, awaits, area, edited)
+        noted = tuple(self._models.bookmarks.on_tokens(now.seq_id).values())
+        return Chips(tokens, pending, now.position, holders, awaits, area, edited, noted)
 
     def _fed(self, now: Selected) -> int:
         """The step that fed the sequence last."""

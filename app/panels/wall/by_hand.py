@@ -9,6 +9,7 @@ from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QBrush, QPainter, QPen
 
 from app.draw.edited import Edited, touches
+from app.kit.bookmark_places import paint_ribbon
 from app.kit.provenance import span_of_run
 from app.kit.theme import current_theme
 from app.panels.wall import draw
@@ -19,10 +20,12 @@ from engine.wire.slices import WallSlice
 
 @dataclass(frozen=True)
 class ByHand:
-    """The selected area, where it is not of all heads of all layers, and what was edited."""
+    """The selected area, where it is not of all heads of all layers, what was edited, and the layers and kv heads that
+    have a bookmark."""
 
     area: Rows | None = None
     edited: tuple[Edited, ...] = ()
+    noted: tuple[tuple[int, int], ...] = ()
 
 
 def area_between(piece: WallSlice, first: Tile, position: int | None, last: Tile, other: int | None) -> Rows | None:
@@ -42,7 +45,11 @@ def area_between(piece: WallSlice, first: Tile, position: int | None, last: Tile
 def paint_by_hand(painter: QPainter, layout: WallLayout, piece: WallSlice, marks: ByHand, ratio: float) -> None:
     """A line at the foot of a thumbnail along the tokens that were edited, a hatch over those that attention does not
     see, and the outline of what was dragged over."""
-    for tile in layout.tiles if marks.edited or marks.area is not None else ():
+    for tile in layout.tiles if marks.edited or marks.noted or marks.area is not None else ():
+        if (tile.layer, tile.kv_head) in marks.noted:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            paint_ribbon(painter, (tile.x + layout.tile_width) / ratio - 2, tile.y / ratio - 1)
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
         for one in marks.edited:
             tensor = "" if one.is_hidden else piece.request.tensor
             if touches(one.rows, tile.layer, tile.kv_head, tensor):

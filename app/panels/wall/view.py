@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton, QWidget
 from app.draw.edited import touches
 from app.draw.format import times
 from app.draw.resample import whole_steps
+from app.kit.bookmark_places import tip_lines
 from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown, words_at
 from app.kit.labels import plain_tip, steady
@@ -26,7 +27,7 @@ from app.kit.provenance import (
     tensor_name,
     token_name,
 )
-from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, slices
+from app.kit.reader import BOOKMARKS, EDITS, SELECTION, STATUS, STEPS, slices
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
@@ -70,7 +71,7 @@ class WallView(View[Shown]):
     `outliers_wanted()`: show the list of the largest. `menu_wanted(place on the screen)`, of what is selected then."""
 
     title = "Cache wall"
-    follows = (SELECTION, STATUS, STEPS, EDITS, slices(WALL))
+    follows = (SELECTION, STATUS, STEPS, EDITS, BOOKMARKS, slices(WALL))
     choices = (
         ("K", "K", "Keys"),
         ("V", "V", "Values"),
@@ -150,7 +151,9 @@ class WallView(View[Shown]):
             piece = self.state.piece if self.state is not None else None
             edited = self._edited_words(tile, position)
             more = sizes.magnitude_words(piece, tile.layer) if piece is not None and tile is not None else ""
-            self._canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, edited) if line)))
+            found = None if tile is None else self._models.bookmarks.on_heads(self._models.selection.now.seq_id)
+            notes = () if tile is None or found is None else tip_lines(found.get((tile.layer, tile.kv_head)))
+            self._canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, edited, *notes) if line)))
             self.set_detail(self._words(piece))
 
     def _edited_words(self, tile: Tile | None, position: int | None) -> str:
@@ -191,7 +194,7 @@ class WallView(View[Shown]):
         if piece is not None and not piece.low.size:
             return piece.note or "The cache holds no K and V now."
         area = None if now.area is None or (now.area.layers, now.area.kv_heads) == (None, None) else now.area
-        by_hand = ByHand(area, edits_shown(self._models))
+        by_hand = ByHand(area, edits_shown(self._models), tuple(self._models.bookmarks.on_heads(now.seq_id)))
         run = selected_run(self._models) if area is None else None
         return Shown(piece, self._canvas.layout_now, (now.layer, now.kv_head, run), by_hand)
 

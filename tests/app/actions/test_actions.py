@@ -271,6 +271,7 @@ EFFECTS: dict[str, Effect] = {
     "stops.find": Effect(lambda desk: desk.window.stops.line.hasFocus(), False, True),
     "stops.next": Effect(selected("step"), 30, 40, Desk.search),
     "stops.previous": Effect(selected("step"), 30, 20, Desk.search),
+    "note.add": opens("BookmarkDialog"),
     "run.cancel": Effect(sent(Cancel), [], [Cancel()], Desk.run),
     "run.first": Effect(selected("step"), None, 0),
     "run.live": Effect(selected("step"), 7, None, Desk.look_back),
