@@ -52,7 +52,7 @@ EDIT = (
         _part("edit.values", "", "Of the selection: V alone", "Edits are of V", editing.choose_values),
     ),
     (
-        Action("note.add", "Ctrl+B", "Bookmark…", "Mark the step, token, page or head that you look at, with a note",
+        Action("note.add", "Ctrl+D", "Bookmark…", "Mark the step, token, page or head that you look at, with a note",
                dialogs.ask_bookmark, needs_steps),
     ),
 )

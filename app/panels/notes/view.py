@@ -22,7 +22,7 @@ from app.panels.notes import words
 from app.panels.notes.words import NoteRow
 from engine.spec.bookmark import Bookmark
 
-NOTHING = "Nothing is bookmarked: Ctrl+B marks the step, token, page or head that you look at."
+NOTHING = "Nothing is bookmarked: Ctrl+D marks the step, token, page or head that you look at."
 
 
 @dataclass(frozen=True)
