@@ -27,7 +27,7 @@ def read_bytes(path: Path, limit: int, what: str) -> bytes:
         content = b""
         if stat.S_ISREG(mode):
             with path.open("rb") as stream:
-                content = stream.read(limit + 1)
+                content = stream.read(min(limit, os.fstat(stream.fileno()).st_size) + 1)
     except (OSError, ValueError) as error:  # a ValueError: a path that no system takes
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"The {what} '{path}' cannot be read ({reason}): check the path.") from None

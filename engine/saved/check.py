@@ -45,7 +45,7 @@ def check(session: SavedSession) -> None:
     first = nodes[0].step if nodes else 0
     for node in nodes:
         if not before < node.step < MAX_STEP:
-            raise Unusable(f"its moment {node.step} does not come after moment {before}")
+            raise Unusable(f"its moment {str(node.step)[:20]} does not come after moment {before}")
         if node.parent is not None and node.parent not in known and not (session.origin and node.parent < first):
             raise Unusable(f"its moment {node.step} comes of moment {node.parent}, which it does not have")
         num_tokens += _checked_node(node)
@@ -66,8 +66,6 @@ def _check_model(session: SavedSession) -> None:
         return
     if len(model.geometry.layers) > MAX_LAYERS:
         raise Unusable(f"its model has more layers than the {MAX_LAYERS:,} that are read")
-    if any(layer.index != index for index, layer in enumerate(model.geometry.layers)):
-        raise Unusable("the layers of its model are not in order")
     words = (model.name, model.source, model.architecture, model.dtype, model.device, model.fingerprint, model.note)
     if max(map(len, words)) > MAX_WORDS:
         raise Unusable(f"its model is told in more than the {MAX_WORDS:,} characters that are read")

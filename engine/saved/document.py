@@ -100,7 +100,8 @@ def check_version(version: int) -> None:
     """Raises for a version that this program does not know."""
     if version > VERSION:
         raise NewerVersion(
-            f"it has version {version} of the format and this program reads versions up to {VERSION}: update it"
+            f"it has version {str(version)[:20]} of the format and this program reads versions up to {VERSION}: "
+            "update it"
         )
     if version < 1:
         raise Unusable(f"its version is {version}, which never was one")

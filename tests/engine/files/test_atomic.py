@@ -96,7 +96,7 @@ def test_what_a_living_writer_holds_is_left_to_it(tmp_path: Path) -> None:
 def test_a_part_that_was_swept_before_it_was_locked_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, swept = atomic._lock, []
+    lock, swept = atomic.lock, []
 
     def late(stream: Any) -> None:
         if not swept:  # between the making of the part and its lock another writer of the same file begins
@@ -104,7 +104,7 @@ def test_a_part_that_was_swept_before_it_was_locked_is_made_anew(
             swept[0].unlink()
         lock(stream)
 
-    monkeypatch.setattr(atomic, "_lock", late)
+    monkeypatch.setattr(atomic, "lock", late)
     write_bytes(tmp_path / "film.mkv", b"whole")
     assert len(swept) == 1
     assert (tmp_path / "film.mkv").read_bytes() == b"whole"
