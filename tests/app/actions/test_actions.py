@@ -103,6 +103,11 @@ class Desk:
         shown = [w for w in QApplication.topLevelWidgets() if isinstance(w, QDialog) and w.isVisible()]
         return [type(dialog).__name__ for dialog in shown]
 
+    def go_back(self) -> None:
+        """Go on from step 7: the steps after it are left behind."""
+        self.shell.intents.on_gone_to(7)
+        turn(self.shell)
+
     def look_back(self) -> None:
         self.models.selection.update(step=7)
 
@@ -276,6 +281,9 @@ EFFECTS: dict[str, Effect] = {
     "run.first": Effect(selected("step"), None, 0),
     "run.live": Effect(selected("step"), 7, None, Desk.look_back),
     "run.go_on": Effect(sent(GoTo), [], [GoTo(7)], Desk.look_back),
+    "run.return": Effect(lambda desk: [c.step for c in desk.engine.of(GoTo)], [7], [7, STEPS], Desk.go_back),
+    "run.road": Effect(lambda desk: desk.window.next_token.road.edit.hasFocus(), False, True),
+    "view.branches": Effect(lambda desk: desk.window.branches.visibleRegion().isEmpty(), True, False),
     "timeline.play": Effect(lambda desk: desk.shell.navigator.is_replaying, False, True),
     "timeline.first": Effect(selected("step"), None, 0),
     "timeline.live": Effect(selected("step"), 7, None, Desk.look_back),

@@ -1,0 +1,115 @@
+"""Branches in the window on the real engine: another road from the past in one click, back again exactly, two tips side
+by side, a deletion, and a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtWidgets import QApplication
+
+from engine.spec.presets import PRESETS
+from engine.wire.opponents import OtherStep
+from tests.app.driver import Driver
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module", params=["growing", "paged"])
+def driver(request: pytest.FixtureRequest, qapp: QApplication) -> Iterator[Driver]:
+    driver = Driver(qapp, PRESETS[request.param].spec)
+    driver.send("Once upon a time")
+    step(driver, STEPS)
+    yield driver
+    driver.close()
+
+
+def step(driver: Driver, count: int) -> None:
+    for _ in range(count):
+        before = len(driver.models.timeline)
+        driver.intents.on_step()
+        driver.settle(lambda before=before: len(driver.models.timeline) > before)
+
+
+def text(driver: Driver) -> str:
+    return "".join(token.text for token in driver.models.timeline.tokens(0))
+
+
+def rows(driver: Driver) -> bytes:
+    """The wall as it is on the screen."""
+    wall = driver.models.slices.wall
+    assert wall is not None
+    return wall.low.tobytes()
+
+
+def test_another_road_is_taken_in_one_click_and_left_again_exactly(driver: Driver) -> None:
+    """In this order: the click while looking back, steps on the branch, back to what was left, and to the branch."""
+    models = driver.models
+    first_text, first_rows = text(driver), rows(driver)
+    driver.look_at(3)
+    other = models.timeline.part(0, 3).candidates[1].token_id  # type: ignore[union-attr]
+    driver.window.next_token.token_forced.emit(other)
+    driver.settle(lambda: models.history.live == STEPS + 1)
+    step(driver, 2)
+    assert models.selection.now.step is None
+    assert [record.step for record in models.timeline] == [0, 1, 2, 3, 7, 8, 9]
+    assert [branch.first for branch in models.history.branches()] == [0, 7]
+    assert models.timeline.tokens(0)[-3].token_id == other
+    branch_text, branch_rows = text(driver), rows(driver)
+
+    driver.window.branches.gone_to.emit(STEPS)
+    driver.settle(lambda: models.history.live == STEPS)
+    assert (text(driver), rows(driver)) == (first_text, first_rows)
+    kept = models.status.now.kept  # type: ignore[union-attr]
+    assert [held.step for held in kept] == [9]
+
+    driver.window.branches.gone_to.emit(9)
+    driver.settle(lambda: models.history.live == 9)
+    assert (text(driver), rows(driver)) == (branch_text, branch_rows)
+
+
+def test_a_typed_text_and_a_token_by_its_id_begin_branches(driver: Driver) -> None:
+    models = driver.models
+    driver.look_at(2)
+    driver.window.next_token.road.edit.setText(" dragon")
+    driver.window.next_token.road.edit.returnPressed.emit()
+    driver.settle(lambda: models.history.live is not None and models.history.live > 9)
+    step(driver, 3)
+    assert " dragon" in text(driver)
+    first = models.history.branch_of(models.history.live or 0)
+    assert first.parent == 2
+    driver.look_at(2)
+    driver.window.next_token.road.edit.setText("#300")
+    driver.window.next_token.road.edit.returnPressed.emit()
+    driver.settle(lambda: models.history.branch_of(models.history.live or 0) != first)
+    driver.settle(lambda: models.timeline.tokens(0)[-1].token_id == 300)
+    assert models.history.branch_of(models.history.live or 0).parent == 2
+
+
+def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver) -> None:
+    models = driver.models
+    driver.window.branches.gone_to.emit(9)
+    driver.settle(lambda: models.history.live == 9)
+    driver.window.branches.compared.emit(STEPS)
+    driver.until(lambda: models.comparison.now is not None)
+    compared = models.comparison.now
+    assert compared is not None
+    assert compared.against == OtherStep(STEPS)
+    assert compared.b.name == f"step {STEPS} of another branch"
+    shared = models.timeline.num_tokens(0, 3)
+    assert [one.num_tokens for one in models.comparison.steps][-1] == shared, "no further than where they part"
+    assert all(one.kl == 0 for one in models.comparison.steps)
+    driver.intents.on_comparison_ended()
+    driver.settle(lambda: models.comparison.now is None)
+
+
+def test_a_branch_is_deleted_and_the_live_one_is_not(driver: Driver) -> None:
+    models = driver.models
+    driver.window.branches.deleted.emit(4)
+    driver.settle(lambda: 4 not in models.history)
+    assert [node for node in (4, 5, 6) if node in models.history] == []
+    assert models.history.live == 9
+    driver.window.branches.deleted.emit(7)
+    driver.until(lambda: models.status.failure, may_fail=True)
+    assert 7 in models.history
+    models.status.fail("")
