@@ -111,4 +111,4 @@ class RowWrite:
 
 def put(rows: torch.Tensor, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
     """Write numbers `[N, T, …]` into rows `[H_kv, S, …]`, in place."""
-    rows[heads[:, None], slots] = numbers.to(rows.dtype)
+    rows[heads.to(rows.device)[:, None], slots.to(rows.device)] = numbers.to(rows)

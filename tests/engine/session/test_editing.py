@@ -277,3 +277,42 @@ def test_drops_and_pins_are_undone() -> None:
     for _ in range(3):
         redo_edit(session)
     assert position not in held(session)
+
+
+@pytest.mark.parametrize("mode", ["growing", "paged", "int8", "kivi-4", "fp8", "h2o", "dynamic"])
+def test_rows_of_a_prompt_that_is_half_read_are_edited_and_read_by_the_rest(mode: str) -> None:
+    session, plain = (Session(model_of("llama"), small(mode), prefill_chunk=8) for _ in range(2))
+    for each in (session, plain):
+        each.submit(Prompt(token_ids=prompt_ids(30)))
+        each.step()
+    _, measured = make_edit(session, Scale(0, Rows(2, 6), -2.0))
+    assert measured.kl is None  # no token was chosen yet
+    make_edit(session, Mask(0, Rows(5, 7)))
+    for each in (session, plain):
+        while each.is_prefilling:
+            each.step()
+    one, other = session.logits(0), plain.logits(0)
+    assert one is not None
+    assert other is not None
+    assert one.isfinite().all()
+    assert not torch.allclose(one, other, atol=1e-3)
+
+
+def test_a_sequence_with_edited_rows_does_not_give_its_pages_up() -> None:
+    from msgspec.structs import replace
+
+    spec = replace(small("paged"), num_pages=14)
+    session = Session(model_of("llama"), spec)
+    for seed in (0, 1):
+        seq_id = session.submit(Prompt(token_ids=prompt_ids(16, seed)))
+        session.force(seq_id, prompt_ids(60, seed + 5))
+        session.step()
+    make_edit(session, Zero(1, Rows(2, 4)))
+    session.kept.clear()
+    preempted: list[int] = []
+    while not preempted:
+        preempted += session.step().preempted
+    assert preempted == [0]  # the youngest would have gone
+    rows = session.cache_of(1).rows(0)
+    assert rows is not None
+    assert not rows.keys[0, :, 2:4].any()
