@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import Span
@@ -18,9 +19,12 @@ from engine.wire.commands import (
     Run,
     SetCache,
     SetStops,
+    StartDuel,
     Step,
 )
+from engine.wire.duel import DuelStep
 from engine.wire.events import AttentionMeasured, Failed, StopHit
+from engine.wire.opponents import OtherRun
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import Driver, prompt
 
@@ -170,3 +174,19 @@ def test_stops_stay_over_a_new_prompt_and_count_anew(driver: Driver, tmp_path: P
     status = driver.rest()
     assert last_step(driver) == 1
     assert [state.num_hits for state in status.stops] == [1]
+
+
+def test_a_run_halts_where_the_compared_one_puts_another_token_first(driver: Driver) -> None:
+    other = cache_named("streamingllm")
+    other = replace(other, retention=replace(other.retention, sinks=1, window=3))
+    driver.send(prompt(8), Step())
+    driver.rest()
+    driver.send(stops("differs"))
+    assert "no comparison runs: start one." in driver.rest().stops[0].problem
+    driver.send(StartDuel(0, OtherRun(other)), Run(LIMIT))
+    status = driver.rest()
+    assert status.stops[0].problem == ""
+    told = {step.step: step.top1_agrees for step in driver.of(DuelStep)}
+    (hit,) = driver.of(StopHit)
+    assert [step for step, agrees in told.items() if agrees is False] == [hit.step]
+    assert last_step(driver) == hit.step
