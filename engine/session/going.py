@@ -304,9 +304,15 @@ def sequence_at(
     cache = mode.new_cache(seq_id)
     if is_fed and cache.spec.recomputes:
         cache.num_tokens = mark.num_tokens
-    elif mark.num_tokens and not copied(source, origin, cache, step, mark.num_tokens, as_itself=True):
-        cache.close()
-        return None
+    else:
+        try:
+            is_there = not mark.num_tokens or copied(source, origin, cache, step, mark.num_tokens, as_itself=True)
+        except BaseException:
+            cache.close()
+            raise
+        if not is_there:
+            cache.close()
+            return None
     cache.register_prefix(sequence.token_ids)
     return LiveSequence(sequence, cache)
 

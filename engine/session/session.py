@@ -294,6 +294,7 @@ class Session:
 
     def set_cache(self, spec: CacheSpec) -> str:
         """Move the live sequences into another cache mode; says how. All of it succeeds or nothing changes."""
+        old, old_store = self.live.caches, self.live.mode.store
         before = self._going.state_of_newest_step()
         if before is not None:
             self.kept.put(before)
@@ -304,6 +305,9 @@ class Session:
                 self.kept.take_back(before)
             raise
         self.history.changes.append(ModeChanged(spec))
+        if before is None and old_store is not None:  # kept moments may still have pages there
+            for cache in old:
+                cache.close()
         return how
 
     def forget_history(self) -> None:

@@ -312,3 +312,15 @@ def test_a_replay_of_the_path_alone_is_what_the_tree_has() -> None:
     assert [node.step for node, _ in redoing.steps()] == session.history.journal.steps
     assert redoing.is_exact
     assert difference(stands(fresh), stands(session)) == ""
+
+
+def test_pages_of_a_mode_that_was_left_are_given_back_though_a_kept_moment_lies_beside_them() -> None:
+    session = begun("paged")
+    steps = stepped(session, 5)
+    session.go_to(steps[2])
+    session.set_sampling(SamplingParams(seed=3), 0)
+    session.set_cache(MODES["growing"])
+    session.go_to(steps[-1])
+    (group,) = session.live.mode.store.groups  # type: ignore[union-attr]
+    group.pool.check(group.tables)
+    assert [table.seq_id for table in group.tables if table.seq_id != KEPT] == [0]
