@@ -37,7 +37,7 @@ class Editing:
             return []
         from engine.session.editing import make_edit
 
-        seq_id, lines = next(iter(generated)), []
+        seq_id, lines = next(iter(generated)), list[dict[str, Any]]()
         for text in self._texts:
             added, told = make_edit(session, parse_edit(text, seq_id, session.sequence(seq_id).num_tokens))
             measured = {"kl": told.kl, "took_ms": round(told.took_ms, 3), "measured_ms": round(told.measured_ms, 3)}
@@ -45,5 +45,11 @@ class Editing:
         self._texts = []
         sampled = session.sequence(seq_id).sampled
         if sampled is not None and generated[seq_id]:
+            lines[-1] |= {"token_id": sampled, "text": session.text_of(sampled)}
             generated[seq_id][-1] = sampled
         return lines
+
+
+def in_words(line: dict[str, Any]) -> str:
+    """An edit, what it did, and the token chosen in the place of the one before."""
+    return f"\n[{line['edit']} · KL {line['kl'] or 0:.4g} nats]\n{line.get('text', '')}"

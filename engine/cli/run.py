@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from engine.cli.cache_options import add_cache_arguments, spec_of
-from engine.cli.editing import Editing, add_edit_argument
+from engine.cli.editing import Editing, add_edit_argument, in_words
 from engine.cli.export_options import add_export_arguments, export_of, write_export
 from engine.cli.halting import Halting, add_stop_arguments, stop_conditions
 from engine.errors import InputError
@@ -234,7 +234,7 @@ def generate(
     to `records`; yields what happened to pages."""
     while session.has_work and (halting is None or not halting.hits):
         for line in editing.make(session, generated) if editing is not None else ():
-            say(line) if as_json else print(printable(f"\n[{line['edit']} · KL {line['kl'] or 0:.4g} nats]\n"))
+            say(line) if as_json else print(printable(in_words(line)), end="", flush=True)
         record = session.step()
         late = session.history.surprisal
         if records is not None or as_json:

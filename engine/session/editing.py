@@ -29,6 +29,7 @@ Check = Callable[[], None] | None
 def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAdded, EditMeasured]:
     """Make an edit, which is a node of the history: what was done since the newest step is a node of its own before.
     Raises and changes nothing where it cannot be made."""
+    session.kept.trim()  # each edit keeps a moment
     with ExitStack() as open_files:
         copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
     how = f"{edit.describe()}, in {edited.took_ms:.0f} ms; measured in {edited.measured_ms:.0f} ms"

@@ -197,6 +197,7 @@ def test_run_makes_edits_when_the_prompt_is_read(twin: Twin, source: str) -> Non
     assert [line["event"] for line in lines] == ["step", "edit", "edit", "step", "step", "done"]
     assert lines[1]["kl"] == 0
     assert lines[2]["kl"] > 0
+    assert lines[2]["token_id"] == 11
     assert [line["step"] for line in lines[:5]] == [0, 1, 2, 3, 4]
     assert lines[-1]["token_ids"] == [11, 11, 11]
     assert plain[-1]["token_ids"] != [11, 11, 11]
