@@ -9,6 +9,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
+from engine.wire.requests import HeadRequest
 from tests.engine.tiny import model_of, prompt_ids
 
 RULES = {
@@ -33,3 +34,14 @@ def session_of(
     seq_id = session.submit(Prompt(token_ids=prompt_ids(prompt)))
     session.force(seq_id, prompt_ids(40, seed=1))
     return session, seq_id
+
+
+def held_and_pictured(session: Session, seq_id: int) -> tuple[list[int], Any]:
+    """Eight steps on: the positions that head 1 of layer 1 holds, and the picture of its keys, a column a token."""
+    for _ in range(8):
+        session.step()
+    tokens = session.sequence(seq_id).num_tokens
+    rows = session.cache_of(seq_id).rows(1)
+    assert rows is not None
+    assert rows.positions is not None
+    return rows.positions[1].tolist(), session.take_slice(HeadRequest(seq_id, tokens, "keys", 1, 1, 0, tokens, 1000))

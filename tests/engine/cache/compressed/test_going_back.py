@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -49,16 +49,26 @@ def assert_same(one: State, other: State) -> None:
         assert p is None or other_p is None or torch.equal(p, other_p)
 
 
-def go_back_and_forth(
-    spec: CacheSpec,
-    chunk: int,
-    length: int,
-    targets: list[tuple[int, int]],
-    check: Callable[[Session], object] = lambda session: None,
-) -> None:
+class Way(NamedTuple):
+    """A prompt of so many tokens, read in chunks, and `targets`: steps to go back to, each with how many follow."""
+
+    chunk: int
+    length: int
+    targets: list[tuple[int, int]]
+
+
+WAYS = st.builds(
+    Way,
+    chunk=st.sampled_from([1, 5, 8, 64]),
+    length=st.sampled_from([1, 7, 20, 33]),
+    targets=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), min_size=2, max_size=6),
+)
+
+
+def go_back_and_forth(spec: CacheSpec, way: Way, check: Callable[[Session], object] = lambda session: None) -> None:
     """25 steps, then back to each target and so many steps on: every step is what it was the first time."""
-    session = Session(model_of("llama"), spec, prefill_chunk=chunk)
-    seq_id = session.submit(Prompt(token_ids=prompt_ids(length), sampling=SamplingParams(temperature=1.0, seed=3)))
+    session = Session(model_of("llama"), spec, prefill_chunk=way.chunk)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(way.length), sampling=SamplingParams(temperature=1.0, seed=3)))
     session.force(seq_id, prompt_ids(60, seed=1))
     seen: list[State] = []
 
@@ -73,7 +83,7 @@ def go_back_and_forth(
 
     for _ in range(25):
         step()
-    for target, steps in targets:
+    for target, steps in way.targets:
         assert session.last_step is not None
         session.go_to(target % (session.last_step + 1))
         check(session)
@@ -97,16 +107,9 @@ SPECS = {
 
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(
-    name=st.sampled_from(list(SPECS)),
-    chunk=st.sampled_from([1, 5, 8, 64]),
-    length=st.sampled_from([1, 7, 20, 33]),
-    targets=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), min_size=2, max_size=6),
-)
-def test_going_back_and_stepping_again_is_exact_to_the_bit(
-    name: str, chunk: int, length: int, targets: list[tuple[int, int]]
-) -> None:
-    go_back_and_forth(SPECS[name], chunk, length, targets)
+@given(name=st.sampled_from(list(SPECS)), way=WAYS)
+def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, way: Way) -> None:
+    go_back_and_forth(SPECS[name], way)
 
 
 def test_the_journal_goes_back_without_computing() -> None:

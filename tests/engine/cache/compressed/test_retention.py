@@ -21,8 +21,8 @@ from engine.spec.presets import PRESETS, preset_of
 from engine.spec.retention import RetentionSpec, layers_that_drop, parse_budget
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.requests import HeadRequest, RowRequest, WallRequest
-from tests.engine.cache.compressed.rules import RULES, session_of
+from engine.wire.requests import RowRequest, WallRequest
+from tests.engine.cache.compressed.rules import RULES, held_and_pictured, session_of
 from tests.engine.tiny import model_of
 
 BY_RULE = pytest.mark.parametrize("name", RULES)
@@ -430,17 +430,13 @@ def test_rules_run_on_models_with_full_attention(name: str, architecture: str) -
 
 def test_pictures_leave_dropped_rows_empty() -> None:
     session, seq_id = session_of(RULES["h2o"])
-    for _ in range(8):
-        session.step()
+    held, head = held_and_pictured(session, seq_id)
     tokens = session.sequence(seq_id).num_tokens
-    rows = session.cache_of(seq_id).rows(1)
-    assert rows is not None
-    assert rows.positions is not None
-    held = rows.positions[1].tolist()
-    head: Any = session.take_slice(HeadRequest(seq_id, tokens, "keys", 1, 1, 0, tokens, 1000))
     assert head.positions.tolist() == list(range(tokens))
     assert np.flatnonzero(head.absent == 0).tolist() == held
     assert np.isnan(head.low[head.absent == 1]).all()
+    rows = session.cache_of(seq_id).rows(1)
+    assert rows is not None
     assert np.array_equal(head.low[head.absent == 0], rows.keys[0, 1].numpy())
     assert head.num_nan == 0
     wall: Any = session.take_slice(WallRequest(seq_id, tokens, 0, "values", False, 5, 4))

@@ -20,8 +20,9 @@ from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.page_events import PageFreed
-from engine.wire.requests import HeadRequest, TableRequest
-from tests.engine.cache.compressed.test_going_back import assert_same, go_back_and_forth, state_of
+from engine.wire.requests import TableRequest
+from tests.engine.cache.compressed.rules import held_and_pictured
+from tests.engine.cache.compressed.test_going_back import WAYS, Way, assert_same, go_back_and_forth, state_of
 from tests.engine.cache.compressed.test_retention import masked_logits
 from tests.engine.cache.paged.test_cache import check, store_of
 from tests.engine.faults import Injected, failing_at
@@ -214,16 +215,9 @@ SPECS = {
 
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(
-    name=st.sampled_from(list(SPECS)),
-    chunk=st.sampled_from([1, 5, 8, 64]),
-    length=st.sampled_from([1, 7, 20, 33]),
-    targets=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), min_size=2, max_size=6),
-)
-def test_going_back_and_stepping_again_is_exact_to_the_bit(
-    name: str, chunk: int, length: int, targets: list[tuple[int, int]]
-) -> None:
-    go_back_and_forth(SPECS[name], chunk, length, targets, check)
+@given(name=st.sampled_from(list(SPECS)), way=WAYS)
+def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, way: Way) -> None:
+    go_back_and_forth(SPECS[name], way, check)
 
 
 def test_the_journal_goes_back_without_computing() -> None:
@@ -321,18 +315,13 @@ def test_a_full_pool_preempts_and_goes_on() -> None:
 
 def test_pictures_leave_dropped_pages_empty() -> None:
     session, seq_id = session_of(RULES["tova"])
-    for _ in range(8):
-        session.step()
+    held, head = held_and_pictured(session, seq_id)
     tokens = session.sequence(seq_id).num_tokens
-    rows = session.cache_of(seq_id).rows(1)
-    assert rows is not None
-    assert rows.positions is not None
-    head: Any = session.take_slice(HeadRequest(seq_id, tokens, "keys", 1, 1, 0, tokens, 1000))
-    assert head.positions[head.absent == 0].tolist() == rows.positions[1].tolist()
+    assert head.positions[head.absent == 0].tolist() == held
     assert not session.cache_of(seq_id).knows(20)
     assert session.cache_of(seq_id).knows(tokens - 1) == (tokens % 4 != 1)
     table: Any = session.take_slice(TableRequest(seq_id, tokens))
-    assert [n for n, page in enumerate(table.tables[0]) if page] == sorted({p // 4 for p in rows.positions[1].tolist()})
+    assert [n for n, page in enumerate(table.tables[0]) if page] == sorted({p // 4 for p in held})
 
 
 @pytest.mark.parametrize(
