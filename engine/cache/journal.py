@@ -53,10 +53,19 @@ class EvictionJournal(Generic[Entry, Memory]):
         num_bytes = entry.num_bytes  # of many tensors: all that can fail comes before what changes
         self._entries.append(entry)
         self._entry_bytes += num_bytes
-        while self._entry_bytes > self._max_bytes and len(self._entries) > 1:
+        self._forget_oldest(self._max_bytes, 1)
+
+    def _forget_oldest(self, max_bytes: int, num_kept: int) -> None:
+        while self._entry_bytes > max_bytes and len(self._entries) > num_kept:
             oldest = self._entries.popleft()
             self._entry_bytes -= oldest.num_bytes
             self._floor = oldest.at
+
+    def shrink(self, max_bytes: int) -> None:
+        """Forget from the oldest on what is beyond so many bytes."""
+        while self._memory_bytes > max_bytes and len(self._memories) > 1:
+            self._drop_memory(next(iter(self._memories)))
+        self._forget_oldest(max(0, max_bytes - self._memory_bytes), 0)
 
     def note_memory(self, num_tokens: int, memory: Memory | None, num_bytes: int) -> None:
         """What the rule remembers with so many tokens."""

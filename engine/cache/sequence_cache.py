@@ -223,6 +223,9 @@ class SequenceCache(EditableRows):
         self._use(self._build())
         self.num_tokens, self.by_hand = 0, UNTOUCHED
 
+    def shrink_journal(self, max_bytes: int) -> None:
+        """Forget the oldest of what is kept for going back, until so many bytes are left."""
+
     def forget_journal(self) -> None:
         """From here on nothing before the present can be restored from what was noted."""
 

@@ -54,6 +54,10 @@ from engine.wire.tree import Node
 OpenRows = Callable[[str], AbstractContextManager[RowsFrom]]
 
 
+JOURNAL_BYTES, JOURNAL_PART = 64 << 20, 10  # of rows kept for going back: so many, and a tenth of the cache
+JOURNALS_EVERY = 16  # steps between two looks at how many they are
+
+
 class Session:
     """Sequences of one model in one cache mode.
 
@@ -166,7 +170,17 @@ class Session:
         called between the layers of a prefill. `reached` is told of every phase, and returns when the step goes on;
         while it waits, pictures show what is there so far."""
         self.kept.trim()
-        return self._stepper.step(check, reached=reached)
+        record = self._stepper.step(check, reached=reached)
+        if record.step % JOURNALS_EVERY == 0:
+            self._bound_journals(record.num_bytes.stored)
+        return record
+
+    def _bound_journals(self, stored: int) -> None:
+        """What is kept for going back stays within a part of the cache: the oldest goes, and is computed again."""
+        limit, caches = JOURNAL_BYTES + stored // JOURNAL_PART, self.live.caches
+        if sum(cache.journal_bytes for cache in caches) > limit:
+            for cache in caches:
+                cache.shrink_journal(limit // len(caches))
 
     def redo_step(self, planned: PlannedStep, check: Callable[[], None] | None = None) -> StepRecord:
         """Do a step as it was done before: the same tokens of the same sequences. The token that was chosen then is

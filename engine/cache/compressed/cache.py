@@ -270,6 +270,11 @@ class CompressedCache(SequenceCache):
             self.forget_journal()
         return True
 
+    def shrink_journal(self, max_bytes: int) -> None:
+        layers = [layer for _, layer in self.compressed_layers]
+        for layer in layers:
+            layer.journal.shrink(max_bytes // len(layers))
+
     def forget_journal(self) -> None:
         """From here on nothing before the present can be restored."""
         for _, layer in self.compressed_layers:

@@ -115,6 +115,10 @@ class PagedCache(EditablePages):
             tables[0][number] = entry.page_ids[entry.numbers.index(number)]
         return tables
 
+    def shrink_journal(self, max_bytes: int) -> None:
+        if self.keeper is not None:
+            self.keeper.shrink_journal(max_bytes)
+
     @property
     def journal_bytes(self) -> int:
         return self.keeper.journal_bytes if self.keeper else 0

@@ -286,6 +286,10 @@ class PageKeeper:
         made.seq_id, made._journal = seq_id, self._journal.copy()
         return made
 
+    def shrink_journal(self, max_bytes: int) -> None:
+        """Forget the oldest of what was dropped, until so many bytes are left."""
+        self._journal.shrink(max_bytes)
+
     def forget_journal(self, num_tokens: int) -> None:
         """From here on nothing before the present can be restored."""
         self._journal.forget(num_tokens)

@@ -324,3 +324,22 @@ def test_pages_of_a_mode_that_was_left_are_given_back_though_a_kept_moment_lies_
     (group,) = session.live.mode.store.groups  # type: ignore[union-attr]
     group.pool.check(group.tables)
     assert [table.seq_id for table in group.tables if table.seq_id != KEPT] == [0]
+
+
+@pytest.mark.parametrize("mode", ["h2o", "window", "paged h2o"])
+def test_rows_kept_for_going_back_are_bounded_and_what_they_forget_is_replayed(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, bounded = begun(mode), begun(mode)
+    stood = {}
+    for _ in range(33):
+        for session in (free, bounded):
+            monkeypatch.setattr("engine.session.session.JOURNAL_BYTES", 64 << 20 if session is free else 3_000)
+            session.force(0, (7,))
+            step = session.step().step
+        stood[step] = stands(bounded)
+    kept = [session.live.caches[0].journal_bytes for session in (free, bounded)]
+    assert kept[1] <= 3_000 + bounded.bytes().stored // 10 < kept[0]
+    assert "put" in free.go_to(4)
+    assert bounded.go_to(4).startswith("repeated ")
+    assert difference(stands(bounded), stood[4]) == difference(stands(free), stood[4]) == ""
