@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QContextMenuEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMenu
 from pytestqt.qtbot import QtBot
@@ -16,6 +17,7 @@ from app.kit.theme import current_theme
 from app.panels.stops.view import StopsView
 from app.shell import Shell
 from app.start.settings import Settings
+from app.window.timeline_menu import GROUPS
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.quantities import ROWS
@@ -260,3 +262,31 @@ def test_a_real_run_halts_where_the_panel_says_and_the_search_finds_the_same(des
     assert search is not None
     assert search.matches == [hit.step]
     assert search.verdicts[hit.step].value == hit.value
+
+
+def menus() -> list[QMenu]:
+    return [w for w in QApplication.topLevelWidgets() if isinstance(w, QMenu) and w.isVisible()]
+
+
+def test_a_step_of_the_timeline_has_a_menu(running: Shell, panel: StopsView) -> None:
+    bar = running.window.timeline
+    place = QPoint(round(bar._x_of(7)), bar.height() // 2)
+    QApplication.sendEvent(bar, QContextMenuEvent(QContextMenuEvent.Reason.Mouse, place, bar.mapToGlobal(place)))
+    turn(running)
+    assert running.models.selection.now.step == 7
+    (menu,) = menus()
+    texts = [action.text() for action in menu.actions() if action.text()]
+    actions = running.window.actions_
+    assert texts[0] == "Step 7"
+    assert texts[1:] == [actions[name].text() for group in GROUPS for name in group]
+    assert actions["run.go_on"].isEnabled()
+
+
+def test_the_menu_of_a_token_leads_to_its_step_and_runs_on(running: Shell, panel: StopsView) -> None:
+    running.models.selection.update(position=9)
+    running.window.tokens.menu_wanted.emit(QPoint(50, 50))
+    turn(running)
+    (menu,) = menus()
+    actions = running.window.actions_
+    wanted = [actions[name] for name in ("run.at_token", "run.go_on", "run.to")]
+    assert [action for action in menu.actions() if action in wanted] == wanted
