@@ -28,12 +28,15 @@ def export_of(models: Models, path: Path, first: int | None, last: int | None, *
     first there is) to that one."""
     timeline, seq_id = models.timeline, models.selection.now.seq_id
     is_past = last is not None and timeline.latest is not None and last < timeline.latest.step
+    records = tuple(records_between(timeline.records, first, last))
+    steps = {record.step for record in records}
     return Export(
         path,
         seq_id,
         timeline.num_tokens(seq_id, last) if is_past else None,
         notes,
-        records=tuple(records_between(timeline.records, first, last)),
+        records=records,
+        bookmarks=tuple(one for one in models.bookmarks.all if one.target.step in steps),
     )
 
 

@@ -11,7 +11,7 @@ from engine.errors import InputError
 from engine.loop.reporter import Reporter
 from engine.saved.document import is_session
 from engine.wire.commands import Command, OpenSnapshot, TakeSlice, Watch
-from engine.wire.events import CacheChanged, Event, OpenedFile, Restarted, Submitted
+from engine.wire.events import CacheChanged, Event, OpenedFile, Restarted, SessionOpened, Submitted
 from engine.wire.records import StepRecord
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ class Opened:
         self._reporter.reply(Restarted())
         self._reporter.tell()
         self._reporter.reply(Submitted(snapshot.sequence.seq_id, snapshot.token_ids, snapshot.texts))
+        if bookmarks := snapshot.file.manifest.bookmarks:
+            self._reporter.emit(SessionOpened("", snapshot.sequence.sampling, bookmarks=bookmarks))
         self.go_on()
 
     def go_on(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from engine.errors import InputError
+from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Coding, Part
 from engine.spec.sampling import SamplingParams
@@ -143,6 +144,7 @@ class Manifest(Struct, frozen=True):
     step: int | None = None
     notes: str = ""
     view: str = "{}"
+    bookmarks: tuple[Bookmark, ...] = ()
     created: str = ""
     written_by: str = ""
     why_not: str = ""

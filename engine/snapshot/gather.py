@@ -73,6 +73,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         step=step,
         notes=command.notes,
         view=command.view,
+        bookmarks=command.bookmarks,
         why_not=why_not,
         prompt_ended_at=stored.cache.prompt_ended_at,
         layer_kinds=tuple(layer.kind for layer in session.model.info.geometry.layers),

@@ -36,6 +36,7 @@ from engine.snapshot.format import (
     part_shapes,
 )
 from engine.snapshot.header import Damaged, Entry, Header
+from engine.spec.bookmark import check_bookmarks
 from engine.spec.sampling import SamplingParams
 
 HEADER_CHECKSUM = "header_checksum"  # always SHA-256
@@ -318,3 +319,7 @@ def _check_sequence(manifest: Manifest) -> None:
         is_object = False
     if not is_object:
         raise Damaged("its view is no JSON object")
+    try:
+        check_bookmarks(manifest.bookmarks)
+    except InputError as error:
+        raise Damaged(f"its bookmarks are none that are kept ({error})") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
 from engine.spec.condition import Span
@@ -264,7 +265,8 @@ class Export(CommandMessage, frozen=True):
 
     `form` says whether coded rows are written as they are stored or as the numbers that they stand for; `layers` and
     `kv_heads` choose some (None: all). `records` are the steps to be kept beside them, and `view` is what the window
-    looks at, a JSON object. `with_script`: a Python script beside it goes on from it in plain transformers.
+    looks at, a JSON object; `bookmarks` go along. `with_script`: a Python script beside it goes on from it in plain
+    transformers.
 
     Another `kind` is for other programs: `npz` has the rows as numbers; `table` (CSV, or Parquet by the name), `trace`
     (timings, for Perfetto) and `session` (a script that repeats the steps) are made of the records alone.
@@ -281,6 +283,7 @@ class Export(CommandMessage, frozen=True):
     view: str = "{}"
     kind: ExportKind = "snapshot"
     with_script: bool = False
+    bookmarks: tuple[Bookmark, ...] = ()
 
 
 class EstimateExport(CommandMessage, frozen=True):
