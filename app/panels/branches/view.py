@@ -39,7 +39,7 @@ class BranchesView(View[Shown]):
     """Intents: `gone_to(step)`, `named(first, name)`, `compared(step)`, `deleted(step)`."""
 
     title = "Branches"
-    follows = (HISTORY, SELECTION, STATUS)
+    follows = (HISTORY, SELECTION, STATUS, Source("bookmarks"))
 
     gone_to = Signal(int)
     named = Signal(int, str)
@@ -105,7 +105,8 @@ class BranchesView(View[Shown]):
         why_not = "an opened file has no live moment" if has_file else ""
         looked_at = now.step if now.step in history else None
         kept = status.now.kept if status.now is not None else ()
-        drawn = Drawn(history.version, history.live, looked_at, now.seq_id, frozenset(path), kept)
+        marked = frozenset(self._models.bookmarks.on_steps())
+        drawn = Drawn(history.version, history.live, looked_at, now.seq_id, frozenset(path), kept, marked)
         return Shown(drawn, why_not)
 
     def provenance(self, state: Shown) -> Provenance:

@@ -6,15 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from PySide6.QtCore import QPointF, Qt
+from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
+from app.kit.theme import current_theme
 from app.models import Models
 from app.panels.branches import words
 from app.panels.branches.picture import ROW
 from app.panels.branches.view import BranchesView
 from app.shell import Shell
+from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
 from engine.wire.changes import EditMade, TokensForced
@@ -156,6 +158,15 @@ def test_a_name_is_typed_where_it_stands(view: BranchesView) -> None:
     QTest.keyClicks(view.tree._name_line, "the first  try")
     QTest.keyClick(view.tree._name_line, Qt.Key.Key_Return)
     assert named == [(0, "the first try")]
+
+
+def test_a_bookmark_stands_above_its_moment(view: BranchesView, grown: Models) -> None:
+    place = view.tree.picture.point_of(3).toPoint() - QPoint(0, 9)
+    before = view.tree.viewport().grab().toImage().pixelColor(place)
+    grown.bookmarks.put(Bookmark(OnStep(3), "look here"))
+    after = view.tree.viewport().grab().toImage().pixelColor(place)
+    assert before != after
+    assert after == current_theme().color("warning")
 
 
 def test_without_a_moment_it_says_how_to_get_one(qtbot: object, models: Models) -> None:
