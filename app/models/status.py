@@ -64,6 +64,13 @@ class Status(QObject):
         return self._now is not None and self._now.opened is not None
 
     @property
+    def why_no_rows(self) -> str:
+        """Why there is no K and V to look at: a session is open that was written down without; empty where there is."""
+        if self._now is None or self._now.opened is None or self._now.opened.has_rows:
+            return ""
+        return "A session file has no K and V: go on with its model to compute them."
+
+    @property
     def is_busy(self) -> bool:
         """Whether the engine runs, works, or has not said yet that it rests."""
         return self._now is None or self._now.running or self._now.work is not None

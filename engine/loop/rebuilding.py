@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import InputError
 from engine.loop.reporter import Reporter
-from engine.wire.events import CacheChanged, Event
+from engine.wire.events import Event, WentTo
 
 if TYPE_CHECKING:
     from engine.loop.inbox import Inbox
@@ -30,7 +30,7 @@ class Rebuilt:
         self.said = said_of(done)
         count = rebuilding.num_done
         how = f"rebuilt from {file.path.name}, {count:,} moment{'' if count == 1 else 's'} done once more"
-        self.answer = CacheChanged(self.session.cache, how, took_ms, self.session.bytes())
+        self.answer = WentTo(self.session.last_step, how, took_ms)
         self.warning = why_not_all or _difference_words(rebuilding)
 
 

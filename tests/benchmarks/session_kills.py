@@ -196,6 +196,7 @@ def run_window(folder: Path, seed: int) -> int:
     """Be the window: take up what is offered, then do what people do."""
     import app.main
     from app.start.arguments import parse
+    from engine.saved.folder import JournalFolder
     from tests.benchmarks.session_person import Person
 
     arguments = parse(
@@ -204,7 +205,7 @@ def run_window(folder: Path, seed: int) -> int:
     opened = app.main.Program.open
 
     def open_with_person(program: app.main.Program) -> None:
-        program._person = Person(program.shell, seed)  # type: ignore[attr-defined]
+        program._person = Person(program.shell, seed, JournalFolder(folder / "sessions"))  # type: ignore[attr-defined]
         opened(program)
 
     app.main.Program.open = open_with_person  # type: ignore[method-assign]

@@ -11,12 +11,13 @@ from PySide6.QtCore import QObject, QTimer
 
 from app.models import LeftSession
 from app.shell import Shell
+from engine.saved.folder import JournalFolder
 from engine.spec.edit import Rows, Scale
 from engine.wire.commands import Branch, GoTo, MakeEdit
 from engine.wire.tree import Node
 
 EVERY_MS = 60
-LOOKING_S = 3.0  # after which nothing is offered any more
+LOOKING_S = 40.0  # after which what was left is not offered any more
 WORDS = ("a fox", "the forest", "and then", "Lily", "a big red ball", "one day")
 
 
@@ -35,8 +36,9 @@ def parts_of(node: Node) -> list[Any]:
 class Person(QObject):
     """Takes up a session that is offered, then acts by a timer."""
 
-    def __init__(self, shell: Shell, seed: int) -> None:
+    def __init__(self, shell: Shell, seed: int, journals: JournalFolder) -> None:
         super().__init__(shell)
+        self._journals = journals
         self._shell, self._models = shell, shell.models
         self._chance = random.Random(seed)
         self._told: dict[int, list[Any]] = {}
@@ -105,7 +107,7 @@ class Person(QObject):
             if self._models.status.failure:
                 tell("problem", words=self._models.status.failure)
                 self._is_taking_up = False
-        elif self._is_taking_up or self._waited * EVERY_MS > LOOKING_S * 1000:
+        elif self._is_taking_up or not self._journals.left() or self._waited * EVERY_MS > LOOKING_S * 1000:
             self._start_work()
 
     def _start_work(self) -> None:

@@ -1,0 +1,12 @@
+"""A few kills of a window at work: the long form is `tests/benchmarks/session_kills.py`."""
+
+from __future__ import annotations
+
+from tests.benchmarks.session_kills import kills
+
+
+def test_everything_that_was_shown_is_offered_after_a_kill() -> None:
+    tally = kills(2, seed=1)
+    assert tally.problems == []
+    assert tally.fates["a window at work"] + tally.fates["a window that was taking a session up"] == 2
+    assert tally.num_moments > 0
