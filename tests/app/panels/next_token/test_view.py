@@ -58,4 +58,5 @@ def test_a_token_can_be_taken_unless_there_is_no_room_for_it_now(
     candidate = samples.step_record(STEPS if step is None else step).sequences[0].candidates[1]
     assert taken == ([] if why else [candidate.token_id])
     tip = second.data(Qt.ItemDataRole.ToolTipRole)
-    assert tip.splitlines()[-1].startswith(why or "click: take this token instead")
+    offer = "click: take this token instead" if step is None else "click: a branch begins here with this token"
+    assert tip.splitlines()[-1].startswith(why or offer)
