@@ -171,17 +171,19 @@ def test_slices_are_small_enough_for_a_command_to_wait_for_one() -> None:
     assert rows == [8, 8, 1]
 
 
-def test_going_back_forgets_what_was_fed_after_and_feeds_it_again(late: None) -> None:
+def test_what_was_fed_after_is_kept_by_going_back_and_found_once_more_on_another_branch(late: None) -> None:
     session, records = prefilled(model_of("llama"), CacheSpec())
     list(session.history.surprisal.rest())
     first = [session.history.surprisal.filled(record) for record in records]
     session.go_to(0)
     assert not session.history.surprisal.is_waiting
     again = [records[0], session.step(), session.step()]
-    assert session.history.surprisal.filled(again[1]).sequences[0].surprisal[1] is None, "what was found is undone too"
+    assert session.history.surprisal.filled(again[1]).sequences[0].surprisal[1] is None, "it is another step"
+    stays = [session.history.surprisal.filled(record) for record in records]
+    assert values_of(stays) == values_of(first), "what was found stays"
+    waiting = session.history.surprisal.num_bytes
     session.go_to(1)
-    assert session.history.surprisal.num_bytes == 8 * 64 * 4
-    again[2] = session.step()
+    assert session.history.surprisal.num_bytes == waiting
     list(session.history.surprisal.rest())
     assert values_of([session.history.surprisal.filled(record) for record in again]) == values_of(first)
 
