@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
-from engine.cache.by_hand import UNTOUCHED, RowMarks, RowWrite
-from engine.cache.contract import LayerHandle, RowDelta
+from engine.cache.by_hand import RowMarks, RowWrite
+from engine.cache.readable import ReadableRows
 from engine.errors import InputError
-from engine.spec.cache import CacheSpec
 
 
-class EditableRows:
-    """Rows that are written, hidden, pinned and dropped by hand. `by_hand` is what was done so far."""
-
-    spec: CacheSpec
-    layers: list[LayerHandle]
-    num_tokens: int
-    by_hand = UNTOUCHED
-    _deltas: deque[tuple[int, int, list[RowDelta]]]
-
-    def positions(self, layer_index: int) -> torch.Tensor | None:
-        """Positions `[H_kv, S]` of the rows a layer holds, None where they are one run."""
-        raise NotImplementedError
+class EditableRows(ReadableRows):
+    """Rows that are written, hidden, pinned and dropped by hand."""
 
     def why_no_edit(self) -> str:
         """Why no row can be edited here; empty where rows can."""

@@ -9,26 +9,22 @@ from typing import Any
 
 import torch
 
-from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import UNTOUCHED
-from engine.cache.contract import HeldBytes, PageCounts, Pair, RowDelta, StoredCache, StoredTable
+from engine.cache.contract import PageCounts, Pair, RowDelta, StoredCache, StoredTable
 from engine.cache.layers.handles import is_pageable
-from engine.cache.paged.editable import EditablePages
+from engine.cache.paged.evicting import EvictingPages
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.pool_errors import PoolExhausted
-from engine.cache.paged.retention import PageKeeper
-from engine.cache.paged.slots import held_positions
 from engine.cache.paged.store import PageGroup, PageStore
 from engine.cache.paged.table import PageTable
 from engine.cache.sequence_cache import SequenceCache
 from engine.predict.capacity import cache_capacity, tokens_at_once
-from engine.wire.evictions import Eviction
 from engine.wire.page_events import PageCopied
 from engine.wire.prefix_match import Converted, Forked, PrefixMatch, WhyNotReused
 
 
-class PagedCache(EditablePages):
+class PagedCache(EvictingPages):
     """One sequence's tables in a shared store, with layers that cannot be paged kept as transformers made them."""
 
     def __init__(self, store: PageStore, config: Any, max_length: int, seq_id: int) -> None:
@@ -53,13 +49,6 @@ class PagedCache(EditablePages):
                 cache.layers[index] = PagedLayer(self.store, index, number, self.tables)
         return cache
 
-    def _new_keeper(self, seq_id: int) -> PageKeeper | None:
-        """The rule for the full layers' pages, where there is one: theirs is the first group."""
-        group = self.store.groups[0]
-        if self.store.spec.retention.keeps_all or group.window is not None:
-            return None
-        return PageKeeper(self.store.spec.retention, group.layers, self.store.page_size, seq_id)
-
     @torch.inference_mode()
     def all_newest_rows(self, first_position: int) -> dict[int, Pair]:
         """The layers of a group stand in the same slots, which are worked out once."""
@@ -74,69 +63,7 @@ class PagedCache(EditablePages):
                 found[index] = rows.keys[0], rows.values[0]
         return dict(sorted(found.items()))
 
-    # ---- a rule that drops pages -----------------------------------------------------------------------------------
-
-    def probe(self, observe: bool) -> Probe | None:
-        wanted = self.keeper.rule.probe() if self.keeper else None
-        return wanted or super().probe(observe)
-
-    @torch.inference_mode()
-    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
-        """From the end of the prompt on, drop the pages over budget: from this sequence, in all full layers at once."""
-        if self.keeper is None:
-            return ()
-        group, table = self.store.groups[0], self.tables[0]
-        device = self.store.rows_of[group.layers[0].index][0].device
-        is_over = num_tokens >= num_prompt_tokens
-
-        def keys_of(layer: int) -> torch.Tensor:
-            return self.store.rows(table, layer).keys[0]
-
-        positions, pinned = held_positions(table, device), self.by_hand.pinned
-        cut, memory = self.keeper.plan(table, is_over, probe, keys_of, positions, pinned)
-        self.keeper.note(table, cut, memory, self.store.rows_of, is_over)
-        if cut is None:
-            return ()
-        group.pool.drop(table, cut.numbers)
-        return self.keeper.evictions(cut)
-
-    def knows(self, num_tokens: int) -> bool:
-        """Rows of pages are written once: those of then are a prefix of those of now, unless pages went in between."""
-        if num_tokens >= self.num_tokens:
-            return True
-        return super().knows(num_tokens) and (self.keeper is None or self.keeper.kept_all_since(num_tokens))
-
-    def page_ids_at(self, num_tokens: int) -> list[list[int]]:
-        """Pages in logical order when the sequence had so many tokens, one list a table; 0: left a window, or dropped
-        so long ago that it is not known any more."""
-        count = -(-num_tokens // self.store.page_size)
-        tables = [table.page_ids[:count] for table in self.tables]
-        for number, entry in (self.keeper.dropped_since(num_tokens) if self.keeper else {}).items():
-            tables[0][number] = entry.page_ids[entry.numbers.index(number)]
-        return tables
-
-    def shrink_journal(self, max_bytes: int) -> None:
-        if self.keeper is not None:
-            self.keeper.shrink_journal(max_bytes)
-
-    @property
-    def journal_bytes(self) -> int:
-        return self.keeper.journal_bytes if self.keeper else 0
-
-    def all_bytes(self) -> list[HeldBytes]:
-        scores = self.keeper.score_bytes if self.keeper else {}
-        return [replace(held, scores=scores.get(index, 0)) for index, held in enumerate(super().all_bytes())]
-
-    @property
-    def prompt_ended_at(self) -> int | None:
-        return self.keeper.prompt_ended_at if self.keeper else None
-
     # ---- room ------------------------------------------------------------------------------------------------------
-
-    @property
-    def planned_tokens(self) -> int:
-        """Tokens with room, those of the forward in progress included."""
-        return self.tables[0].num_tokens
 
     def admit(self, token_ids: list[int], spare_pages: int, at_most: int | None = None) -> int:
         """Take over the pages of a known prefix, from the device and then from the host; returns the tokens served,
@@ -297,24 +224,6 @@ class PagedCache(EditablePages):
         if is_kept:
             self._put_states_back()
         self.num_tokens, self.by_hand = num_tokens, self.by_hand.back_to(num_tokens)
-        return True
-
-    def _take_pages_back(self, keeper: PageKeeper, num_tokens: int) -> bool:
-        """Pages and memory as they were with `num_tokens` tokens; False, and nothing done, where that is not known any
-        more or the pool has no room for it."""
-        pool, table = self.store.groups[0].pool, self.tables[0]
-        if not keeper.can_go_back(num_tokens, self.planned_tokens):
-            return False
-        # a step that failed may have noted pages that are still there
-        gone = {n: entry for n, entry in keeper.dropped_since(num_tokens).items() if not table.page_ids[n]}
-        behind = table.page_ids[-(-num_tokens // self.store.page_size) :]
-        room = pool.num_available_pages + sum(pool.ref_count(page_id) == 1 for page_id in behind if page_id)
-        if len(gone) > room:
-            return False
-        pool.truncate(table, num_tokens)
-        pool.take_back(table, sorted(gone))
-        keeper.go_back(table, num_tokens, gone, self.store.rows_of)
-        self.num_restored = len(gone) * self.store.page_size
         return True
 
     def close(self) -> None:

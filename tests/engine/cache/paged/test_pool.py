@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engine.cache.paged.pages import PageState
-from engine.cache.paged.pool import DuplicatePolicy, PagePool
+from engine.cache.paged.pool import PagePool
+from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
 from engine.wire.page_events import (

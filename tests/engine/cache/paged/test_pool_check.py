@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.cache.paged.free_list import FreeList
-from engine.cache.paged.pool import DuplicatePolicy, PagePool
+from engine.cache.paged.pool import PagePool
 from engine.cache.paged.pool_errors import PoolCorrupted
+from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.table import PageTable
 from tests.engine.cache.paged.tables import start
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.cache.paged.pool import DuplicatePolicy, PagePool
+from engine.cache.paged.pool import PagePool
+from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.table import PageTable
 from tests.engine.faults import Injected, failing_at
 

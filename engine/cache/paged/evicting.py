@@ -1,0 +1,103 @@
+"""What a rule drops of the pages of a sequence, and how those pages come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from engine.cache.attention_probe import Probe
+from engine.cache.contract import HeldBytes
+from engine.cache.paged.editable import EditablePages
+from engine.cache.paged.retention import PageKeeper
+from engine.cache.paged.slots import held_positions
+from engine.wire.evictions import Eviction
+
+
+class EvictingPages(EditablePages):
+    """A sequence in pages, as far as a rule for dropping them goes; `keeper` is None where none is dropped."""
+
+    def _new_keeper(self, seq_id: int) -> PageKeeper | None:
+        """The rule for the full layers' pages, where there is one: theirs is the first group."""
+        group = self.store.groups[0]
+        if self.store.spec.retention.keeps_all or group.window is not None:
+            return None
+        return PageKeeper(self.store.spec.retention, group.layers, self.store.page_size, seq_id)
+
+    def probe(self, observe: bool) -> Probe | None:
+        wanted = self.keeper.rule.probe() if self.keeper else None
+        return wanted or super().probe(observe)
+
+    @torch.inference_mode()
+    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
+        """From the end of the prompt on, drop the pages over budget: from this sequence, in all full layers at once."""
+        if self.keeper is None:
+            return ()
+        group, table = self.store.groups[0], self.tables[0]
+        device = self.store.rows_of[group.layers[0].index][0].device
+        is_over = num_tokens >= num_prompt_tokens
+
+        def keys_of(layer: int) -> torch.Tensor:
+            return self.store.rows(table, layer).keys[0]
+
+        positions, pinned = held_positions(table, device), self.by_hand.pinned
+        cut, memory = self.keeper.plan(table, is_over, probe, keys_of, positions, pinned)
+        self.keeper.note(table, cut, memory, self.store.rows_of, is_over)
+        if cut is None:
+            return ()
+        group.pool.drop(table, cut.numbers)
+        return self.keeper.evictions(cut)
+
+    def knows(self, num_tokens: int) -> bool:
+        """Rows of pages are written once: those of then are a prefix of those of now, unless pages went in between."""
+        if num_tokens >= self.num_tokens:
+            return True
+        return super().knows(num_tokens) and (self.keeper is None or self.keeper.kept_all_since(num_tokens))
+
+    def page_ids_at(self, num_tokens: int) -> list[list[int]]:
+        """Pages in logical order when the sequence had so many tokens, one list a table; 0: left a window, or dropped
+        so long ago that it is not known any more."""
+        count = -(-num_tokens // self.store.page_size)
+        tables = [table.page_ids[:count] for table in self.tables]
+        for number, entry in (self.keeper.dropped_since(num_tokens) if self.keeper else {}).items():
+            tables[0][number] = entry.page_ids[entry.numbers.index(number)]
+        return tables
+
+    def shrink_journal(self, max_bytes: int) -> None:
+        if self.keeper is not None:
+            self.keeper.shrink_journal(max_bytes)
+
+    @property
+    def journal_bytes(self) -> int:
+        return self.keeper.journal_bytes if self.keeper else 0
+
+    def all_bytes(self) -> list[HeldBytes]:
+        scores = self.keeper.score_bytes if self.keeper else {}
+        return [replace(held, scores=scores.get(index, 0)) for index, held in enumerate(super().all_bytes())]
+
+    @property
+    def prompt_ended_at(self) -> int | None:
+        return self.keeper.prompt_ended_at if self.keeper else None
+
+    @property
+    def planned_tokens(self) -> int:
+        """Tokens with room, those of the forward in progress included."""
+        return self.tables[0].num_tokens
+
+    def _take_pages_back(self, keeper: PageKeeper, num_tokens: int) -> bool:
+        """Pages and memory as they were with `num_tokens` tokens; False, and nothing done, where that is not known any
+        more or the pool has no room for it."""
+        pool, table = self.store.groups[0].pool, self.tables[0]
+        if not keeper.can_go_back(num_tokens, self.planned_tokens):
+            return False
+        # a step that failed may have noted pages that are still there
+        gone = {n: entry for n, entry in keeper.dropped_since(num_tokens).items() if not table.page_ids[n]}
+        behind = table.page_ids[-(-num_tokens // self.store.page_size) :]
+        room = pool.num_available_pages + sum(pool.ref_count(page_id) == 1 for page_id in behind if page_id)
+        if len(gone) > room:
+            return False
+        pool.truncate(table, num_tokens)
+        pool.take_back(table, sorted(gone))
+        keeper.go_back(table, num_tokens, gone, self.store.rows_of)
+        self.num_restored = len(gone) * self.store.page_size
+        return True
