@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, QRectF, QSize, Qt
-from PySide6.QtGui import QFont, QKeyEvent, QPainter, QPen
-from PySide6.QtWidgets import QListView, QStyle, QStyledItemDelegate, QStyleOptionViewItem
+from PySide6.QtGui import QFont, QKeyEvent, QPainter, QPen, QResizeEvent
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QFrame,
+    QListView,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QWidget,
+)
 
 from app.draw.format import percent
 from app.kit.text_lines import TextPainter
@@ -12,6 +20,7 @@ from app.kit.theme import current_theme, font_fixed
 from app.panels.next_token.draw import CandidateBar
 
 ROW_HEIGHT = 24
+_LEAST_ROW_HEIGHT, _MOST_ROW_HEIGHT = 17, 32
 Index = QModelIndex | QPersistentModelIndex
 WIDEST = ("100.0 %", ">99.9 %")  # of all numbers beside a bar
 _BAR_ROLE = int(Qt.ItemDataRole.UserRole)
@@ -132,7 +141,39 @@ class CandidateDelegate(QStyledItemDelegate):
 
 
 class CandidateList(QListView):
-    """The Enter key is a click on the current line; `activated` comes with a click in some styles and not in others."""
+    """Rows are shown whole or not at all: all at once where they stay legible, else as many as there is room for.
+
+    The Enter key is a click on the current line; `activated` comes with a click in some styles and not in others."""
+
+    def __init__(self, model: CandidateModel, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._delegate = CandidateDelegate(self)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setItemDelegate(self._delegate)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.NoSelection)
+        self.setUniformItemSizes(True)
+        self.setMouseTracking(True)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setMinimumSize(1, 1)
+        self.setModel(model)
+        model.modelReset.connect(self._fit_rows)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self._fit_rows()
+        super().resizeEvent(event)
+
+    def _fit_rows(self) -> None:
+        """Half a row at the end reads as a mistake: what is left of the room stays empty."""
+        count, room = max(1, self.model().rowCount()), self.contentsRect().height()
+        height = min(max(room // count, _LEAST_ROW_HEIGHT), _MOST_ROW_HEIGHT)
+        if height * count > room:
+            height = room // max(1, room // _LEAST_ROW_HEIGHT)
+        left = room % height if height and height * count > room else 0
+        if height != self._delegate.row_height:
+            self._delegate.row_height = height
+            self.scheduleDelayedItemsLayout()
+        if left != self.viewportMargins().bottom():
+            self.setViewportMargins(0, 0, 0, left)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.currentIndex().isValid():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QModelIndex, QPoint, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QAbstractItemView, QFrame, QMenu, QWidget
+from PySide6.QtWidgets import QMenu, QWidget
 
 from app.draw.format import decimal, percent, thousands
 from app.kit.boxes import column
@@ -21,14 +21,13 @@ from app.models.after_edit import after_edit
 from app.models.logit_bias import current_bias, with_ban, with_only, without
 from app.models.sequence_status import FULL, selected_info, why_ended
 from app.panels.next_token import draw
-from app.panels.next_token.canvas import CandidateDelegate, CandidateList, CandidateModel
+from app.panels.next_token.canvas import CandidateList, CandidateModel
 from app.panels.next_token.draw import CandidateBar, Which
 from app.panels.next_token.road import RoadLine
 from engine.spec.edit import BiasLogits
 from engine.spec.sampling import SamplingParams
 from engine.wire.records import SequenceStep
 
-_LEAST_ROW_HEIGHT, _MOST_ROW_HEIGHT = 17, 32
 _ROOM_FOR_ROAD = 200  # pixels of the panel
 TAKE = "click: take this token instead"
 BRANCH = "click: a branch begins here with this token; what there is stays"
@@ -71,18 +70,9 @@ class NextTokenView(View[Shown]):
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)
         self._list_model = CandidateModel(self)
-        self._delegate = CandidateDelegate(self)
-        self._list = CandidateList()
+        self._list = CandidateList(self._list_model)
         self._list.setObjectName("bars")
         self._list.setAccessibleName("Most probable next tokens")
-        self._list.setFrameShape(QFrame.Shape.NoFrame)
-        self._list.setModel(self._list_model)
-        self._list.setItemDelegate(self._delegate)
-        self._list.setSelectionMode(QAbstractItemView.SelectionMode.NoSelection)
-        self._list.setUniformItemSizes(True)
-        self._list.setMouseTracking(True)
-        self._list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._list.setMinimumSize(1, 1)
         self._summary = ElidedLabel()
         set_text_role(self._summary, "muted")
         self.road = RoadLine(models)
@@ -195,17 +185,6 @@ class NextTokenView(View[Shown]):
         self._list_model.set_offer(TAKE if state.looked_at is None else BRANCH)
         self.road.setEnabled(not state.refusal and not self._models.status.has_file)
         self.road.show_state(state.looked_at)
-        self._fit_rows()
-
-    def _fit_rows(self) -> None:
-        """All rows at once where they stay legible, else whole rows: half a row at the end reads as a mistake."""
-        count, room = max(1, self._list_model.rowCount()), self._list.viewport().height()
-        height = min(max(room // count, _LEAST_ROW_HEIGHT), _MOST_ROW_HEIGHT)
-        if height * count > room:
-            height = room // max(1, room // _LEAST_ROW_HEIGHT)
-        if height != self._delegate.row_height:
-            self._delegate.row_height = height
-            self._list.scheduleDelayedItemsLayout()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -214,7 +193,6 @@ class NextTokenView(View[Shown]):
     def _fit_road(self) -> None:
         """A low panel has room for the candidates alone: the line for typing comes when it is asked for."""
         self.road.setVisible(self.height() >= _ROOM_FOR_ROAD or self.road.edit.hasFocus())
-        self._fit_rows()
 
     def begin_road(self) -> None:
         """Let what comes next be typed."""

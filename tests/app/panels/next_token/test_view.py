@@ -60,3 +60,20 @@ def test_a_token_can_be_taken_unless_there_is_no_room_for_it_now(
     tip = second.data(Qt.ItemDataRole.ToolTipRole)
     offer = "click: take this token instead" if step is None else "click: a branch begins here with this token"
     assert tip.splitlines()[-1].startswith(why or offer)
+
+
+@pytest.mark.parametrize("height", range(90, 420, 7))
+def test_rows_are_shown_whole_or_not_at_all(view: NextTokenView, models: Models, height: int) -> None:
+    models.timeline.tell(again=True)
+    view.resize(300, height)
+    QApplication.processEvents()
+    (choices,) = view.findChildren(QListView)
+    end = choices.viewport().height()
+    rows = [choices.visualRect(choices.model().index(row, 0)) for row in range(choices.model().rowCount())]
+    assert len(rows) == len(samples.candidates(STEPS))
+    assert not [row for row in rows if row.top() < end <= row.bottom()]
+    choices.scrollToBottom()
+    QApplication.processEvents()
+    last = choices.visualRect(choices.model().index(len(rows) - 1, 0))
+    assert last.top() >= 0
+    assert last.bottom() < end
