@@ -126,6 +126,7 @@ class Shell(QObject):
             (self.actions.triggered, self._on_action),
             (window.prompt.submitted, intents.on_prompt_submitted),
             (window.prompt.added, intents.on_prompt_added),
+            (window.prompt.begun, intents.on_prompt_begun),
             (window.prompt.sampling_changed, intents.on_sampling_changed),
             (window.prompt.text_edited, intents.on_text_edited),
             (window.sequences.stopped, intents.on_sequence_stopped),

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from app.actions import dialogs
 from app.control.actions import Action
 from app.control.conditions import (
+    has_sequences,
     needs_history,
     needs_left,
     needs_live_past,
     needs_live_steps,
     needs_matches,
     needs_past,
+    needs_phase,
     needs_prompt,
     needs_run,
     needs_step,
@@ -42,6 +44,14 @@ def _engine(choice: str, text: str, tip: str) -> Action:
     return Action(f"engine.{choice}", "", text, tip, choose, is_check=True)
 
 
+def _next_phase(shell: Shell) -> None:
+    """Where there is no sequence yet, the prompt that is typed begins one."""
+    if has_sequences(shell.models):
+        shell.intents.on_next_phase()
+    else:
+        shell.window.prompt.submit_in_phases()
+
+
 _on_timeline = partial(Action, where="timeline")
 
 # fmt: off
@@ -57,8 +67,9 @@ RUN = (
         Action("run.step", "F10", "Step", "One token on",
                lambda shell: shell.intents.on_step(), needs_step),
         Action("run.phase", "Ctrl+F11", "Next phase",
-               "One step in phases: scheduled, layer by layer, chosen, written; Step finishes it, Stop gives it up",
-               lambda shell: shell.intents.on_next_phase(), needs_unfinished),
+               "One step in phases: scheduled, layer by layer, chosen, written; Step finishes it, Stop gives it up. "
+               "Without a sequence the prompt is sent, and stops where it is scheduled",
+               _next_phase, needs_phase),
         Action("run.back", "Shift+F10", "Step back", "Look at the step before",
                lambda shell: shell.intents.on_step_back(), needs_history),
         Action("run.run", "F5", "Run or pause", "Generate until paused, finished or full",

@@ -85,6 +85,16 @@ def needs_unfinished(models: Models) -> str:
     return why_ended(selected_info(models) or status.sequences[-1])
 
 
+def has_sequences(models: Models) -> bool:
+    status = models.status.now
+    return status is not None and bool(status.sequences)
+
+
+def needs_phase(models: Models) -> str:
+    """A first step has phases, too: that of the prompt that is typed."""
+    return needs_unfinished(models) if has_sequences(models) else needs_prompt(models)
+
+
 def needs_step(models: Models) -> str:
     """Stepping is possible while looking back, too: towards the live step."""
     return "" if models.selection.now.step is not None else needs_unfinished(models)

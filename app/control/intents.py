@@ -59,7 +59,13 @@ class Intents(QObject):
         """Another sequence beside those that are there."""
         self._submit(content, sampling, alone=False)
 
-    def _submit(self, content: str | tuple[int, ...], sampling: SamplingParams, *, alone: bool) -> None:
+    def on_prompt_begun(self, content: str | tuple[int, ...], sampling: SamplingParams) -> None:
+        """A new run, whose first step is taken in phases."""
+        self._submit(content, sampling, alone=True, in_phases=True)
+
+    def _submit(
+        self, content: str | tuple[int, ...], sampling: SamplingParams, *, alone: bool, in_phases: bool = False
+    ) -> None:
         try:
             if isinstance(content, str):
                 prompt = Prompt(text=content, sampling=sampling)
@@ -68,7 +74,8 @@ class Intents(QObject):
         except InputError as error:
             self._models.status.fail(str(error))
         else:
-            self._ask_for_sequence(commands.SubmitPrompt(prompt, alone=alone, num_steps=1))
+            num_steps = 0 if in_phases else 1
+            self._ask_for_sequence(commands.SubmitPrompt(prompt, alone, num_steps, in_phases))
 
     def on_forked(self, seq_id: int) -> None:
         """A branch of a sequence, from the step that is looked at."""

@@ -264,10 +264,7 @@ class EngineLoop:
             case MeasureAttention():
                 self._stops.measure(session, command)
             case NextPhase():
-                session.check_has_work()
-                self._steps.end()
-                self._steps.asked_by = command.id
-                self._advance(session, self._phases.take(session))
+                self._next_phase(session, command)
             case SetSampling(sampling, None):
                 self._sampling = sampling
             case SetSampling(sampling, int(seq_id)):
@@ -408,6 +405,14 @@ class EngineLoop:
         ids = tuple(session.sequence(seq_id).token_ids)
         self._reporter.tell()  # the status that has the new sequence comes first
         self._reporter.reply(Submitted(seq_id, ids, tuple(map(session.text_of, ids))))
+        if command.in_phases:
+            self._next_phase(session, command)
+
+    def _next_phase(self, session: Session, command: SubmitPrompt | NextPhase) -> None:
+        session.check_has_work()
+        self._steps.end()
+        self._steps.asked_by = command.id
+        self._advance(session, self._phases.take(session))
 
     def _change_present(
         self, session: Session, command: SetCache | GoTo | Branch | UndoEdit | RedoEdit | MakeEdit

@@ -49,11 +49,12 @@ class SetCache(CommandMessage, frozen=True):
 class SubmitPrompt(CommandMessage, frozen=True):
     """Start a sequence; `alone` drops the sequences before it (a new run). Prefill begins with the next step.
     `num_steps` asks for that many as `Step` does, once the prompt is taken: 1 reads the prompt, and a prompt that is
-    refused steps nothing."""
+    refused steps nothing. `in_phases` begins to read it as `NextPhase` does, in place of steps."""
 
     prompt: Prompt
     alone: bool = True
     num_steps: int = 0
+    in_phases: bool = False
 
 
 class SetSampling(CommandMessage, frozen=True):

@@ -55,8 +55,9 @@ class Shown:
 
 
 class PromptPanel(View[Shown]):
-    """Intents: `submitted(content, sampling)`, `added(content, sampling)` beside the others, where the content is a
-    text or a tuple of token ids; `sampling_changed(sampling)`, `text_edited(text)` after a pause.
+    """Intents: `submitted(content, sampling)`, `added(content, sampling)` beside the others, `begun(content, sampling)`
+    in phases, where the content is a text or a tuple of token ids; `sampling_changed(sampling)`, `text_edited(text)`
+    after a pause.
 
     Writes `models.draft`: what keeps the prompt from being sent.
     """
@@ -67,6 +68,7 @@ class PromptPanel(View[Shown]):
 
     submitted = Signal(object, object)
     added = Signal(object, object)
+    begun = Signal(object, object)
     sampling_changed = Signal(object)
     text_edited = Signal(str)
 
@@ -132,6 +134,10 @@ class PromptPanel(View[Shown]):
     def submit_beside(self) -> None:
         """Send what is in the editor as another sequence."""
         self.added.emit(self._content(), self.sampling)
+
+    def submit_in_phases(self) -> None:
+        """Send what is in the editor, and stop at the first phase of its first step."""
+        self.begun.emit(self._content(), self.sampling)
 
     # ---- construction --------------------------------------------------------------------------------------------
 

@@ -168,3 +168,52 @@ def test_what_the_phases_say(growing: Driver) -> None:
     assert "looked most at" in words[LayerDone]
     assert "the most probable" in words[Chosen]
     assert words[Written] == "6 rows written in all layers · none dropped"
+
+
+@pytest.fixture
+def fresh(qapp: QApplication) -> Iterator[Driver]:
+    """A model, and nothing sent yet."""
+    driver = Driver(qapp, cache_named("paged"))
+    driver.settle()
+    yield driver
+    driver.close()
+
+
+def test_the_first_prompt_is_sent_in_phases(fresh: Driver) -> None:
+    action, models = fresh.window.actions_["run.phase"], fresh.models
+    fresh.window.prompt.edit.set_text("")
+    fresh.settle()
+    assert not action.isEnabled()
+    assert "type a prompt first" in action.toolTip()
+    fresh.window.prompt.edit.set_text("Once upon a time")
+    fresh.settle()
+    assert action.isEnabled()
+    for place in range(NUM_LAYERS + 2):
+        action.trigger()
+        fresh.settle(lambda place=place: models.phases.now is not None and models.phases.now.place == place)
+        assert fresh.window.phases.isVisible()
+        assert len(models.timeline) == 0
+        assert fresh.window.top._counter.state.words == "between phases"
+    assert isinstance(models.phases.now.passed[0].phase, Scheduled)
+    assert models.phases.now.passed[0].phase.sequences[0].texts[-1] == " time"
+    action.trigger()
+    fresh.settle(lambda: len(models.timeline) == 1)
+    assert models.phases.now.is_written
+    assert not models.status.is_running
+
+
+def test_a_first_prompt_in_phases_that_is_given_up_can_begin_again(fresh: Driver) -> None:
+    fresh.window.prompt.edit.set_text("Once upon a time")
+    fresh.settle()
+    models, action = fresh.models, fresh.window.actions_["run.phase"]
+    for place in range(3):
+        action.trigger()
+        fresh.settle(lambda place=place: models.phases.now is not None and models.phases.now.place == place)
+    fresh.window.phases.give_up.click()
+    fresh.settle(lambda: models.phases.now is None)
+    assert len(models.timeline) == 0
+    action.trigger()
+    fresh.settle(lambda: models.phases.now is not None)
+    assert models.phases.now.place == 0
+    fresh.window.actions_["run.step"].trigger()
+    fresh.settle(lambda: len(models.timeline) == 1)
