@@ -321,9 +321,10 @@ class Intents(QObject):
         """Look at a file in place of what there is."""
         self._send(commands.OpenSnapshot(path))
 
-    def on_file_continued(self, model: ModelSpec) -> None:
-        """Go on from the opened file with that model."""
-        self._send(commands.Continue(model))
+    def on_file_continued(self, model: ModelSpec, *, may_open_files: bool = False) -> None:
+        """Go on from the opened file with that model. Edits in a session open files only where this window's program
+        wrote it."""
+        self._send(commands.Continue(model, may_open_files))
 
     def on_continued(self) -> None:
         """Go on from the opened file with its model: one that was loaded here before, known by its fingerprint, or the

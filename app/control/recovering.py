@@ -119,7 +119,7 @@ class Recovering(QObject):
             return
         was, now = (None if each is None or each.opened is None else each.opened.path for each in (old, new))
         if now == claimed.path and was != claimed.path:
-            self._intents.on_file_continued(claimed.model)
+            self._intents.on_file_continued(claimed.model, may_open_files=True)
         elif was == claimed.path and now != claimed.path and not new.sequences:
             self._let_go(claimed)
 

@@ -31,6 +31,14 @@ def add_parsers(commands: Any) -> None:
     )
     replay.add_argument("session", type=Path, metavar="SESSION.json", help="what *Save session…* or a journal has")
     replay.add_argument("--model", help="where its model is, unless that is the bundled one")
+    replay.add_argument(
+        "--allow-file",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a snapshot that edits of the session may read; others that it names are not opened",
+    )
     add_compute_arguments(replay)
     replay.add_argument("--json", action="store_true", help="JSON lines, one a moment and one for all")
     replay.set_defaults(func=replay_command)
@@ -44,9 +52,10 @@ def replay_command(args: argparse.Namespace) -> int:
         raise InputError(f"'{args.session}' cannot be done once more: {why_not}.")
     model = model_of(saved, args)
     began = time.perf_counter()
-    from engine.session.rebuilding import Rebuilding
+    from engine.session.rebuilding import Rebuilding, only_rows_of
+    from engine.snapshot.patching import rows_of_file
 
-    rebuilding = Rebuilding(model, saved)
+    rebuilding = Rebuilding(model, saved, only_rows_of(args.allow_file, rows_of_file))
     for step, differences in rebuilding.steps():
         if args.json:
             say({"event": "moment", "step": step, "differences": [as_json(each) for each in differences]})

@@ -29,7 +29,7 @@ from engine.spec.model import BUNDLED, ModelSpec
 from engine.spec.presets import NAMES, cache_label, cache_name
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import fitted
-from engine.wire.events import StateChanged
+from engine.wire.events import NodeAdded, StateChanged
 from engine.wire.page_events import Tier, to_vllm_events
 
 if TYPE_CHECKING:
@@ -180,7 +180,9 @@ def session_of(session: Session, records: Sequence[StepRecord]) -> SavedSession:
     """What was done, from the first step on, to be written down."""
     recorder = Recorder()
     now = StateChanged(session.status(SamplingParams(), None, running=False))
-    recorder.take([now, *records, now])
+    edits = [moment.node for moment in session.history.tree if moment.node.work is None]
+    told = {record.step: record for record in records} | {node.step: NodeAdded(node, is_live=True) for node in edits}
+    recorder.take([now, *(told[step] for step in sorted(told)), now])
     return recorder.session()
 
 

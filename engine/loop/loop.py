@@ -351,24 +351,24 @@ class EngineLoop:
             model = load_model(command.model, self._reporter, self.activity, is_first=model is None)
             self._inbox.check_uncancelled()
         if goes_on:
-            self._go_on_from_file(model)
+            self._go_on_from_file(model, may_open_files=isinstance(command, Continue) and command.may_open_files)
         else:
             self._begin_anew(model, self._cache)
 
-    def _go_on_from_file(self, model: LoadedModel) -> None:
+    def _go_on_from_file(self, model: LoadedModel, *, may_open_files: bool) -> None:
         """With the model that the opened file ran."""
         if self._opened.saved is not None:
-            self._rebuild(model, self._opened.saved)
+            self._rebuild(model, self._opened.saved, may_open_files=may_open_files)
         else:
             self._go_on(*self._opened.resumed(model))
 
-    def _rebuild(self, model: LoadedModel, file: OpenedSession) -> None:
+    def _rebuild(self, model: LoadedModel, file: OpenedSession, *, may_open_files: bool = False) -> None:
         """Its moments are told anew, with their numbers."""
         from engine.loop.rebuilding import rebuilt
 
         if why_not := file.why_not(model.info):
             raise InputError(f"'{file.path}' cannot be gone on from: {why_not}.")
-        done = rebuilt(model, file, self._reporter, self._inbox)
+        done = rebuilt(model, file, self._reporter, self._inbox, may_open_files=may_open_files)
         self._take_over(done.session, "the opened session goes on")
         self._reporter.reply(Restarted())
         self._reporter.tell()

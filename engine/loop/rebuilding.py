@@ -34,13 +34,16 @@ class Rebuilt:
         self.warning = why_not_all or _difference_words(rebuilding)
 
 
-def rebuilt(model: LoadedModel, file: OpenedSession, reporter: Reporter, inbox: Inbox) -> Rebuilt:
+def rebuilt(
+    model: LoadedModel, file: OpenedSession, reporter: Reporter, inbox: Inbox, *, may_open_files: bool
+) -> Rebuilt:
     """Do it, telling how far it is. A cancel raises, and the file stays open; a moment that cannot be done ends it at
-    the one before."""
+    the one before. `may_open_files`: its edits may read the files that they name, for nobody else wrote it."""
     from engine.session.rebuilding import Rebuilding
+    from engine.snapshot.patching import rows_of_file
 
     began, why = time.perf_counter(), ""
-    rebuilding = Rebuilding(model, file.saved)
+    rebuilding = Rebuilding(model, file.saved, rows_of_file if may_open_files else None)
     total = len(file.saved.nodes)
 
     def pieces() -> Iterator[tuple[int, int]]:
@@ -53,8 +56,12 @@ def rebuilt(model: LoadedModel, file: OpenedSession, reporter: Reporter, inbox: 
     except InputError as error:
         if not rebuilding.num_done:
             raise
-        why = f"Step {file.saved.nodes[rebuilding.num_done].step} could not be done once more: {error}"
-    rebuilding.finish()
+        why = str(error)
+    try:
+        rebuilding.finish()
+    except InputError as error:
+        why = why or f"What was done last could not be done once more: {error}"
+    rebuilding.session.open_rows = rows_of_file  # from here on a person asks
     return Rebuilt(rebuilding, file, (time.perf_counter() - began) * 1e3, why)
 
 

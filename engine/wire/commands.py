@@ -250,9 +250,11 @@ class OpenSnapshot(CommandMessage, frozen=True):
 
 
 class Continue(CommandMessage, frozen=True):
-    """Go on from the opened snapshot with its model: the one loaded before where it fits, else `model`."""
+    """Go on from the opened snapshot or session with its model: the one loaded before where it fits, else `model`.
+    `may_open_files`: edits of the session may read the files that they name; only for one that nobody else wrote."""
 
     model: ModelSpec
+    may_open_files: bool = False
 
 
 class CloseSnapshot(CommandMessage, frozen=True):

@@ -75,3 +75,17 @@ def test_a_run_from_a_snapshot_is_not_saved_as_a_session(twin: Twin, source: str
     words = twin.refused("run", "--model", source, "--from", path, "--steps", 2, "--save-session", tmp_path / "s.json")
     assert "cannot be repeated without it" in words
     assert not (tmp_path / "s.json").exists()
+
+
+def test_a_file_that_an_edit_names_is_opened_where_it_is_named_here_too(
+    twin: Twin, folder: Path, tmp_path: Path
+) -> None:
+    path, rows = tmp_path / "s.json", tmp_path / "rows.safetensors"
+    run = ("run", "--model", folder, "--prompt", "upon a time", "--steps", 5, "--threads", 1)
+    twin.lines(*run, "--export", rows)
+    edit = f"overwrite pos=1:3 file={rows}"
+    twin.lines(*run, "--temperature", 0.8, "--edit", edit, "--save-session", path)
+    words = twin.refused("replay", path, "--model", folder)
+    assert f"its edit takes rows from '{rows}', and no file that a session names is opened unasked" in words
+    assert f"'{rows}'" in twin.refused("replay", path, "--model", folder, "--allow-file", tmp_path / "other")
+    assert twin.lines("replay", path, "--model", folder, "--allow-file", rows)[-1]["same"] is True

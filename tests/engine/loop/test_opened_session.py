@@ -12,20 +12,25 @@ from engine.saved.document import read_session, write_session
 from engine.saved.recorder import Recorder
 from engine.saved.session import SavedSession
 from engine.spec.cache import CacheSpec
+from engine.spec.edit import Overwrite, Rows
 from engine.spec.model import ModelSpec
 from engine.wire.commands import (
     CloseSnapshot,
     Continue,
+    Export,
     Force,
     Fork,
     GoTo,
     LoadModel,
+    MakeEdit,
     OpenSnapshot,
     SetCache,
     Step,
     TakeSlice,
 )
+from engine.wire.edits import EditMeasured
 from engine.wire.events import (
+    Exported,
     Failed,
     NodeAdded,
     Restarted,
@@ -155,6 +160,47 @@ def test_a_moment_that_cannot_be_done_leaves_those_before_it(
     assert message.startswith(f"Step {last.step} could not be done once more: ")
     driver.rest()
     assert driver.status.step == saved.nodes[-2].step
+
+
+@pytest.fixture
+def patched(driver: Driver, tmp_path: Path) -> SavedSession:
+    """A session whose step 3 is an edit with rows of a snapshot that is there, in a file `s.json`."""
+    source = tmp_path / "rows.safetensors"
+    driver.send(prompt(12), Step(2))
+    driver.wait_for(StepRecord, 2)
+    driver.send(Export(source, 0))
+    driver.wait_for(Exported)
+    driver.send(Step(1))
+    driver.wait_for(StepRecord, 3)
+    driver.send(MakeEdit(Overwrite(0, Rows(2, 6), from_file=str(source))))
+    driver.wait_for(NodeAdded)
+    driver.send(Step(1))
+    driver.wait_for(StepRecord, 4)
+    driver.rest()
+    recorder = Recorder()
+    recorder.take(driver.events)
+    write_session(session := recorder.session(), tmp_path / "s.json")
+    return session
+
+
+def test_a_file_that_an_edit_names_is_not_opened_unasked(
+    driver: Driver, patched: SavedSession, tmp_path: Path, spec: ModelSpec
+) -> None:
+    opened(driver, tmp_path / "s.json")
+    driver.send(Continue(spec))
+    message = driver.wait_for(Failed).message
+    assert message.startswith(
+        f"Step 3 could not be done once more: its edit takes rows from '{tmp_path / 'rows.safetensors'}', and no file "
+    )
+    assert driver.rest().step == 2
+    driver.forget()
+    driver.send(MakeEdit(Overwrite(0, Rows(2, 6), from_file=str(tmp_path / "rows.safetensors"))))
+    assert driver.wait_for(EditMeasured).step == 4, "a person may; the tokens that were to follow are moment 3"
+    opened(driver, tmp_path / "s.json")
+    driver.send(Continue(spec, may_open_files=True))
+    driver.wait(lambda: [event for event in driver.of(WentTo) if "moments done once more" in event.how])
+    assert not driver.of(Failed)
+    assert driver.rest().step == patched.live == 4
 
 
 def test_another_model_is_refused_and_the_file_stays(
