@@ -16,6 +16,8 @@ from engine.saved.recorder import Recorder
 from engine.saved.session import Entry, SavedSession, entries_of
 from engine.wire.events import Event
 
+REWRITTEN_BYTES = 64 << 20  # of a journal that says much over and over, in place of which a new one says it once
+
 SETTINGS = ("model", "cache", "sampling", "texts", "forgotten")  # of an entry: by themselves worth no file
 
 
@@ -30,6 +32,7 @@ class Saving(QObject):
         self._folder: JournalFolder | None = None
         self._file: JournalFile | None = None
         self._has_failed = self._is_paused = False
+        self._rewritten_at = REWRITTEN_BYTES
         models.history.changed.connect(self._on_history)
         models.bookmarks.changed.connect(self._on_bookmarks)
 
@@ -104,8 +107,11 @@ class Saving(QObject):
         if self._folder is None or self._has_failed:
             return
         try:
-            self._file = self._file or self._folder.new()
-            self._file.append(*entries)
+            if self._file is not None and self._file.num_bytes > self._rewritten_at:
+                self._rewrite()
+            else:
+                self._file = self._file or self._folder.new()
+                self._file.append(*entries)
         except OSError as error:
             self._has_failed = True
             self._models.status.fail(
@@ -113,7 +119,24 @@ class Saving(QObject):
                 "lose what comes: free some room, or save the session yourself. The session goes on."
             )
 
+    def _rewrite(self) -> None:
+        """A long journal of old drafts and settings gives way to one that has the session once."""
+        assert self._folder is not None
+        assert self._file is not None
+        file = self._folder.new()
+        try:
+            file.append(*entries_of(self.session))
+        except OSError:
+            file.close()
+            self._folder.delete(file.path)
+            raise
+        old, self._file = self._file, file
+        self._rewritten_at = REWRITTEN_BYTES + 2 * file.num_bytes
+        old.close()
+        self._folder.delete(old.path)
+
     def _finish(self) -> None:
+        self._rewritten_at = REWRITTEN_BYTES
         file, self._file = self._file, None
         if file is None or self._folder is None:
             return

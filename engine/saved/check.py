@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.errors import InputError
+from engine.saved.limits import MAX_DRAFT, MAX_NAME, MAX_NAMES, MAX_STOP, MAX_STOPS, MAX_TEXT
 from engine.saved.session import SavedSession
 from engine.spec.bookmark import check_bookmarks
 from engine.spec.edit import ReplaceTokens
@@ -21,12 +22,6 @@ MAX_ALL_TOKENS = 1 << 26  # that the changes of a file name together
 MAX_CHANGES = 1 << 12  # of one node
 MAX_SEQUENCES = 1 << 12  # in one step
 MAX_LAYERS = 1 << 12
-MAX_DRAFT = 1 << 20  # characters
-MAX_NAME = 200  # characters of the name of a branch
-MAX_NAMES = 1 << 12
-MAX_STOPS = 200
-MAX_STOP = 2_000  # characters of a condition
-MAX_TEXT = 1 << 12  # characters of a token
 MAX_WORDS = 1 << 12  # characters of what is said of a model
 
 

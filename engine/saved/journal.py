@@ -65,6 +65,11 @@ class JournalFile:
             self.close()
             raise
 
+    @property
+    def num_bytes(self) -> int:
+        """How long the file is."""
+        return self._num_bytes
+
     def append(self, *entries: Entry) -> None:
         """Write lines in one piece. Raises `OSError` where that fails; the file then ends with the line before."""
         self._put(b"".join(line_of(encoded(entry)) for entry in entries))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from engine.saved.limits import within_limits
 from engine.saved.session import Entry, SavedSession, SessionBuilder
 from engine.wire.events import (
     BranchDeleted,
@@ -66,9 +67,10 @@ class Recorder:
 
     def put(self, **fields: object) -> None:
         """What a person wrote or chose: the fields of a session that became different."""
-        other = {name: value for name, value in fields.items() if self._builder.value(name) != value}
+        entry = within_limits(Entry(**fields))  # type: ignore[arg-type]
+        other = {name: getattr(entry, name) for name in fields if self._builder.value(name) != getattr(entry, name)}
         if other:
-            entry = Entry(**other)  # type: ignore[arg-type]
+            entry = Entry(**other)
             self._builder.take(entry)
             self._write([entry])
 
@@ -84,6 +86,7 @@ class Recorder:
                 self.is_repeating = self.is_repeating and not event.reply_to  # a person begins something else
                 self._restart()
             elif (entry := self._entry(event)) is not None:
+                entry = within_limits(entry) if entry.texts else entry
                 self._builder.take(entry)
                 entries.append(entry)
         self._write(entries)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from pytestqt.qtbot import QtBot
 
+from app.control import saving
 from app.control.recovering import Recovering
 from app.shell import Shell
 from engine.saved.document import read_session
@@ -204,3 +206,19 @@ def test_the_session_is_saved_as_a_file(running: Shell, tmp_path: Path) -> None:
     running.save_session(tmp_path / "missing" / "s.json")
     assert "does not exist" in running.models.status.failure
     assert os.listdir(tmp_path) == ["s.json"]
+
+
+def test_a_journal_of_many_old_drafts_gives_way_to_one_that_has_the_session_once(
+    running: Shell, folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "REWRITTEN_BYTES", 20_000)
+    running.controller.saving.end()
+    running.controller.saving.begin_in(folder, "")
+    sizes = []
+    for letter in "abcdefghij":
+        running.controller.saving.set_draft(letter * 5_000)
+        (path,) = folder.folder.iterdir()
+        sizes.append(path.stat().st_size)
+    assert any(after < before for before, after in pairwise(sizes))
+    assert written(folder).draft == "j" * 5_000
+    assert written(folder) == running.controller.saving.session

@@ -111,7 +111,7 @@ REFUSED: dict[str, Attack] = {
     "a model with a long name": (put("model.name", "x" * 10_000), "more than the 4,096 characters"),
     "a model on no thread": (put("model.num_threads", -4), "threads cannot compute"),
     "a model without a source": (put("model.source", "   "), "The model has no name"),
-    "a draft of 2 MB": (put("draft", "x" * 2_000_000), "its prompt has 2,000,000 characters"),
+    "a draft of 5 MB": (put("draft", "x" * 5_000_000), "its prompt has 5,000,000 characters"),
     "a name of a branch of 300": (put("names", [[0, "x" * 300]]), "names than"),
     "names in another shape": (put("names", {"0": "x"}), "Expected `array`"),
     "300 conditions": (put("stops", ["entropy > 1"] * 300), "conditions than"),

@@ -1,0 +1,42 @@
+"""Whatever a person says, the session that is written of it can be read again."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.saved.check import check
+from engine.saved.limits import MAX_DRAFT, MAX_NAME, MAX_NAMES, MAX_STOP, MAX_STOPS, MAX_TEXT, within_limits
+from engine.saved.recorder import Recorder
+from engine.saved.session import Entry
+from engine.spec.bookmark import MAX_BOOKMARKS, Bookmark, OnStep
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("draft", "a" * (MAX_DRAFT + 1), "a" * MAX_DRAFT),
+        ("names", ((3, "n" * (MAX_NAME + 1)),), ((3, "n" * MAX_NAME),)),
+        ("names", tuple((i, "n") for i in range(MAX_NAMES + 1)), tuple((i, "n") for i in range(MAX_NAMES))),
+        ("stops", ("entropy > 2", "s" * (MAX_STOP + 1)), ("entropy > 2",)),
+        ("stops", ("step > 1",) * (MAX_STOPS + 1), ("step > 1",) * MAX_STOPS),
+        (
+            "bookmarks",
+            tuple(Bookmark(OnStep(i), "") for i in range(MAX_BOOKMARKS + 1)),
+            tuple(Bookmark(OnStep(i), "") for i in range(MAX_BOOKMARKS)),
+        ),
+    ],
+)
+def test_what_is_too_long_or_too_much_is_cut_before_it_is_written(name: str, value: object, kept: object) -> None:
+    recorder = Recorder()
+    recorder.put(**{name: value})
+    session = recorder.session()
+    assert getattr(session, name) == kept
+    check(session)
+
+
+def test_a_token_of_many_characters_is_cut() -> None:
+    assert within_limits(Entry(texts={7: "x" * (MAX_TEXT + 1)})).texts == {7: "x" * MAX_TEXT}
+
+
+def test_an_entry_says_no_more_than_before() -> None:
+    assert within_limits(Entry(live=3)) == Entry(live=3)
