@@ -162,6 +162,7 @@ class EventHandlers(QObject):
         for first, name in event.names:
             self._models.history.rename(first, name)
         self._models.bookmarks.set_all(event.bookmarks)
+        self._requests.stopping.bring_back(event.stops)
         self.session_opened.emit(event)
 
     def _on_submitted(self, event: events.Submitted) -> None:

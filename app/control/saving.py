@@ -14,11 +14,12 @@ from engine.saved.folder import JournalFolder
 from engine.saved.journal import JournalFile
 from engine.saved.recorder import Recorder
 from engine.saved.session import Entry, SavedSession, entries_of
+from engine.spec.stops import written_stops
 from engine.wire.events import Event
 
 REWRITTEN_BYTES = 64 << 20  # of a journal that says much over and over, in place of which a new one says it once
 
-SETTINGS = ("model", "cache", "sampling", "texts", "forgotten")  # of an entry: by themselves worth no file
+SETTINGS = ("model", "cache", "sampling", "stops", "texts", "forgotten")  # of an entry: by themselves worth no file
 
 
 class Saving(QObject):
@@ -35,6 +36,7 @@ class Saving(QObject):
         self._rewritten_at = REWRITTEN_BYTES
         models.history.changed.connect(self._on_history)
         models.bookmarks.changed.connect(self._on_bookmarks)
+        models.stops.changed.connect(self._on_stops)
 
     @property
     def session(self) -> SavedSession:
@@ -86,6 +88,9 @@ class Saving(QObject):
 
     def _on_bookmarks(self) -> None:
         self._recorder.put(bookmarks=self._models.bookmarks.all)
+
+    def _on_stops(self) -> None:
+        self._recorder.put(stops=written_stops(self._models.stops.stops))
 
     # ---- the journal: `Recorder` calls these -----------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ from app.control.sender import Sender
 from app.models import Models
 from app.models.search import Place
 from app.models.stops import spans_in
-from engine.spec.stops import Stop
+from engine.spec.stops import Stop, read_stops
 from engine.wire.commands import AttentionPlace, MeasureAttention, SetStops
 from engine.wire.events import AttentionMeasured, Failed
+
+LONGEST = 80  # characters of a condition in a sentence
 
 
 class Stopping:
@@ -24,6 +26,15 @@ class Stopping:
         self._models.stops.set(stops)
         if self._models.status.now is not None:
             self._sender.post(SetStops(stops))
+
+    def bring_back(self, texts: tuple[str, ...]) -> None:
+        """Those of a session that was opened, where it has any, and a sentence about one that cannot be read."""
+        stops, others = read_stops(texts)
+        if stops:
+            self.set(stops)
+        if others:
+            words = f"A stop of this session cannot be read and is left out: {others[0][:LONGEST]}"
+            self._models.status.notify(words + (f" (and {len(others) - 1} more)" if len(others) > 1 else ""))
 
     def repeat(self) -> None:
         """It may be another engine, which has none."""

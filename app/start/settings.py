@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast, get_args
@@ -15,11 +14,9 @@ from PySide6.QtCore import QSettings
 from app.control.pace import PACES, USUAL_PACE
 from app.kit.theme import ThemeChoice
 from engine.client import CHOICES, Choice
-from engine.errors import InputError
-from engine.spec.stops import MAX_STOPS, Stop
+from engine.spec.stops import MAX_STOPS, Stop, read_stops, written_stops
 
 MAX_RECENT = 8
-OFF = "# "  # before a stop that is off
 MAX_PROMPT = 20_000
 MAX_STATE = 1 << 20
 DEFAULT_PROMPT = "Once upon a time"
@@ -89,15 +86,11 @@ class Settings:
 
     def keep_stops(self, stops: Sequence[Stop]) -> None:
         """Conditions that halt a run, for the next start."""
-        self.stops = [_storable(("" if stop.is_enabled else OFF) + stop.text) for stop in stops]
+        self.stops = [_storable(text) for text in written_stops(stops)]
 
     def kept_stops(self) -> tuple[Stop, ...]:
         """Those of the last start; what cannot be read is left out."""
-        found: list[Stop] = []
-        for text in self.stops:
-            with suppress(InputError):
-                found.append(Stop(len(found) + 1, text.removeprefix(OFF), not text.startswith(OFF)))
-        return tuple(found)
+        return read_stops(self.stops)[0]
 
     def remember_model(self, source: str) -> None:
         """Put a model first in the list of recent ones."""

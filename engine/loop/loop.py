@@ -370,6 +370,7 @@ class EngineLoop:
             raise InputError(f"'{file.path}' cannot be gone on from: {why_not}.")
         done = rebuilt(model, file, self._reporter, self._inbox, may_open_files=may_open_files)
         self._take_over(done.session, "the opened session goes on")
+        self._sampling = file.saved.sampling
         self._reporter.reply(Restarted())
         self._reporter.tell()
         for event in done.events:

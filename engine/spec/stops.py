@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from msgspec import Struct
 
+from engine.errors import InputError
 from engine.spec.condition import Condition
 from engine.spec.condition_parser import parse
 
 MAX_STOPS = 64
+OFF = "# "  # before the text of a stop that is off
 
 
 class Stop(Struct, frozen=True, array_like=True, gc=False):
@@ -32,3 +35,21 @@ def parsed(text: str) -> Condition:
     """The condition that a text says; raises an `InputError` that tells where it cannot be read and what may stand
     there."""
     return parse(text)
+
+
+def written_stops(stops: Iterable[Stop]) -> tuple[str, ...]:
+    """Stops as they are kept in a file: the text of each, behind a sign where it is off."""
+    return tuple(("" if stop.is_enabled else OFF) + stop.text for stop in stops)
+
+
+def read_stops(texts: Iterable[str]) -> tuple[tuple[Stop, ...], tuple[str, ...]]:
+    """The stops that were written so, as many as there may be, and the texts that are none."""
+    found, others = list[Stop](), list[str]()
+    for text in texts:
+        try:
+            stop = Stop(len(found) + 1, text.removeprefix(OFF), not text.startswith(OFF))
+        except InputError:
+            others.append(text)
+        else:
+            found.append(stop)
+    return tuple(found[:MAX_STOPS]), tuple(others)

@@ -16,7 +16,8 @@ from app.shell import Shell
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, spec_of
-from engine.wire.commands import Continue, OpenSnapshot
+from engine.spec.stops import Stop
+from engine.wire.commands import Continue, OpenSnapshot, SetStops
 from engine.wire.events import BranchDeleted, OpenedFile, Restarted, SessionOpened, StateChanged, WentTo
 from tests.app import samples
 from tests.app.conftest import take_steps, turn
@@ -66,6 +67,28 @@ def test_going_back_names_and_deleting_are_written(running: Shell, engine: FakeE
     engine.emit(BranchDeleted((19, 20)))
     turn(running)
     assert [node.step for node in written(folder).nodes] == list(range(19))
+
+
+def test_stops_are_written_and_come_back(running: Shell, engine: FakeEngine, folder: JournalFolder) -> None:
+    running.controller.saving.begin_in(folder, "")
+    running.intents.on_stops_changed((Stop(1, "entropy > 2"),))
+    assert not folder.folder.exists()  # by themselves they are settings
+    running.controller.saving.set_draft("a")
+    running.intents.on_stops_changed((Stop(1, "entropy > 2"), Stop(2, 'token = " cat"', is_enabled=False)))
+    texts = written(folder).stops
+    assert texts == ("entropy > 2", '# token = " cat"')
+    stops = running.models.stops.stops
+    running.intents.on_stops_changed((Stop(1, "step = 40"),))
+    assert engine.status is not None
+    engine.emit(SessionOpened("", engine.status.sampling, stops=(*texts, "entropy >> 2")))
+    turn(running)
+    assert running.models.stops.stops == stops
+    assert engine.sent[-1] == SetStops(stops)
+    assert written(folder).stops == texts
+    assert running.models.status.notice == "A stop of this session cannot be read and is left out: entropy >> 2"
+    engine.emit(SessionOpened("", engine.status.sampling))
+    turn(running)
+    assert running.models.stops.stops == stops, "a session without stops takes none away"
 
 
 def test_a_new_prompt_begins_a_file_of_its_own(running: Shell, engine: FakeEngine, folder: JournalFolder) -> None:

@@ -14,6 +14,7 @@ from engine.saved.session import SavedSession
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Overwrite, Rows
 from engine.spec.model import ModelSpec
+from engine.spec.sampling import SamplingParams
 from engine.wire.commands import (
     CloseSnapshot,
     Continue,
@@ -25,6 +26,7 @@ from engine.wire.commands import (
     MakeEdit,
     OpenSnapshot,
     SetCache,
+    SetSampling,
     Step,
     TakeSlice,
 )
@@ -64,7 +66,7 @@ def saved(driver: Driver, tmp_path: Path) -> SavedSession:
     driver.wait_for(StepRecord, 8)
     driver.send(SetCache(CacheSpec("paged")), Step(1))
     driver.wait_for(StepRecord, 9)
-    driver.send(Force(0, (9, 10, 15, 16)), Force(1, (9, 11, 15, 16)))
+    driver.send(Force(0, (9, 10, 15, 16)), Force(1, (9, 11, 15, 16)), SetSampling(SamplingParams(0.7, seed=3)))
     driver.rest()
     recorder = Recorder()
     recorder.take(driver.events)
@@ -113,6 +115,7 @@ def test_its_model_does_all_of_it_once_more(
     driver.send(Step(3))
     driver.wait_for(StepRecord, 3)
     expected = [record.sequences for record in driver.of(StepRecord)]
+    driver.send(SetSampling(SamplingParams()))
     opened(driver, tmp_path / "s.json")
     driver.forget()
     driver.send(Continue(spec))
@@ -126,6 +129,7 @@ def test_its_model_does_all_of_it_once_more(
     assert again.nodes == saved.nodes
     assert (again.live, again.pending, again.cache) == (saved.live, saved.pending, saved.cache)
     assert all(record.sequences[0].candidates for record in driver.of(StepRecord)), "the numbers are back"
+    assert driver.status.sampling == SamplingParams(0.7, seed=3), "the next prompt is sampled as it was to be"
     driver.forget()
     driver.send(Step(3))
     driver.wait_for(StepRecord, 3)
