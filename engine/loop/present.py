@@ -1,0 +1,141 @@
+"""What there is to work on: a live session, or an opened file in its place; how one takes the place of the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.errors import InputError
+from engine.loop.activity import Activity
+from engine.loop.duelling import Duelling
+from engine.loop.inbox import Inbox
+from engine.loop.loading import load_model, session_of
+from engine.loop.opened import Opened
+from engine.loop.reporter import Reporter
+from engine.loop.steps_to_do import StepsToDo
+from engine.loop.stops import Stops
+from engine.loop.watching import Watching
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import SamplingParams
+from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
+from engine.wire.events import CacheChanged, Failed, Restarted
+
+if TYPE_CHECKING:
+    from engine.model.loader import LoadedModel
+    from engine.opened.file import OpenedSnapshot
+    from engine.opened.session import OpenedSession
+    from engine.session.session import Session
+
+
+class Present:
+    """At most one `session` and at most one file in `opened`, never both. Whatever cannot take the other's place is
+    refused, and that lives on."""
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        inbox: Inbox,
+        activity: Activity,
+        steps: StepsToDo,
+        stops: Stops,
+        watching: Watching,
+        duelling: Duelling,
+    ) -> None:
+        self._reporter, self._inbox, self._activity = reporter, inbox, activity
+        self._steps, self._stops, self._watching, self._duelling = steps, stops, watching, duelling
+        self.session: Session | None = None
+        self.opened = Opened(reporter)
+        self.sampling = SamplingParams()  # of the next prompt that brings none of its own
+        self._cache = CacheSpec()  # of the session before an opened file, or of the first one
+        self._model: LoadedModel | None = None  # of the session before an opened file
+
+    @property
+    def cache(self) -> CacheSpec:
+        """The mode of the live session, or of the next where there is none."""
+        return self._cache if self.session is None else self.session.cache
+
+    @property
+    def at_work(self) -> OpenedSnapshot | OpenedSession | Session | None:
+        """What is looked at: the opened file, else the session."""
+        return self.opened.file or self.session
+
+    def load(self, command: LoadModel) -> None:
+        """A model is taken over only when it is whole; until then the old one, or the opened file, lives on. A model
+        that fits the file goes on from it, as far as the file can be read."""
+        self._steps.end()
+        if self.session is None:
+            self._cache = command.cache
+        model = load_model(command.model, self._reporter, self._activity, is_first=self.session is None)
+        self._inbox.check_uncancelled()
+        if self.opened.saved is not None and self.opened.fits(model):
+            self._rebuild(model, self.opened.saved)
+        elif (resumed := self.opened.resumed_where_it_fits(model)) is not None:
+            self._go_on(*resumed)
+        else:
+            self._begin_anew(model, command.cache)
+
+    def _begin_anew(self, model: LoadedModel, cache: CacheSpec) -> None:
+        self._take_over(session_of(model, cache), "another model was loaded")
+        self._reporter.reply(Restarted())
+
+    def _take_over(self, session: Session, why: str) -> None:
+        self._duelling.end(why)
+        self.session, self._model = session, None
+        self.opened.close()
+        self._stops.forget()
+        self._watching.begin()
+
+    # ---- an opened file ------------------------------------------------------------------------------------------
+
+    def open(self, command: OpenSnapshot) -> None:
+        """A file stands in place of the session, whose model is kept in case it goes on from there."""
+        file = self.opened.read(command, has_model=(self.session or self._model) is not None)
+        self._steps.end()
+        self._duelling.end("a file was opened")
+        if self.session is not None:
+            self._model, self._cache = self.session.model, self.session.cache
+        self.session = None
+        self.opened.take_over(file)
+
+    def leave_file(self, command: Continue | CloseSnapshot) -> None:
+        """Go on from it, or close it, with the model loaded before where there is one that will do."""
+        goes_on, model = isinstance(command, Continue), self._model
+        self.opened.check_can_be_left(goes_on=goes_on)
+        if model is None or (goes_on and not self.opened.fits(model)):
+            model = load_model(command.model, self._reporter, self._activity, is_first=model is None)
+            self._inbox.check_uncancelled()
+        if goes_on:
+            self._go_on_from_file(model, may_open_files=isinstance(command, Continue) and command.may_open_files)
+        else:
+            self._begin_anew(model, self._cache)
+
+    def _go_on_from_file(self, model: LoadedModel, *, may_open_files: bool) -> None:
+        """With the model that the opened file ran."""
+        if self.opened.saved is not None:
+            self._rebuild(model, self.opened.saved, may_open_files=may_open_files)
+        else:
+            self._go_on(*self.opened.resumed(model))
+
+    def _rebuild(self, model: LoadedModel, file: OpenedSession, *, may_open_files: bool = False) -> None:
+        """Its moments are told anew, with their numbers."""
+        from engine.loop.rebuilding import rebuilt
+
+        if why_not := file.why_not(model.info):
+            raise InputError(f"'{file.path}' cannot be gone on from: {why_not}.")
+        done = rebuilt(model, file, self._reporter, self._inbox, may_open_files=may_open_files)
+        self._take_over(done.session, "the opened session goes on")
+        self.sampling = file.saved.sampling
+        self._reporter.reply(Restarted())
+        self._reporter.tell()
+        for event in done.events:
+            self._reporter.emit(event)
+        self._reporter.reply(done.said)
+        self._reporter.tell()
+        self._reporter.reply(done.answer)
+        if done.warning:
+            self._reporter.reply(Failed(done.warning))
+
+    def _go_on(self, session: Session, changed: CacheChanged) -> None:
+        """Its sequence lives again; what was told of its steps stays."""
+        self._take_over(session, "the opened snapshot goes on")
+        self._reporter.tell()
+        self._reporter.reply(changed)

@@ -1,0 +1,167 @@
+"""Commands to a live session: what each of them does to it, and what it answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from engine.errors import InputError
+from engine.loop.duelling import Duelling
+from engine.loop.exporting import estimate, export
+from engine.loop.inbox import Inbox
+from engine.loop.measuring import Measuring
+from engine.loop.present import Present
+from engine.loop.reporter import Reporter
+from engine.loop.restoring import redo
+from engine.loop.steps_to_do import StepsToDo
+from engine.loop.stops import Stops
+from engine.loop.watching import Watching
+from engine.wire.commands import (
+    Bench,
+    Branch,
+    CheckParity,
+    Command,
+    DeleteBranch,
+    EstimateExport,
+    Export,
+    Force,
+    ForceText,
+    Fork,
+    GoTo,
+    MakeEdit,
+    MapDamage,
+    MeasureAttention,
+    MeasureRegret,
+    Redo,
+    RedoEdit,
+    RemoveSequence,
+    Run,
+    SetCache,
+    SetSampling,
+    Step,
+    StopSequence,
+    SubmitPrompt,
+    Sweep,
+    TakeSlice,
+    Tokenize,
+    UndoEdit,
+    Watch,
+    WhatIf,
+)
+from engine.wire.events import Forked, NodeAdded, Restarted, Submitted
+
+if TYPE_CHECKING:
+    from engine.session.apply import SessionCommand
+    from engine.session.session import Session
+
+
+class SessionCommands:
+    """Handles them."""
+
+    def __init__(
+        self,
+        present: Present,
+        reporter: Reporter,
+        inbox: Inbox,
+        steps: StepsToDo,
+        stops: Stops,
+        watching: Watching,
+        duelling: Duelling,
+        measuring: Measuring,
+    ) -> None:
+        self._present, self._reporter, self._inbox = present, reporter, inbox
+        self._steps, self._stops, self._watching = steps, stops, watching
+        self._duelling, self._measuring = duelling, measuring
+
+    def handle(self, session: Session, command: Command) -> None:
+        match command:
+            case SubmitPrompt():
+                self._submit(session, command)
+            case Step():
+                session.check_has_work()
+                self._steps.step(command)
+            case Run():
+                session.check_has_work()
+                self._stops.begin(command, session)
+                self._steps.run(command)
+            case MeasureAttention():
+                self._stops.measure(session, command)
+            case SetSampling(sampling, None):
+                self._present.sampling = sampling
+            case SetSampling(sampling, int(seq_id)):
+                session.set_sampling(sampling, seq_id)
+            case Watch():
+                self._watching.watch(session, command)
+            case Redo():
+                self._steps.end()
+                self._watching.forget()
+                redo(session, command, self._reporter, self._inbox)
+            case Export():
+                export(session, command, self._reporter)
+            case EstimateExport():
+                estimate(session, command, self._reporter)
+            case WhatIf() | CheckParity() | MapDamage() | MeasureRegret() | Sweep() | Bench():
+                self._measuring.measure(session, command)
+            case SetCache(spec) if spec == session.cache:
+                return  # converting or filling it again would change nothing, and cost what it costs
+            case SetCache() | GoTo() | Branch() | UndoEdit() | RedoEdit() | MakeEdit():
+                self._change_present(session, command)
+            case DeleteBranch() | Force() | ForceText() | Fork() | StopSequence() | RemoveSequence():
+                self._apply(session, command)
+            case TakeSlice() | Tokenize():
+                self._apply(session, command)
+
+    def _apply(self, session: Session, command: SessionCommand) -> None:
+        from engine.session.apply import apply
+
+        if (answer := apply(session, command)) is not None:
+            if isinstance(answer, Forked):
+                self._reporter.tell()  # the status that has the new sequence comes first
+            self._reporter.reply(answer)
+        if isinstance(command, RemoveSequence):
+            self._duelling.follow(session)
+
+    def _submit(self, session: Session, command: SubmitPrompt) -> None:
+        if command.num_steps < 0:
+            raise InputError(f"{command.num_steps} steps cannot follow a prompt: give 0 or more.")
+        old = [info.seq_id for info in session.sequences]
+        prompt = replace(command.prompt, sampling=command.prompt.sampling or self._present.sampling)
+        was_running = self._steps.count != 0 and session.has_work
+        seq_id = session.submit(prompt)  # a prompt that is refused must not cost the run before it
+        if command.alone:
+            for other in old:
+                session.remove(other)
+            session.forget_history()
+            self._watching.forget()
+            self._stops.forget()
+            self._duelling.follow(session)
+            self._reporter.reply(Restarted())
+        self._steps.submit(command, was_running=was_running)
+        ids = tuple(session.sequence(seq_id).token_ids)
+        self._reporter.tell()  # the status that has the new sequence comes first
+        self._reporter.reply(Submitted(seq_id, ids, tuple(map(session.text_of, ids))))
+
+    def _change_present(
+        self, session: Session, command: SetCache | GoTo | Branch | UndoEdit | RedoEdit | MakeEdit
+    ) -> None:
+        """The rows of now become others: whoever watches asks again."""
+        from engine.session.apply import apply, edit
+
+        if isinstance(command, SetCache):
+            self._reporter.begin("Changing the cache", can_cancel=False)
+        elif isinstance(command, MakeEdit):
+            self._reporter.begin("Making an edit")
+        else:
+            self._steps.end()
+            self._reporter.begin("Going to another moment")
+        check = self._inbox.check_uncancelled
+        answers = edit(session, command, check) if isinstance(command, MakeEdit) else (apply(session, command, check),)
+        for node in session.history.take_added():
+            self._reporter.reply(NodeAdded(node, is_live=False))
+        self._watching.forget()
+        for answer in answers:
+            if answer is not None:
+                self._reporter.reply(answer)
+        self._stops.stand_at(session.last_step)
+        self._duelling.begin_anew(session)
