@@ -17,6 +17,7 @@ from engine.cli import seeds as cli_seeds
 from engine.cli import snapshot as cli_snapshot
 from engine.cli import sweep as cli_sweep
 from engine.cli import verify as cli_verify
+from engine.cli.output import printable_line
 from engine.errors import InputError
 
 
@@ -47,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return int(args.func(args))
     except InputError as error:
-        print(f"kvloupe-engine: {cli_run.printable_line(error)}", file=sys.stderr)
+        print(f"kvloupe-engine: {printable_line(error)}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

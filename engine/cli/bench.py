@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from engine.cli.cache_options import add_cache_arguments, specs_of
-from engine.cli.rows import encoded, tell_all
-from engine.cli.run import (
+from engine.cli.arguments import (
     add_caches_argument,
     add_model_arguments,
     add_prompt_arguments,
@@ -15,6 +13,8 @@ from engine.cli.run import (
     load_model,
     prompts_of,
 )
+from engine.cli.cache_options import add_cache_arguments, specs_of
+from engine.cli.rows import encoded, tell_all
 from engine.errors import InputError
 from engine.spec.sampling import SamplingParams
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from engine.cli.run import say
+from engine.cli.output import say
 from engine.spec.presets import PRESETS
 
 

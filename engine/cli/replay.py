@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.cli.run import add_compute_arguments, printable_line, say
+from engine.cli.arguments import add_compute_arguments
+from engine.cli.output import printable_line, say
 from engine.errors import InputError
 from engine.opened.session import why_not_repeatable
 from engine.saved.document import read_session

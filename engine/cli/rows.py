@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from engine.cli.run import printable, say
+from engine.cli.output import printable, say
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel

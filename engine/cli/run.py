@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from math import isfinite
@@ -13,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from engine.cli.arguments import add_model_arguments, add_prompt_arguments, checked_steps, load_model, prompts_of
 from engine.cli.cache_options import add_cache_arguments, spec_of
 from engine.cli.editing import Editing, add_edit_argument, in_words
 from engine.cli.export_options import add_export_arguments, export_of, write_export
 from engine.cli.halting import Halting, add_stop_arguments, stop_conditions
+from engine.cli.output import printable, say
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
-from engine.files.text import MIB, read_text
 from engine.predict.capacity import static_capacity
 from engine.saved.document import write_session
 from engine.saved.recorder import Recorder
 from engine.saved.session import SavedSession
 from engine.spec.cache import CacheSpec
-from engine.spec.model import BUNDLED, ModelSpec
 from engine.spec.presets import NAMES, cache_label, cache_name
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import fitted
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from engine.wire.events import ModelInfo, StopHit
     from engine.wire.page_events import PageEvent
     from engine.wire.records import SequenceStep, StepRecord
-
-MAX_PROMPT_FILE_BYTES = 64 * MIB
 
 
 def add_parsers(commands: Any) -> None:
@@ -61,73 +58,6 @@ def add_parsers(commands: Any) -> None:
     run.add_argument("--save-session", type=Path, metavar="FILE.json", help="write the session, for replay and people")
     run.add_argument("--json", action="store_true", help="JSON lines")
     run.set_defaults(func=run_command)
-
-
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default=BUNDLED, help="bundled, a folder, a hub name, or shape:CONFIG.json")
-    add_compute_arguments(parser)
-
-
-def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
-    """In which numbers, where and how a model computes."""
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--threads", type=int, help="threads for the forward (default: all cores but one)")
-    parser.add_argument("--allow-download", action="store_true", help="fetch a hub model that is not here")
-
-
-def add_prompt_arguments(parser: argparse.ArgumentParser, several: bool = False, required: bool = True) -> Any:
-    """Where to begin, one of several ways, and how many steps to take; the ways are returned."""
-    source = parser.add_mutually_exclusive_group(required=required)
-    if several:
-        source.add_argument("--prompt", metavar="TEXT", action="append", help="repeat it for several sequences")
-    else:
-        source.add_argument("--prompt", metavar="TEXT")
-    source.add_argument("--prompt-file", type=Path, metavar="FILE")
-    source.add_argument("--token-ids", metavar="1,2,3", help="taken as they are")
-    parser.add_argument("--steps", type=int, default=32, metavar="N", help="tokens to generate")
-    return source
-
-
-def add_caches_argument(parser: argparse.ArgumentParser, default: str = "all") -> None:
-    parser.add_argument(
-        "--caches",
-        default=default,
-        help=f"all, or names separated by commas ({default}); one that is named and cannot run is told, and exits 1",
-    )
-
-
-# ---- what the arguments mean -------------------------------------------------------------------------------------
-
-
-def load_model(args: argparse.Namespace) -> LoadedModel:
-    spec = ModelSpec(args.model, args.dtype, args.device, args.allow_download, args.threads)
-    from engine.model.loader import load  # torch takes seconds: bad arguments are told before it is imported
-
-    return load(spec)
-
-
-def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Prompt]:
-    """What to start from: one prompt, or one for each `--prompt`."""
-    if args.prompt_file is not None:
-        return [Prompt(text=read_text(args.prompt_file, MAX_PROMPT_FILE_BYTES, "prompt file"), sampling=sampling)]
-    if args.token_ids is not None:
-        try:
-            ids = tuple(int(part) for part in args.token_ids.split(",") if part.strip())
-        except ValueError:
-            raise InputError(f"'{args.token_ids[:60]}' is not a list of token ids: write numbers like 1,2,3.") from None
-        return [Prompt(token_ids=ids, sampling=sampling)]
-    texts = [args.prompt] if isinstance(args.prompt, str) else args.prompt
-    return [Prompt(text=text, sampling=sampling) for text in texts]
-
-
-def checked_steps(args: argparse.Namespace) -> int:
-    if args.steps < 1:
-        raise InputError(f"{args.steps} steps is nothing to do: give 1 or more.")
-    return int(args.steps)
-
-
-# ---- run ---------------------------------------------------------------------------------------------------------
 
 
 def run_command(args: argparse.Namespace) -> int:
@@ -339,19 +269,3 @@ def write_events(events: list[PageEvent], spec: CacheSpec, path: Path) -> None:
     """vLLM's KV events, one a line, whole or not at all."""
     tiers = frozenset({Tier.DEVICE, Tier.HOST} if spec.layout == "host" else {Tier.DEVICE})
     write_text(path, "".join(json.dumps(line) + "\n" for line in to_vllm_events(events, spec.page_size, tiers)))
-
-
-def printable(text: str) -> str:
-    """Text from a model may hold terminal escapes: only line ends and tabs pass as they are."""
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
-
-
-def printable_line(error: object) -> str:
-    """What went wrong, on one line: words of a file that somebody else made may stand in it."""
-    return printable(str(error)).replace("\n", "\\x0a").replace("\t", "\\x09")
-
-
-def say(line: dict[str, Any]) -> None:
-    json.dump(line, sys.stdout, ensure_ascii=True)
-    sys.stdout.write("\n")
-    sys.stdout.flush()

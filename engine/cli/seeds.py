@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import structs
 
-from engine.cli.run import add_compute_arguments, say
+from engine.cli.arguments import add_compute_arguments
+from engine.cli.output import say
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 

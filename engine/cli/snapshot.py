@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from engine.cli.run import printable, printable_line, say
+from engine.cli.output import printable, printable_line, say
 from engine.errors import InputError
 from engine.snapshot.convert import records_of, sequence_in, write_script, write_session, write_table, write_trace
 from engine.snapshot.diff import Difference, difference

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.cache_options import add_cache_arguments, specs_of
-from engine.cli.rows import tell_all
-from engine.cli.run import (
+from engine.cli.arguments import (
     MAX_PROMPT_FILE_BYTES,
     add_caches_argument,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
     load_model,
-    printable,
     prompts_of,
 )
+from engine.cli.cache_options import add_cache_arguments, specs_of
+from engine.cli.output import printable
+from engine.cli.rows import tell_all
 from engine.errors import InputError
 from engine.files.text import read_text
 from engine.spec.codec import CodecSpec

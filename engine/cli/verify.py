@@ -6,16 +6,16 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.cache_options import add_cache_arguments, specs_of
-from engine.cli.run import (
+from engine.cli.arguments import (
     add_caches_argument,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
     load_model,
     prompts_of,
-    say,
 )
+from engine.cli.cache_options import add_cache_arguments, specs_of
+from engine.cli.output import say
 from engine.errors import InputError
 from engine.spec.sampling import SamplingParams
 

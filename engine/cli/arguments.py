@@ -1,0 +1,78 @@
+"""Arguments that several sub-commands take, and what they mean: a model, where to begin, how far."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import InputError
+from engine.files.text import MIB, read_text
+from engine.spec.model import BUNDLED, ModelSpec
+from engine.spec.sampling import Prompt, SamplingParams
+
+if TYPE_CHECKING:
+    from engine.model.loader import LoadedModel
+
+MAX_PROMPT_FILE_BYTES = 64 * MIB
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default=BUNDLED, help="bundled, a folder, a hub name, or shape:CONFIG.json")
+    add_compute_arguments(parser)
+
+
+def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
+    """In which numbers, where and how a model computes."""
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--threads", type=int, help="threads for the forward (default: all cores but one)")
+    parser.add_argument("--allow-download", action="store_true", help="fetch a hub model that is not here")
+
+
+def add_prompt_arguments(parser: argparse.ArgumentParser, several: bool = False, required: bool = True) -> Any:
+    """Where to begin, one of several ways, and how many steps to take; the ways are returned."""
+    source = parser.add_mutually_exclusive_group(required=required)
+    if several:
+        source.add_argument("--prompt", metavar="TEXT", action="append", help="repeat it for several sequences")
+    else:
+        source.add_argument("--prompt", metavar="TEXT")
+    source.add_argument("--prompt-file", type=Path, metavar="FILE")
+    source.add_argument("--token-ids", metavar="1,2,3", help="taken as they are")
+    parser.add_argument("--steps", type=int, default=32, metavar="N", help="tokens to generate")
+    return source
+
+
+def add_caches_argument(parser: argparse.ArgumentParser, default: str = "all") -> None:
+    parser.add_argument(
+        "--caches",
+        default=default,
+        help=f"all, or names separated by commas ({default}); one that is named and cannot run is told, and exits 1",
+    )
+
+
+def load_model(args: argparse.Namespace) -> LoadedModel:
+    spec = ModelSpec(args.model, args.dtype, args.device, args.allow_download, args.threads)
+    from engine.model.loader import load  # torch takes seconds: bad arguments are told before it is imported
+
+    return load(spec)
+
+
+def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Prompt]:
+    """What to start from: one prompt, or one for each `--prompt`."""
+    if args.prompt_file is not None:
+        return [Prompt(text=read_text(args.prompt_file, MAX_PROMPT_FILE_BYTES, "prompt file"), sampling=sampling)]
+    if args.token_ids is not None:
+        try:
+            ids = tuple(int(part) for part in args.token_ids.split(",") if part.strip())
+        except ValueError:
+            raise InputError(f"'{args.token_ids[:60]}' is not a list of token ids: write numbers like 1,2,3.") from None
+        return [Prompt(token_ids=ids, sampling=sampling)]
+    texts = [args.prompt] if isinstance(args.prompt, str) else args.prompt
+    return [Prompt(text=text, sampling=sampling) for text in texts]
+
+
+def checked_steps(args: argparse.Namespace) -> int:
+    if args.steps < 1:
+        raise InputError(f"{args.steps} steps is nothing to do: give 1 or more.")
+    return int(args.steps)
