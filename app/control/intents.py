@@ -118,7 +118,11 @@ class Intents(QObject):
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     def on_step(self) -> None:
-        """One step on; while looking back, one recorded step towards the live one."""
+        """One step on; while looking back, one recorded step towards the live one. A step that waits between two of
+        its phases is finished, wherever one looks."""
+        status = self._models.status.now
+        if status is not None and status.suspended is not None:
+            self._models.selection.update(step=None)
         if self._models.selection.now.step is None:
             self._send_steps(commands.Step())
         else:

@@ -42,14 +42,14 @@ def event_line(event: page_events.PageEvent) -> str:
     """One happening as one line."""
     match event:
         case page_events.PageAllocated():
-            return f"seq {event.seq_id} took page {event.page_id}"
+            return f"{_holder(event.seq_id)} took page {event.page_id}"
         case page_events.PageShared():
-            return f"seq {event.seq_id} shares page {event.page_id} (ref count {event.ref_count})"
+            return f"{_holder(event.seq_id)} shares page {event.page_id} (ref count {event.ref_count})"
         case page_events.PageFreed():
             return _freed(event)
         case page_events.PageCopied():
-            text = "copy on write: seq {0} writes to page {1}, {2} tokens copied from page {3}"
-            return text.format(event.seq_id, event.dst_page_id, event.num_tokens, event.src_page_id)
+            text = "copy on write: {0} writes to page {1}, {2} tokens copied from page {3}"
+            return text.format(_holder(event.seq_id), event.dst_page_id, event.num_tokens, event.src_page_id)
         case page_events.PageMoved():
             return _moved(event)
         case page_events.PrefixHit():
@@ -68,11 +68,16 @@ def event_line(event: page_events.PageEvent) -> str:
             return text.format(thousands(len(event.page_hashes)), _tier(event.tier))
 
 
+def _holder(seq_id: int) -> str:
+    """Who holds a page: a sequence, or a moment of another branch."""
+    return "a kept moment" if seq_id == page_events.KEPT else f"seq {seq_id}"
+
+
 def _freed(event: page_events.PageFreed) -> str:
     if event.ref_count:
-        return f"seq {event.seq_id} let go of page {event.page_id} (ref count {event.ref_count})"
+        return f"{_holder(event.seq_id)} let go of page {event.page_id} (ref count {event.ref_count})"
     where = "kept for reuse" if event.is_findable else "free again"
-    return f"seq {event.seq_id} let go of page {event.page_id}: {where}"
+    return f"{_holder(event.seq_id)} let go of page {event.page_id}: {where}"
 
 
 def _moved(event: page_events.PageMoved) -> str:

@@ -68,7 +68,7 @@ def _first_token_ms(timeline: Timeline, seq_id: int) -> float | None:
             return None
         total_ms += record.timings.total_ms
         if part.sampled is not None:
-            return total_ms
+            return total_ms or None  # a session that was opened has no times
     return None
 
 

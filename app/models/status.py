@@ -65,10 +65,15 @@ class Status(QObject):
 
     @property
     def why_no_rows(self) -> str:
-        """Why there is no K and V to look at: a session is open that was written down without; empty where there is."""
+        """Why there is no K and V to look at; empty where there is."""
+        return self.why_unmeasured("K and V")
+
+    def why_unmeasured(self, what: str) -> str:
+        """Why there is nothing of what a step measures: a session is open, which is written down without; empty where
+        there is."""
         if self._now is None or self._now.opened is None or self._now.opened.has_rows:
             return ""
-        return "A session file has no K and V: go on with its model to compute them."
+        return f"A session file has no {what}: go on with its model to compute them."
 
     @property
     def is_busy(self) -> bool:

@@ -153,7 +153,7 @@ class StatusLine(Reader[Shown], QWidget):
             first_token=""
             if found.first_token_ms is None or is_writing
             else f"TTFT {milliseconds(found.first_token_ms)}",
-            num_bytes="" if held is None else _kv_bytes(held),
+            num_bytes="" if held is None or models.status.why_no_rows else _kv_bytes(held),
             looking=""
             if found.looking_ratio is None or is_writing
             else f"looking costs {percent(found.looking_ratio)}",

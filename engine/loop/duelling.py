@@ -121,8 +121,10 @@ class Duelling:
         if step not in tree:
             return f"step {step} was deleted"
         is_earlier = self._duel is not None and self._duel.compares_with_now
-        is_left = is_earlier and tree.common(step, session.last_step) != step
-        return f"step {step} is not before the live one any more" if is_left else ""
+        is_on_path = tree.common(step, session.last_step) == step
+        if is_earlier and not is_on_path:
+            return f"step {step} is not before the live one any more"
+        return f"the branch with step {step} is the live one now" if is_on_path and not is_earlier else ""
 
     def _catch_up(self, duel: Duel) -> None:
         """A step is made whatever waits; before a second one the commands that wait have their turn. Raises

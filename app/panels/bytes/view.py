@@ -94,6 +94,8 @@ class BytesView(View[Ledger]):
         record = shown_record(self._models)
         if record is None:
             return "What the cache takes, and why, appears here with the first step."
+        if why_not := self._models.status.why_unmeasured("byte counts"):
+            return why_not
         held = self._models.timeline.num_bytes(self._models.selection.now.step) or record.num_bytes
         if self.choice == OVER_STEPS:
             records, newest = self._models.timeline.records, self._models.timeline.latest

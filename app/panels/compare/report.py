@@ -62,7 +62,7 @@ def report_of(models: Models, compared: Compared, shown: Shown | None) -> Report
     facts = (
         ("A", words.side_words(compared.a, has_model=True)),
         ("B", words.side_words(compared.b, has_model=True)),
-        ("Verdict", words.verdict(comparison, compared)[0]),
+        ("Verdict", words.verdict(models, compared)[0]),
         ("Tolerance", words.tolerance_words(compared)),
         ("First departure", place.removesuffix("→").strip()),
         ("Model of A", source),

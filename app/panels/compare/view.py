@@ -230,7 +230,7 @@ class CompareView(View[State]):
     def show_state(self, state: State) -> None:
         self.set_choices(() if state.compared.no_rows else self.choices)
         self.set_choice(self.choice)
-        text, role = words.verdict(self._models.comparison, state.compared)
+        text, role = words.verdict(self._models, state.compared)
         self.verdict.setText(text)
         self.verdict.setToolTip(words.tolerance_words(state.compared))
         set_text_role(self.verdict, role)

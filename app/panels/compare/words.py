@@ -9,8 +9,9 @@ from app.kit.cells import Cell, Head
 from app.kit.provenance import tensor_name
 from app.kit.theme import TextRole
 from app.models import Models
-from app.models.comparison import Compared, Comparison
+from app.models.comparison import Compared
 from engine.wire.duel import Departure, DuelSide, DuelStep
+from engine.wire.opponents import OtherStep
 from engine.wire.records import Candidate
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 
@@ -71,14 +72,30 @@ def tolerance_words(compared: Compared) -> str:
     return f"rounding may change a logit by {brief(compared.tolerance)}"
 
 
-def verdict(comparison: Comparison, compared: Compared) -> tuple[str, TextRole]:
+def parts_at(models: Models, compared: Compared) -> DuelStep | None:
+    """The last step that two branches have in common, where both go on behind it with other tokens; None where the
+    sides are no two branches."""
+    steps, against = models.comparison.steps, compared.against
+    if not steps or not isinstance(against, OtherStep) or models.timeline.record(against.step) is not None:
+        return None
+    record = models.history.record(against.step)
+    other = record.of(compared.seq_id) if record is not None else None
+    mine, shared = models.timeline.num_tokens(compared.seq_id), steps[-1].num_tokens
+    return steps[-1] if other is not None and shared < min(mine, other.num_tokens) else None
+
+
+def verdict(models: Models, compared: Compared) -> tuple[str, TextRole]:
     """In words, and in what colour."""
+    comparison = models.comparison
     judged = [step.is_beyond_rounding for step in comparison.steps if step.is_beyond_rounding is not None]
     first, beyond, many = comparison.first, sum(judged), len(judged)
     if not judged and comparison.num_scanned is None:
         return "Nothing is compared yet: the sides have no step in common whose numbers are kept", "muted"
     if not beyond and first is None:
         rows = f"the rows of {thousands(comparison.num_scanned or 0)} tokens"
+        if (parting := parts_at(models, compared)) is not None:
+            where = f"step {thousands(parting.step)}, {thousands(parting.num_tokens)} tokens"
+            return f"The same up to where they part ({where}): other tokens follow, which are not compared", "text"
         return f"Within rounding so far: {_steps(many) if judged else rows}", "good"
     counted = f"{thousands(beyond)} of {_steps(many)} beyond rounding" if judged else "rows beyond rounding"
     if compared.a.is_lossy or compared.b.is_lossy:

@@ -145,6 +145,8 @@ class PagesView(View[Shown]):
         cache = status.cache if status is not None else None
         if status is not None and status.opened is not None and status.opened.foreign_cache is not None:
             return "The file does not say whether this cache had pages."
+        if (why_not := self._models.status.why_unmeasured("page tables")) and cache is not None and cache.is_paged:
+            return why_not
         if is_live and cache is not None and not cache.is_paged:
             return "This cache mode has no pages: choose Paged to see them."
         if record is None or (is_live and cache is not None and record.cache != cache):

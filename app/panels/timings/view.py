@@ -71,6 +71,8 @@ class TimingsView(View[StepTimes]):
         newest = timeline.latest
         if newest is None:
             return "Each step's time, phase by phase, appears here."
+        if why_not := self._models.status.why_unmeasured("times"):
+            return why_not
         if self._models.status.has_file and newest.timings.total_ms == 0:
             return "No times are in this file: nothing of its steps was recorded."
         pointed = records[index] if index is not None and index < len(records) else None

@@ -9,9 +9,11 @@ from msgspec.structs import replace
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
 
+from app.models.rates import rates
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_preset
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
 from engine.wire.events import EngineLost, OpenedFile, StateChanged
 from engine.wire.records import Timings
@@ -201,3 +203,21 @@ def test_after_the_engines_death_the_file_is_opened_and_no_step_done(
     running.controller.replay()
     assert engine.sent == []
     assert running.models.status.notice == "The engine begins again: the file is opened once more"
+
+
+def test_an_opened_session_tells_no_numbers_that_nobody_measured(
+    running: Shell, engine: FakeEngine, tmp_path: Path
+) -> None:
+    window, models = running.window, running.models
+    assert window.status._bytes.isVisible()
+    engine.status = replace(engine.status, cache=cache_preset("paged").spec)
+    opened(running, engine, tmp_path / "a.session.json", has_rows=False)
+    for name, what in (("bytes", "byte counts"), ("pages", "page tables"), ("timings", "times")):
+        panel = window.panels[name]
+        why = f"A session file has no {what}: go on with its model to compute them."
+        assert panel.read() == why, name
+    assert not window.status._bytes.isVisible()
+    records = [replace(record, timings=Timings(0.0, 0.0, 0.0, 0.0)) for record in models.timeline.records]
+    models.timeline.clear()
+    models.timeline.append(records)
+    assert rates(models.timeline, models.slices, 0).first_token_ms is None

@@ -217,3 +217,14 @@ def test_a_first_prompt_in_phases_that_is_given_up_can_begin_again(fresh: Driver
     assert models.phases.now.place == 0
     fresh.window.actions_["run.step"].trigger()
     fresh.settle(lambda: len(models.timeline) == 1)
+
+
+def test_finish_finishes_the_step_while_one_looks_back(growing: Driver) -> None:
+    models = growing.models
+    on(growing, 2)
+    done = models.timeline.latest.step
+    growing.look_at(0)
+    growing.window.phases.finish.click()
+    growing.settle(lambda: models.timeline.latest.step == done + 1)
+    assert models.phases.now.is_written
+    assert models.selection.now.step is None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from PySide6.QtWidgets import QApplication
 
+from app.panels.compare.words import verdict
 from engine.spec.presets import PRESETS
 from engine.wire.opponents import OtherStep
 from tests.app.driver import Driver
@@ -99,8 +100,15 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     shared = models.timeline.num_tokens(0, 3)
     assert [one.num_tokens for one in models.comparison.steps][-1] == shared, "no further than where they part"
     assert all(one.kl == 0 for one in models.comparison.steps)
-    driver.intents.on_comparison_ended()
+    text, role = verdict(models, compared)
+    assert text.startswith(f"The same up to where they part (step 3, {shared} tokens): other tokens follow")
+    assert role == "text", "nothing behind it was compared: that is no praise"
+    driver.window.branches.gone_to.emit(STEPS)
     driver.settle(lambda: models.comparison.now is None)
+    ended = f"The comparison ended: the branch with step {STEPS} is the live one now."
+    assert models.comparison.refusal == ended, "a side beside itself"
+    driver.window.branches.gone_to.emit(9)
+    driver.settle(lambda: models.history.live == 9)
 
 
 def test_a_branch_is_deleted_and_the_live_one_is_not(driver: Driver) -> None:
