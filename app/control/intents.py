@@ -18,6 +18,7 @@ from app.models.branches import beyond
 from app.models.measurement import Request
 from app.models.sequence_status import FULL, selected_info, why_ended
 from engine.errors import InputError
+from engine.saved.folder import check_nobody_writes
 from engine.saved.session import spec_of
 from engine.spec.bookmark import Bookmark, BookmarkTarget
 from engine.spec.cache import CacheSpec
@@ -322,7 +323,16 @@ class Intents(QObject):
         self._send(commands.LoadModel(model, self._models.status.cache))
 
     def on_snapshot_chosen(self, path: Path) -> None:
-        """Look at a file in place of what there is."""
+        """Look at a file in place of what there is, unless a window writes it."""
+        try:
+            check_nobody_writes(path)
+        except InputError as error:
+            self._models.status.fail(str(error))
+        else:
+            self.on_left_taken_up(path)
+
+    def on_left_taken_up(self, path: Path) -> None:
+        """Look at a journal that this window has claimed."""
         self._send(commands.OpenSnapshot(path))
 
     def on_file_continued(self, model: ModelSpec, *, may_open_files: bool = False) -> None:

@@ -99,7 +99,7 @@ class Recovering(QObject):
         if left.session.nodes or left.session.pending:
             self._claimed = Claimed(left.path, stream, left.session.spec)
             self._saving.pause()
-            self._intents.on_snapshot_chosen(left.path)
+            self._intents.on_left_taken_up(left.path)
         else:
             stream.close()
             self._folder.delete(left.path)

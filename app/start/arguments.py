@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from engine.client import CHOICES, Choice
 from engine.errors import InputError
+from engine.saved.folder import check_nobody_writes
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.presets import NAMES, cache_named
@@ -59,6 +60,11 @@ def parse(argv: list[str]) -> Arguments:
         parser.error(f"The settings {given.settings} are no regular file: give another one.")
     if given.snapshot is not None and not os.path.isfile(given.snapshot):
         parser.error(f"{given.snapshot} is no file: give a snapshot that was exported, or a session that was saved.")
+    if given.snapshot is not None:
+        try:
+            check_nobody_writes(given.snapshot)
+        except InputError as error:
+            parser.error(str(error))
     if given.prompt is not None and not given.prompt:
         parser.error("The prompt is empty: give some text.")
     return Arguments(

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
+from engine.errors import InputError
 from engine.files.atomic import is_locked, lock
 from engine.saved.document import WRITTEN_BY, now
 from engine.saved.journal import JournalFile
@@ -17,6 +18,16 @@ from engine.saved.journal import JournalFile
 RUNNING, ENDED = ".running.jsonl", ".jsonl"
 MOST_ENDED = 12
 MOST_BYTES = 512 << 20  # of all that ended
+
+
+def check_nobody_writes(path: Path) -> None:
+    """Raises `InputError` for the journal of a window that runs: two windows would go on with one session."""
+    if path.name.endswith(RUNNING):
+        with suppress(OSError):
+            if is_locked(path):
+                raise InputError(
+                    f"'{path}' is the session of a window that is open: go on there, or save it there as a file."
+                )
 
 
 class JournalFolder:

@@ -13,6 +13,7 @@ from pytestqt.qtbot import QtBot
 from app.control import saving
 from app.control.recovering import Recovering
 from app.shell import Shell
+from app.start.arguments import parse
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, spec_of
@@ -201,6 +202,27 @@ def test_another_window_may_have_it_already(
         running.window.recovery.accepted.emit()
     assert running.models.status.failure == "Another window has taken up this session already: go on there."
     assert engine.sent == []
+
+
+def test_the_session_of_an_open_window_is_not_opened(
+    running: Shell, engine: FakeEngine, folder: JournalFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saving = running.controller.saving
+    saving.begin_in(folder, "")
+    saving.set_draft("a")
+    (path,) = folder.folder.iterdir()
+    engine.sent.clear()
+    running.window.file_dropped.emit(path)
+    words = f"'{path}' is the session of a window that is open: go on there, or save it there as a file."
+    assert running.models.status.failure == words
+    assert engine.sent == []
+    with pytest.raises(SystemExit):
+        parse([str(path)])
+    assert words in capsys.readouterr().err
+    saving.end()
+    (path,) = folder.ended()
+    running.window.file_dropped.emit(path)
+    assert engine.sent[-1] == OpenSnapshot(path)
 
 
 def test_not_now_keeps_it(running: Shell, folder: JournalFolder, recovering: Recovering, qtbot: QtBot) -> None:
