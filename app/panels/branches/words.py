@@ -65,8 +65,8 @@ def node_lines(models: Models, step: int) -> list[str]:
         part = record.of(models.selection.now.seq_id) or next(iter(record.sequences), None)
         fed = "" if part is None else f" · fed “{shortened(visible(''.join(part.texts[-8:])), 24)}”"
         next_one = f", chose “{shortened(visible(part.sampled_text), 16)}”" if part and part.sampled is not None else ""
-        took = milliseconds(record.timings.total_ms)
-        lines.append(f"step {thousands(step)} · {record.phase}{fed}{next_one} · {took}")
+        took = f" · {milliseconds(ms)}" if (ms := record.timings.total_ms) else ""  # 0 where nobody measured
+        lines.append(f"step {thousands(step)} · {record.phase}{fed}{next_one}{took}")
     elif added is not None:
         lines.append(f"moment {thousands(step)}, made by no step")
     changes = history.changes(step)

@@ -10,6 +10,7 @@ from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
 
 from app.models.rates import rates
+from app.panels.branches.words import node_lines
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.spec.model import ModelSpec
@@ -217,6 +218,9 @@ def test_an_opened_session_tells_no_numbers_that_nobody_measured(
         why = f"A session file has no {what}: go on with its model to compute them."
         assert panel.read() == why, name
     assert not window.status._bytes.isVisible()
+    assert node_lines(models, 3)[0].endswith(" ms")
+    models.history.replace(replace(models.timeline.records[3], timings=Timings(0.0, 0.0, 0.0, 0.0)))
+    assert not node_lines(models, 3)[0].endswith(" ms")
     records = [replace(record, timings=Timings(0.0, 0.0, 0.0, 0.0)) for record in models.timeline.records]
     models.timeline.clear()
     models.timeline.append(records)
