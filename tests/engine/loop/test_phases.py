@@ -56,7 +56,7 @@ def on(driver: Driver, count: int = 1) -> PhaseReached:  # noqa: F811
     for number in range(count):
         driver.send(NextPhase(id=100 + number))
         driver.wait_for(PhaseReached, before + number + 1)
-    driver.rest()
+        driver.rest()  # its pictures are there: one that is not fetched gives way to the next
     return driver.of(PhaseReached)[-1]
 
 
