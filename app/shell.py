@@ -133,7 +133,7 @@ class Shell(QObject):
             (window.stops.stops_changed, intents.on_stops_changed),
             (window.sequences.removed, intents.on_sequence_removed),
             (window.sequences.forked, intents.on_forked),
-            (window.edits.went_to, intents.on_moment_wanted),
+            (window.edits.went_to, intents.on_gone_to),
             (window.edits.repeated, intents.on_edits_repeated),
             (window.notes.wanted, intents.on_bookmark_wanted),
             (window.notes.edited, self._on_note_edited),

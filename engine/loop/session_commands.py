@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 class SessionCommands:
-    """Handles them."""
+    """Handles each of them between two steps; raises where it cannot be done, and the session stays as it is."""
 
     def __init__(
         self,

@@ -117,7 +117,7 @@ def test_a_token_of_another_branch_has_no_mark_and_is_gone_to(desk: Driver) -> N
     put(desk, Bookmark(OnToken(token.step, 0, token.position), "the road that was taken"))
     assert desk.window.tokens.strip.chips.noted
     assert (token.step, token.position) in desk.window.tokens.strip._noted
-    desk.intents.on_moment_wanted(5)
+    desk.intents.on_gone_to(5)
     desk.settle(lambda: models.history.live == 5)
     desk.steps(4)
     other = models.timeline.token(0, token.position)

@@ -1,0 +1,48 @@
+"""What all wishes of a person need: a way to the engine."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject
+
+from app.control.pace import ChosenPace
+from app.control.requests import Requests
+from app.control.sender import Sender
+from app.control.waiting import Waiting
+from app.models import Models
+from engine.wire import commands
+
+
+class Asking(QObject):
+    """Sends what a person asked for, and takes back what had gone wrong before."""
+
+    def __init__(
+        self,
+        models: Models,
+        sender: Sender,
+        requests: Requests,
+        waiting: Waiting,
+        pace: ChosenPace,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._sender = sender
+        self._requests = requests
+        self._waiting = waiting
+        self._pace = pace
+
+    def _send_steps(self, command: commands.Step | commands.Run | commands.NextPhase) -> None:
+        self._waiting.expect_pictures()
+        self._send(command)
+
+    def _send(self, command: commands.Command) -> int:
+        """Send what a person asked for."""
+        self._take_failure_back()
+        number = self._sender.post(command)
+        self._waiting.wake()
+        return number
+
+    def _take_failure_back(self) -> None:
+        """What went wrong before is not shown any longer, but that the engine is gone."""
+        if not self._models.status.is_engine_lost:
+            self._models.status.fail("")

@@ -1,0 +1,89 @@
+"""What a person may wish of the history tree: go to a moment, take another road, name, delete, bookmark."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from app.control.asking import Asking
+from app.models.bookmarks import place_of
+from app.models.branches import beyond
+from app.models.sequence_status import FULL, selected_info, why_ended
+from engine.errors import InputError
+from engine.spec.bookmark import Bookmark, BookmarkTarget
+from engine.spec.sampling import SamplingParams
+from engine.wire import commands
+
+
+class TreeIntents(Asking):
+    """Moments, branches and bookmarks."""
+
+    def on_go_on_from_here(self) -> None:
+        """Make the step that is looked at the live one."""
+        step = self._models.selection.now.step
+        if step is not None:
+            self.on_gone_to(step)
+
+    def on_gone_to(self, step: int) -> None:
+        """Make a moment of any branch the live one."""
+        self._send(commands.GoTo(step))
+
+    def on_returned(self) -> None:
+        """Make the newest moment of what was left behind the live one again."""
+        if behind := beyond(self._models.history, self._models.history.live):
+            self.on_gone_to(behind[-1])
+
+    def on_token_forced(self, token_id: int) -> None:
+        """Feed another token than the one that was chosen, and step: from the step that is looked at."""
+        seq_id = self._models.selection.now.seq_id
+        self._take_road(commands.Branch(seq_id, None, (token_id,)), commands.Force(seq_id, (token_id,)))
+
+    def on_text_forced(self, text: str) -> None:
+        """Feed the tokens of a text next, and step: from the step that is looked at."""
+        seq_id = self._models.selection.now.seq_id
+        self._take_road(commands.Branch(seq_id, None, text=text), commands.ForceText(seq_id, text))
+
+    def on_sampling_tried(self, sampling: SamplingParams) -> None:
+        """Choose the next token in another way, and step: from the step that is looked at."""
+        seq_id = self._models.selection.now.seq_id
+        self._take_road(commands.Branch(seq_id, None, sampling=sampling), commands.SetSampling(sampling, seq_id))
+
+    def _take_road(self, branch: commands.Branch, from_live: commands.Command) -> None:
+        step, info = self._models.selection.now.step, selected_info(self._models)
+        if step is not None:
+            self._take_failure_back()
+            self._waiting.expect_pictures()
+            self._requests.branching.begin(replace(branch, step=step))
+            self._waiting.wake()
+        elif info is not None and info.stop in FULL:
+            self._models.status.notify(f"Sequence {info.seq_id}: {why_ended(info)}")
+        else:
+            self._send(from_live)
+            self._send_steps(commands.Step())
+
+    def on_branch_deleted(self, step: int) -> None:
+        """Forget a node of the history tree and all that came of it."""
+        self._send(commands.DeleteBranch(step))
+
+    def on_branch_named(self, first: int, name: str) -> None:
+        """Call the branch that begins with a node by a name; an empty one takes its name back."""
+        self._models.history.rename(first, name)
+
+    def on_bookmark_put(self, bookmark: Bookmark) -> None:
+        """Set a bookmark, or write another note on it."""
+        try:
+            self._models.bookmarks.put(bookmark)
+        except InputError as error:
+            self._models.status.fail(str(error))
+
+    def on_bookmark_wanted(self, target: BookmarkTarget) -> None:
+        """Look at the place of a bookmark; where its moment is on another branch, that becomes the live one."""
+        models = self._models
+        latest, history = models.timeline.latest, models.history
+        if target.step not in history:
+            models.status.notify(f"Step {target.step} is not there any more: its branch was deleted")
+            return
+        is_here = models.timeline.record(target.step) is not None
+        if not is_here:
+            self.on_gone_to(target.step)
+        is_live = not is_here or (latest is not None and latest.step == target.step)
+        models.selection.update(step=None if is_live else target.step, **place_of(target))
