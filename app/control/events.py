@@ -31,10 +31,11 @@ OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, *PICTURES)
 
 class EventHandlers(QObject):
     """The one writer of timeline, slices, pages and status. News: `models_found(models)`, `session_opened(event)` with
-    what a person wrote in it."""
+    what a person wrote in it, `failed(failure)`."""
 
     models_found = Signal(object)
     session_opened = Signal(object)
+    failed = Signal(object)
 
     def __init__(
         self, models: Models, requests: Requests, waiting: Waiting, pace: ChosenPace, parent: QObject | None = None
@@ -245,6 +246,7 @@ class EventHandlers(QObject):
         """Who asked says so, where somebody waits for the answer; anything else is told to all."""
         if not self._requests.refuse(failure):
             self._models.status.fail(failure.message)
+        self.failed.emit(failure)
 
     def _on_engine_lost(self, event: events.EngineLost) -> None:
         """What is on the screen stays. From an engine that has ended nothing is on its way any more."""

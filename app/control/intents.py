@@ -107,9 +107,9 @@ class Intents(StepIntents, TreeIntents, EditIntents):
         else:
             self.on_left_taken_up(path)
 
-    def on_left_taken_up(self, path: Path) -> None:
-        """Look at a journal that this window has claimed."""
-        self._send(commands.OpenSnapshot(path))
+    def on_left_taken_up(self, path: Path) -> int:
+        """Look at a journal that this window has claimed; the number of the command."""
+        return self._send(commands.OpenSnapshot(path))
 
     def on_file_continued(self, model: ModelSpec, *, may_open_files: bool = False) -> None:
         """Go on from the opened file with that model. Edits in a session open files only where this window's program

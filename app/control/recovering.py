@@ -15,16 +15,21 @@ from engine.errors import InputError
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.spec.model import ModelSpec
-from engine.wire.events import EngineStatus, SessionOpened
+from engine.wire.events import EngineStatus, Failed, SessionOpened
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A journal that is being taken up, its lock, and the model that it ran."""
+    """A journal that is being taken up, its lock, the model that it ran, and the command that opens it."""
 
-    path: Path
+    left: LeftSession
     stream: IO[bytes]
     model: ModelSpec
+    asked_by: int
+
+    @property
+    def path(self) -> Path:
+        return self.left.path
 
 
 class Recovering(QObject):
@@ -36,6 +41,7 @@ class Recovering(QObject):
 
     draft_found = Signal(str)
     _read = Signal(object)
+    _unreadable = Signal(str)
 
     def __init__(
         self, folder: JournalFolder, models: Models, controller: Controller, draft: str, parent: QObject | None = None
@@ -47,8 +53,10 @@ class Recovering(QObject):
         self._draft = draft  # what is in the editor without it
         self._claimed: Claimed | None = None
         self._read.connect(self._on_read)
+        self._unreadable.connect(models.status.notify)
         models.status.changed.connect(self._on_status)
         controller.events.session_opened.connect(self._on_session_opened)
+        controller.events.failed.connect(self._on_failed)
 
     def look(self) -> None:
         """Find out what was left."""
@@ -60,7 +68,8 @@ class Recovering(QObject):
             try:
                 left = self._left(path)
             except (InputError, OSError):  # one that cannot be read is kept for whoever wants to look
-                self._folder.finish(path)
+                kept = self._folder.finish(path).name
+                self._unreadable.emit(f"A session that was not closed cannot be read: it is kept as {kept}")
                 continue
             if left is None:
                 self._folder.delete(path)
@@ -97,9 +106,8 @@ class Recovering(QObject):
         if left.session.draft:
             self.draft_found.emit(left.session.draft)
         if left.session.nodes or left.session.pending:
-            self._claimed = Claimed(left.path, stream, left.session.spec)
             self._saving.pause()
-            self._intents.on_left_taken_up(left.path)
+            self._claimed = Claimed(left, stream, left.session.spec, self._intents.on_left_taken_up(left.path))
         else:
             stream.close()
             self._folder.delete(left.path)
@@ -122,6 +130,13 @@ class Recovering(QObject):
             self._intents.on_file_continued(claimed.model, may_open_files=True)
         elif was == claimed.path and now != claimed.path and not new.sequences:
             self._let_go(claimed)
+
+    def _on_failed(self, failure: Failed) -> None:
+        """It could not be opened: this window's session goes on, and the other may be asked for once more."""
+        if self._claimed is not None and failure.reply_to == self._claimed.asked_by:
+            left = self._claimed.left
+            self._let_go(self._claimed)
+            self._models.recovery.offer(left)
 
     def _on_session_opened(self, event: SessionOpened) -> None:
         """All of it was done once more: this window's own journal has it now, and then the other has ended."""

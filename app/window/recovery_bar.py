@@ -17,6 +17,7 @@ from app.kit.reader import Reader, Source
 from app.kit.theme import current_theme
 from app.models import LeftSession, Models
 from engine.saved.session import SavedSession
+from engine.wire.changes import EditMade
 
 HEIGHT, ICON = 32, 14
 LONGEST = 400  # characters of the draft, in a tool tip
@@ -89,6 +90,8 @@ def session_counts(session: SavedSession) -> list[str]:
     num_tips = len(session.nodes) - len({node.parent for node in session.nodes} - {None})
     words = [counted(sum(node.work is not None for node in session.nodes), "step")]
     words += [counted(num_tips, "branch", "branches")] if num_tips > 1 else []
+    num_edits = sum(isinstance(change, EditMade) for node in session.nodes for change in node.changes)
+    words += [counted(num_edits, "edit")] if num_edits else []
     words += [counted(len(session.bookmarks), "bookmark")] if session.bookmarks else []
     return words
 

@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 class Rebuilt:
     """The session, the `events` that tell it, the answer, and a sentence where something is not as it was."""
 
-    def __init__(self, rebuilding: Rebuilding, file: OpenedSession, took_ms: float, why_not_all: str) -> None:
+    def __init__(self, rebuilding: Rebuilding, took_ms: float, why_not_all: str) -> None:
         from engine.opened.session import said_of, told
 
         done = rebuilding.as_far_as_it_went()
         self.session: Session = rebuilding.session
         self.events: Iterator[Event] = told(done, rebuilding.records)
         self.said = said_of(done)
-        count = rebuilding.num_done
-        how = f"rebuilt from {file.path.name}, {count:,} moment{'' if count == 1 else 's'} done once more"
-        self.answer = WentTo(self.session.last_step, how, took_ms)
         self.warning = why_not_all or _difference_words(rebuilding)
+        count = rebuilding.num_done
+        as_it_was = "" if self.warning else " as it was"
+        how = f"restored{as_it_was}, {count:,} moment{'' if count == 1 else 's'} done once more"
+        self.answer = WentTo(self.session.last_step, how, took_ms)
 
 
 def rebuilt(
@@ -62,7 +63,7 @@ def rebuilt(
     except InputError as error:
         why = why or f"What was done last could not be done once more: {error}"
     rebuilding.session.open_rows = rows_of_file  # from here on a person asks
-    return Rebuilt(rebuilding, file, (time.perf_counter() - began) * 1e3, why)
+    return Rebuilt(rebuilding, (time.perf_counter() - began) * 1e3, why)
 
 
 def _difference_words(rebuilding: Rebuilding) -> str:

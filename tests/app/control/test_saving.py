@@ -19,7 +19,7 @@ from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, spec_of
 from engine.spec.stops import Stop
 from engine.wire.commands import Continue, OpenSnapshot, SetStops
-from engine.wire.events import BranchDeleted, OpenedFile, Restarted, SessionOpened, StateChanged, WentTo
+from engine.wire.events import BranchDeleted, Failed, OpenedFile, Restarted, SessionOpened, StateChanged, WentTo
 from tests.app import samples
 from tests.app.conftest import take_steps, turn
 from tests.app.fake_engine import FakeEngine
@@ -242,6 +242,25 @@ def test_a_file_that_is_none_is_kept_and_not_offered(running: Shell, folder: Jou
     found._look()
     assert running.models.recovery.offered is None
     assert [path.read_bytes() for path in folder.ended()] == [b"what is this"]
+    assert running.models.status.notice == "A session that was not closed cannot be read: it is kept as session x.jsonl"
+
+
+def test_one_that_cannot_be_opened_is_offered_again_and_this_window_goes_on_writing(
+    running: Shell, engine: FakeEngine, folder: JournalFolder, recovering: Recovering, qtbot: QtBot
+) -> None:
+    (path,) = folder.left()
+    running.controller.saving.begin_in(folder, "")
+    with qtbot.waitSignal(running.models.recovery.changed):
+        recovering.look()
+    running.window.recovery.accepted.emit()
+    engine.emit(Failed("it is damaged", reply_to=engine.id_of(OpenSnapshot)))
+    turn(running)
+    assert running.window.recovery.isVisible()
+    assert folder.left() == [path]
+    engine.emit(samples.step_record(700))
+    turn(running)
+    (own,) = (each for each in folder.folder.iterdir() if each != path)
+    assert 700 in [node.step for node in read_session(own).session.nodes]
 
 
 def test_the_session_is_saved_as_a_file(running: Shell, tmp_path: Path) -> None:
