@@ -215,7 +215,8 @@ class Tour(QObject):
     def _save_steps(self) -> None:
         if not self._shell.models.status.has_file:
             self._shell.controller.saving.save(self._folder / "session.json")
-        if problem := save_text(step_csv(self._shell.models.timeline), self._folder / "steps.csv"):
+        models = self._shell.models
+        if problem := save_text(step_csv(models.timeline, models.bookmarks.all), self._folder / "steps.csv"):
             self.fail(problem)
 
     def _picture(self, name: str) -> Iterator[Until]:

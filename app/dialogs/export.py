@@ -144,8 +144,8 @@ class ExportDialog(QuestionDialog):
             self._told("Picture", path, save_look(list(self._pictures.values())[self._picture.currentIndex()], path))
         elif self.kind.name == "table" and path.suffix != ".parquet":
             first, last = self._steps.range
-            records = export_of(self._models, path, first, last).records
-            self._told("Step table", path, save_text(step_csv(records), path))
+            chosen = export_of(self._models, path, first, last)
+            self._told("Step table", path, save_text(step_csv(chosen.records, chosen.bookmarks), path))
         else:
             command = self._command(path)
             self.accepted_in.emit(path.parent)

@@ -213,7 +213,7 @@ def export_command(args: argparse.Namespace) -> int:
             case "script":
                 write_script(file.path, path)
             case "table":
-                write_table(records_of(file), path)
+                write_table(records_of(file), path, file.manifest.bookmarks)
             case "trace":
                 write_trace(records_of(file), path)
             case "session":

@@ -15,6 +15,7 @@ from engine.errors import InputError
 from engine.files.atomic import replacing, writable_target, write_text
 from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile
+from engine.spec.bookmark import Bookmark
 from engine.spec.model import RESOURCES
 from engine.spec.presets import cache_name
 from engine.spec.sampling import SamplingParams
@@ -62,16 +63,16 @@ def check_script(path: Path) -> None:
         )
 
 
-def write_table(records: Sequence[StepRecord], path: Path) -> None:
-    """The steps as a table: CSV, or Parquet where the name ends so and pyarrow is there."""
+def write_table(records: Sequence[StepRecord], path: Path, bookmarks: Sequence[Bookmark] = ()) -> None:
+    """The steps, and what is noted of them, as a table: CSV, or Parquet where the name ends so and pyarrow is there."""
     if path.suffix != ".parquet":
-        write_text(path, step_csv(records))
+        write_text(path, step_csv(records, bookmarks))
         return
     try:
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise InputError("Parquet needs pyarrow, which is not installed: install it, or name a .csv file.") from None
-    columns = zip(*step_table(records), strict=True)
+    columns = zip(*step_table(records, bookmarks), strict=True)
     with replacing(path) as stream:
         parquet.write_table(arrow.table({name: list(c) for name, c in zip(COLUMNS, columns, strict=True)}), stream)
 

@@ -50,7 +50,7 @@ def export(session: Session, command: Export) -> Iterator[tuple[int, int]]:
             for done in npz.write_npz(_members(snapshot), command.path):
                 yield done, total
         case "table":
-            write_table(_records(command), command.path)
+            write_table(_records(command), command.path, command.bookmarks)
         case "trace":
             write_trace(_records(command), command.path)
         case "session":

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterable
 
+from engine.spec.bookmark import Bookmark, BookmarkTarget, OnHead, OnPage, OnToken
 from engine.spec.presets import cache_name
 from engine.wire.records import SequenceStep, StepRecord
 
@@ -14,27 +15,30 @@ COLUMNS = (
     "step", "phase", "cache", "dtype", "random_weights", "seq_id", "first_position", "num_tokens", "token_ids", "text",
     "surprisal_nats", "forced", "sampled", "sampled_text", "entropy_nats", "stop", "prepare_ms", "forward_ms",
     "sample_ms", "observe_ms", "total_ms", "stored_bytes", "cache_stored_bytes", "cache_reserved_bytes", "non_finite",
-    "wall_time",
+    "wall_time", "notes",
 )  # fmt: skip
 
 Value = int | float | str | None
 
 
-def step_table(records: Iterable[StepRecord]) -> list[tuple[Value, ...]]:
-    """The rows, in the order of `COLUMNS`."""
-    return [_row(record, part) for record in records for part in record.sequences]
+def step_table(records: Iterable[StepRecord], bookmarks: Iterable[Bookmark] = ()) -> list[tuple[Value, ...]]:
+    """The rows, in the order of `COLUMNS`. What is noted of a step, or of a page, stands with each of its sequences."""
+    noted: dict[int, list[Bookmark]] = {}
+    for bookmark in bookmarks:
+        noted.setdefault(bookmark.target.step, []).append(bookmark)
+    return [_row(record, part, noted.get(record.step, ())) for record in records for part in record.sequences]
 
 
-def step_csv(records: Iterable[StepRecord]) -> str:
+def step_csv(records: Iterable[StepRecord], bookmarks: Iterable[Bookmark] = ()) -> str:
     """The table as CSV with a heading."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(step_table(records))
+    writer.writerows(step_table(records, bookmarks))
     return out.getvalue()
 
 
-def _row(record: StepRecord, part: SequenceStep) -> tuple[Value, ...]:
+def _row(record: StepRecord, part: SequenceStep, noted: Iterable[Bookmark]) -> tuple[Value, ...]:
     timings, num_bytes = record.timings, record.num_bytes
     return (
         record.step, record.phase, cache_name(record.cache), record.dtype, int(record.random_weights), part.seq_id,
@@ -43,8 +47,27 @@ def _row(record: StepRecord, part: SequenceStep) -> tuple[Value, ...]:
         _quoted(part.sampled_text), _rounded(part.entropy), part.stop, _rounded(timings.prepare_ms),
         _rounded(timings.forward_ms), _rounded(timings.sample_ms), _rounded(timings.observe_ms),
         _rounded(timings.total_ms), part.stored_bytes, num_bytes.stored, num_bytes.reserved,
-        sum(found.count for found in record.non_finite), f"{record.wall_time:z.6f}",
+        sum(found.count for found in record.non_finite), f"{record.wall_time:z.6f}", _notes(noted, part.seq_id),
     )  # fmt: skip
+
+
+def _notes(bookmarks: Iterable[Bookmark], seq_id: int) -> str:
+    """A JSON list of places with what is noted of them; nothing where nothing is bookmarked."""
+    found = [f"{place}: {one.text}" for one in bookmarks if (place := _place(one.target, seq_id))]
+    return json.dumps(found) if found else ""
+
+
+def _place(target: BookmarkTarget, seq_id: int) -> str:
+    """Nothing where it is of another sequence."""
+    match target:
+        case OnToken(seq_id=own, position=position):
+            return f"position {position}" if own == seq_id else ""
+        case OnHead(seq_id=own, layer=layer, kv_head=kv_head):
+            return f"layer {layer}, kv head {kv_head}" if own == seq_id else ""
+        case OnPage(pool=pool, page_id=page_id):
+            return f"pool {pool}, page {page_id}"
+        case _:
+            return "step"
 
 
 def _ids(token_ids: Iterable[int]) -> str:

@@ -15,6 +15,7 @@ from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.draw.format import exact, token_label
+from app.kit.bookmark_places import place_words
 from app.kit.chart.plot import Plot
 from app.kit.files import png_bytes, save_text
 from app.kit.labels import prose
@@ -38,11 +39,13 @@ HEADS = (
 
 @dataclass(frozen=True)
 class Report:
-    """What stands in it, in words; `pictures` are captions with their PNG, `rows` lines of the table."""
+    """What stands in it, in words; `pictures` are captions with their PNG, `rows` lines of the table, `notes` step,
+    place and text of each bookmark."""
 
     facts: tuple[tuple[str, str], ...]
     pictures: tuple[tuple[str, bytes], ...]
     rows: tuple[tuple[str, ...], ...]
+    notes: tuple[tuple[str, str, str], ...] = ()
 
 
 def ask_and_save(models: Models, shown: Shown | None, parent: QWidget) -> str:
@@ -70,7 +73,12 @@ def report_of(models: Models, compared: Compared, shown: Shown | None) -> Report
     )
     pictures = (*_map_pictures(models, compared, shown), *_plot_pictures(comparison, compared))
     rows = tuple(_row(models, compared, step) for step in comparison.steps)
-    return Report(facts, pictures, rows)
+    return Report(facts, pictures, rows, _notes(models))
+
+
+def _notes(models: Models) -> tuple[tuple[str, str, str], ...]:
+    """Every bookmark of the history: a comparison is of two of its moments, or of its newest with another run."""
+    return tuple((str(one.target.step), place_words(models, one.target), one.text) for one in models.bookmarks.all)
 
 
 def versions() -> str:
@@ -160,6 +168,8 @@ def page(report: Report, theme: Theme) -> str:
     pictures = "\n".join(_figure(caption, content) for caption, content in report.pictures if content)
     heads = "".join(f"<th>{_text(head)}</th>" for head in HEADS)
     rows = "\n".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in report.rows)
+    notes = "\n".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in note)}</tr>" for note in report.notes)
+    noted = f"<h2>Notes</h2>\n<div><table>\n<tbody>\n{notes}\n</tbody>\n</table></div>\n" if notes else ""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -184,7 +194,7 @@ th {{ color: {theme.muted}; }} div {{ overflow-x: auto; }}
 </dl>
 <h2>Pictures</h2>
 {pictures}
-<h2>Every step</h2>
+{noted}<h2>Every step</h2>
 <div><table>
 <thead><tr>{heads}</tr></thead>
 <tbody>

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import csv
+import io
+import json
 import time
 
 import numpy as np
@@ -9,6 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from app.models import Models, Selected
 from app.models.rates import rates
+from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken
 from engine.wire.records import NonFinite
 from engine.wire.requests import HeadRequest, TableRequest, WallRequest
 from engine.wire.slices import TableSlice, Unchanged
@@ -156,6 +160,25 @@ def test_texts_in_the_table_are_neither_formulas_nor_line_breaks() -> None:
     assert text.splitlines()[0].split(",") == list(COLUMNS)
     column = COLUMNS.index("text")
     assert all(str(row[column]).startswith('"') for row in step_table(records))
+
+
+def test_notes_stand_at_their_step_and_sequence() -> None:
+    record = samples.step_record(3)
+    other = replace(record.sequences[0], seq_id=1)
+    records = [samples.step_record(2), replace(record, sequences=(*record.sequences, other))]
+    bookmarks = (
+        Bookmark(OnStep(3), '=1+1, "why"?'),
+        Bookmark(OnToken(3, 0, 6), "a\nb"),
+        Bookmark(OnHead(3, 1, 2, 0)),
+        Bookmark(OnPage(3, 0, 7), "full"),
+        Bookmark(OnStep(9), "of another branch"),
+    )
+    rows = list(csv.DictReader(io.StringIO(step_csv(records, bookmarks))))
+    assert [(row["step"], row["seq_id"]) for row in rows] == [("2", "0"), ("3", "0"), ("3", "1")]
+    assert rows[0]["notes"] == ""
+    assert json.loads(rows[1]["notes"]) == ['step: =1+1, "why"?', "position 6: a\nb", "pool 0, page 7: full"]
+    assert json.loads(rows[2]["notes"]) == ['step: =1+1, "why"?', "layer 2, kv head 0: ", "pool 0, page 7: full"]
+    assert len(step_csv(records, bookmarks).splitlines()) == 4, "no line break stands bare"
 
 
 def test_each_number_of_a_step_stands_in_its_own_column() -> None:

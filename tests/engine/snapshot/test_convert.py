@@ -29,6 +29,7 @@ from engine.snapshot.convert import (
     write_trace,
 )
 from engine.snapshot.read import SnapshotFile
+from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.model import RESOURCES, ModelSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
@@ -203,7 +204,9 @@ def test_parquet_where_pyarrow_is(bundled: LoadedModel, tmp_path: Path, monkeypa
     parquet = pytest.importorskip("pyarrow.parquet")
     path, records = with_records(tmp_path, bundled, {})
     with SnapshotFile(path) as file:
-        write_table(records_of(file), tmp_path / "x.parquet")
+        noted = (Bookmark(OnStep(records[1].step), "here"),)
+        write_table(records_of(file), tmp_path / "x.parquet", noted)
+    assert parquet.read_table(tmp_path / "x.parquet")["notes"].to_pylist()[:3] == ["", '["step: here"]', ""]
     assert parquet.read_table(tmp_path / "x.parquet")["step"].to_pylist() == [record.step for record in records]
 
 

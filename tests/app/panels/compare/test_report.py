@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from PySide6.QtWidgets import QFileDialog
 
 from app.draw.format import exact
+from engine.spec.bookmark import Bookmark, OnHead, OnStep
 from engine.wire.duel import DuelScanned
 from tests.app import samples
 from tests.app.panels.compare.desk import CompareDesk
@@ -64,6 +65,18 @@ def test_no_text_of_a_model_acts_in_it(desk: CompareDesk, tmp_path: Path, monkey
     assert "\x00" not in page
     assert set(re.findall(r"<(\w+)", page)) <= TAGS
     assert not re.findall(r"(?:src|href)=\"(?!data:image/png)", page)
+
+
+def test_notes_are_a_section_of_it(compared: CompareDesk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, _ = saved(compared, tmp_path / "none.html", monkeypatch)
+    assert "<h2>Notes</h2>" not in page
+    compared.shell.models.bookmarks.set_all((Bookmark(OnHead(7, 0, 2, 1), HOSTILE), Bookmark(OnStep(9), "look here")))
+    page, _ = saved(compared, tmp_path / "report.html", monkeypatch)
+    section = page.split("<h2>Notes</h2>")[1].split("<h2>")[0]
+    assert re.findall(r"<td>(.*?)</td>", section)[3:] == ["9", "the step itself", "look here"]
+    assert re.findall(r"<td>(.*?)</td>", section)[:2] == ["7", "layer 2, kv head 1"]
+    assert "<script>" not in section
+    assert "&lt;script&gt;" in section
 
 
 def test_a_report_that_cannot_be_written_is_one_sentence_and_no_file(
