@@ -51,12 +51,12 @@ class EvictionJournal(Generic[Entry, Memory]):
 
     def add(self, entry: Entry) -> None:
         num_bytes = entry.num_bytes  # of many tensors: all that can fail comes before what changes
+        self._forget_oldest(self._max_bytes - num_bytes)
         self._entries.append(entry)
         self._entry_bytes += num_bytes
-        self._forget_oldest(self._max_bytes, 1)
 
-    def _forget_oldest(self, max_bytes: int, num_kept: int) -> None:
-        while self._entry_bytes > max_bytes and len(self._entries) > num_kept:
+    def _forget_oldest(self, max_bytes: int) -> None:
+        while self._entry_bytes > max_bytes and self._entries:
             oldest = self._entries.popleft()
             self._entry_bytes -= oldest.num_bytes
             self._floor = oldest.at
@@ -65,7 +65,7 @@ class EvictionJournal(Generic[Entry, Memory]):
         """Forget from the oldest on what is beyond so many bytes."""
         while self._memory_bytes > max_bytes and len(self._memories) > 1:
             self._drop_memory(next(iter(self._memories)))
-        self._forget_oldest(max(0, max_bytes - self._memory_bytes), 0)
+        self._forget_oldest(max(0, max_bytes - self._memory_bytes))
 
     def note_memory(self, num_tokens: int, memory: Memory | None, num_bytes: int) -> None:
         """What the rule remembers with so many tokens."""

@@ -170,14 +170,13 @@ class Session:
         called between the layers of a prefill. `reached` is told of every phase, and returns when the step goes on;
         while it waits, pictures show what is there so far."""
         self.kept.trim()
-        record = self._stepper.step(check, reached=reached)
-        if record.step % JOURNALS_EVERY == 0:
-            self._bound_journals(record.num_bytes.stored)
-        return record
+        if self.history.next_step % JOURNALS_EVERY == 0:
+            self._bound_journals()
+        return self._stepper.step(check, reached=reached)
 
-    def _bound_journals(self, stored: int) -> None:
+    def _bound_journals(self) -> None:
         """What is kept for going back stays within a part of the cache: the oldest goes, and is computed again."""
-        limit, caches = JOURNAL_BYTES + stored // JOURNAL_PART, self.live.caches
+        limit, caches = JOURNAL_BYTES + self.bytes().stored // JOURNAL_PART, self.live.caches
         if sum(cache.journal_bytes for cache in caches) > limit:
             for cache in caches:
                 cache.shrink_journal(limit // len(caches))

@@ -87,8 +87,6 @@ def test_a_mark_leads_back_to_all_that_it_says() -> None:
     assert one.mark() == mark
     assert (one.token_ids, one.sampled, one.sampled_is_forced, one.stop) == ([10, 11, 12, 13], 60, True, None)
     assert one.sampling == SamplingParams()
-    one.restart()
-    assert (one.token_ids, one.num_tokens, one.sampled, one.state) == ([10, 11, 12], 0, None, "waiting")
 
 
 def test_a_forced_token_waits_once_however_often_its_sequence_gives_way() -> None:

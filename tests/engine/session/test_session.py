@@ -51,15 +51,16 @@ def test_a_removed_sequence_is_gone() -> None:
         session.step()
 
 
-def test_rewinding_to_before_a_sequence_began_starts_it_again() -> None:
+def test_before_a_prompt_was_given_its_sequence_is_not_there_and_after_it_again() -> None:
     session, first = started()
     session.step()
     second = session.submit(Prompt(token_ids=prompt_ids(5, seed=2)))
     session.step()
     session.go_to(0)
-    assert session.sequence(second).num_tokens == 0
-    assert session.sequence(first).num_tokens == 8
-    assert session.step().sequences[0].seq_id == second
+    assert [(each.seq_id, each.num_tokens) for each in session.sequences] == [(first, 8)]
+    assert session.step().sequences[0].seq_id == first
+    session.go_to(1)
+    assert [(each.seq_id, each.num_tokens) for each in session.sequences] == [(first, 8), (second, 5)]
 
 
 def test_no_step_to_go_back_to() -> None:
