@@ -143,6 +143,7 @@ class Shell(QObject):
             (window.next_token.text_forced, intents.on_text_forced),
             (window.next_token.sampling_tried, intents.on_sampling_tried),
             (window.branches.gone_to, intents.on_gone_to),
+            (window.branches.joined, intents.on_joined),
             (window.timeline.returned, intents.on_gone_to),
             (window.branches.named, intents.on_branch_named),
             (window.branches.deleted, intents.on_branch_deleted),

@@ -12,7 +12,7 @@ from app.control.pace import ChosenPace
 from app.control.requests import Requests
 from app.control.status_writer import StatusWriter
 from app.control.waiting import Waiting
-from app.draw.format import byte_size, divergence_words, milliseconds
+from app.draw.format import byte_size, divergence_words, milliseconds, thousands
 from app.models import Models
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
@@ -173,8 +173,8 @@ class EventHandlers(QObject):
     def _on_forked(self, event: events.Forked) -> None:
         self._models.timeline.branch(event.child, event.parent, event.step, event.num_tokens)
         self._requests.sequences.show(event.child, event)
-        words = "Sequence {0} begins as sequence {1} with {2} tokens: {3}"
-        self._notify(words.format(event.child, event.parent, event.num_tokens, event.how))
+        count = f"{thousands(event.num_tokens)} {'token' if event.num_tokens == 1 else 'tokens'}"
+        self._notify(f"Sequence {event.child} begins as sequence {event.parent} with {count}: {event.how}")
 
     def _on_went_to(self, event: events.WentTo) -> None:
         self._requests.pictures.reset()
@@ -182,7 +182,7 @@ class EventHandlers(QObject):
         self._show_path_to(event.step)
         self._requests.branching.take(event)
         where = "the start" if event.step is None else f"step {event.step}"
-        self._notify(f"At {where}: {event.how} in {milliseconds(event.took_ms)}")
+        self._notify(f"At {where}: {event.how} · {milliseconds(event.took_ms)}")
 
     def _show_path_to(self, step: int | None) -> None:
         """The step, or for None the start, is the live one."""
@@ -231,7 +231,7 @@ class EventHandlers(QObject):
         self._models.timeline.change_mode(event.num_bytes)
         stored = byte_size(event.num_bytes.stored)
         took = milliseconds(event.took_ms)
-        self._notify(f"{cache_label(event.cache)}: {event.how} in {took} · {stored} stored")
+        self._notify(f"{cache_label(event.cache)}: {event.how} · {took} · {stored} stored")
 
     # ---- answers and failures ------------------------------------------------------------------------------------
 

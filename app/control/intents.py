@@ -62,6 +62,11 @@ class Intents(StepIntents, TreeIntents, EditIntents):
     def _ask_for_sequence(self, command: commands.SubmitPrompt | commands.Fork) -> None:
         self._requests.sequences.expect(self._send(command), command)
 
+    def on_joined(self, steps: tuple[int, ...]) -> None:
+        """The sequences of other moments beside those of the live one, as one batch."""
+        self._models.selection.update(step=None)
+        self._requests.sequences.expect_beside(self._send(commands.JoinBranches(steps)))
+
     def on_sequence_stopped(self, seq_id: int) -> None:
         self._send(commands.StopSequence(seq_id))
 

@@ -8,11 +8,12 @@ from engine.wire.events import Failed, Forked, Submitted
 
 
 class NewSequences:
-    """What was asked for, by the id of the command."""
+    """What was asked for, by the id of the command. Those of other branches come beside what is looked at."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
         self._awaited: dict[int, Fork | SubmitPrompt] = {}
+        self._joined_by = -1  # the newest command that brings sequences of other branches
 
     @property
     def is_empty(self) -> bool:
@@ -26,8 +27,14 @@ class NewSequences:
     def expect(self, number: int, command: Fork | SubmitPrompt) -> None:
         self._awaited[number] = command
 
+    def expect_beside(self, number: int) -> None:
+        """Those of other branches are asked for: what is looked at stays."""
+        self._joined_by = number
+
     def show(self, seq_id: int, answer: Submitted | Forked) -> None:
         """It is there."""
+        if answer.reply_to == self._joined_by:
+            return
         self._awaited.pop(answer.reply_to or 0, None)
         self._models.selection.update(seq_id=seq_id, position=None, step=None)
 

@@ -121,9 +121,11 @@ def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None) ->
     match why:
         case None:
             return "Not admitted yet: it waits for room in the pool." if info.state == "waiting" else ""
-        case Forked():
-            text = "Forked from seq {0}: {1} of its {2} pages are shared, until one of them writes to it."
-            return text.format(why.parent, thousands(info.num_shared_pages), thousands(info.num_pages))
+        case Forked(parent):
+            told = _pages_shared(info.num_shared_pages, info.num_pages)
+            if parent < 0:  # a moment that is kept, whose sequences have no numbers of their own
+                return f"{told[:1].upper()}{told[1:]}."
+            return f"Forked from seq {parent}: {told}."
         case Converted():
             return "Its rows are older than this pool: they came with the change of the cache mode."
         case str():
@@ -172,3 +174,13 @@ def _sides(
     other = models.pages.other_side(token_ids, page_size, why.position)
     text = models.pages.text(other.token_id) if other is not None else ""
     return here, quoted(text) if text else None
+
+
+def _pages_shared(num_shared: int, num_pages: int) -> str:
+    """How many pages of a fork are still those of its parent."""
+    if not num_shared:
+        return "it shares no page any more"
+    if num_shared == num_pages == 1:
+        return "its page is shared, until one of them writes to it"
+    verb = "is" if num_shared == 1 else "are"
+    return f"{thousands(num_shared)} of its {thousands(num_pages)} pages {verb} shared, until one of them writes to it"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.draw.change_marks import MarkKind, kind_of
 from app.models.history import History
+from app.models.timeline import Timeline
 
 TEXT_LIMIT = 400  # characters of a branch's text, which is shown on one line
 
@@ -57,6 +58,27 @@ def count_from(history: History, step: int) -> int:
         count += 1
         waiting += history.children_of(waiting.pop())
     return count
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Sequence `seq_id` began as what `parent` had after `step`; `branch` is the first moment of the branch of that
+    step where it is another one than the path that is shown, else None."""
+
+    seq_id: int
+    parent: int
+    step: int
+    branch: int | None
+
+
+def origin_of(timeline: Timeline, seq_id: int) -> Origin | None:
+    """Where a sequence of the path that is shown was forked from; None where it was not."""
+    birth, history = timeline.birth(seq_id), timeline.history
+    if birth is None:
+        return None
+    is_other = birth.step in history and not history.is_on_path(birth.step, timeline.tip)
+    branch = history.branch_of(birth.step).first if is_other else None
+    return Origin(seq_id, birth.parent, birth.step, branch)
 
 
 @dataclass(frozen=True)

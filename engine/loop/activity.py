@@ -16,6 +16,7 @@ WORDS: dict[type, str] = {
     commands.NextPhase: "a step in phases",
     commands.Redo: "doing the steps once more",
     commands.Fork: "forking a sequence",
+    commands.JoinBranches: "taking the sequences of other branches",
     commands.RemoveSequence: "removing a sequence",
     commands.TakeSlice: "taking a picture",
     commands.Watch: "taking pictures",

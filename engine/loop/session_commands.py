@@ -29,6 +29,7 @@ from engine.wire.commands import (
     ForceText,
     Fork,
     GoTo,
+    JoinBranches,
     MakeEdit,
     MapDamage,
     MeasureAttention,
@@ -107,6 +108,8 @@ class SessionCommands:
                 return  # converting or filling it again would change nothing, and cost what it costs
             case SetCache() | GoTo() | Branch() | UndoEdit() | RedoEdit() | MakeEdit():
                 self._change_present(session, command)
+            case JoinBranches(steps):
+                self._join(session, steps)
             case DeleteBranch() | Force() | ForceText() | Fork() | StopSequence() | RemoveSequence():
                 self._apply(session, command)
             case TakeSlice() | Tokenize():
@@ -121,6 +124,14 @@ class SessionCommands:
             self._reporter.reply(answer)
         if isinstance(command, RemoveSequence):
             self._duelling.follow(session)
+
+    def _join(self, session: Session, steps: tuple[int, ...]) -> None:
+        from engine.session.joining import join
+
+        made = join(session, steps)
+        self._reporter.tell()  # the status that has the new sequences comes first
+        for forked in made:
+            self._reporter.reply(forked)
 
     def _submit(self, session: Session, command: SubmitPrompt) -> None:
         if command.num_steps < 0:

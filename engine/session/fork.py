@@ -10,7 +10,7 @@ from engine.errors import InputError
 from engine.history.history import History
 from engine.history.journal import Journal, check_can_be_forked
 from engine.history.marks import Mark
-from engine.session.going import GoingTo, copied
+from engine.session.going import GoingTo, copied, shares
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.replay import Replay
@@ -141,4 +141,5 @@ class Forking:
 
 
 def how(cache: SequenceCache) -> str:
-    return f"shares {cache.page_counts().shared} pages" if cache.spec.is_paged else "copied the rows"
+    """How the rows of a fork came."""
+    return shares(cache.page_counts().shared) if cache.spec.is_paged else "copied the rows"

@@ -234,6 +234,11 @@ def told(nodes: list[Node]) -> str:
     return f"{count:,} step{'' if count == 1 else 's'}"
 
 
+def shares(num_pages: int) -> str:
+    """How many pages are shared."""
+    return f"shares {num_pages:,} {'page' if num_pages == 1 else 'pages'}"
+
+
 def words(state: SessionState) -> str:
     """How the rows of a forked state came."""
     caches = [live.cache for live in state.sequences.values()]
@@ -241,7 +246,7 @@ def words(state: SessionState) -> str:
     if num_restored:
         return f"put {num_restored:,} dropped rows back where they were"
     if state.mode.spec.is_paged:
-        return f"shares {sum(cache.page_counts().shared for cache in caches):,} pages with the moments that are kept"
+        return f"{shares(sum(cache.page_counts().shared for cache in caches))} with other moments"
     return "cropped to the rows it had"
 
 

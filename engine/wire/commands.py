@@ -185,6 +185,13 @@ class Fork(CommandMessage, frozen=True):
     step: int | None = None
 
 
+class JoinBranches(CommandMessage, frozen=True):
+    """Fork the sequences of the moments after these steps, of any branches, into the live moment, so that they decode
+    as one batch with its own: those that it does not have as they stand there. All of them, or none."""
+
+    steps: tuple[int, ...]
+
+
 class StopSequence(CommandMessage, frozen=True):
     """Stop a sequence where it stands; its cache stays to be looked at."""
 
@@ -406,6 +413,7 @@ Command = (
     | UndoEdit
     | RedoEdit
     | Fork
+    | JoinBranches
     | StopSequence
     | RemoveSequence
     | TakeSlice

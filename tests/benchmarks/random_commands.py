@@ -252,6 +252,7 @@ class Chance:
             (commands.UndoEdit, 1.5),
             (commands.RedoEdit, 1),
             (lambda: commands.Fork(self.sequence, None if self.often(0.5) else self.step), 4),
+            (lambda: commands.JoinBranches((self.step, self.step)), 1),
             (lambda: commands.StopSequence(self.sequence), 1.5),
             (lambda: commands.RemoveSequence(self.sequence), 1),
             (lambda: commands.SetCache(self.cache()), 6),

@@ -6,6 +6,7 @@ from PySide6.QtCore import QEvent, QPointF, QSizeF, Qt, Signal
 from PySide6.QtGui import QFocusEvent, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit, QToolTip, QWidget
 
+from app.kit.branch_words import branch_name
 from app.kit.labels import plain_tip
 from app.kit.theme import Themed, current_theme
 from app.models import Models
@@ -14,10 +15,11 @@ from app.panels.branches.picture import ROW, Drawn, TreePicture, size_words
 
 
 class TreeCanvas(Themed, QAbstractScrollArea):
-    """`chosen(step)` when a moment is clicked or walked to, `opened(step)` when it shall be the live one, `named(first,
-    name)` when a branch is given a name, `dismissed()` with Esc."""
+    """`chosen(step)` when a moment is clicked or walked to, `picked()` when one of several is, `opened(step)` when it
+    shall be the live one, `named(first, name)` when a branch is given a name, `dismissed()` with Esc."""
 
     chosen = Signal(int)
+    picked = Signal()
     opened = Signal(int)
     named = Signal(int, str)
     dismissed = Signal()
@@ -58,9 +60,9 @@ class TreeCanvas(Themed, QAbstractScrollArea):
         self.viewport().update()
 
     def choose(self, step: int | None) -> None:
-        """Another moment is chosen; None: none of its own."""
-        if step != self.picture.chosen:
-            self.picture.chosen = step
+        """Another moment is chosen, and no others beside it; None: none of its own."""
+        if step != self.picture.chosen or self.picture.picked:
+            self.picture.chosen, self.picture.picked = step, ()
             self._reveal()
             self.viewport().update()
 
@@ -119,13 +121,28 @@ class TreeCanvas(Themed, QAbstractScrollArea):
     # ---- people --------------------------------------------------------------------------------------------------
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
-        step = self.picture.step_at(event.position())
-        if step is not None and event.button() in (Qt.MouseButton.LeftButton, Qt.MouseButton.RightButton):
+        step, button = self.picture.step_at(event.position()), event.button()
+        if step is None or button not in (Qt.MouseButton.LeftButton, Qt.MouseButton.RightButton):
+            return
+        if button == Qt.MouseButton.LeftButton and event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+            self._pick(step)
+        elif button == Qt.MouseButton.LeftButton or step not in self.picture.picked:
             self.chosen.emit(step)
+
+    def _pick(self, step: int) -> None:
+        """One more of several moments; one that was picked already is not any more. The chosen one is the first."""
+        now = self.picture.picked
+        if not now and (chosen := self.picture.chosen) is not None and chosen != step:
+            now = (chosen,)
+        self.picture.picked = tuple(each for each in now if each != step) if step in now else (*now, step)
+        self.viewport().update()
+        self.picked.emit()
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
         step = self.picture.step_at(event.position())
-        if step is not None and event.button() == Qt.MouseButton.LeftButton:
+        if step is None or event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+            return
+        if event.button() == Qt.MouseButton.LeftButton:
             self.opened.emit(step)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
@@ -143,6 +160,8 @@ class TreeCanvas(Themed, QAbstractScrollArea):
         step, key = self.step, Qt.Key(event.key())
         if key == Qt.Key.Key_Escape:
             self.dismissed.emit()
+        elif step is not None and key == Qt.Key.Key_Space and event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+            self._pick(step)
         elif step is not None and key in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
             self.opened.emit(step)
         elif step is not None and (there := self._beside(step, key)) is not None:
@@ -179,11 +198,11 @@ class TreeCanvas(Themed, QAbstractScrollArea):
 
     def _tip(self, step: int) -> str:
         branch = self._models.history.branch_of(step)
-        lines = [words.branch_name(self._models, branch.first), *words.node_lines(self._models, step)]
+        lines = [branch_name(self._models, branch.first), *words.node_lines(self._models, step)]
         held = self.picture.drawn.num_bytes.get(branch.tip)
         if held is not None or (self.picture.drawn.num_bytes and branch.tip != self._models.history.live):
             lines.append(size_words(held, is_whole=True))
-        return "\n".join([*lines, "click: look · double click or Enter: go on from there"])
+        return "\n".join([*lines, "click: look · double click or Enter: go on from there · Ctrl+click: choose several"])
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         self.viewport().update()

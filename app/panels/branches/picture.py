@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from PySide6.QtCore import QPointF, QRectF, QSizeF, Qt
-from PySide6.QtGui import QFont, QPainter, QPainterPath, QPen, QPolygonF
+from PySide6.QtGui import QColor, QFont, QPainter, QPainterPath, QPen, QPolygonF
 
 from app.draw.change_marks import kind_of
 from app.draw.format import byte_size, thousands
+from app.kit import branch_words
 from app.kit.change_marks import paint_mark
+from app.kit.owner_colors import owner_color
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.models import Branch, Models
-from app.panels.branches import words
 from app.panels.branches.draw import Axis, BranchRow, Line, Mark, branch_rows, thinned
 from engine.wire.tree import BranchBytes
 
@@ -36,6 +37,7 @@ class Drawn:
     path: frozenset[int] = frozenset()  # the branches that the live path goes through
     kept: tuple[BranchBytes, ...] = ()
     bookmarked: frozenset[int] = frozenset()
+    origins: tuple[tuple[int, int], ...] = ()  # live sequences that were forked, and the moments that they came from
 
     @property
     def num_bytes(self) -> Mapping[int, BranchBytes]:
@@ -48,7 +50,8 @@ NOTHING = Drawn(-1, None, None, 0)
 
 class TreePicture:
     """Rows of branches in a frame of `size`, whose upper `scrolled` pixels are above it. `chosen` is a moment that is
-    framed beside those of `drawn`, `hovered` the row under the mouse; `has_keys`: keys move the choice."""
+    framed beside those of `drawn`, `picked` are several, `hovered` is the row under the mouse; `has_keys`: keys move
+    the choice."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -57,6 +60,7 @@ class TreePicture:
         self._row_of: dict[int, int] = {}
         self._shape = -1
         self.chosen: int | None = None
+        self.picked: tuple[int, ...] = ()
         self.hovered = -1
         self.has_keys = False
         self.size = QSizeF(1, 1)
@@ -75,6 +79,7 @@ class TreePicture:
             self._grow(history.branch_of(drawn.live))
         if (self.drawn.live, self.drawn.looked_at) != (drawn.live, drawn.looked_at):
             self.chosen = None
+        self.picked = tuple(step for step in self.picked if step in history)
         self.drawn = drawn
 
     def _grow(self, branch: Branch) -> None:
@@ -169,10 +174,12 @@ class TreePicture:
 
     def _paint_ground(self, painter: QPainter, row: BranchRow) -> None:
         is_chosen = self.step in self._models.history and self.place_of(self.step or 0)[0] is row
-        if not is_chosen and row.row != self.hovered:
+        is_picked = any(self.place_of(step)[0] is row for step in self.picked)
+        if not is_chosen and not is_picked and row.row != self.hovered:
             return
         ground = QRectF(0, self._top(row.row), self.size.width(), ROW)
-        painter.fillRect(ground, current_theme().color("title_strip"))
+        theme = current_theme()
+        painter.fillRect(ground, theme.color("selected", 38) if is_picked else theme.color("title_strip"))
         if is_chosen and self.has_keys:
             painter.setPen(QPen(current_theme().color("accent"), 1))
             painter.drawRect(ground.adjusted(0.5, 0.5, -0.5, -0.5))
@@ -251,11 +258,21 @@ class TreePicture:
             painter.setPen(QPen(theme.color("panel"), 1.5))
             painter.setBrush(theme.color("accent"))
             painter.drawEllipse(self.point_of(live), 5.5, 5.5)
-        for step, width in ((self.drawn.looked_at, 2.0), (self.chosen, 1.5)):
+        for step, width in ((self.drawn.looked_at, 2.0), (self.chosen, 1.5), *((one, 2.0) for one in self.picked)):
             if step is not None and step in history and history.branch_of(step).first == row.branch.first:
                 painter.setPen(QPen(theme.color("selected"), width))
                 painter.setBrush(Qt.BrushStyle.NoBrush)
                 painter.drawEllipse(self.point_of(step), 6.5, 6.5)
+
+        for seq_id, step in self.drawn.origins:
+            if step in history and history.branch_of(step).first == row.branch.first:
+                self._paint_origin(painter, self.point_of(step), seq_id)
+
+    def _paint_origin(self, painter: QPainter, at: QPointF, seq_id: int) -> None:
+        """A sequence that runs now came from here: a piece in its colour, below the line as a bookmark is above."""
+        painter.setPen(QPen(current_theme().color("panel"), 1))
+        painter.setBrush(QColor(owner_color(current_theme(), seq_id)))
+        painter.drawRect(QRectF(at.x() - 3.5, at.y() + 4.5, 7, 7))
 
     def _is_let_go(self, row: BranchRow) -> bool:
         """Whether the newest moment of a branch has to be computed again when it is gone to."""
@@ -272,7 +289,7 @@ class TreePicture:
             x = self._bold.left(painter, x, middle, self._bold.elided(name, end - x)) + 10
         if end - x > 30:
             painter.setPen(theme.color("text" if first in self.drawn.path and not name else "muted"))
-            line = words.text_line(self._models, first, int((end - x) / 6) + 4)
+            line = branch_words.text_line(self._models, first, int((end - x) / 6) + 4)
             self._fixed.left(painter, x, middle, self._fixed.elided(line, end - x))
         right = self.size.width() - 8.0
         painter.setPen(theme.color("muted"))

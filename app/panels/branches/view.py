@@ -17,14 +17,14 @@ from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, Source
 from app.kit.view import View
 from app.models import Models
-from app.models.branches import arm_of, count_from
+from app.models.branches import arm_of, count_from, origin_of
 from app.panels.branches import words
 from app.panels.branches.canvas import TreeCanvas
 from app.panels.branches.picture import Drawn
 
 HISTORY = Source("history")
 INVITATION = "Look back and choose another token, text or seed: a branch begins there, and this one stays"
-_ALL_BUTTONS = 430  # pixels of the panel at which every button has room
+_ALL_BUTTONS = 500  # pixels of the panel at which every button has room
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,13 @@ class Shown:
 
 
 class BranchesView(View[Shown]):
-    """Intents: `gone_to(step)`, `named(first, name)`, `compared(step)`, `deleted(step)`."""
+    """Intents: `gone_to(step)`, `joined(steps)`, `named(first, name)`, `compared(step)`, `deleted(step)`."""
 
     title = "Branches"
     follows = (HISTORY, SELECTION, STATUS, Source("bookmarks"))
 
     gone_to = Signal(int)
+    joined = Signal(object)
     named = Signal(int, str)
     compared = Signal(int)
     deleted = Signal(int)
@@ -53,6 +54,8 @@ class BranchesView(View[Shown]):
         self._to_delete: int | None = None  # asked once; the second time it is done
         self.actions_ = {
             "go": self._action("Go there", "Make this the live moment; nothing is deleted  (Enter)", "", self._on_go),
+            "join": self._action("Run together", "Bring the sequences of these moments to the live one: one batch  "
+                                 "(Ctrl+click chooses several)", "", self._on_join),
             "compare": self._action("Compare", "Compare the live moment with this one", "", self._on_compare),
             "name": self._action("Name…", "Give the branch a name  (F2)", "F2", self.tree.begin_naming),
             "delete": self._action("Delete…", "Forget this piece of the branch and all that came of it  (Del)", "Del",
@@ -62,6 +65,7 @@ class BranchesView(View[Shown]):
         self._build()
         connect_all(
             (self.tree.chosen, self._on_chosen),
+            (self.tree.picked, self._on_picked),
             (self.tree.opened, self._on_opened),
             (self.tree.named, self.named),
             (self.tree.dismissed, self._on_dismissed),
@@ -106,7 +110,9 @@ class BranchesView(View[Shown]):
         looked_at = now.step if now.step in history else None
         kept = status.now.kept if status.now is not None else ()
         marked = frozenset(self._models.bookmarks.on_steps())
-        drawn = Drawn(history.version, history.live, looked_at, now.seq_id, frozenset(path), kept, marked)
+        found = [origin_of(self._models.timeline, info.seq_id) for info in (status.now.sequences if status.now else ())]
+        origins = tuple((each.seq_id, each.step) for each in found if each is not None)
+        drawn = Drawn(history.version, history.live, looked_at, now.seq_id, frozenset(path), kept, marked, origins)
         return Shown(drawn, why_not)
 
     def provenance(self, state: Shown) -> Provenance:
@@ -137,9 +143,15 @@ class BranchesView(View[Shown]):
         self.line.setText(text)
         self.line.setToolTip("" if self._to_delete is not None else "\n".join(words.node_lines(self._models, step)))
         self.tree.setAccessibleDescription(self.line.text())
+        if len(self.tree.picture.picked) > 1 and self._to_delete is None:
+            numbers = ", ".join(map(thousands, sorted(self.tree.picture.picked)))
+            self.line.setText(f"steps {numbers} chosen")
         why_not = state.why_not or ("this is the live moment" if is_live else "")
         holds_live = history.is_on_path(arm_of(history, step), history.live)
         self._enable("go", why_not)
+        self._enable(
+            "join", state.why_not or ("" if self._to_join else "this is the live moment: choose another branch")
+        )
         self._enable("compare", why_not)
         self._enable("name", "")
         self._enable(
@@ -162,7 +174,7 @@ class BranchesView(View[Shown]):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         for name, button in self._buttons.items():
-            button.setVisible(name == "go" or self.width() >= _ALL_BUTTONS)
+            button.setVisible(name in ("go", "join") or self.width() >= _ALL_BUTTONS)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
@@ -175,6 +187,22 @@ class BranchesView(View[Shown]):
         if is_shown:
             self._models.selection.update(step=None if step == timeline.tip else step)
         self._show_line()
+
+    def _on_picked(self) -> None:
+        self._to_delete = None
+        self._show_line()
+
+    @property
+    def _to_join(self) -> tuple[int, ...]:
+        """The chosen moments, but the live one."""
+        tree, live = self.tree, self._models.history.live
+        chosen = tree.picture.picked or (() if tree.step is None else (tree.step,))
+        return tuple(step for step in chosen if step != live)
+
+    def _on_join(self) -> None:
+        if steps := self._to_join:
+            self.tree.choose(None)
+            self.joined.emit(steps)
 
     def _on_opened(self, step: int) -> None:
         if self.actions_["go"].isEnabled() and step != self._models.history.live:

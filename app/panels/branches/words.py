@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from app.draw.format import divergence_words, milliseconds, shortened, thousands, visible
 from app.models import Models
-from app.models.branches import branch_text
 from engine.spec.presets import cache_label
 from engine.wire.changes import (
     Change,
@@ -43,17 +42,6 @@ def change_words(change: Change) -> str:
             return f"sequence {seq_id} removed"
         case SequenceStopped(seq_id):
             return f"sequence {seq_id} stopped"
-
-
-def branch_name(models: Models, first: int) -> str:
-    """The name that was given to a branch, else the beginning of its text."""
-    return models.history.name(first) or f"“{text_line(models, first, 24)}”"
-
-
-def text_line(models: Models, first: int, max_chars: int) -> str:
-    """The beginning of a branch's text, on one line."""
-    text = branch_text(models.history, first, models.selection.now.seq_id, max_chars + 1)
-    return shortened(" ".join(map(visible, text.split(" "))).lstrip(), max_chars)
 
 
 def node_lines(models: Models, step: int) -> list[str]:

@@ -11,11 +11,12 @@ from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QS
 
 from app.draw.format import thousands
 from app.kit.icons import pixmap
+from app.kit.labels import plain_tip
 from app.kit.owner_colors import owner_color
 from app.kit.theme import current_theme, font_fixed, font_text
 from engine.wire.events import SequenceInfo
 
-SEQ, STATE, TOKENS, PAGES, SHARED, SERVED, PREEMPTED, BUTTONS = range(8)
+SEQ, STATE, ORIGIN, TOKENS, PAGES, SHARED, SERVED, PREEMPTED, BUTTONS = range(9)
 STOP, FORK, REMOVE = "stop", "fork", "remove"
 ORDER = (STOP, FORK, REMOVE)
 BUTTON, _ICON = 22, 14
@@ -25,10 +26,11 @@ _NO_INDEX = QModelIndex()
 
 @dataclass(frozen=True)
 class SequenceRow:
-    """A sequence, and whether its numbers of pages mean anything in this cache mode."""
+    """A sequence, whether its numbers of pages mean anything in this cache mode, and what it was forked from."""
 
     info: SequenceInfo
     is_paged: bool
+    origin: str = ""
 
     @property
     def can_stop(self) -> bool:
@@ -42,11 +44,12 @@ class SequenceModel(QAbstractTableModel):
         super().__init__(parent)
         self._rows: tuple[SequenceRow, ...] = ()
         self.heads = (
-            "seq", "state", "tokens", "pages", "shared",
+            "seq", "state", "forked from", "tokens", "pages", "shared",
             "served", "pre.", "",
         )  # fmt: skip
         self.tips = (
-            "", "What it is doing, or why it stopped", "Tokens in the cache",
+            "", "What it is doing, or why it stopped",
+            "The sequence or the other branch that it was forked from, after which step", "Tokens in the cache",
             "Pages it refers to", "Pages that others refer to as well",
             "Tokens of its prompt that a prefix hit served",
             "Preempted: how often it gave its pages up for others", "",
@@ -94,10 +97,12 @@ class SequenceModel(QAbstractTableModel):
         match role:
             case Qt.ItemDataRole.DisplayRole | Qt.ItemDataRole.AccessibleTextRole:
                 return self._text(row, index.column())
+            case Qt.ItemDataRole.ToolTipRole:
+                return plain_tip(row.origin) if index.column() == ORIGIN else None
             case Qt.ItemDataRole.TextAlignmentRole:
                 return int(_alignment(index.column()))
             case Qt.ItemDataRole.FontRole:
-                return font_text(12) if index.column() == STATE else font_fixed(11.5)
+                return font_text(12) if index.column() in (STATE, ORIGIN) else font_fixed(11.5)
         return None
 
     def _text(self, row: SequenceRow, column: int) -> str:
@@ -108,8 +113,10 @@ class SequenceModel(QAbstractTableModel):
             case 1:
                 return self.state_text(info)
             case 2:
+                return row.origin
+            case 3:
                 return thousands(info.num_tokens)
-            case 7:
+            case 8:
                 return ""
         if not row.is_paged:
             return "–"
@@ -129,7 +136,7 @@ class SequenceModel(QAbstractTableModel):
 
 
 def _alignment(column: int) -> Qt.AlignmentFlag:
-    side = Qt.AlignmentFlag.AlignLeft if column in (SEQ, STATE, BUTTONS) else Qt.AlignmentFlag.AlignRight
+    side = Qt.AlignmentFlag.AlignLeft if column in (SEQ, STATE, ORIGIN, BUTTONS) else Qt.AlignmentFlag.AlignRight
     return side | Qt.AlignmentFlag.AlignVCenter
 
 

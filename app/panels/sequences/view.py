@@ -9,11 +9,12 @@ from PySide6.QtGui import QAction, QKeySequence, QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QHeaderView, QMenu, QWidget
 
 from app.draw.format import thousands
+from app.kit.branch_words import origin_words
 from app.kit.cells import WholeRows
 from app.kit.labels import plain_label, set_text_role
 from app.kit.page_words import why_not_reused
 from app.kit.provenance import Provenance
-from app.kit.reader import SELECTION, STATUS, STEPS
+from app.kit.reader import SELECTION, STATUS, STEPS, Source
 from app.kit.theme import font_text
 from app.kit.view import View
 from app.models import Models
@@ -22,6 +23,7 @@ from app.panels.sequences.table import (
     BUTTONS,
     FORK,
     ORDER,
+    ORIGIN,
     PAGES,
     PREEMPTED,
     REMOVE,
@@ -40,6 +42,7 @@ ROW_HEIGHT = 23
 _WIDE = 860
 # Which columns give way first, with the least width of the panel at which they are shown.
 _WIDTHS = {SEQ: 50, TOKENS: 62, PAGES: 58, SHARED: 62, SERVED: 62, PREEMPTED: 48, BUTTONS: BUTTON * len(ORDER) + 8}
+_ORIGIN_WIDTH = 190
 _FROM_WIDTH = {PREEMPTED: 500, SHARED: 450, SERVED: 380, PAGES: 300}
 
 
@@ -59,7 +62,7 @@ class SequencesView(View[Shown]):
     """A click selects the sequence everywhere. Intents: `stopped(seq_id)`, `removed(seq_id)`, `forked(seq_id)`."""
 
     title = "Sequences"
-    follows = (STATUS, SELECTION, STEPS)
+    follows = (STATUS, SELECTION, STEPS, Source("history", at_rest=True))
 
     stopped = Signal(int)
     removed = Signal(int)
@@ -71,6 +74,7 @@ class SequencesView(View[Shown]):
         self._table = WholeRows("Sequences", ROW_HEIGHT)
         self._delegate = SequenceDelegate(self._model, self._table)
         self._why = plain_label()
+        self._has_origins = False
         self._actions = {
             STOP: self._action("Stop", "", self._on_stop),
             FORK: self._action("Fork", "", self._on_fork),
@@ -99,6 +103,8 @@ class SequencesView(View[Shown]):
         table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         head = table.horizontalHeader()
         head.setSectionResizeMode(STATE, QHeaderView.ResizeMode.Stretch)
+        head.setSectionResizeMode(ORIGIN, QHeaderView.ResizeMode.Stretch)
+        table.setColumnHidden(ORIGIN, True)
         for column, width in _WIDTHS.items():
             head.resizeSection(column, width)
         self._why.setWordWrap(True)
@@ -147,7 +153,10 @@ class SequencesView(View[Shown]):
         info = next((info for info in status.sequences if info.seq_id == now.seq_id), None)
         page_size = status.cache.page_size if status.cache.is_paged else None
         return Shown(
-            rows=tuple(SequenceRow(info, status.cache.is_paged) for info in status.sequences),
+            rows=tuple(
+                SequenceRow(info, status.cache.is_paged, origin_words(self._models, info.seq_id))
+                for info in status.sequences
+            ),
             seq_id=now.seq_id,
             can_stop=info is not None and info.stop is None,
             why=why_not_reused(info, self._models, page_size) if info is not None else "",
@@ -164,11 +173,15 @@ class SequencesView(View[Shown]):
 
     def show_state(self, state: Shown) -> None:
         self._model.set_rows(state.rows)
+        self._has_origins = any(row.origin for row in state.rows)
+        self._fit_columns()
         self._mark(state.seq_id)
         running = sum(row.can_stop for row in state.rows)
         self.set_detail(f"{thousands(running)} of {thousands(len(state.rows))} unfinished")
         self._actions[STOP].setEnabled(state.can_stop)
-        self._why.setText(f"seq {state.seq_id} · {state.why}" if state.why else "")
+        origin = next((row.origin for row in state.rows if row.info.seq_id == state.seq_id), "")
+        told = [f"forked from {origin}" if origin else "", state.why]
+        self._why.setText(" · ".join([f"seq {state.seq_id}", *filter(None, told)]) if any(told) else "")
 
     def _mark(self, seq_id: int) -> None:
         """The selected sequence is the selected row, without another word about it."""
@@ -182,8 +195,7 @@ class SequencesView(View[Shown]):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        for column, least in _FROM_WIDTH.items():
-            self._table.setColumnHidden(column, self.width() < least)
+        self._fit_columns()
         is_wide = self.width() >= _WIDE
         wanted = QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom
         if wanted != self._split.direction():
@@ -191,3 +203,13 @@ class SequencesView(View[Shown]):
             self._split.setSpacing(24 if is_wide else 6)
             self._split.setStretch(1, 1 if is_wide else 0)
             self._why.setAlignment(Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag.AlignVCenter)
+
+    def _fit_columns(self) -> None:
+        """Where forks are told of, the numbers of pages give way earlier."""
+        room = self.width() - (_ORIGIN_WIDTH if self._has_origins else 0)
+        for column, least in _FROM_WIDTH.items():
+            self._table.setColumnHidden(column, room < least)
+        self._table.setColumnHidden(ORIGIN, not self._has_origins)
+        self._table.horizontalHeader().resizeSection(STATE, 74)
+        mode = QHeaderView.ResizeMode.Fixed if self._has_origins else QHeaderView.ResizeMode.Stretch
+        self._table.horizontalHeader().setSectionResizeMode(STATE, mode)

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QLineEdit, QWidget
 
 from app.draw.format import visible
 from app.kit.boxes import column
+from app.kit.branch_words import origin_words
 from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown
 from app.kit.provenance import holders_of
@@ -51,6 +52,7 @@ class TokensPanel(View[Chips]):
         self.strip = TokenStrip()
         self._key = SurprisalKey()
         self.add_to_strip(self._key)
+        self._is_forked = False
         self._find = FindLine()
         self._find.setFont(font_fixed())
         self._find.setPlaceholderText("Find in the tokens, Enter for the next")
@@ -102,6 +104,10 @@ class TokensPanel(View[Chips]):
             words = brief = "hatched: gone by now" if state.holders.is_now else "hatched: dropped"
         elif state.awaits_surprisal:
             words, brief = "surprisal: comes when the engine rests", "surprisal: comes later"
+        origin = origin_words(self._models, self._models.selection.now.seq_id)
+        self._is_forked = bool(origin)
+        if origin:
+            words, brief = f"{words} · forked from {origin}", "forked · " + origin.rpartition(" · ")[2]
         self.set_detail(words, brief)
         self.strip.show_chips(state)
         self._fit_key()
@@ -113,7 +119,9 @@ class TokensPanel(View[Chips]):
 
     def _fit_key(self) -> None:
         """The key of the colours gives way to the word for what is hatched where both have no room."""
-        has_room = self.width() >= ROOM_FOR_BOTH or (self.state is not None and self.state.holders is None)
+        has_room = self.width() >= ROOM_FOR_BOTH or (
+            self.state is not None and self.state.holders is None and not self._is_forked
+        )
         self._key.setVisible(self.state is not None and has_room)
 
     def resizeEvent(self, event: QResizeEvent) -> None:

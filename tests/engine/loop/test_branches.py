@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import SamplingChanged, TokensForced
-from engine.wire.commands import Branch, DeleteBranch, Force, Fork, GoTo, RedoEdit, Step, UndoEdit
+from engine.wire.changes import SamplingChanged, SequenceForked, TokensForced
+from engine.wire.commands import (
+    Branch,
+    DeleteBranch,
+    Force,
+    Fork,
+    GoTo,
+    JoinBranches,
+    RedoEdit,
+    RemoveSequence,
+    Step,
+    StopSequence,
+    UndoEdit,
+)
 from engine.wire.events import BranchDeleted, Failed, Forked, NodeAdded, WentTo
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import Driver, prompt
@@ -59,3 +71,44 @@ def test_a_branch_is_deleted_and_what_cannot_be_is_said(driver: Driver) -> None:
         "There is no step -1 to go to",
     ]
     assert driver.rest().step == 6
+
+
+def test_the_sequences_of_another_branch_run_on_beside_those_of_the_live_one(driver: Driver) -> None:
+    """0 goes two ways after step 2; 1 is fed on one of them alone. Asking again changes nothing, nor does asking for
+    what is not there."""
+    driver.send(prompt(6, temperature=1.0, seed=4), Step(5))
+    driver.wait_for(StepRecord, 5)
+    driver.send(Branch(0, 2, token_ids=(7,)), Step(3))
+    driver.wait_for(StepRecord, 8)
+    driver.send(JoinBranches((4,), id=9), JoinBranches((4,)), JoinBranches((77, 4)), Step(2))
+    forked = driver.wait_for(Forked)
+    assert (forked.parent, forked.child, forked.step, forked.reply_to) == (0, 1, 4, 9)
+    assert len(driver.of(Forked)) == 1
+    records = [driver.wait_for(StepRecord, count) for count in (9, 10)]
+    assert [[part.seq_id for part in record.sequences] for record in records] == [[0, 1], [0, 1]]
+    assert records[0].changes == (SequenceForked(1, 0, 4),)
+    told = [failed.message for failed in driver.of(Failed)]
+    assert told[0] == "The live moment has every sequence of step 4 as it stands there: choose another branch."
+    assert told[1].startswith("There is no step 77 to go to")
+    driver.send(GoTo(4), Step())
+    alone = driver.wait_for(StepRecord, 11).sequences[0]
+    together = records[0].sequences[1]
+    assert alone.token_ids == together.token_ids, "it is fed what its own branch would have been fed"
+    assert alone.sampled == together.sampled
+
+
+def test_only_what_differs_is_taken_from_a_branch_of_several_sequences(driver: Driver) -> None:
+    driver.send(prompt(6, temperature=1.0, seed=4), Step(2), Fork(0), Step(2))
+    driver.wait_for(StepRecord, 4)
+    driver.send(RemoveSequence(1), Step(2))  # 0 alone goes on; 1 stands where step 3 left it
+    driver.wait_for(StepRecord, 6)
+    driver.send(JoinBranches((3,)), Step())
+    record = driver.wait_for(StepRecord, 7)
+    assert [(one.parent, one.step) for one in driver.of(Forked)[1:]] == [(0, 3), (1, 3)]
+    assert [part.seq_id for part in record.sequences] == [0, 2, 3]
+    driver.send(GoTo(3), StopSequence(1), Step(2))
+    driver.wait_for(StepRecord, 9)
+    driver.send(GoTo(6), JoinBranches((8,)), Step())
+    record = driver.wait_for(StepRecord, 10)
+    assert [(one.parent, one.step) for one in driver.of(Forked)[3:]] == [(0, 8), (1, 8)], "a stopped one comes along"
+    assert [part.seq_id for part in record.sequences] == [0, 2, 3, 4]

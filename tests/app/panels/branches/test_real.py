@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from PySide6.QtWidgets import QApplication
 
+from app.kit.branch_words import branch_name
+from app.models.branches import origin_of
 from app.panels.compare.words import verdict
 from engine.spec.presets import PRESETS
 from engine.wire.opponents import OtherStep
@@ -109,6 +111,43 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     assert models.comparison.refusal == ended, "a side beside itself"
     driver.window.branches.gone_to.emit(9)
     driver.settle(lambda: models.history.live == 9)
+
+
+def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None:
+    """The tip 6 beside the live 9: one batch; what each sequence came from is told; and back to 9 as it was."""
+    models, window = driver.models, driver.window
+    before = text(driver), rows(driver)
+    window.show_panel("branches")
+    driver.until(lambda: window.branches.state is not None)
+    window.branches.tree.chosen.emit(STEPS)
+    window.branches.actions_["join"].trigger()
+    driver.settle(lambda: len(models.timeline.sequence_ids()) == 2)
+    assert models.selection.now.seq_id == 0, "what is looked at stays"
+    origin = origin_of(models.timeline, 1)
+    assert (origin.parent, origin.step, origin.branch) == (0, STEPS, 0)  # type: ignore[union-attr]
+    step(driver, 2)
+    live = models.history.live
+    assert [part.seq_id for part in models.timeline.latest.sequences] == [0, 1]  # type: ignore[union-attr]
+    window.show_panel("sequences")
+    driver.until(lambda: window.sequences.state is not None)
+    name = branch_name(models, 0)
+    assert [row.origin for row in window.sequences.state.rows] == ["", f"branch {name} · step 6"]
+    models.selection.update(seq_id=1)
+    driver.settle()
+    assert window.tokens._detail.text().endswith(f" · forked from branch {name} · step 6")
+    models.selection.update(seq_id=0)
+    driver.settle()
+    window.branches.gone_to.emit(9)
+    driver.settle(lambda: models.history.live == 9)
+    assert (text(driver), rows(driver)) == before
+    assert models.timeline.sequence_ids() == (0,)
+    window.branches.gone_to.emit(live)
+    driver.settle(lambda: models.history.live == live)
+    assert origin_of(models.timeline, 1) == origin, "also when it is returned to"
+    window.branches.gone_to.emit(9)
+    driver.settle(lambda: models.history.live == 9)
+    window.branches.deleted.emit(models.history.children_of(9)[0])
+    driver.settle(lambda: live not in models.history)
 
 
 def test_a_branch_is_deleted_and_the_live_one_is_not(driver: Driver) -> None:

@@ -11,7 +11,18 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from app.panels.sequences.table import BUTTON, BUTTONS, FORK, REMOVE, SERVED, SHARED, STATE, STOP
+from app.panels.sequences.table import (
+    BUTTON,
+    BUTTONS,
+    FORK,
+    PAGES,
+    REMOVE,
+    SERVED,
+    SHARED,
+    STATE,
+    STOP,
+    TOKENS,
+)
 from app.panels.sequences.view import SequencesView
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
@@ -57,7 +68,7 @@ def button(view: SequencesView, row: int, name: str) -> QPoint:
 
 def test_rows_say_what_a_sequence_holds(view: SequencesView) -> None:
     assert view._model.rowCount() == 2
-    assert (text(view, 1, 0), text(view, 1, 2), text(view, 1, 3)) == ("1", "13", "4")
+    assert (text(view, 1, 0), text(view, 1, TOKENS), text(view, 1, PAGES)) == ("1", "13", "4")
     assert (text(view, 1, SHARED), text(view, 1, SERVED)) == ("2", "8")
     assert text(view, 0, STATE) == "decode"
 
