@@ -19,7 +19,7 @@ from engine.snapshot.write import checksum_of
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.commands import Export
+from engine.wire.exporting import Export
 
 DATA = json.loads("{}")
 

@@ -16,7 +16,7 @@ from app.draw.format import byte_size, divergence_words, milliseconds, thousands
 from app.models import Models
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
-from engine.wire import duel, events
+from engine.wire import duel, events, exporting, stopping
 from engine.wire.edits import EditMeasured
 from engine.wire.measurements import Measured
 from engine.wire.page_map import PageMaps
@@ -68,9 +68,9 @@ class EventHandlers(QObject):
             events.Redone: self._on_redone,
             events.CacheChanged: self._on_cache_changed,
             events.Tokenized: requests.take_tokens,
-            events.Exported: requests.exports.take_exported,
-            events.ExportCancelled: requests.exports.take_cancelled,
-            events.ExportEstimate: requests.exports.take_estimate,
+            exporting.Exported: requests.exports.take_exported,
+            exporting.ExportCancelled: requests.exports.take_cancelled,
+            exporting.ExportEstimate: requests.exports.take_estimate,
             events.ModelsFound: self._on_models_found,
             events.Failed: self._on_failed,
             events.EngineLost: self._on_engine_lost,
@@ -80,8 +80,8 @@ class EventHandlers(QObject):
             duel.DuelStep: requests.comparing.take_step,
             duel.DuelScanned: requests.comparing.take_scanned,
             duel.DuelEnded: requests.comparing.take_ended,
-            events.StopHit: self._on_stop_hit,
-            events.AttentionMeasured: requests.stopping.take,
+            stopping.StopHit: self._on_stop_hit,
+            stopping.AttentionMeasured: requests.stopping.take,
             events.Stopped: self._ignore,
         }
 
@@ -235,7 +235,7 @@ class EventHandlers(QObject):
 
     # ---- answers and failures ------------------------------------------------------------------------------------
 
-    def _on_stop_hit(self, hit: events.StopHit) -> None:
+    def _on_stop_hit(self, hit: stopping.StopHit) -> None:
         self._models.stops.take_hit(hit)
         self._notify(f"Halted at step {hit.step}: {hit.condition} · {hit.value} · sequence {hit.seq_id}")
 

@@ -10,8 +10,8 @@ from PySide6.QtCore import QObject, Signal
 from app.control.sender import Sender
 from app.draw.format import byte_size, milliseconds
 from app.models import Models
-from engine.wire.commands import EstimateExport, Export
-from engine.wire.events import ExportCancelled, Exported, ExportEstimate, Failed
+from engine.wire.events import Failed
+from engine.wire.exporting import EstimateExport, Export, ExportCancelled, Exported, ExportEstimate
 
 
 class Exporting(QObject):

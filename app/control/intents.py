@@ -19,7 +19,7 @@ from engine.saved.session import spec_of
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, BUNDLED_NAME, ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire import commands, opponents
+from engine.wire import commands, exporting, opponents
 
 
 class Intents(StepIntents, TreeIntents, EditIntents):
@@ -167,12 +167,12 @@ class Intents(StepIntents, TreeIntents, EditIntents):
     def on_rebuild_wanted(self) -> None:
         self._requests.measurements.rebuild()
 
-    def on_export_chosen(self, command: commands.Export) -> None:
+    def on_export_chosen(self, command: exporting.Export) -> None:
         self._take_failure_back()
         self._requests.exports.write(command)
         self._waiting.wake()
 
-    def on_estimate_wanted(self, command: commands.Export) -> None:
+    def on_estimate_wanted(self, command: exporting.Export) -> None:
         """Ask how large an export would become."""
         self._requests.exports.estimate(command)
         self._waiting.wake()

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from app.control.sender import Sender
 from app.models import Models
 from app.models.measurement import Measurement, Request
-from engine.wire.commands import MapDamage, MeasureRegret, WhatIf
 from engine.wire.events import EngineStatus, Failed
 from engine.wire.measurements import Measured
+from engine.wire.measuring import MapDamage, MeasureRegret, WhatIf
 
 
 class Measuring:

@@ -7,8 +7,8 @@ from app.models import Models
 from app.models.search import Place
 from app.models.stops import spans_in
 from engine.spec.stops import Stop, read_stops
-from engine.wire.commands import AttentionPlace, MeasureAttention, SetStops
-from engine.wire.events import AttentionMeasured, Failed
+from engine.wire.events import Failed
+from engine.wire.stopping import AttentionMeasured, AttentionPlace, MeasureAttention, SetStops
 
 LONGEST = 80  # characters of a condition in a sentence
 

@@ -25,8 +25,7 @@ from app.models.export_plan import export_of, records_bytes
 from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.spec.numbers import parse_numbers
-from engine.wire.commands import Export
-from engine.wire.events import ExportEstimate
+from engine.wire.exporting import Export, ExportEstimate
 from engine.wire.step_table import step_csv
 
 WHOLE_WINDOW = "The whole window"

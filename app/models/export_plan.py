@@ -11,8 +11,8 @@ from msgspec.structs import asdict, replace
 
 from app.models import Models
 from app.models.selection import Selected
-from engine.wire.commands import Export
 from engine.wire.encoding import packed
+from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
 
 MOST_PACKED = 100

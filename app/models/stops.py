@@ -14,7 +14,7 @@ from engine.errors import InputError
 from engine.spec.condition import Span
 from engine.spec.stops import MAX_STOPS, Stop, parsed
 from engine.wire.condition_values import Attention
-from engine.wire.events import AttentionMeasured, StopHit
+from engine.wire.stopping import AttentionMeasured, StopHit
 
 PIECE_S = 0.006  # of searching, between which the window lives
 PLACES_AT_ONCE = 256

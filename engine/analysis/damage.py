@@ -15,8 +15,8 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
 from engine.wire.arrays import read_only_floats
-from engine.wire.commands import MapDamage
 from engine.wire.measurements import DamageMap, LayerPlanStep, TensorDamage
+from engine.wire.measuring import MapDamage
 
 LADDER: tuple[str, ...] = ("exact", "int8", "kivi-4", "kivi-2")
 PLAN_GROUPS = (32, 16, 8)

@@ -21,8 +21,8 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.tuning import fitted
 from engine.wire.arrays import read_only_floats, read_only_ints
-from engine.wire.commands import CheckParity
 from engine.wire.measurements import ParityReport
+from engine.wire.measuring import CheckParity
 
 Verdict = Literal["within rounding", "lossy, as asked", "departs"]
 Progress = tuple[int, int]

@@ -19,8 +19,8 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import layers_that_drop
 from engine.wire.arrays import read_only_floats, read_only_ints
-from engine.wire.commands import MeasureRegret
 from engine.wire.measurements import Regret
+from engine.wire.measuring import MeasureRegret
 
 BATCH = 16
 

@@ -20,8 +20,8 @@ from engine.session.rerun import Outcome, Progress, held_by
 from engine.session.sampler import choose
 from engine.session.session import Session
 from engine.spec.sampling import SamplingParams
-from engine.wire.commands import WhatIf
 from engine.wire.measurements import Shift, WhatIfAnswer
+from engine.wire.measuring import WhatIf
 from engine.wire.records import Candidate
 
 AT_ONCE_S = 0.04  # a run that takes longer is announced by an estimate: a dragged slider follows the hand

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from engine.spec.numbers import parse_numbers
-from engine.wire.commands import Export, ExportKind
+from engine.wire.exporting import Export, ExportKind
 
 if TYPE_CHECKING:
     from engine.session.session import Session

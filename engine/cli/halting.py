@@ -11,8 +11,8 @@ from engine.spec.stops import parsed
 
 if TYPE_CHECKING:
     from engine.session.session import Session
-    from engine.wire.events import StopHit
     from engine.wire.records import StepRecord
+    from engine.wire.stopping import StopHit
 
 
 def add_stop_arguments(parser: argparse.ArgumentParser) -> None:

@@ -34,9 +34,10 @@ from engine.wire.page_events import Tier, to_vllm_events
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
-    from engine.wire.events import ModelInfo, StopHit
+    from engine.wire.events import ModelInfo
     from engine.wire.page_events import PageEvent
     from engine.wire.records import SequenceStep, StepRecord
+    from engine.wire.stopping import StopHit
 
 
 def add_parsers(commands: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.wire import commands
+from engine.wire import commands, exporting, measuring
 
 WORDS: dict[type, str] = {
     commands.LoadModel: "loading a model",
@@ -21,18 +21,18 @@ WORDS: dict[type, str] = {
     commands.TakeSlice: "taking a picture",
     commands.Watch: "taking pictures",
     commands.Tokenize: "counting tokens",
-    commands.Export: "writing a file",
-    commands.EstimateExport: "measuring an export",
+    exporting.Export: "writing a file",
+    exporting.EstimateExport: "measuring an export",
     commands.OpenSnapshot: "opening a snapshot",
     commands.Continue: "going on from a snapshot",
     commands.CloseSnapshot: "closing a snapshot",
     commands.FindModels: "looking for models",
-    commands.WhatIf: "trying another cache",
-    commands.CheckParity: "comparing with another cache",
-    commands.MapDamage: "measuring what the codec does",
-    commands.MeasureRegret: "removing rows, one after the other",
-    commands.Sweep: "a sweep",
-    commands.Bench: "a benchmark",
+    measuring.WhatIf: "trying another cache",
+    measuring.CheckParity: "comparing with another cache",
+    measuring.MapDamage: "measuring what the codec does",
+    measuring.MeasureRegret: "removing rows, one after the other",
+    measuring.Sweep: "a sweep",
+    measuring.Bench: "a benchmark",
 }
 
 

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from engine.errors import Cancelled, InputError
 from engine.loop.prompt_surprisal import with_surprisal
 from engine.loop.reporter import Reporter
-from engine.wire.commands import EstimateExport, Export
-from engine.wire.events import ExportCancelled, Exported
+from engine.wire.exporting import EstimateExport, Export, ExportCancelled, Exported
 
 if TYPE_CHECKING:
     from engine.session.session import Session

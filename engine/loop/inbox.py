@@ -11,7 +11,6 @@ from engine.wire.commands import (
     Cancel,
     Command,
     EndDuel,
-    EstimateExport,
     GoTo,
     LoadModel,
     RemoveSequence,
@@ -22,8 +21,9 @@ from engine.wire.commands import (
     StopSequence,
     TakeSlice,
     Watch,
-    WhatIf,
 )
+from engine.wire.exporting import EstimateExport
+from engine.wire.measuring import WhatIf
 
 # what a prefill gives way to in the middle of a chunk: for these its work is wanted no more, or somebody waits for rest
 INTERRUPTING = (Cancel, LoadModel, RemoveSequence, GoTo, Shutdown, StopSequence)

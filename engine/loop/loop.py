@@ -32,17 +32,17 @@ from engine.wire.commands import (
     OpenSnapshot,
     Pause,
     SetPace,
-    SetStops,
     Shutdown,
     StartDuel,
     SubmitPrompt,
     TakeSlice,
     Tokenize,
     Watch,
-    WhatIf,
 )
 from engine.wire.events import EngineStatus, Event, ModelsFound, Stopped
+from engine.wire.measuring import WhatIf
 from engine.wire.phases import PhaseReached
+from engine.wire.stopping import SetStops
 
 if TYPE_CHECKING:
     from engine.session.session import Session

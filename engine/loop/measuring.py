@@ -10,23 +10,18 @@ from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.spec.presets import cache_label
 from engine.wire.commands import (
-    Bench,
     Cancel,
-    CheckParity,
     CloseSnapshot,
     Command,
     GoTo,
     LoadModel,
-    MapDamage,
-    MeasureRegret,
     OpenSnapshot,
     RemoveSequence,
     SetCache,
     SubmitPrompt,
-    Sweep,
-    WhatIf,
 )
 from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 
 if TYPE_CHECKING:
     from engine.session.session import Session

@@ -11,7 +11,7 @@ from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.loop.steps_to_do import StepsToDo
 from engine.loop.watching import Watching
-from engine.wire import commands
+from engine.wire import commands, exporting, measuring, stopping
 from engine.wire.phases import PhaseReached, Written
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 LOOKING = (
     commands.TakeSlice, commands.Watch, commands.Tokenize, commands.SetPace, commands.FindModels, commands.Pause,
-    commands.EndDuel, commands.SetStops, commands.MeasureAttention,
+    commands.EndDuel, stopping.SetStops, stopping.MeasureAttention,
 )  # fmt: skip
 MEASURING = (
-    commands.Export, commands.EstimateExport, commands.WhatIf, commands.CheckParity, commands.MapDamage,
-    commands.MeasureRegret, commands.Sweep, commands.Bench, commands.StartDuel,
+    exporting.Export, exporting.EstimateExport, measuring.WhatIf, measuring.CheckParity, measuring.MapDamage,
+    measuring.MeasureRegret, measuring.Sweep, measuring.Bench, commands.StartDuel,
 )  # fmt: skip
 
 

@@ -16,14 +16,10 @@ from engine.loop.inbox import Inbox
 from engine.wire.duel import DuelEnded, DuelStarted
 from engine.wire.edits import EditMeasured
 from engine.wire.events import (
-    AttentionMeasured,
     BranchDeleted,
     CacheChanged,
     EngineStatus,
     Event,
-    ExportCancelled,
-    Exported,
-    ExportEstimate,
     Failed,
     Forked,
     ModelsFound,
@@ -37,9 +33,11 @@ from engine.wire.events import (
     WentTo,
     Work,
 )
+from engine.wire.exporting import ExportCancelled, Exported, ExportEstimate
 from engine.wire.measurements import Measured
 from engine.wire.phases import PhaseReached
 from engine.wire.slices import Slice
+from engine.wire.stopping import AttentionMeasured
 
 Answer = (
     Slice | Restarted | SessionOpened | Submitted | Forked | WentTo | NodeAdded | BranchDeleted | Redone

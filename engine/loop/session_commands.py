@@ -18,22 +18,15 @@ from engine.loop.steps_to_do import StepsToDo
 from engine.loop.stops import Stops
 from engine.loop.watching import Watching
 from engine.wire.commands import (
-    Bench,
     Branch,
-    CheckParity,
     Command,
     DeleteBranch,
-    EstimateExport,
-    Export,
     Force,
     ForceText,
     Fork,
     GoTo,
     JoinBranches,
     MakeEdit,
-    MapDamage,
-    MeasureAttention,
-    MeasureRegret,
     Redo,
     RedoEdit,
     RemoveSequence,
@@ -43,14 +36,15 @@ from engine.wire.commands import (
     Step,
     StopSequence,
     SubmitPrompt,
-    Sweep,
     TakeSlice,
     Tokenize,
     UndoEdit,
     Watch,
-    WhatIf,
 )
 from engine.wire.events import Forked, NodeAdded, Restarted, Submitted
+from engine.wire.exporting import EstimateExport, Export
+from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.stopping import MeasureAttention
 
 if TYPE_CHECKING:
     from engine.session.apply import SessionCommand

@@ -11,11 +11,10 @@ from engine.session.session import Session
 from engine.spec.condition import Condition, Span, comparisons_of
 from engine.spec.possible import Setting, why_never
 from engine.spec.stops import parsed
-from engine.wire.commands import MeasureAttention
 from engine.wire.condition_values import TEXT_TAIL, Attention, Judge
-from engine.wire.events import AttentionMass, AttentionMeasured, StopHit
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.row_norms import Norms, with_rows
+from engine.wire.stopping import AttentionMass, AttentionMeasured, MeasureAttention, StopHit
 
 KEPT_STEPS = 256  # after which norms of rows are known, so that going back does not forget them
 MAX_PLACES = 4096

@@ -29,8 +29,7 @@ from engine.snapshot.convert import (
 from engine.snapshot.format import LayerEntry
 from engine.snapshot.gather import snapshot_of
 from engine.snapshot.write import Later, Snapshot, checksum_of, header_of, made, pieces, write_snapshot
-from engine.wire.commands import Export
-from engine.wire.events import ExportEstimate
+from engine.wire.exporting import Export, ExportEstimate
 from engine.wire.records import StepRecord
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from engine.snapshot.records import record_bytes, record_fields
 from engine.snapshot.write import Later, Snapshot
 from engine.spec.codec import Coding, Part
 from engine.spec.presets import cache_name
-from engine.wire.commands import Export
+from engine.wire.exporting import Export
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel

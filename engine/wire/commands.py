@@ -5,32 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec
-from engine.spec.condition import Span
 from engine.spec.edit import Edit
-from engine.spec.grid import SweepMode
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.stops import Stop
-from engine.spec.texts import SweepText
 from engine.wire.changes import Change
-from engine.wire.message import Part, Variant
+from engine.wire.exporting import EstimateExport, Export
+from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.message import CommandMessage, Part
 from engine.wire.opponents import Opponent
-from engine.wire.records import StepRecord
 from engine.wire.requests import Side, SliceRequest
+from engine.wire.stopping import MeasureAttention, SetStops
 from engine.wire.tree import Node
-
-ExportKind = Literal["snapshot", "npz", "table", "trace", "session"]
-
-
-class CommandMessage(Variant, frozen=True, kw_only=True):
-    """What every command carries: an `id` that its answers repeat, given by whoever sends it, and the session it is
-    meant for; an engine has one."""
-
-    id: int = 0
-    session: int = 0
 
 
 class LoadModel(CommandMessage, frozen=True):
@@ -77,29 +63,6 @@ class Run(CommandMessage, frozen=True):
 
     num_steps: int | None = None
     until: str = ""
-
-
-class SetStops(CommandMessage, frozen=True):
-    """The conditions that halt runs from now on, in place of those before. One that can never hold in the cache mode is
-    taken, and the status says why."""
-
-    stops: tuple[Stop, ...]
-
-
-class AttentionPlace(Part, frozen=True):
-    """The newest query of a sequence at a step, after which it had so many tokens."""
-
-    step: int
-    seq_id: int
-    num_tokens: int
-
-
-class MeasureAttention(CommandMessage, frozen=True):
-    """Say how much attention the newest queries of past steps gave to some spans of tokens, where their rows are still
-    kept."""
-
-    places: tuple[AttentionPlace, ...]
-    spans: tuple[Span, ...]
 
 
 class NextPhase(CommandMessage, frozen=True):
@@ -268,108 +231,6 @@ class CloseSnapshot(CommandMessage, frozen=True):
     """Leave the opened snapshot and begin anew, with the model loaded before it, else with `model`."""
 
     model: ModelSpec
-
-
-class Export(CommandMessage, frozen=True):
-    """Write the cache of a sequence as it was with `num_tokens` tokens (None: now) to one safetensors file.
-
-    `form` says whether coded rows are written as they are stored or as the numbers that they stand for; `layers` and
-    `kv_heads` choose some (None: all). `records` are the steps to be kept beside them, and `view` is what the window
-    looks at, a JSON object; `bookmarks` go along. `with_script`: a Python script beside it goes on from it in plain
-    transformers.
-
-    Another `kind` is for other programs: `npz` has the rows as numbers; `table` (CSV, or Parquet by the name), `trace`
-    (timings, for Perfetto) and `session` (a script that repeats the steps) are made of the records alone.
-    """
-
-    path: Path
-    seq_id: int
-    num_tokens: int | None = None
-    notes: str = ""
-    form: Literal["stored", "rows"] = "stored"
-    layers: tuple[int, ...] | None = None
-    kv_heads: tuple[int, ...] | None = None
-    records: tuple[StepRecord, ...] = ()
-    view: str = "{}"
-    kind: ExportKind = "snapshot"
-    with_script: bool = False
-    bookmarks: tuple[Bookmark, ...] = ()
-
-
-class EstimateExport(CommandMessage, frozen=True):
-    """Say how many bytes the rows of an export have, before it is written; what it would refuse is refused."""
-
-    export: Export
-
-
-class WhatIf(CommandMessage, frozen=True):
-    """What the next token would be had the live cache been kept as `cache` keeps it; nothing is altered.
-
-    `rebuild`: where the live cache has dropped rows, compare with exact ones, computed from the tokens by one prefill.
-    """
-
-    seq_id: int
-    cache: CacheSpec
-    rebuild: bool = False
-
-
-class CheckParity(CommandMessage, frozen=True):
-    """Compare what a sequence's steps gave with another way to the same tokens: `against` a cache mode, which is fed
-    them anew, or None: without any cache, through the model's own attention."""
-
-    seq_id: int
-    against: CacheSpec | None = None
-
-
-class MapDamage(CommandMessage, frozen=True):
-    """What a codec does to the rows held now; with `budget_bytes`, also which layers should take how few bits.
-
-    `rebuild`: where the live cache has dropped rows, take exact ones, computed from the tokens by one prefill.
-    """
-
-    seq_id: int
-    codec: CodecSpec
-    max_columns: int = 512
-    budget_bytes: int | None = None
-    rebuild: bool = False
-
-
-class MeasureRegret(CommandMessage, frozen=True):
-    """What removing each page of `page_size` rows does to the next token, beside the score of `cache`'s rule.
-
-    `rebuild`: where the live cache has dropped rows, take exact ones, computed from the tokens by one prefill.
-    """
-
-    seq_id: int
-    cache: CacheSpec
-    page_size: int = 1
-    rebuild: bool = False
-
-
-class Sweep(CommandMessage, frozen=True):
-    """Every mode on every text, `num_steps` steps of each; a recalled fact has as many as it has tokens. Answered text
-    by text, in the order of the modes. `done` are the names of modes and texts whose rows are known already. The live
-    session is not touched."""
-
-    texts: tuple[SweepText, ...]
-    num_steps: int
-    modes: tuple[SweepMode, ...]
-    done: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def num_rows(self) -> int:
-        """How many rows there are in the end, those that were known among them."""
-        return len(self.texts) * len(self.modes)
-
-
-class Bench(CommandMessage, frozen=True):
-    """Cache modes against each other in time: each at every context and every batch, `num_steps` decode steps. The live
-    session is not touched. `caches` are names and specs."""
-
-    caches: tuple[tuple[str, CacheSpec], ...]
-    contexts: tuple[int, ...]
-    num_steps: int
-    batches: tuple[int, ...] = (1,)
 
 
 class StartDuel(CommandMessage, frozen=True):

@@ -9,12 +9,11 @@ from msgspec import field
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
-from engine.spec.condition import Span
 from engine.spec.sampling import SamplingParams
-from engine.spec.stops import Stop
 from engine.wire.changes import Change
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.edits import EditMeasured
+from engine.wire.exporting import ExportCancelled, Exported, ExportEstimate
 from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.wire.message import Part, Reply, Variant
 from engine.wire.page_events import PageEvent
@@ -32,6 +31,7 @@ from engine.wire.slices import (
     Unchanged,
     WallSlice,
 )
+from engine.wire.stopping import AttentionMeasured, StopHit, StopState
 from engine.wire.tree import BranchBytes, Node
 
 
@@ -105,41 +105,6 @@ class OpenedFile(Part, frozen=True):
     written_by: str
     foreign_cache: str | None = None
     has_rows: bool = True
-
-
-class StopHit(Variant, frozen=True):
-    """A condition held at a step, and halted what ran: that of the stop `stop_id`, or of a run (None). `value` has the
-    values that it is about, of the sequence `seq_id`."""
-
-    stop_id: int | None
-    condition: str
-    step: int
-    seq_id: int
-    value: str
-
-
-class StopState(Part, frozen=True):
-    """A stop, how often it held, and why it never can here, or is not asked any more; empty where it can."""
-
-    stop: Stop
-    num_hits: int = 0
-    problem: str = ""
-
-
-class AttentionMass(Part, frozen=True):
-    """How much attention a query gave to a span: the mean of all heads, and that of the head where it is most."""
-
-    step: int
-    seq_id: int
-    span: Span
-    mean: float
-    peak: float
-
-
-class AttentionMeasured(Reply, frozen=True):
-    """The answers where the rows are still kept, to each of the spans at each of those places."""
-
-    masses: tuple[AttentionMass, ...]
 
 
 class EngineStatus(Part, frozen=True):
@@ -276,31 +241,6 @@ class Tokenized(Reply, frozen=True):
 
     token_ids: tuple[int, ...]
     texts: tuple[str, ...]
-
-
-class Exported(Reply, frozen=True):
-    """A file was written, and maybe a script beside it."""
-
-    path: Path
-    num_bytes: int
-    took_ms: float
-    script: Path | None = None
-
-
-class ExportCancelled(Reply, frozen=True):
-    """An export was cancelled: what stood at its path before stands there still."""
-
-    path: Path
-
-
-class ExportEstimate(Reply, frozen=True):
-    """What an export would write, its step records apart: bytes of `num_layers` layers of `num_tokens` tokens.
-    `why_not` says why decoding could not go on from it; empty where it could."""
-
-    num_bytes: int
-    num_tokens: int
-    num_layers: int
-    why_not: str
 
 
 class LocalModel(Part, frozen=True):

@@ -7,14 +7,7 @@ from typing import Literal
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, LayerCoding
 from engine.spec.texts import TextKind
-from engine.wire.commands import (
-    Bench,
-    CheckParity,
-    MapDamage,
-    MeasureRegret,
-    Sweep,
-    WhatIf,
-)
+from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.message import Part, Reply, Variant
 from engine.wire.records import Candidate, Floats, Ints
 

@@ -20,3 +20,11 @@ class Reply(Variant, frozen=True, kw_only=True):
     """An event that answers a command: `reply_to` is the command's id, None where nothing was asked."""
 
     reply_to: int | None = None
+
+
+class CommandMessage(Variant, frozen=True, kw_only=True):
+    """What every command carries: an `id` that its answers repeat, given by whoever sends it, and the session it is
+    meant for; an engine has one."""
+
+    id: int = 0
+    session: int = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from engine.spec.cache import CacheSpec
-from engine.wire.commands import CheckParity, MapDamage, MeasureRegret, WhatIf
 from engine.wire.measurements import DamageMap, ParityReport, Regret, Shift, TensorDamage, WhatIfAnswer
+from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, WhatIf
 from engine.wire.records import Candidate
 from tests.app import samples
 

@@ -15,22 +15,17 @@ from engine.spec.edit import Edit, ReplaceTokens
 from engine.wire.changes import EditMade
 from engine.wire.commands import (
     Branch,
-    CheckParity,
     Command,
     DeleteBranch,
     GoTo,
     MakeEdit,
-    MapDamage,
-    MeasureRegret,
     Run,
     Step,
     SubmitPrompt,
-    Sweep,
     TakeSlice,
     UndoEdit,
     Watch,
     Watched,
-    WhatIf,
 )
 from engine.wire.events import (
     BranchDeleted,
@@ -43,6 +38,7 @@ from engine.wire.events import (
     Submitted,
     WentTo,
 )
+from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.records import StepRecord
 from engine.wire.requests import (
     AttentionRequest,

@@ -48,7 +48,7 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import Stop
 from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
-from engine.wire import commands, opponents, requests
+from engine.wire import commands, exporting, measuring, opponents, requests, stopping
 from engine.wire.changes import SequenceAdded
 from engine.wire.events import EngineStatus, Event, Failed, StateChanged, Tokenized
 from engine.wire.measurements import ParityReport
@@ -189,13 +189,13 @@ class Chance:
     def is_file_open(self) -> bool:
         return self.status is not None and self.status.opened is not None
 
-    def export(self) -> commands.Export:
+    def export(self) -> exporting.Export:
         count = None if self.often(0.5) else self.number(0, 40)
         layers = None if self.often(0.7) else (self.number(0, 2),)
-        kind = self.random.choice(get_args(commands.ExportKind)) if self.often(0.4) else "snapshot"
+        kind = self.random.choice(get_args(exporting.ExportKind)) if self.often(0.4) else "snapshot"
         path = self.path() if self.often(0.5) else self.folder / "a.safetensors"
         form: Literal["stored", "rows"] = "rows" if self.often(0.3) else "stored"
-        return commands.Export(
+        return exporting.Export(
             path, self.sequence, count, form=form, layers=layers, kind=kind, with_script=self.often(0.2)
         )
 
@@ -264,12 +264,12 @@ class Chance:
             (self.attention, 1),
             (lambda: commands.Tokenize(chance.choice(TEXTS)), 1),
             (self.export, 1.5),
-            (lambda: commands.EstimateExport(self.export()), 0.5),
-            (lambda: commands.WhatIf(self.sequence, self.cache(), self.often(0.5)), 2),
-            (lambda: commands.CheckParity(self.sequence, None if self.often(0.7) else self.cache()), 3),
+            (lambda: exporting.EstimateExport(self.export()), 0.5),
+            (lambda: measuring.WhatIf(self.sequence, self.cache(), self.often(0.5)), 2),
+            (lambda: measuring.CheckParity(self.sequence, None if self.often(0.7) else self.cache()), 3),
             (self.damage, 0.7),
             (
-                lambda: commands.MeasureRegret(self.sequence, self.cache(), self.number(4, 20), self.often(0.5)),
+                lambda: measuring.MeasureRegret(self.sequence, self.cache(), self.number(4, 20), self.often(0.5)),
                 0.7,
             ),
             (self.sweep, 0.15),
@@ -340,14 +340,14 @@ class Chance:
     def stops(self) -> commands.Command:
         """Few of them hold often: a run shall come to something."""
         ids = range(self.random.choice((0, 0, 1, 2, 3, 70)))
-        return commands.SetStops(tuple(Stop(number, self.condition(), self.often(0.5)) for number in ids))
+        return stopping.SetStops(tuple(Stop(number, self.condition(), self.often(0.5)) for number in ids))
 
     def attention(self) -> commands.Command:
         places = tuple(
-            commands.AttentionPlace(self.step, self.sequence, self.number(1, 40))
+            stopping.AttentionPlace(self.step, self.sequence, self.number(1, 40))
             for _ in range(self.random.randint(0, 3))
         )
-        return commands.MeasureAttention(places, (Span(newest=4), Span(2, 7))[: self.random.randint(0, 2)])
+        return stopping.MeasureAttention(places, (Span(newest=4), Span(2, 7))[: self.random.randint(0, 2)])
 
     def odd_pace(self) -> float:
         return self.random.choice((0.0, -1.0, 5e-324, 1e-9, 1e300, float("inf"), float("nan")))
@@ -355,7 +355,7 @@ class Chance:
     def damage(self) -> commands.Command:
         codec = uniform(self.random.choice(("exact", "fp8", "int8", "kivi-4", "kivi-2")))
         budget = None if self.often(0.7) else self.number(1000, 100_000)
-        return commands.MapDamage(self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
+        return measuring.MapDamage(self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
 
     def opponent(self) -> opponents.Opponent:
         kind = self.random.random()
@@ -373,12 +373,12 @@ class Chance:
 
     def bench(self) -> commands.Command:
         modes = tuple((f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
-        return commands.Bench(modes, (self.number(1, 20),), self.number(1, 3), (self.number(1, 2),))
+        return measuring.Bench(modes, (self.number(1, 20),), self.number(1, 3), (self.number(1, 2),))
 
     def sweep(self) -> commands.Command:
         modes = tuple(SweepMode(f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
         text = SweepText("text", self.prompt(), self.random.choice(("greedy", "given", "recall")))
-        return commands.Sweep((text,), self.number(1, 4), modes)
+        return measuring.Sweep((text,), self.number(1, 4), modes)
 
     def model(self) -> commands.Command:
         return commands.LoadModel(self.spec(), self.cache())

@@ -35,7 +35,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_named
 from engine.spec.sampling import SamplingParams
 from engine.spec.tuning import tuned
-from engine.wire.commands import Export
+from engine.wire.exporting import Export
 from tests.benchmarks.protocol import header, paired, progress
 
 LAYERS, HEADS, DIM, CHUNK = 16, 8, 64, 8 << 20

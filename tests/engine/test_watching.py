@@ -14,17 +14,7 @@ from engine.client.outbox import MAX_PICTURES
 from engine.look.watch import update_of
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
-from engine.wire.commands import (
-    GoTo,
-    Pause,
-    Run,
-    SetPace,
-    Step,
-    SubmitPrompt,
-    TakeSlice,
-    Watch,
-    Watched,
-)
+from engine.wire.commands import GoTo, Pause, Run, SetPace, Step, SubmitPrompt, TakeSlice, Watch, Watched
 from engine.wire.events import Failed, StateChanged
 from engine.wire.records import StepRecord
 from engine.wire.requests import RowRequest, WallRequest

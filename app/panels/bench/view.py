@@ -19,8 +19,8 @@ from app.panels.bench.draw import Row
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import FAMILIES, PRESETS, cache_name, family_of
-from engine.wire.commands import Bench
 from engine.wire.measurements import Benched
+from engine.wire.measuring import Bench
 
 MAX_STEPS = 512
 USUAL = "usual"

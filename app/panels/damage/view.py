@@ -27,8 +27,8 @@ from app.panels.damage.plan import PlanSheet
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
-from engine.wire.commands import MapDamage
 from engine.wire.measurements import DamageMap
+from engine.wire.measuring import MapDamage
 
 TOKENS, CHANNELS, EFFECT, PLAN = "tokens", "channels", "effect", "plan"
 # It is measured without being asked where that is cheap, once nothing has moved for a while.

@@ -20,8 +20,8 @@ from app.models import Models
 from app.panels.evicted import regret_draw as draw
 from app.panels.evicted.regret_chart import MEANING, regret_chart
 from engine.spec.presets import PRESETS
-from engine.wire.commands import MeasureRegret
 from engine.wire.measurements import Regret
+from engine.wire.measuring import MeasureRegret
 
 PAGE_SIZES = (1, 2, 4, 8, 16, 32)
 SIZE_TIP = "Removed at a time, from every layer and head at once; all others stay"

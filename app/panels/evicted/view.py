@@ -23,9 +23,9 @@ from app.panels.evicted.heads import Head, HeadGrid
 from app.panels.evicted.rank_chart import rank_chart
 from app.panels.evicted.regret import RegretSheet
 from engine.spec.presets import cache_label
-from engine.wire.commands import MeasureRegret
 from engine.wire.events import EngineStatus
 from engine.wire.measurements import Regret
+from engine.wire.measuring import MeasureRegret
 from engine.wire.records import StepRecord
 
 WHY, REGRETTED = "why", "regret"

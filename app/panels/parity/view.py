@@ -24,8 +24,8 @@ from app.panels.parity.chart import parity_chart
 from app.panels.parity.draw import Quantity
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_label, preset_of
-from engine.wire.commands import CheckParity
 from engine.wire.measurements import ParityReport
+from engine.wire.measuring import CheckParity
 from engine.wire.opponents import OtherRun
 
 UNCACHED = "uncached"

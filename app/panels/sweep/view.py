@@ -24,8 +24,8 @@ from engine.spec.grid import SweepMode, grid
 from engine.spec.presets import PRESETS, cache_name
 from engine.spec.sampling import Prompt
 from engine.spec.texts import SweepText
-from engine.wire.commands import Sweep
 from engine.wire.measurements import SweepRow, Swept
+from engine.wire.measuring import Sweep
 
 LIVE, PROMPT, GIVEN, RECALL = "all tokens", "prompt", "last tokens", "planted fact"
 MAX_STEPS = 512

@@ -11,8 +11,8 @@ from engine.spec.cache import CacheSpec
 from engine.spec.grid import SweepMode
 from engine.spec.presets import cache_label, cache_summary, size_words
 from engine.spec.texts import TextKind
-from engine.wire.commands import Sweep
 from engine.wire.measurements import SweepRow, Swept
+from engine.wire.measuring import Sweep
 from engine.wire.sweep_front import LEAST_KL
 
 MEANING = (

@@ -27,8 +27,8 @@ from app.panels.what_if.knobs import WhatIfKnobs
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import mode_words
-from engine.wire.commands import WhatIf
 from engine.wire.measurements import WhatIfAnswer
+from engine.wire.measuring import WhatIf
 
 # While the engine runs, a question costs it two forwards: it is asked rarely.
 RUNNING_MS = 1000

@@ -25,29 +25,26 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.stops import Stop
 from engine.wire.commands import (
-    Bench,
     Cancel,
-    CheckParity,
     CloseSnapshot,
     Continue,
     GoTo,
     LoadModel,
     MakeEdit,
-    MeasureRegret,
     NextPhase,
     OpenSnapshot,
     RedoEdit,
     Run,
     SetCache,
-    SetStops,
     StartDuel,
     Step,
     SubmitPrompt,
-    Sweep,
     UndoEdit,
 )
 from engine.wire.events import OpenedFile, StateChanged
+from engine.wire.measuring import Bench, CheckParity, MeasureRegret, Sweep
 from engine.wire.opponents import OtherStep
+from engine.wire.stopping import SetStops
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

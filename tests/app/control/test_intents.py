@@ -12,7 +12,6 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
     Branch,
     Cancel,
-    Export,
     Force,
     ForceText,
     GoTo,
@@ -25,6 +24,7 @@ from engine.wire.commands import (
     SubmitPrompt,
 )
 from engine.wire.events import Failed, StateChanged, WentTo
+from engine.wire.exporting import Export
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 

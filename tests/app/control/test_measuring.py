@@ -9,8 +9,8 @@ from app.models import Models
 from app.models.measurement import State
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
-from engine.wire.commands import MapDamage, WhatIf
 from engine.wire.events import Failed
+from engine.wire.measuring import MapDamage, WhatIf
 from tests.app.fake_engine import FakeEngine
 
 

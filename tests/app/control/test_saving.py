@@ -18,8 +18,9 @@ from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, spec_of
 from engine.spec.stops import Stop
-from engine.wire.commands import Continue, OpenSnapshot, SetStops
+from engine.wire.commands import Continue, OpenSnapshot
 from engine.wire.events import BranchDeleted, Failed, OpenedFile, Restarted, SessionOpened, StateChanged, WentTo
+from engine.wire.stopping import SetStops
 from tests.app import samples
 from tests.app.conftest import take_steps, turn
 from tests.app.fake_engine import FakeEngine

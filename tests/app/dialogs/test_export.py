@@ -18,9 +18,9 @@ from app.dialogs.export_kinds import KINDS as ROWS
 from app.draw.format import byte_size
 from app.models.export_plan import records_between
 from app.shell import Shell
-from engine.wire.commands import EstimateExport, Export
 from engine.wire.encoding import packed
-from engine.wire.events import EngineLost, Event, ExportCancelled, Exported, ExportEstimate, Failed
+from engine.wire.events import EngineLost, Event, Failed
+from engine.wire.exporting import EstimateExport, Export, ExportCancelled, Exported, ExportEstimate
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

@@ -23,9 +23,9 @@ from engine.spec.condition import Span
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import MAX_STOPS, Stop
 from engine.wire.condition_values import Attention
-from engine.wire.events import AttentionMass, AttentionMeasured, StopHit
 from engine.wire.opponents import OtherRun
 from engine.wire.records import StepRecord
+from engine.wire.stopping import AttentionMass, AttentionMeasured, StopHit
 from tests.app import samples
 from tests.engine.tiny import model_of, prompt_ids
 

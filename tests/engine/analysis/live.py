@@ -9,8 +9,8 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.commands import CheckParity, MeasureRegret, WhatIf
 from engine.wire.measurements import ParityReport, Regret, WhatIfAnswer
+from engine.wire.measuring import CheckParity, MeasureRegret, WhatIf
 from tests.engine.tiny import model_of, prompt_ids
 
 WINDOW = RetentionSpec("sinks+window", sinks=2, window=10)

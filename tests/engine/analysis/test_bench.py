@@ -22,9 +22,10 @@ from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
-from engine.wire.commands import Bench, Cancel
+from engine.wire.commands import Cancel
 from engine.wire.events import Failed, StateChanged
 from engine.wire.measurements import Benched, BenchRefused, BenchRow
+from engine.wire.measuring import Bench
 from tests.engine.cli.conftest import Twin
 from tests.engine.loop.driver import Driver
 from tests.engine.tiny import model_of, write_config

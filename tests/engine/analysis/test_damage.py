@@ -9,7 +9,7 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding, uniform
-from engine.wire.commands import MapDamage
+from engine.wire.measuring import MapDamage
 from tests.engine.analysis.live import started
 
 

@@ -11,7 +11,7 @@ from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.presets import PRESETS
-from engine.wire.commands import CheckParity
+from engine.wire.measuring import CheckParity
 from tests.engine.analysis.live import WINDOW, checked, started
 from tests.engine.cache.compressed.test_going_back import assert_same, state_of
 

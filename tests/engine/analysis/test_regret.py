@@ -14,7 +14,7 @@ from engine.session.rerun import fill
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
-from engine.wire.commands import MeasureRegret
+from engine.wire.measuring import MeasureRegret
 from tests.engine.analysis.live import WINDOW, answer, started
 from tests.engine.cache.compressed.test_going_back import assert_same, state_of
 

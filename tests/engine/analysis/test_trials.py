@@ -22,9 +22,10 @@ from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
-from engine.wire.commands import CheckParity, LoadModel, MapDamage, MeasureRegret, Run, SubmitPrompt, Sweep, WhatIf
+from engine.wire.commands import LoadModel, Run, SubmitPrompt
 from engine.wire.events import Failed
 from engine.wire.measurements import DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.records import Candidate
 from tests.engine.analysis.live import WINDOW, checked, run_of, started
 from tests.engine.cache.compressed.test_going_back import assert_same, state_of

@@ -25,9 +25,10 @@ from engine.spec.presets import PRESETS
 from engine.spec.retention import LayerBudgets
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.commands import Force, LoadModel, MapDamage, MeasureRegret, Run, Step, SubmitPrompt, WhatIf
+from engine.wire.commands import Force, LoadModel, Run, Step, SubmitPrompt
 from engine.wire.events import Event, Failed
 from engine.wire.measurements import DamageMap, Regret, WhatIfAnswer
+from engine.wire.measuring import MapDamage, MeasureRegret, WhatIf
 from engine.wire.records import StepRecord
 from tests.engine.cache.compressed.test_going_back import SPECS
 from tests.engine.tiny import model_of, prompt_ids, write_config

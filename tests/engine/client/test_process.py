@@ -27,10 +27,11 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
 from engine.wire import encoding
-from engine.wire.commands import Export, LoadModel, Run, Step, SubmitPrompt
+from engine.wire.commands import LoadModel, Run, Step, SubmitPrompt
 from engine.wire.encoding import WireError, decode_event, encode
-from engine.wire.events import EngineBack, EngineBusy, EngineLost, Event, Exported, Failed, Restarted, Submitted
+from engine.wire.events import EngineBack, EngineBusy, EngineLost, Event, Failed, Restarted, Submitted
 from engine.wire.evictions import Eviction
+from engine.wire.exporting import Export, Exported
 from engine.wire.records import StepRecord
 from tests.app import samples
 from tests.engine.tiny import config_dict, prompt_ids, write_config

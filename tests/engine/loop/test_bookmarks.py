@@ -11,8 +11,9 @@ from engine.errors import InputError
 from engine.snapshot.manifest import check
 from engine.snapshot.read import SnapshotFile
 from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken
-from engine.wire.commands import Export, OpenSnapshot, Step
-from engine.wire.events import Exported, SessionOpened
+from engine.wire.commands import OpenSnapshot, Step
+from engine.wire.events import SessionOpened
+from engine.wire.exporting import Export, Exported
 from engine.wire.records import StepRecord
 from tests.engine.loop.conftest import driver  # noqa: F401  # a fixture
 from tests.engine.loop.driver import Driver, prompt

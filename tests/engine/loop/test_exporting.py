@@ -14,8 +14,9 @@ from engine.__main__ import main
 from engine.loop import reporter
 from engine.snapshot import write
 from engine.snapshot.read import SnapshotFile
-from engine.wire.commands import Cancel, EstimateExport, Export, Run, Step
-from engine.wire.events import ExportCancelled, Exported, ExportEstimate, Failed, StateChanged
+from engine.wire.commands import Cancel, Run, Step
+from engine.wire.events import Failed, StateChanged
+from engine.wire.exporting import EstimateExport, Export, ExportCancelled, Exported, ExportEstimate
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import Driver, prompt
 from tests.engine.tiny import write_config

@@ -16,7 +16,6 @@ from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import (
     Command,
-    Export,
     Force,
     GoTo,
     LoadModel,
@@ -27,10 +26,8 @@ from engine.wire.commands import (
     SubmitPrompt,
     TakeSlice,
 )
-from engine.wire.events import (
-    Failed,
-    Restarted,
-)
+from engine.wire.events import Failed, Restarted
+from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
 from engine.wire.requests import WallRequest
 from tests.engine.loop.driver import GROWING, Driver, prompt

@@ -6,17 +6,8 @@ from pathlib import Path
 
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.commands import (
-    FindModels,
-    LoadModel,
-    Step,
-)
-from engine.wire.events import (
-    Failed,
-    ModelsFound,
-    Restarted,
-    StateChanged,
-)
+from engine.wire.commands import FindModels, LoadModel, Step
+from engine.wire.events import Failed, ModelsFound, Restarted, StateChanged
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import GROWING, Driver, prompt
 from tests.engine.tiny import write_config

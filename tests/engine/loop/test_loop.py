@@ -11,26 +11,10 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.commands import (
-    CheckParity,
-    Command,
-    Export,
-    Fork,
-    GoTo,
-    SetCache,
-    SetSampling,
-    Step,
-    SubmitPrompt,
-)
-from engine.wire.events import (
-    CacheChanged,
-    Exported,
-    Failed,
-    Forked,
-    Restarted,
-    StateChanged,
-    WentTo,
-)
+from engine.wire.commands import Command, Fork, GoTo, SetCache, SetSampling, Step, SubmitPrompt
+from engine.wire.events import CacheChanged, Failed, Forked, Restarted, StateChanged, WentTo
+from engine.wire.exporting import Export, Exported
+from engine.wire.measuring import CheckParity
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import GROWING, Driver, prompt
 from tests.engine.tiny import prompt_ids

@@ -6,19 +6,10 @@ import pytest
 
 from engine.analysis import what_if
 from engine.spec.presets import cache_named, cache_preset
-from engine.wire.commands import (
-    Cancel,
-    Command,
-    FindModels,
-    GoTo,
-    RemoveSequence,
-    SetCache,
-    Step,
-    TakeSlice,
-    WhatIf,
-)
+from engine.wire.commands import Cancel, Command, FindModels, GoTo, RemoveSequence, SetCache, Step, TakeSlice
 from engine.wire.events import Failed
 from engine.wire.measurements import WhatIfAnswer
+from engine.wire.measuring import WhatIf
 from engine.wire.records import StepRecord
 from engine.wire.requests import WallRequest
 from tests.engine.loop.driver import Driver, prompt

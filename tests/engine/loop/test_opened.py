@@ -16,11 +16,9 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import (
-    CheckParity,
     CloseSnapshot,
     Continue,
     EndDuel,
-    Export,
     LoadModel,
     OpenSnapshot,
     SetCache,
@@ -32,7 +30,9 @@ from engine.wire.commands import (
     Watched,
 )
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted
-from engine.wire.events import CacheChanged, Exported, Failed, Restarted, StateChanged, Submitted
+from engine.wire.events import CacheChanged, Failed, Restarted, StateChanged, Submitted
+from engine.wire.exporting import Export, Exported
+from engine.wire.measuring import CheckParity
 from engine.wire.opponents import OtherFile, OtherStep
 from engine.wire.records import StepRecord
 from engine.wire.requests import (

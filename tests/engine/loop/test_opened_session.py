@@ -18,7 +18,6 @@ from engine.spec.sampling import SamplingParams
 from engine.wire.commands import (
     CloseSnapshot,
     Continue,
-    Export,
     Force,
     Fork,
     GoTo,
@@ -31,16 +30,8 @@ from engine.wire.commands import (
     TakeSlice,
 )
 from engine.wire.edits import EditMeasured
-from engine.wire.events import (
-    Exported,
-    Failed,
-    NodeAdded,
-    Restarted,
-    SessionOpened,
-    StateChanged,
-    Submitted,
-    WentTo,
-)
+from engine.wire.events import Failed, NodeAdded, Restarted, SessionOpened, StateChanged, Submitted, WentTo
+from engine.wire.exporting import Export, Exported
 from engine.wire.records import StepRecord
 from engine.wire.requests import RowRequest
 from engine.wire.tree import Node

@@ -9,8 +9,9 @@ import pytest
 
 from engine.model import surprisal
 from engine.snapshot.read import SnapshotFile
-from engine.wire.commands import Export, Pause, RemoveSequence, Run, SetPace, Step
-from engine.wire.events import Event, Exported, Failed, PromptSurprisal
+from engine.wire.commands import Pause, RemoveSequence, Run, SetPace, Step
+from engine.wire.events import Event, Failed, PromptSurprisal
+from engine.wire.exporting import Export, Exported
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import Driver, prompt
 

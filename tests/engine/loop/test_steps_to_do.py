@@ -7,17 +7,8 @@ from msgspec import structs
 from engine.loop.steps_to_do import StepsToDo
 from engine.session.chunks import PrefillPlan
 from engine.spec.sampling import Prompt
-from engine.wire.commands import (
-    Pause,
-    Run,
-    SetPace,
-    Step,
-    SubmitPrompt,
-)
-from engine.wire.events import (
-    Failed,
-    Submitted,
-)
+from engine.wire.commands import Pause, Run, SetPace, Step, SubmitPrompt
+from engine.wire.events import Failed, Submitted
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import Driver, prompt
 from tests.engine.tiny import prompt_ids

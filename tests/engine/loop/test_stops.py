@@ -11,21 +11,12 @@ from engine.spec.cache import CacheSpec
 from engine.spec.condition import Span
 from engine.spec.presets import cache_named
 from engine.spec.stops import MAX_STOPS, Stop
-from engine.wire.commands import (
-    AttentionPlace,
-    Force,
-    GoTo,
-    MeasureAttention,
-    Run,
-    SetCache,
-    SetStops,
-    StartDuel,
-    Step,
-)
+from engine.wire.commands import Force, GoTo, Run, SetCache, StartDuel, Step
 from engine.wire.duel import DuelStep
-from engine.wire.events import AttentionMeasured, Failed, StopHit
+from engine.wire.events import Failed
 from engine.wire.opponents import OtherRun
 from engine.wire.records import StepRecord
+from engine.wire.stopping import AttentionMeasured, AttentionPlace, MeasureAttention, SetStops, StopHit
 from tests.engine.loop.driver import Driver, prompt
 
 LIMIT = 40

@@ -17,7 +17,7 @@ from engine.opened.file import OpenedSnapshot
 from engine.session.session import Session
 from engine.snapshot import save_cache
 from engine.snapshot.export import export
-from engine.wire.commands import Export
+from engine.wire.exporting import Export
 from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,

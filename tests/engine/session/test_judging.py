@@ -17,10 +17,10 @@ from engine.spec.condition import Span
 from engine.spec.presets import cache_named
 from engine.spec.sampling import Prompt
 from engine.spec.stops import parsed
-from engine.wire.commands import AttentionPlace, MeasureAttention
 from engine.wire.condition_values import Judge
 from engine.wire.page_events import PageAllocated, PageEvicted, PageShared
 from engine.wire.records import NonFinite, SequenceStep, StepRecord
+from engine.wire.stopping import AttentionPlace, MeasureAttention
 from tests.engine.session.sessions import started
 from tests.engine.tiny import model_of, prompt_ids
 

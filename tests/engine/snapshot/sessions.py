@@ -15,7 +15,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.retention import LayerBudgets
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
-from engine.wire.commands import Export
+from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -27,7 +27,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.numbers import parse_numbers
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.commands import Export
+from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
 from tests.engine.snapshot.sessions import begun, kept, small, step
 from tests.engine.tiny import model_of, prompt_ids

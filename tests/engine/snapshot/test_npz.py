@@ -20,7 +20,7 @@ from engine.snapshot.npz import from_npz, to_npz
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import verified
 from engine.snapshot.write import write_snapshot
-from engine.wire.commands import Export
+from engine.wire.exporting import Export
 from tests.engine.snapshot.sessions import begun, kept, small
 from tests.engine.snapshot.test_resume import SPECS
 

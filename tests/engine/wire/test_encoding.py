@@ -20,9 +20,10 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.spec.sampling import Prompt
 from engine.spec.stops import Stop
 from engine.wire import encoding
-from engine.wire.commands import Command, Export, Step, SubmitPrompt, Tokenize
+from engine.wire.commands import Command, Step, SubmitPrompt, Tokenize
 from engine.wire.encoding import VERSION, WireError, decode_command, decode_event, encode
 from engine.wire.events import Event
+from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
 from engine.wire.slices import WallSlice
 from tests.app import samples

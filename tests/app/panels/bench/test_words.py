@@ -5,8 +5,8 @@ from __future__ import annotations
 from app.panels.bench import words
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
-from engine.wire.commands import Bench
 from engine.wire.measurements import Benched
+from engine.wire.measuring import Bench
 from tests.app.panels.bench.rows import ROWS
 
 REQUEST = Bench(tuple((name, PRESETS[name].spec) for name in ("dynamic", "int8", "static")), (128, 512), 32)

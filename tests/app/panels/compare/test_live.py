@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication
 from app.draw.format import exact
 from app.panels.compare.opponents import cache_choice
 from app.panels.compare.view import CompareView
-from engine.wire.commands import Export
+from engine.wire.exporting import Export
 from engine.wire.opponents import OtherFile
 from engine.wire.slices import HeadSlice
 from tests.app.driver import Driver

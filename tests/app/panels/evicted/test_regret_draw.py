@@ -6,8 +6,8 @@ import numpy as np
 
 from app.panels.evicted import regret_draw as regret
 from engine.spec.presets import PRESETS
-from engine.wire.commands import MeasureRegret
 from engine.wire.measurements import Regret
+from engine.wire.measuring import MeasureRegret
 
 
 def measured(kl: list[float], scores: list[float], name: str = "tova", page_size: int = 1) -> Regret:

@@ -9,8 +9,8 @@ from app.kit.chart.marks import Dots
 from app.panels.parity import draw as parity
 from app.panels.parity.chart import parity_chart
 from engine.spec.cache import CacheSpec
-from engine.wire.commands import CheckParity
 from engine.wire.measurements import ParityReport
+from engine.wire.measuring import CheckParity
 
 
 def report(differences: list[float], may_differ: list[int] | None = None) -> ParityReport:

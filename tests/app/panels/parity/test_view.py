@@ -15,8 +15,9 @@ from engine.history.log import BoundedLog
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.tuning import tuned
-from engine.wire.commands import CheckParity, StartDuel
+from engine.wire.commands import StartDuel
 from engine.wire.events import StateChanged
+from engine.wire.measuring import CheckParity
 from engine.wire.opponents import OtherRun
 from tests.app import samples
 from tests.app.answers import parity

@@ -23,8 +23,9 @@ from engine.spec.cache import CacheSpec
 from engine.spec.quantities import ROWS
 from engine.spec.sampling import SamplingParams
 from engine.spec.stops import Stop
-from engine.wire.commands import MeasureAttention, Run, SetStops
-from engine.wire.events import Failed, StateChanged, StopHit, StopState
+from engine.wire.commands import Run
+from engine.wire.events import Failed, StateChanged
+from engine.wire.stopping import MeasureAttention, SetStops, StopHit, StopState
 from tests.app.conftest import turn
 from tests.app.driver import Driver
 from tests.app.fake_engine import FakeEngine

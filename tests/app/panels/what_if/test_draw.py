@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from app.panels.what_if.draw import pairs, winners
 from engine.spec.cache import CacheSpec
-from engine.wire.commands import WhatIf
 from engine.wire.measurements import Shift, WhatIfAnswer
+from engine.wire.measuring import WhatIf
 
 
 def answer(*shifts: Shift) -> WhatIfAnswer:
