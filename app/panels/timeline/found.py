@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from PySide6.QtCore import QRectF
@@ -35,19 +37,36 @@ class Found:
         return f", {thousands(self.num_found)} found" if self.query else ""
 
 
-def paint_found(painter: QPainter, models: Models, x_of: Callable[[int], float]) -> None:
-    """A bar above each step that was found, a red block where a run halted: one for each pixel at most."""
-    stops = models.stops
-    _paint(painter, models, stops.queried.matches if stops.queried else (), FOUND, "accent", x_of)
-    _paint(painter, models, stops.hits, HALT, "bad", x_of)
+def paint_found(painter: QPainter, models: Models, left: float, right: float) -> None:
+    """A bar above each step that was found, a red block where a run halted, on a line of steps from `left` to `right`:
+    one for each pixel at most."""
+    stops, on_path, theme = models.stops, models.timeline.steps, current_theme()
+    for steps, mark, role in (
+        (stops.queried.matches if stops.queried else (), FOUND, "accent"),
+        (sorted(stops.hits), HALT, "bad"),
+    ):
+        color = theme.color(role)
+        for x in marked_pixels(steps, on_path, left, right):
+            painter.fillRect(mark.translated(x, 0), color)
 
 
-def _paint(
-    painter: QPainter, models: Models, steps: Iterable[int], mark: QRectF, role: str, x_of: Callable[[int], float]
-) -> None:
-    indices = (models.timeline.index_of(step) for step in steps)
-    for x in {round(x_of(index)) for index in indices if index is not None}:
-        painter.fillRect(mark.translated(x, 0), current_theme().color(role))
+def marked_pixels(steps: Sequence[int], on_path: Sequence[int], left: float, right: float) -> Iterator[int]:
+    """The pixels on which some of the ascending `steps` stand, where those `on_path` share the line evenly. Looks at
+    one step for each pixel, however many there are."""
+    last, at = max(1, len(on_path) - 1), 0
+    while at < len(steps):
+        index = bisect_left(on_path, steps[at])
+        if index == len(on_path):
+            return
+        if on_path[index] != steps[at]:  # of another branch
+            at += 1
+            continue
+        x = round(left + (right - left) * index / last) if len(on_path) > 1 else round(right)
+        yield x
+        beside = max(index + 1, math.ceil((x + 0.5 - left) * last / (right - left)))  # the first on another pixel
+        if beside >= len(on_path):
+            return
+        at = bisect_left(steps, on_path[beside], at + 1)
 
 
 def words_at(models: Models, step: int) -> list[str]:

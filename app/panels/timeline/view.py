@@ -182,7 +182,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         painter.setPen(QPen(current_theme().color("accent"), 3, c=Qt.PenCapStyle.RoundCap))
         painter.drawLine(QPointF(left, middle), QPointF(handle, middle))
         self._paint_marks(painter, shown.marks, middle)
-        paint_found(painter, self._models, self._x_of)
+        paint_found(painter, self._models, left, right)
         for index in shown.noted:
             paint_ribbon(painter, self._x_of(index) + MARK_WIDTH / 2, 1)
         self._paint_handle(painter, QPointF(handle, middle), shown.is_live)
