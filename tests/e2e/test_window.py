@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 import subprocess
@@ -107,7 +108,7 @@ def test_type_step_and_export(environment: dict[str, str], tmp_path: Path) -> No
         window.kill()
 
 
-def test_the_tour_leaves_pictures_a_snapshot_and_the_steps(tmp_path: Path) -> None:
+def test_the_tour_leaves_pictures_a_snapshot_the_steps_and_a_session_that_replays(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
     command = [sys.executable, "-m", "app", "--tour", str(tmp_path / "tour"), "--steps", "3", "--theme", "light"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -120,3 +121,9 @@ def test_the_tour_leaves_pictures_a_snapshot_and_the_steps(tmp_path: Path) -> No
     with (tmp_path / "tour" / "steps.csv").open(newline="", encoding="utf-8") as stream:
         steps = list(csv.DictReader(stream))
     assert [row["phase"] for row in steps[:4]] == ["prefill", "decode", "decode", "decode"]
+    command = [sys.executable, "-m", "engine", "replay", str(tmp_path / "tour" / "session.json"), "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (last["differences"], last["same"]) == (0, True)
+    assert last["moments"] >= len(steps)

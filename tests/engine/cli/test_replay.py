@@ -50,6 +50,28 @@ def test_another_token_is_named_with_its_step_and_sequence(twin: Twin, folder: P
     assert out.startswith(f"step {node['step']}, sequence 1: it chose token ")
 
 
+def test_another_checksum_is_named_with_its_step_sequence_and_layer(twin: Twin, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    twin.lines("run", "--model", folder, "--prompt", "upon a", "--threads", 1, "--steps", 4, "--save-session", path)
+    written = json.loads(path.read_text())
+    node = written["nodes"][2]
+    was = node["checksums"][1]
+    node["checksums"][1] += 1
+    path.write_text(json.dumps(written))
+    status, out, err = twin.run("replay", path, "--model", folder, "--json")
+    assert (status, err) == (1, "")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["differences"] for line in lines if line["event"] == "moment" and line["step"] != 2] == [[]] * 3
+    (difference,) = lines[2]["differences"]
+    words = "step 2, sequence 0, layer 1: the rows of K and V are others"
+    assert difference == {
+        "step": 2, "what": "rows", "expected": was + 1, "found": was, "seq_id": 0, "layer": 1, "words": words,
+    }  # fmt: skip
+    assert (lines[-1]["differences"], lines[-1]["same"]) == (1, False)
+    status, out, _ = twin.run("replay", path, "--model", folder)
+    assert (status, out.splitlines()[0]) == (1, words)
+
+
 @pytest.mark.parametrize("what", ["another model", "no model", "no session", "a newer version", "nothing there"])
 def test_what_is_not_usable_exits_2(twin: Twin, folder: Path, source: str, saved: Path, what: str) -> None:
     arguments: tuple[object, ...] = ("replay", saved, "--model", folder)
