@@ -1,0 +1,119 @@
+"""All that a person did in a window on the real engine outlives a kill of the engine, and of the window."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from PySide6.QtWidgets import QApplication
+
+from app.control.recovering import Recovering
+from engine.saved.document import read_session
+from engine.saved.folder import JournalFolder
+from engine.saved.session import SavedSession
+from engine.spec.bookmark import Bookmark, OnStep, OnToken
+from engine.spec.edit import Rows, Scale
+from engine.spec.stops import Stop
+from engine.wire.commands import Branch, SetSampling
+from engine.wire.events import EngineStatus
+from tests.app.control.test_death import Desk
+from tests.app.control.test_death import desk as desk
+
+NOTES = (Bookmark(OnStep(2)), Bookmark(OnToken(6, 0, 4), "here it turns"))
+STOPS = (Stop(1, "entropy > 9"), Stop(2, 'token = " cat"', is_enabled=False))
+
+
+def act(desk: Desk) -> None:
+    """A prompt, steps, a branch, an edit, a note, a bookmark, a name, stops, and something that is not stepped yet."""
+    intents, models = desk.shell.intents, desk.models
+    desk.shell.window.actions_["prompt.send"].trigger()
+    desk.until(lambda: models.timeline.latest is not None and models.timeline.latest.sequences[0].sampled is not None)
+    desk.steps(4)
+    intents._sender.post(Branch(0, 2, token_ids=(300,)))
+    desk.until(lambda: models.history.live not in (None, 4) and desk.shell.controller.is_settled)
+    desk.steps(2)
+    intents.on_edited(Scale(0, Rows(1, 5), 0.5))
+    desk.until(lambda: models.edits.made and desk.shell.controller.is_settled)
+    desk.steps(2)
+    intents.on_branch_named(models.history.branches()[-1].first, "another road")
+    for note in NOTES:
+        intents.on_bookmark_put(note)
+    intents.on_stops_changed(STOPS)
+    status = models.status.now
+    assert status is not None
+    intents._sender.post(SetSampling(replace(status.sequences[0].sampling, temperature=0.5, seed=7), 0))
+    desk.until(lambda: _status(desk).pending and desk.shell.controller.is_settled)
+
+
+def _status(desk: Desk) -> EngineStatus:
+    assert desk.models.status.now is not None
+    return desk.models.status.now
+
+
+def assert_same(now: SavedSession, then: SavedSession) -> None:
+    for name in then.__struct_fields__:
+        assert getattr(now, name) == getattr(then, name), name
+
+
+@pytest.fixture
+def left(desk: Desk, tmp_path: Path) -> tuple[JournalFolder, SavedSession]:
+    """Where the journal is of a window that did all of it, and what it has."""
+    folder = JournalFolder(tmp_path / "sessions")
+    desk.shell.controller.saving.begin_in(folder, "")
+    desk.shell.controller.saving.set_draft("and then")
+    act(desk)
+    session = desk.shell.controller.saving.session
+    assert (len(session.nodes), session.bookmarks, len(session.stops)) == (10, NOTES, 2)
+    assert [name for _, name in session.names] == ["another road"]
+    assert session.pending
+    return folder, session
+
+
+def test_the_engine_is_killed(desk: Desk, left: tuple[JournalFolder, SavedSession]) -> None:
+    folder, session = left
+    (path,) = folder.folder.iterdir()
+    assert_same(read_session(path).session, session)
+    desk.die()
+    assert_same(read_session(path).session, session)
+    desk.begin_again()
+    assert not desk.models.status.failure
+    assert "exactly as first" in desk.models.status.notice
+    assert (_status(desk).step, _status(desk).pending, len(_status(desk).stops)) == (session.live, session.pending, 2)
+    assert desk.models.stops.stops == STOPS
+    assert_same(desk.shell.controller.saving.session, session)
+    desk.steps(1)
+    assert_same(read_session(path).session, desk.shell.controller.saving.session)
+
+
+def test_the_window_is_killed(
+    qapp: QApplication, desk: Desk, left: tuple[JournalFolder, SavedSession], tmp_path: Path
+) -> None:
+    """What the system has of its journal at that moment is what the next window finds."""
+    folder, session = left
+    (path,) = folder.folder.iterdir()
+    others = JournalFolder(tmp_path / "others")
+    others.folder.mkdir()
+    shutil.copy(path, others.folder / path.name)
+    desk.shell.controller.saving.end()
+    desk.shell.intents.on_stops_changed(())
+    desk.shell.window.actions_["prompt.send"].trigger()  # another session is in its place
+    desk.until(lambda: len(desk.models.history) == 1 and desk.shell.controller.is_settled)
+    desk.shell.controller.saving.begin_in(others, "")
+
+    found = Recovering(others, desk.models, desk.shell.controller, "", desk.shell)
+    drafts: list[str] = []
+    found.draft_found.connect(drafts.append)
+    found.look()
+    desk.until(lambda: desk.models.recovery.offered is not None)
+    offered = desk.models.recovery.offered
+    assert offered is not None
+    assert_same(offered.session, session)
+    found.on_accepted()
+    desk.until(lambda: others.ended() and desk.shell.controller.is_settled)
+    assert drafts == ["and then"]
+    assert not desk.models.status.failure
+    assert_same(replace(desk.shell.controller.saving.session, draft="and then"), session)
+    assert (desk.models.bookmarks.all, desk.models.stops.stops) == (NOTES, STOPS)
+    assert _status(desk).pending == session.pending
