@@ -148,6 +148,7 @@ class Shell(QObject):
             (window.branches.named, intents.on_branch_named),
             (window.branches.deleted, intents.on_branch_deleted),
             (window.branches.compared, self._on_branch_compared),
+            (window.branches.pair_compared, self._on_pair_compared),
             (window.next_token.biased, intents.on_edited),
             (window.next_token.bias_wanted, self._on_bias_wanted),
             (window.top.model.chosen, intents.on_model_chosen),
@@ -189,6 +190,9 @@ class Shell(QObject):
 
     def _on_branch_compared(self, step: int) -> None:
         self.window.compare().compare_with(OtherStep(step))
+
+    def _on_pair_compared(self, one: int, other: int) -> None:
+        self.window.compare().compare_with(OtherStep(other, one))
 
     def _on_compare_added(self, panels: Mapping[str, Any]) -> None:
         panel: CompareView = panels["compare"]

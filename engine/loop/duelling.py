@@ -99,12 +99,16 @@ class Duelling:
         """The other side takes what tokens are new; it ends where it cannot, or where its sequence is gone."""
         if self._duel is None or self._asked is None:
             return
-        if self._asked.seq_id not in session.live.ids:
+        against = self._asked.against
+        steps = (against.step, against.of) if isinstance(against, OtherStep) else ()
+        needs_live = len(steps) < 2 or steps[1] is None
+        if needs_live and self._asked.seq_id not in session.live.ids:
             self.end("its sequence is gone")
             return
-        if isinstance(self._asked.against, OtherStep) and (why := self._why_gone(session, self._asked.against.step)):
-            self.end(why)
-            return
+        for step in steps:
+            if step is not None and (why := self._why_gone(session, step)):
+                self.end(why)
+                return
         try:
             self._catch_up(self._duel)
         except Cancelled:

@@ -52,7 +52,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         )
     past = session.past(command.seq_id, count)
     if not past.is_known:
-        raise InputError("The rows of that step are no longer known as they were: rewind there first, then export.")
+        raise InputError("The rows of that step are not known any more as they were: go to it first, then export.")
     is_now = count == sequence.num_tokens
     step = session.last_step if is_now else session.history.step_with(command.seq_id, count)
     mark = sequence.mark() if is_now or step is None else session.history.journal.mark(command.seq_id, step)

@@ -18,9 +18,11 @@ class OtherRun(Variant, frozen=True):
 
 
 class OtherStep(Variant, frozen=True):
-    """The same sequence as it stood after a step, of its own branch or of another."""
+    """The same sequence as it stood after a step, of its own branch or of another. It is compared with the live one,
+    or with itself as it stood after the step `of`."""
 
     step: int
+    of: int | None = None
 
 
 class OtherFile(Variant, frozen=True):

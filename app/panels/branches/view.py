@@ -36,7 +36,8 @@ class Shown:
 
 
 class BranchesView(View[Shown]):
-    """Intents: `gone_to(step)`, `joined(steps)`, `named(first, name)`, `compared(step)`, `deleted(step)`."""
+    """Intents: `gone_to(step)`, `joined(steps)`, `named(first, name)`, `compared(step)` with the live moment,
+    `pair_compared(one, other)`, `deleted(step)`."""
 
     title = "Branches"
     follows = (HISTORY, SELECTION, STATUS, Source("bookmarks"))
@@ -45,6 +46,7 @@ class BranchesView(View[Shown]):
     joined = Signal(object)
     named = Signal(int, str)
     compared = Signal(int)
+    pair_compared = Signal(int, int)
     deleted = Signal(int)
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
@@ -56,7 +58,8 @@ class BranchesView(View[Shown]):
             "go": self._action("Go there", "Make this the live moment; nothing is deleted  (Enter)", "", self._on_go),
             "join": self._action("Run together", "Bring the sequences of these moments to the live one: one batch  "
                                  "(Ctrl+click chooses several)", "", self._on_join),
-            "compare": self._action("Compare", "Compare the live moment with this one", "", self._on_compare),
+            "compare": self._action("Compare", "Compare the live moment with this one, or two that are chosen", "",
+                                    self._on_compare),
             "name": self._action("Name…", "Give the branch a name  (F2)", "F2", self.tree.begin_naming),
             "delete": self._action("Delete…", "Forget this piece of the branch and all that came of it  (Del)", "Del",
                                    self._on_delete),
@@ -152,7 +155,7 @@ class BranchesView(View[Shown]):
         self._enable(
             "join", state.why_not or ("" if self._to_join else "this is the live moment: choose another branch")
         )
-        self._enable("compare", why_not)
+        self._enable("compare", state.why_not or self._why_not_compared(is_live))
         self._enable("name", "")
         self._enable(
             "delete", state.why_not or ("the live moment came of it: go elsewhere first" if holds_live else "")
@@ -212,9 +215,17 @@ class BranchesView(View[Shown]):
         if (step := self.tree.step) is not None:
             self.gone_to.emit(step)
 
+    def _why_not_compared(self, is_live: bool) -> str:
+        """Why the chosen moments cannot be compared; empty where they can."""
+        if count := len(self.tree.picture.picked):
+            return "" if count <= 2 and self._to_join else f"{count} moments are chosen: choose two"
+        return "this is the live moment" if is_live else ""
+
     def _on_compare(self) -> None:
-        if (step := self.tree.step) is not None:
-            self.compared.emit(step)
+        if len(self._to_join) == 2:
+            self.pair_compared.emit(*self._to_join)
+        elif len(self._to_join) == 1:
+            self.compared.emit(self._to_join[0])
 
     def _on_delete(self) -> None:
         step = self.tree.step

@@ -58,6 +58,7 @@ class Duel:
 
     def close(self) -> None:
         """Let go of what only this duel holds."""
+        self.a.close()
         self.b.close()
 
     def started(self) -> DuelStarted:

@@ -32,8 +32,11 @@ def duel_of(
     model, or the same in another dtype. Raises `InputError` where there is nothing to compare with."""
     if not isinstance(worked_on, Session):
         return _of_file(worked_on, command, open_snapshot)
-    session, sequence = worked_on, worked_on.sequence(command.seq_id)
-    match command.against:
+    session, against = worked_on, command.against
+    if isinstance(against, OtherStep) and against.of is not None:
+        return _of_moments(session, command.seq_id, against.of, against.step)
+    sequence = session.sequence(command.seq_id)
+    match against:
         case OtherRun(cache, model):
             mine = LiveRun(session, command.seq_id, f"sequence {command.seq_id}")
             loaded = session.model if model is None else load(_where(session.model, model))
@@ -81,6 +84,18 @@ def _with_moment(mine: Run, other: MomentRun, text_of: Callable[[int], str]) -> 
     return duel
 
 
+def _of_moments(session: Session, seq_id: int, one: int, other: int) -> Duel:
+    """Two moments of any branches, neither of which need be the live one."""
+    if one == other:
+        raise InputError(f"Step {one} is the same as itself: choose two moments.")
+    mine = MomentRun(session, seq_id, one)
+    try:
+        return _with_moment(mine, MomentRun(session, seq_id, other), session.text_of)
+    except BaseException:
+        mine.close()
+        raise
+
+
 def _with_step(session: Session, seq_id: int, step: int) -> Duel:
     tree = session.history.tree
     if step in tree and tree.common(step, session.last_step) != step:
@@ -89,6 +104,6 @@ def _with_step(session: Session, seq_id: int, step: int) -> Duel:
     if mark is None or not mark.num_tokens:
         raise InputError(f"Sequence {seq_id} held no rows after step {step}: choose a later one.")
     if not session.past(seq_id, mark.num_tokens).is_known:
-        raise InputError(f"The rows of step {step} are no longer known as they were: rewind there, and fork from it.")
+        raise InputError(f"The rows of step {step} are not known any more as they were: go to it, and fork from there.")
     past = LiveRun(session, seq_id, f"step {step}", until=mark.num_tokens)
     return Duel(LiveRun(session, seq_id, "now"), past, session.text_of, compares_with_now=True)

@@ -129,7 +129,7 @@ def test_what_was_exact_before_the_prompt_ended_is_shown_as_stored_now() -> None
         session.step()
     assert looks(session, 16, 0)[0].provenance == "as stored now"
     assert looks(session, 40, 39)[0].provenance == "dequantised"
-    with pytest.raises(InputError, match="rewind there first"):
+    with pytest.raises(InputError, match="go to it first"):
         snapshot(session, 0, 16)
 
 
@@ -186,7 +186,7 @@ def test_the_last_step_before_a_change_of_mode_is_not_drawn_from_after_it(first:
     session.step()
     session.step()
     assert {piece.provenance for piece in looks(session, PROMPT + 4, PROMPT + 3)} == {"as stored now"}
-    with pytest.raises(InputError, match="rewind there first"):
+    with pytest.raises(InputError, match="go to it first"):
         snapshot(session, 0, PROMPT + 4)
     assert looks(session, PROMPT + 5, PROMPT + 4)[0].provenance in ("recorded", session.provenance)
     session.go_to(4)
@@ -252,7 +252,7 @@ def test_what_has_left_a_window_is_not_said_to_be_whole(architecture: str, mode:
             said.add(is_whole)
             if not is_whole:
                 assert "have left the window of some layers" in again.note
-                with pytest.raises(InputError, match="rewind there first"):
+                with pytest.raises(InputError, match="go to it first"):
                     snapshot(session, 0, count)
     assert said == {True, False}
 

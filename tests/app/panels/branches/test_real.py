@@ -113,6 +113,31 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     driver.settle(lambda: models.history.live == 9)
 
 
+def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> None:
+    """6 and 9 part after 3, and the branch of the typed text is live; it stays so, and what is compared is told."""
+    models, window = driver.models, driver.window
+    live = max(models.history.tips)
+    window.branches.gone_to.emit(live)
+    driver.settle(lambda: models.history.live == live)
+    window.show_panel("branches")
+    driver.until(lambda: window.branches.state is not None)
+    tree = window.branches.tree
+    tree.picture.picked = (STEPS, 9)
+    tree.picked.emit()
+    window.branches.actions_["compare"].trigger()
+    driver.until(lambda: models.comparison.now is not None)
+    compared = models.comparison.now
+    assert compared is not None
+    assert compared.against == OtherStep(9, STEPS)
+    assert (compared.a.name, compared.b.name) == (f"step {STEPS} of another branch", "step 9 of another branch")
+    assert models.history.live == live
+    assert [one.num_tokens for one in models.comparison.steps][-1] == models.timeline.num_tokens(0, 2) + 1
+    driver.intents.on_comparison_ended()
+    driver.settle(lambda: models.comparison.now is None)
+    window.branches.gone_to.emit(9)
+    driver.settle(lambda: models.history.live == 9)
+
+
 def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None:
     """The tip 6 beside the live 9: one batch; what each sequence came from is told; and back to 9 as it was."""
     models, window = driver.models, driver.window
