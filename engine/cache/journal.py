@@ -50,7 +50,7 @@ class EvictionJournal(Generic[Entry, Memory]):
     # ---- one step ------------------------------------------------------------------------------------------------
 
     def add(self, entry: Entry) -> None:
-        num_bytes = entry.num_bytes  # of many tensors: all that can fail comes before what changes
+        num_bytes = entry.num_bytes  # of many tensors: all that can fail comes before the entry is there
         self._forget_oldest(self._max_bytes - num_bytes)
         self._entries.append(entry)
         self._entry_bytes += num_bytes

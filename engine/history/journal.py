@@ -22,6 +22,7 @@ from engine.history.marks import (
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
 
+Noted = tuple[int, dict[int, int]]  # how many notes, and how many moves of each sequence
 MAX_STEPS = 1 << 17  # that can be gone back to; a step takes some 300 bytes here
 
 
@@ -134,11 +135,11 @@ class Journal:
                 if birth is not None:
                     self._births[child] = birth
 
-    def num_noted(self) -> tuple[int, dict[int, int]]:
+    def num_noted(self) -> Noted:
         """How much was noted since the newest step, to come back to."""
         return len(self._notes), {seq_id: len(moves) for seq_id, moves in self._moves.items()}
 
-    def forget_notes_after(self, known: tuple[int, dict[int, int]]) -> None:
+    def forget_notes_after(self, known: Noted) -> None:
         """What was noted since then failed."""
         del self._notes[known[0] :]
         for seq_id, moves in self._moves.items():
@@ -157,10 +158,11 @@ class Journal:
             made[seq_id] = Move(self._newest, count, cache, moved.is_converted and count > 0, count, known_below)
         self._note(CameInto(made))
 
-    def rewrote(self, seq_id: int, num_tokens: int, first_position: int, cache: CacheSpec) -> None:
-        """After the newest step rows of a sequence from a position on were written by hand: of the states until then
-        those that end before it can still be told."""
-        self._note(Rewritten({seq_id: Move(self._newest, num_tokens, cache, True, num_tokens, first_position + 1)}))
+    def rewrote(self, seq_id: int, num_tokens: int, first_position: int, cache: CacheSpec, had: int) -> None:
+        """After the newest step rows of a sequence from a position on were written by hand. It has `num_tokens` since
+        and had `had`: of the states until then those that end before the position can still be told."""
+        move = Move(self._newest, num_tokens, cache, True, max(had, num_tokens), first_position + 1)
+        self._note(Rewritten({seq_id: move}))
 
     def fork(
         self, parent: int, child: int, step: int | None, mark: Mark, cache: CacheSpec, origin: Journal | None = None

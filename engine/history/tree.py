@@ -33,7 +33,7 @@ class Tree:
     def __len__(self) -> int:
         return len(self._moments)
 
-    def __contains__(self, step: int) -> bool:
+    def __contains__(self, step: object) -> bool:
         return step in self._moments
 
     def __iter__(self) -> Iterator[Moment]:
@@ -86,6 +86,18 @@ class Tree:
             edits = (c.edit for c in self._moments[between].node.changes if isinstance(c, EditMade))
             if any(isinstance(edit, ReplaceTokens) for edit in edits):
                 return True
+        return False
+
+    def is_fed_with_others(self, seq_id: int, step: int) -> bool:
+        """Whether a step on the path to `step` fed a sequence together with others, or one that it was forked from."""
+        found = self.fed_at(seq_id, step)
+        while found is not None:
+            work = self._moments[found[0]].node.work
+            if work is not None and len(work.parts) > 1:
+                return True
+            if (before := self.parent(found[0])) is None:
+                return False
+            found = self.fed_at(found[1], before)
         return False
 
     def has_root(self, step: int) -> bool:

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.errors import InputError
+from engine.history.marks import Mark
 from engine.history.tree import referred_to
+from engine.predict.capacity import cache_capacity, is_endless
 from engine.session.prompt import encode, encode_forced
+from engine.session.stop_strings import check_stop_strings
 from engine.spec.sampling import Prompt
 from engine.wire.changes import EditMade
 from engine.wire.commands import Branch
@@ -26,6 +29,7 @@ def branch(session: Session, command: Branch, check: Check = None) -> str | None
         ids = encode_forced(session.model, command.text)
     if not ids and command.sampling is None:
         raise InputError("Another road begins with another token, a text or another sampling: give one of them.")
+    check_stop_strings(session.model, command.sampling)
     how = None
     if command.step is None:
         session.sequence(command.seq_id)
@@ -33,14 +37,25 @@ def branch(session: Session, command: Branch, check: Check = None) -> str | None
         mark = session.history.tree.at(command.step).checkpoint.marks.get(command.seq_id)
         if mark is None:
             raise InputError(f"Sequence {command.seq_id} was not there at step {command.step}: choose another step.")
-        if ids and mark.stop in ("cache full", "context full"):
-            raise InputError(f"Sequence {command.seq_id} has no room for another token there: choose an earlier step.")
+        check_room(session, command, mark, ids)
         how = session.go_to(command.step, check)
     if command.sampling is not None:
         session.set_sampling(command.sampling, command.seq_id)
     if ids:
         session.force(command.seq_id, ids)
     return how
+
+
+def check_room(session: Session, command: Branch, mark: Mark, ids: tuple[int, ...]) -> None:
+    """Refuse tokens where the cache of that step has no room for another one, before anybody goes there."""
+    assert command.step is not None
+    info, longest = session.model.info, session.model.max_length
+    spec = session.history.tree.at(command.step).checkpoint.cache
+    capacity = cache_capacity(spec, longest, info.geometry)
+    is_full = mark.num_tokens >= longest and not is_endless(spec, info)
+    is_full |= capacity is not None and mark.num_tokens >= capacity
+    if ids and mark.num_tokens == mark.length and is_full:
+        raise InputError(f"Sequence {command.seq_id} has no room for another token there: choose an earlier step.")
 
 
 def delete_branch(session: Session, step: int) -> tuple[int, ...]:
@@ -55,9 +70,9 @@ def delete_branch(session: Session, step: int) -> tuple[int, ...]:
     for other, changes in [*asking, (history.next_step, tuple(history.changes))]:
         if taken := steps.intersection(referred_to(changes)):
             raise InputError(f"Step {other} of another branch has taken something from step {min(taken)}: keep it.")
-    for gone in steps:
-        session.kept.let_go(gone)
-    return history.forget_branch(step)
+    forgotten = history.forget_branch(step)
+    session.kept.let_go_beside(history.tree)
+    return forgotten
 
 
 def undo_edit(session: Session, check: Check = None) -> str:

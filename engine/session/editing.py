@@ -98,7 +98,7 @@ def take_edited(
         if before is not None:
             session.kept.put(before)
         session.live.take_over(mode, copies)
-        note(session, edit, copies[edit.seq_id], edited)
+        note(session, edit, copies[edit.seq_id], edited, had=old[edit.seq_id].sequence.num_tokens)
         history.changes.append(EditMade(edit))
         node = session.add_changes(is_empty_allowed=True) if is_node else None
     except BaseException:
@@ -115,12 +115,13 @@ def take_edited(
     return node
 
 
-def note(session: Session, edit: Edit, live: LiveSequence, edited: Edited) -> None:
-    """Rows of then cannot be told from those of now, and the newest token gives something else."""
+def note(session: Session, edit: Edit, live: LiveSequence, edited: Edited, had: int) -> None:
+    """Rows of then, when there were `had` tokens, cannot be told from those of now, and the newest token gives
+    something else."""
     if isinstance(edit, BiasLogits) or not live.cache.by_hand:
         return
     at, first = live.cache.by_hand.edits[-1]
-    session.history.journal.rewrote(edit.seq_id, at, first, session.cache)
+    session.history.journal.rewrote(edit.seq_id, at, first, session.cache, had)
     if live.logits is not None:
         session.history.log(edit.seq_id, live.logits, edited.attention)
 

@@ -44,9 +44,9 @@ class GoingTo:
 
     # ---- the live moment is another one --------------------------------------------------------------------------
 
-    def go_to(self, step: int | None, is_whole: bool, check: Check = None) -> str:
+    def go_to(self, step: int | None, check: Check = None) -> str:
         """Make the state after `step` (None: before the first) the live one; says how. Refuses, or fails, having
-        changed nothing. The moment that is left is kept, unless it is not `is_whole`: then it is computed again."""
+        changed nothing. The moment that is left is kept."""
         history = self._history
         if step is not None:
             history.tree.at(step)
@@ -59,7 +59,7 @@ class GoingTo:
         except BaseException:
             here.own(is_live=True)
             raise
-        self._leave(here, is_whole)
+        self._leave(here)
         history.go_to(step)
         self._live.take_over(target.mode, target.sequences)
         self._show_prefixes()
@@ -85,11 +85,11 @@ class GoingTo:
             here.sequences[seq_id] = LiveSequence(sequence, each.cache, each.logits, each.logprobs)
         return here
 
-    def _leave(self, here: SessionState, is_whole: bool) -> None:
+    def _leave(self, here: SessionState) -> None:
         """What was done since the newest step becomes a moment of its own."""
         self._history.add_changes({i: each.sequence.mark() for i, each in here.sequences.items()}, here.mode.spec)
         here.step = self._history.last_step
-        if is_whole and here.step is not None and not any(each.is_stale for each in here.sequences.values()):
+        if here.step is not None and not any(each.is_stale for each in here.sequences.values()):
             self._kept.put(here)
         else:
             here.close()
@@ -103,10 +103,48 @@ class GoingTo:
         for each in self._live:
             store.groups[0].pool.find_again(each.cache.tables[0], each.sequence.token_ids)
 
+    def fill_emptied(self, check: Check = None) -> None:
+        """Give sequences that lost their rows to a step that failed what the newest step left them, where their own
+        tokens alone would not: rows that were computed with those of others are so again, and edits are made again."""
+        step, tree = self._history.last_step, self._history.tree
+        emptied = [each for each in self._live if each.is_stale]
+        if step is None or not any(
+            each.cache.by_hand or tree.is_fed_with_others(each.seq_id, step) for each in emptied
+        ):
+            return
+        try:
+            state = self.state_at(step, check)
+        except (PoolExhausted, InputError):
+            return
+        try:
+            for each in emptied:
+                self._take_rows(each, state)
+        finally:
+            state.close()
+
+    def _take_rows(self, live: LiveSequence, state: SessionState) -> None:
+        """Those of the same sequence in a state of the same mode, if the pool has room for them."""
+        then, mode = state.sequences.get(live.seq_id), self._live.mode
+        if then is None or state.mode.spec != mode.spec or then.sequence.num_tokens != live.sequence.num_tokens:
+            return
+        cache = mode.new_cache(live.seq_id)
+        try:
+            if not cache.fork_from(then.cache, then.cache.num_tokens, as_itself=True):
+                cache.copy_from(then.cache)  # it lies in another pool
+        except PoolExhausted:
+            cache.close()
+            return
+        except BaseException:
+            cache.close()
+            raise
+        live.cache.close()
+        live.cache, live.is_stale = cache, False
+
     # ---- the ways there ------------------------------------------------------------------------------------------
 
     def sources(self) -> list[SessionState]:
-        """The live moment, and those that are kept."""
+        """The live moment, and those that are kept and not forgotten."""
+        self._kept.let_go_beside(self._history.tree)
         return [self._here(), *self._kept]
 
     def came_of(self, state: SessionState, step: int) -> bool:
@@ -143,16 +181,22 @@ class GoingTo:
         tree = self._history.tree
         checkpoint = tree.at(step).checkpoint
         logits = {i: self._history.logits_on_path(i, step) for i in checkpoint.marks}
-        if any(logits[i] is None and i not in fed and tree.fed_at(i, step) for i in logits):
-            return None
+        missing = {i: at for i in logits if logits[i] is None and i not in fed and (at := tree.fed_at(i, step))}
         for source in sources:
-            if self.came_of(source, step):
-                state = fork_of(self._model, source, checkpoint, fed)
-                if state is not None:
-                    for seq_id, live in state.sequences.items():
-                        live.set_logits(logits[seq_id])
-                    return state
+            if not self.came_of(source, step) or not all(self._rests(source, i, at) for i, at in missing.items()):
+                continue
+            state = fork_of(self._model, source, checkpoint, fed)
+            if state is not None:
+                for seq_id, live in state.sequences.items():
+                    is_logged = seq_id not in missing
+                    live.set_logits(logits[seq_id] if is_logged else source.sequences[seq_id].logits)
+                return state
         return None
+
+    def _rests(self, source: SessionState, seq_id: int, fed_at: tuple[int, int]) -> bool:
+        """Whether a state has the logits that a step gave a sequence, which was not fed since."""
+        assert source.step is not None
+        return seq_id in source.sequences and self._history.tree.fed_at(seq_id, source.step) == fed_at
 
     def _replayed(self, step: int, sources: list[SessionState], check: Check) -> tuple[SessionState, str]:
         tree = self._history.tree
@@ -160,7 +204,9 @@ class GoingTo:
         for base in self._bases(step, sources):
             before = set(tree.path(base))
             rest = [node for node in nodes if node.step not in before]
-            if any(tree.common(base, node.step) != base for node in rest):
+            below = {base}
+            below.update(node.step for node in rest if node.parent in below)  # they are in order
+            if len(below) <= len(rest):
                 continue  # something was taken from a branch that parted before
             state = self._forked(base, sources, fed_first(rest[0]))
             if state is None:

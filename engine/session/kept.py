@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from engine.cache.paged.store import PageStore
@@ -64,7 +64,8 @@ class KeptStates:
         self._live = live
         self._states: OrderedDict[int, SessionState] = OrderedDict()
         self._has_grown = False
-        self._sizes: dict[int, BranchBytes] = {}
+        self._row_bytes: dict[int, int] = {}  # of each, which does not change while it is kept
+        self._counted = Counted()
         self._pinned: SessionState | None = None  # what nothing could compute again
 
     def __iter__(self) -> Iterator[SessionState]:
@@ -81,25 +82,36 @@ class KeptStates:
         self.let_go(state.step)
         state.own(is_live=False)
         self._states[state.step] = state
-        self._sizes.pop(state.step, None)
+        self._row_bytes[state.step] = state.row_bytes
         self._has_grown = True
 
     def take_back(self, state: SessionState) -> None:
         """It is not left after all."""
         state.own(is_live=True)
         if state.step is not None:
-            self._states.pop(state.step, None)
+            self._pop(state.step)
 
     def take(self, step: int) -> SessionState | None:
         """Make a kept moment somebody's own again."""
-        state = self._states.pop(step, None)
+        state = self._pop(step)
         if state is not None:
             state.own(is_live=True)
         return state
 
+    def _pop(self, step: int) -> SessionState | None:
+        self._row_bytes.pop(step, None)
+        return self._states.pop(step, None)
+
     def let_go(self, step: int) -> None:
-        if (state := self._states.pop(step, None)) is not None:
+        if (state := self._pop(step)) is not None:
             state.close()
+
+    def let_go_beside(self, tree: Container[int]) -> None:
+        """Let moments go that are forgotten."""
+        for step in [step for step in self._states if step not in tree]:
+            self.let_go(step)
+        if self._pinned is not None and self._pinned.step not in tree:
+            self._unpin()
 
     def let_go_in(self, store: PageStore | None) -> bool:
         """Let the least recently used moment go whose pages are in this store; False where there is none."""
@@ -136,41 +148,55 @@ class KeptStates:
 
     @property
     def sizes(self) -> tuple[BranchBytes, ...]:
-        """What each takes, counted when it was left, by step."""
-        known = self._sizes
-        self._sizes = {step: known.get(step) or size_of(state) for step, state in self._states.items()}
-        return tuple(self._sizes[step] for step in sorted(self._sizes))
+        """What each takes, by step."""
+        return self._count().sizes
 
     @property
     def row_bytes(self) -> int:
         """Of these, what does not lie in pages; of a moment that cannot be computed again as well."""
-        return sum(state.row_bytes for state in self)
+        pinned = 0 if self._pinned is None else self._pinned.row_bytes
+        return sum(self._row_bytes.values()) + pinned
 
     @property
     def num_bytes(self) -> int:
         """What they take that nobody else does: a pool that is not the live one as a whole, of the live one the pages
         that are theirs alone."""
-        found = sum(state.row_bytes for state in self._states.values())
+        return self._count().num_bytes
+
+    def _count(self) -> Counted:
+        """Counted again where others are kept, or somebody began or ceased to share pages with one that is."""
+        live = self._live.mode.store
         stores = {id(s.mode.store): s.mode.store for s in self._states.values() if s.mode.store is not None}
-        for store in stores.values():
-            if store is self._live.mode.store:
-                found += store.kept_bytes
-            else:
-                found += sum(store.reserved_bytes(layer) for layer in store.rows_of)
-        return found
+        changes = tuple(group.pool.num_share_changes for store in stores.values() for group in store.groups)
+        seen = (tuple(map(id, self._states.values())), id(live), changes)
+        if self._counted.seen != seen:
+            num_bytes = sum(self._row_bytes.values())
+            for store in stores.values():
+                is_live = store is live
+                num_bytes += store.kept_bytes if is_live else sum(map(store.reserved_bytes, store.rows_of))
+            sizes = tuple(size_of(self._states[step], self._row_bytes[step]) for step in sorted(self._states))
+            self._counted = Counted(seen, sizes, num_bytes)
+        return self._counted
 
 
-def size_of(state: SessionState) -> BranchBytes:
+@dataclass(frozen=True)
+class Counted:
+    """What kept moments take, one by one and all together, for as long as what was `seen` of them is the same."""
+
+    seen: tuple[object, ...] = ()
+    sizes: tuple[BranchBytes, ...] = ()
+    num_bytes: int = 0
+
+
+def size_of(state: SessionState, row_bytes: int) -> BranchBytes:
     """What a kept moment takes: of pages those that nobody else refers to are its own."""
     assert state.step is not None
-    store = state.mode.store
-    private, shared = state.row_bytes, 0
+    store, private, shared = state.mode.store, row_bytes, 0
     for number, group in enumerate(store.groups if store is not None else ()):
-        mine = {page_id for live in state.sequences.values() for page_id in live.cache.tables[number].held_pages}
-        own = {id(live.cache.tables[number]) for live in state.sequences.values()}
-        others = {page_id for table in group.tables if id(table) not in own for page_id in table.held_pages}
+        mine = Counter(page for live in state.sequences.values() for page in live.cache.tables[number].held_pages)
+        num_own = sum(group.pool.ref_count(page_id) == count for page_id, count in mine.items())
         width = sum(rows.row_bytes for layer in group.layers for rows in store.rows_of[layer.index]) if store else 0
         page_bytes = width * (store.page_size if store is not None else 0)
-        private += len(mine - others) * page_bytes
-        shared += len(mine & others) * page_bytes
+        private += num_own * page_bytes
+        shared += (len(mine) - num_own) * page_bytes
     return BranchBytes(state.step, shared, private)

@@ -60,7 +60,6 @@ class RestorePoint:
 
     live: LiveSequence
     mark: Mark
-    num_preemptions: int
     logits: torch.Tensor | None
 
 
@@ -124,17 +123,14 @@ class LiveSequences:
 
     def restore_points(self, some: Iterable[LiveSequence] | None = None) -> list[RestorePoint]:
         """Where these sequences stand (None: all), to come back to."""
-        return [
-            RestorePoint(live, live.sequence.mark(), live.sequence.num_preemptions, live.logits)
-            for live in (self if some is None else some)
-        ]
+        return [RestorePoint(live, live.sequence.mark(), live.logits) for live in (self if some is None else some)]
 
     def restore(self, points: list[RestorePoint], history: History) -> None:
         """After a failure: new rows are dropped, or, where they cannot be, computed again before the next step."""
         for point in points:
             live, sequence = point.live, point.live.sequence
-            if sequence.num_preemptions == point.num_preemptions:  # one that was preempted stays so
-                sequence.go_back(point.mark)
+            live.is_stale = live.is_stale or sequence.num_preemptions != point.mark.num_preemptions
+            sequence.go_back(point.mark)
             live.set_logits(point.logits)
             history.unlog(live.seq_id)
             self.crop(live)
@@ -144,12 +140,15 @@ class LiveSequences:
         self.magnitudes.forget(live.seq_id)
         if not live.is_stale and live.cache.crop(live.sequence.num_tokens):
             return True
+        by_hand = live.cache.by_hand
         live.cache.clear()
+        live.cache.by_hand = by_hand  # what is computed again has to have these edits
         live.is_stale = True
         return False
 
     def preempt(self, live: LiveSequence) -> None:
         """Give the rows of a sequence up; its tokens are prefilled again later."""
         live.cache.clear()
+        live.is_stale = False
         self.magnitudes.forget(live.seq_id)
         live.sequence.preempt()

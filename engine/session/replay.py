@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
 from engine.history.history import History
 from engine.history.journal import Journal
 from engine.model.loader import LoadedModel
@@ -21,6 +22,11 @@ class Replay:
     def refresh(self, live: LiveSequence) -> None:
         """Fill the cache of a sequence again, where it had to be emptied."""
         if live.is_stale:
+            if live.cache.by_hand:
+                raise InputError(
+                    f"The rows of sequence {live.seq_id}, some of them edited by hand, were lost with a step that "
+                    "failed, and they cannot be computed again here: go to an earlier moment."
+                )
             self.refill(live.sequence, live.cache, live.seq_id)
             live.is_stale = False
 

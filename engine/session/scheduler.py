@@ -37,7 +37,7 @@ class Batch:
 
 
 class Scheduler:
-    """Newcomers wait for room; the youngest gives way. `preempted` are those that gave way since the last step."""
+    """Newcomers wait for room; the youngest gives way. `preempted` are those that gave way to the step in hand."""
 
     def __init__(
         self, live: LiveSequences, history: History, replay: Replay, plan: PrefillPlan, kept: KeptStates
@@ -74,6 +74,7 @@ class Scheduler:
 
     def planned_batch(self, planned: PlannedStep) -> Batch:
         """The work that a step did, with room for its new rows."""
+        self._fill_emptied()
         for seq_id in planned.preempted:
             if self._live.get(seq_id).sequence.num_tokens:
                 self.preempt(self._live.get(seq_id))
@@ -92,6 +93,7 @@ class Scheduler:
     def next_batch(self) -> Batch:
         """The work of this step, with room for its new rows."""
         blocked: set[int] = set()
+        self._fill_emptied()
         while True:
             chosen = self._choose(blocked)
             try:
@@ -99,6 +101,17 @@ class Scheduler:
             except PoolExhausted:
                 if not self._kept.let_go_in(self._live.mode.store):
                     self._make_room(chosen[0], blocked)
+
+    def _fill_emptied(self) -> None:
+        """Who lost rows to a step that failed has them again before anybody is given room, as if it had not been; where
+        there is none for them any more, it is preempted."""
+        for live in self._live:
+            while live.is_stale:
+                try:
+                    self._replay.refresh(live)
+                except PoolExhausted:
+                    if not self._kept.let_go_in(self._live.mode.store):
+                        self.preempt(live)
 
     def _choose(self, blocked: set[int]) -> list[LiveSequence]:
         working = [live for live in self._live if live.sequence.has_work and live.seq_id not in blocked]

@@ -170,8 +170,9 @@ class Session:
         called between the layers of a prefill. `reached` is told of every phase, and returns when the step goes on;
         while it waits, pictures show what is there so far."""
         self.kept.trim()
-        if self.history.next_step % JOURNALS_EVERY == 0:
+        if self.history.next_step % JOURNALS_EVERY == 0:  # what comes after the step could not be undone with it
             self._bound_journals()
+        self._going.fill_emptied(check)
         return self._stepper.step(check, reached=reached)
 
     def _bound_journals(self) -> None:
@@ -184,6 +185,7 @@ class Session:
     def redo_step(self, planned: PlannedStep, check: Callable[[], None] | None = None) -> StepRecord:
         """Do a step as it was done before: the same tokens of the same sequences. The token that was chosen then is
         chosen again; the record has the one that would have been. Raises and changes nothing where that cannot be."""
+        self._going.fill_emptied(check)
         return self._stepper.step(check, planned)
 
     def keep_beginning(self) -> None:
@@ -274,7 +276,7 @@ class Session:
         """Make the state after `step` of any branch (None: before the first) the live one, exactly, in the cache mode
         of then; says how. Nothing is deleted: what was done since the newest step is a node of its own. Raises and
         changes nothing where that cannot be; so does `check`, which is called between the steps of a replay."""
-        return self._going.go_to(step, not self._scheduler.preempted, check)
+        return self._going.go_to(step, check)
 
     def add_changes(self, *, is_empty_allowed: bool = False) -> Node | None:
         """What was done since the newest step is a node by itself, which is the live one; None where nothing was."""
@@ -303,6 +305,7 @@ class Session:
 
     def refresh(self, live: LiveSequence) -> None:
         """Fill the cache of a sequence again, where it had to be emptied."""
+        self._going.fill_emptied()
         self._replay.refresh(live)
 
     def set_cache(self, spec: CacheSpec) -> str:

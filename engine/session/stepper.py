@@ -9,6 +9,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from engine.history.history import History
+from engine.history.journal import Noted
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session.clock import Clock
@@ -72,7 +73,7 @@ class Stepper:
     def _step(self, clock: Clock, check: Callable[[], None] | None, planned: PlannedStep | None) -> StepRecord:
         if planned is None:
             self._scheduler.check_has_work()
-        before = self._live.restore_points()
+        before, noted = self._live.restore_points(), self._history.journal.num_noted()
         try:
             batch = self._scheduler.next_batch() if planned is None else self._scheduler.planned_batch(planned)
             clock.lap("prepare")
@@ -99,7 +100,7 @@ class Stepper:
             record = self._record(batch.phase, forwards, parts, observations, evictions, clock, checksums)
             self._history.add({live.seq_id: live.sequence.mark() for live in self._live}, Node.of(record))
         except BaseException:
-            self._undo(before)
+            self._undo(before, noted)
             raise
         for work in batch.work:
             work.live.cache.release_undo()
@@ -181,8 +182,11 @@ class Stepper:
             sequence.take(choice.token_id, stop, mode.full_at(num_tokens, live.cache))
         return part
 
-    def _undo(self, before: list[RestorePoint]) -> None:
+    def _undo(self, before: list[RestorePoint], noted: Noted) -> None:
+        """Nobody was preempted either: those rows, which are gone, are computed again before the next step."""
         self._live.restore(before, self._history)
+        self._history.journal.forget_notes_after(noted)
+        self._scheduler.preempted.clear()
 
 
 def as_planned(choice: SampledToken | None, part: PlannedPart) -> SampledToken | None:

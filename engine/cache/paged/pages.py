@@ -62,7 +62,17 @@ class Pages:
     `events` is appended to and never read: whoever owns the list drains it.
     """
 
-    __slots__ = ("_free", "_index", "_num_cached", "_num_shared", "_refs", "events", "num_pages", "page_size")
+    __slots__ = (
+        "_free",
+        "_index",
+        "_num_cached",
+        "_num_shared",
+        "_refs",
+        "events",
+        "num_pages",
+        "num_share_changes",
+        "page_size",
+    )
 
     def __init__(self, num_pages: int, page_size: int, events: list[PageEvent] | None = None) -> None:
         """Raises InputError for a page size that is no power of two from 1 to 1,024 and for fewer than 2 pages."""
@@ -79,6 +89,7 @@ class Pages:
         self._index = PrefixIndex(num_pages)
         self._num_cached = 0
         self._num_shared = 0
+        self.num_share_changes = 0  # how often somebody came to, or went from, a page that another has too
 
     # --- looking -----------------------------------------------------------------------------------------------
 
@@ -209,6 +220,7 @@ class Pages:
             refs[event.page_id] = event.ref_count
         self._num_cached -= len(revived)
         self._num_shared += num_shared
+        self.num_share_changes += len(events) - len(revived)
         self.events += events
 
     def _free_all(self, page_ids: Sequence[int], seq_id: int) -> None:
@@ -227,6 +239,7 @@ class Pages:
             refs[event.page_id] = event.ref_count
         self._num_cached += num_cached
         self._num_shared -= num_unshared
+        self.num_share_changes += len(events) - len(unused)
         self.events += events
 
     def _forget(self, page_id: int, reason: EvictReason) -> None:

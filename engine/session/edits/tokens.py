@@ -76,7 +76,7 @@ def re_prefill(
     cache, sequence = live.cache, live.sequence
     if sequence.is_prefilling:
         raise InputError("The prompt is still being read: let it end, then put other tokens in.")
-    count, start, stop = cache.num_tokens, edit.position, edit.stop
+    start, stop = edit.position, edit.stop
     token_ids = [*sequence.token_ids[:start], *edit.token_ids, *sequence.token_ids[stop:]]
     num_prompt = new_prompt_length(sequence.num_prompt_tokens, edit)
     before, sequence.token_ids = sequence.token_ids, token_ids
@@ -94,7 +94,7 @@ def re_prefill(
     if logits is None:  # nothing was put in, and nothing followed
         raise InputError("Nothing follows what was taken out: go back to the step before it instead.")
     sequence.num_tokens, sequence.num_prompt_tokens = len(token_ids), num_prompt
-    cache.by_hand = cache.by_hand.edited(max(count, len(token_ids)), start)
+    cache.by_hand = cache.by_hand.edited(len(token_ids), start)
     return logits.clone()
 
 
@@ -108,7 +108,8 @@ def new_prompt_length(num_prompt: int, edit: ReplaceTokens) -> int:
 def keep_first(cache: SequenceCache, count: int) -> int:
     """Leave the first rows of a cache as they are and none behind them, or, where it cannot tell them any more, no
     row; how many are left. Raises `InputError` where rows edited by hand would be lost."""
-    edits = [first for _, first in cache.by_hand.edits if first < count]
+    is_lost = not cache.spec.recomputes  # which computes everything at every step, edits of the tokens among it
+    edits = is_lost and [first for _, first in cache.by_hand.edits if first < count]
     if cache.spec.is_append_only and not cache.spec.recomputes:
         cache.by_hand = cache.by_hand.settled(count)
     if count and cache.crop(count):
