@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import torch
 from engine.analysis.rounding import first_wrong_row, largest
 from engine.analysis.tolerance import TOLERANCES
 from engine.analysis.trial import divergence
+from engine.cache.paged.pool_errors import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import LoggedLogits
@@ -44,6 +46,12 @@ def live_parity(session: Session, request: CheckParity) -> Iterator[Progress | P
     if not logged:
         raise InputError("No step of this sequence is recorded: step first, then compare.")
     held = session.sequence(request.seq_id).num_tokens
+    try:
+        session.refresh(session.live.get(request.seq_id))  # a step that failed may have cost it its rows
+    except PoolExhausted as error:
+        raise InputError(
+            f"The rows of sequence {request.seq_id} are to be computed again, and the page pool has no room ({error})."
+        ) from None
     logged = [entry for entry in logged if entry.num_tokens <= held]
     if not logged:
         raise InputError(
@@ -98,12 +106,14 @@ def report(
     pairs = [(entry.logits.float(), other.logits[entry.num_tokens]) for entry in logged]
     differences = np.array([largest(logits, true) for logits, true in pairs])
     is_other_lossy = request.against is not None and is_lossy(request.against)
-    may_differ = np.array([is_other_lossy or is_lossy(entry.cache) for entry in logged])
+    cache = session.cache_of(request.seq_id)
+    edited_from = min((first for _, first in cache.by_hand.edits), default=sys.maxsize)
+    may_differ = np.array([is_other_lossy or is_lossy(e.cache) or e.num_tokens > edited_from for e in logged])
     info = session.model.info
-    wrong = first_wrong_row(info.geometry.attention_layers, session.cache_of(request.seq_id), other.cache, info.dtype)
+    wrong = first_wrong_row(info.geometry.attention_layers, cache, other.cache, info.dtype)
     tolerance = TOLERANCES[info.dtype].logit
-    # the rows are those of the mode of now, which may be lossy though no step was
-    may_rows_differ = is_other_lossy or is_lossy(session.cache)
+    # the rows are those of the mode of now, which may be lossy though no step was, and as they were edited
+    may_rows_differ = is_other_lossy or is_lossy(session.cache) or bool(cache.by_hand)
     found = verdict(differences, may_differ, tolerance, wrong is not None and not may_rows_differ)
     return ParityReport(
         request=request,
@@ -129,9 +139,9 @@ def is_lossy(spec: CacheSpec) -> bool:
 
 
 def verdict(differences: np.ndarray, may_differ: np.ndarray, tolerance: float, is_row_wrong: bool = False) -> Verdict:
-    """A step beyond rounding is as asked where its mode, or the other, is lossy; anywhere else it departs. So does a
-    wrong row in a mode of now that is exact, whatever the steps before it were: it was filled anew by exact forwards,
-    and logits of few bits may hide the row."""
+    """A step beyond rounding is as asked where its mode, or the other, is lossy or rows were edited; anywhere else it
+    departs. So does a wrong row in a mode of now that is exact and was not edited, whatever the steps before it were:
+    it was filled anew by exact forwards, and logits of few bits may hide the row."""
     if is_row_wrong:
         return "departs"
     is_beyond = ~(differences <= tolerance)

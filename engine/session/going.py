@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from engine.cache.paged.pool_errors import PoolExhausted
-from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.marks import Checkpoint, Mark
 from engine.model.loader import LoadedModel
+from engine.session.copying import fork_of
 from engine.session.kept import KeptStates, SessionState
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
@@ -294,99 +293,3 @@ def words(state: SessionState) -> str:
     if state.mode.spec.is_paged:
         return f"{shares(sum(cache.page_counts().shared for cache in caches))} with other moments"
     return "cropped to the rows it had"
-
-
-# ---- a copy of a state at an earlier moment ----------------------------------------------------------------------
-
-
-def fork_of(
-    model: LoadedModel, source: SessionState, checkpoint: Checkpoint, fed: frozenset[int]
-) -> SessionState | None:
-    """All sequences as they stood at a checkpoint that `source` came of; None where a cache does not know that any
-    more. The step that follows computes the rows of those that are `fed` anew in a recomputing layout."""
-    mode = mode_for(model, source, checkpoint.cache)
-    if mode is None:
-        return None
-    made: dict[int, LiveSequence] = {}
-    try:
-        for seq_id, mark in checkpoint.marks.items():
-            one = sequence_at(source, mode, seq_id, mark, checkpoint.step, is_fed=seq_id in fed)
-            if one is None:
-                break
-            made[seq_id] = one
-        else:
-            moves = {i: tuple(m for m in source.moves.get(i, ()) if m.step < checkpoint.step) for i in made}
-            return SessionState(checkpoint.step, mode, made, moves)
-    except (PoolExhausted, InputError, MemoryError):
-        pass
-    except BaseException:
-        close_all(made)
-        raise
-    close_all(made)
-    return None
-
-
-def close_all(made: dict[int, LiveSequence]) -> None:
-    for live in made.values():
-        live.cache.close()
-
-
-def mode_for(model: LoadedModel, source: SessionState, spec: CacheSpec) -> CacheMode | None:
-    """The mode of a state, where rows of then can be in it, or one that exact rows can be copied into."""
-    if source.mode.spec == spec:
-        return source.mode
-    if not (source.mode.spec.is_exact and spec.is_exact and spec.is_append_only):
-        return None
-    try:
-        return CacheMode(model, spec)
-    except InputError:
-        return None
-
-
-def sequence_at(
-    source: SessionState, mode: CacheMode, seq_id: int, mark: Mark, step: int, is_fed: bool
-) -> LiveSequence | None:
-    """One sequence as `mark` says, with rows copied from where it stands in `source`."""
-    origin = source.sequences.get(seq_id)
-    if origin is None:
-        return None
-    sequence = origin.sequence.fork(seq_id)
-    sequence.go_back(mark)
-    cache = mode.new_cache(seq_id)
-    if is_fed and cache.spec.recomputes:
-        cache.num_tokens = mark.num_tokens
-    else:
-        try:
-            is_there = not mark.num_tokens or copied(source, origin, cache, step, mark.num_tokens, as_itself=True)
-        except BaseException:
-            cache.close()
-            raise
-        if not is_there:
-            cache.close()
-            return None
-    cache.register_prefix(sequence.token_ids)
-    return LiveSequence(sequence, cache)
-
-
-def copied(
-    source: SessionState,
-    origin: LiveSequence,
-    cache: SequenceCache,
-    step: int,
-    num_tokens: int,
-    *,
-    as_itself: bool = False,
-) -> bool:
-    """Whether an empty cache could be given the rows that a sequence of a state had after an earlier step."""
-    spec = cache.spec
-    if spec.recomputes and spec == source.mode.spec:
-        if num_tokens != origin.cache.num_tokens:
-            return False  # a scratch of more tokens may differ in the last bit
-    elif not source.holds(origin.seq_id, step, num_tokens):
-        return False
-    if source.mode.spec == spec:
-        return cache.fork_from(origin.cache, num_tokens, as_itself=as_itself)
-    has_room = cache.capacity is None or origin.cache.num_tokens <= cache.capacity
-    is_exact = source.mode.spec.is_exact and spec.is_exact
-    is_known = is_exact and has_room and origin.cache.knows(num_tokens)
-    return is_known and cache.convert_from(origin.cache) and cache.crop(num_tokens)

@@ -119,6 +119,13 @@ class LiveSequences:
             self.next_id = max(self.next_id, seq_id + 1)
         self.magnitudes.forget_all()
 
+    def bound_journals(self, limit: int) -> None:
+        """What is kept for going back takes no more bytes: the oldest goes, and is computed again."""
+        caches = self.caches
+        if sum(cache.journal_bytes for cache in caches) > limit:
+            for cache in caches:
+                cache.shrink_journal(limit // len(caches))
+
     # ---- a step that fails ---------------------------------------------------------------------------------------
 
     def restore_points(self, some: Iterable[LiveSequence] | None = None) -> list[RestorePoint]:

@@ -171,16 +171,9 @@ class Session:
         while it waits, pictures show what is there so far."""
         self.kept.trim()
         if self.history.next_step % JOURNALS_EVERY == 0:  # what comes after the step could not be undone with it
-            self._bound_journals()
+            self.live.bound_journals(JOURNAL_BYTES + self.bytes().stored // JOURNAL_PART)
         self._going.fill_emptied(check)
         return self._stepper.step(check, reached=reached)
-
-    def _bound_journals(self) -> None:
-        """What is kept for going back stays within a part of the cache: the oldest goes, and is computed again."""
-        limit, caches = JOURNAL_BYTES + self.bytes().stored // JOURNAL_PART, self.live.caches
-        if sum(cache.journal_bytes for cache in caches) > limit:
-            for cache in caches:
-                cache.shrink_journal(limit // len(caches))
 
     def redo_step(self, planned: PlannedStep, check: Callable[[], None] | None = None) -> StepRecord:
         """Do a step as it was done before: the same tokens of the same sequences. The token that was chosen then is

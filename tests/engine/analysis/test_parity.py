@@ -8,10 +8,18 @@ import torch
 
 from engine.analysis.parity import live_parity, verdict
 from engine.errors import InputError
+from engine.session.editing import make_edit
+from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
+from engine.spec.edit import Rows, Zero
 from engine.spec.presets import PRESETS
+<<<<<<< HEAD
 from engine.wire.measuring import CheckParity
+=======
+from engine.wire.commands import CheckParity
+from engine.wire.phases import Chosen, PhaseReached
+>>>>>>> df79996 (Steps that are given up preempt nobody, what a failed step cost is computed again with the others' and with edits, and going back past a sequence that rests copies rows)
 from tests.engine.analysis.live import WINDOW, checked, started
 from tests.engine.cache.compressed.test_going_back import assert_same, state_of
 
@@ -189,3 +197,34 @@ def test_parity_against_another_mode_can_be_given_up_or_refused() -> None:
         checked(session, CheckParity(seq_id, CacheSpec("static", max_length=20)))
     with pytest.raises(InputError, match="full after 42 of 45"):
         checked(session, CheckParity(seq_id, CacheSpec("static", max_length=42)))
+
+
+def test_edited_rows_differ_as_asked_and_those_before_them_do_not() -> None:
+    session, seq_id = started()
+    make_edit(session, Zero(seq_id, Rows(42, 43)))
+    session.step()
+    found = checked(session, CheckParity(seq_id))
+    assert found.verdict == "lossy, as asked"
+    assert found.position == 42
+    assert found.may_differ.tolist() == [int(position >= 42) for position in found.positions]
+    assert not found.may_differ.all()
+
+
+def test_rows_that_a_failed_step_cost_are_there_again_before_they_are_compared() -> None:
+    """A window that has moved on cannot be cropped."""
+    session, seq_id = started(PRESETS["dynamic"].spec, architecture="mistral")
+    assert isinstance(failing_at_chosen(session), MemoryError)
+    assert session.live.get(seq_id).is_stale
+    assert checked(session, CheckParity(seq_id)).verdict == "within rounding"
+
+
+def failing_at_chosen(session: Session) -> BaseException | None:
+    def reached(event: PhaseReached) -> None:
+        if isinstance(event.phase, Chosen):
+            raise MemoryError
+
+    try:
+        session.step(reached=reached)
+    except MemoryError as error:
+        return error
+    return None

@@ -10,6 +10,7 @@ from engine.session.branching import branch, delete_branch
 from engine.session.redoing import Redoing
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import EditMade, SamplingChanged, TokensForced
 from engine.wire.commands import Branch
@@ -346,3 +347,58 @@ def test_rows_kept_for_going_back_are_bounded_and_what_they_forget_is_replayed(
     assert "put" in free.go_to(4)
     assert bounded.go_to(4).startswith("repeated ")
     assert difference(stands(bounded), stood[4]) == difference(stands(free), stood[4]) == ""
+
+
+@pytest.mark.parametrize("mode", ["growing", "paged"])
+def test_a_sequence_that_rests_since_long_does_not_make_going_back_a_replay(mode: str) -> None:
+    """Its logits have left the log, and it has them still."""
+    session = Session(model_of("llama"), PRESETS[mode].spec)
+    resting = session.submit(Prompt(token_ids=prompt_ids(8)))
+    session.force(session.submit(Prompt(token_ids=prompt_ids(9, seed=2))), prompt_ids(60, seed=4))
+    for _ in range(6):
+        session.step()
+    session.halt(resting)
+    stood = {}
+    for _ in range(8):
+        record = session.step()
+        stood[record.step] = stands(session)
+    session.history.logits.drop_steps(set(range(6)))
+    assert "repeated" not in session.go_to(9)
+    assert difference(stood[9], stands(session)) == ""
+
+
+def test_a_kept_moment_whose_step_is_forgotten_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.history.journal.MAX_STEPS", 40)
+    session = Session(model_of("llama"), CacheSpec())
+    session.force(session.submit(Prompt(token_ids=prompt_ids(8))), prompt_ids(100, seed=3))
+    for _ in range(6):
+        session.step()
+    session.go_to(2)
+    session.force(0, prompt_ids(100, seed=9))
+    for _ in range(70):
+        session.step()
+    session.history.logits.clear()
+    assert 5 not in session.history.tree
+    assert 5 in session.kept
+    last = session.last_step
+    assert last is not None
+    assert "repeated 1 step" in session.go_to(last - 3)
+    assert 5 not in session.kept
+
+
+@pytest.mark.parametrize("spec", [CacheSpec("static", max_length=12), CacheSpec("paged", page_size=4, num_pages=4)])
+def test_a_branch_that_is_refused_leaves_the_live_moment(spec: CacheSpec) -> None:
+    """Where the last place was taken by an end of text, that is why it stopped, and there is no room all the same."""
+    session = Session(model_of("llama"), spec)
+    session.submit(Prompt(token_ids=prompt_ids(8)))
+    for _ in range(4):
+        session.step()
+    full = session.step()
+    session.sequence(0).stop = "end of text"
+    session.history.tree.at(full.step).checkpoint.marks[0] = session.sequence(0).mark()
+    session.go_to(2)
+    with pytest.raises(InputError, match="no room"):
+        branch(session, Branch(0, full.step, token_ids=(7,)))
+    with pytest.raises(InputError, match="no tokenizer"):
+        branch(session, Branch(0, 3, sampling=SamplingParams(stop=("x",))))
+    assert session.last_step == 2
