@@ -10,12 +10,8 @@ from engine.errors import InputError
 from engine.history.history import History
 from engine.history.journal import Journal, check_can_be_forked
 from engine.history.marks import Mark
-<<<<<<< HEAD
-from engine.session.going import GoingTo, copied, shares
-=======
 from engine.session.copying import copied
-from engine.session.going import GoingTo
->>>>>>> df79996 (Steps that are given up preempt nobody, what a failed step cost is computed again with the others' and with edits, and going back past a sequence that rests copies rows)
+from engine.session.going import GoingTo, shares
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.replay import Replay

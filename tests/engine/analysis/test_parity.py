@@ -14,12 +14,8 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import PRESETS
-<<<<<<< HEAD
 from engine.wire.measuring import CheckParity
-=======
-from engine.wire.commands import CheckParity
 from engine.wire.phases import Chosen, PhaseReached
->>>>>>> df79996 (Steps that are given up preempt nobody, what a failed step cost is computed again with the others' and with edits, and going back past a sequence that rests copies rows)
 from tests.engine.analysis.live import WINDOW, checked, started
 from tests.engine.cache.compressed.test_going_back import assert_same, state_of
 
