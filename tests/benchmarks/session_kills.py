@@ -4,8 +4,8 @@
 
 A window runs offscreen and does what a person does, at random: prompts, steps, runs, going back, other tokens, edits,
 names, drafts. Whatever its models show is told on its standard output. It, or its engine, is killed (SIGKILL) at a
-random moment. The next start must offer each moment with the tokens that were shown, the draft and the names; it takes
-the session up, which its model does once more, and goes on from there until it is killed as well.
+random moment. The next start must offer each moment with the tokens that were shown, the draft, the names, bookmarks
+and notes; it takes the session up, which its model does once more, and goes on from there until it is killed as well.
 """
 
 from __future__ import annotations
@@ -36,17 +36,20 @@ LONGEST_LIFE_S = 4.0  # of a window, after it began to work
 
 @dataclass
 class Shown:
-    """What was acknowledged: the tokens that each moment fed and chose, the draft, and the names of branches."""
+    """What was acknowledged: the tokens that each moment fed and chose, the draft, the names of branches, and notes by
+    their places (empty for a mere bookmark)."""
 
     moments: dict[int, Any] = field(default_factory=dict)
     draft: str = ""
     names: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
     def take(self, told: dict[str, Any]) -> None:
         match told["what"]:
             case "restarted":
                 self.moments.clear()
                 self.names.clear()
+                self.notes.clear()
             case "moment":
                 self.moments[told["step"]] = told["parts"]
             case "gone":
@@ -56,6 +59,8 @@ class Shown:
                 self.draft = told["text"]
             case "names":
                 self.names = told["names"]
+            case "notes":
+                self.notes = told["notes"]
 
     def missing_in(self, offered: dict[str, Any]) -> list[str]:
         """What was shown and is not offered, in words."""
@@ -63,6 +68,7 @@ class Shown:
         words = [f"moment {step}" for step, parts in self.moments.items() if moments.get(step) != parts]
         words += ["the draft"] if self.draft and offered["draft"] != self.draft else []
         words += ["the names"] if self.names != offered["names"] else []
+        words += [f"the note on {place}" for place, text in self.notes.items() if offered["notes"].get(place) != text]
         return words
 
 
@@ -109,6 +115,7 @@ class Tally:
     fates: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     num_moments: int = 0
+    num_notes: int = 0
 
 
 def kills(count: int, seed: int, say: Callable[[str], None] = lambda _: None) -> Tally:
@@ -117,7 +124,7 @@ def kills(count: int, seed: int, say: Callable[[str], None] = lambda _: None) ->
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number in range(count + 1):
-            window = Window(folder, chance.randrange(2**31))
+            window, known = Window(folder, chance.randrange(2**31)), len(tally.problems)
             try:
                 is_last = number == count
                 _live(window, chance, tally, shown, is_first=number == 0, is_last=is_last)
@@ -127,7 +134,9 @@ def kills(count: int, seed: int, say: Callable[[str], None] = lambda _: None) ->
             error = window.process.stderr.read().decode() if window.process.stderr is not None else ""
             if "Traceback" in error:
                 tally.problems.append(f"kill {number}: {error.strip().splitlines()[-1]}")
-            say(f"{number}: {len(shown.moments)} moments; {dict(tally.fates)} {tally.problems[-1:]}")
+            say(f"{number}: {len(shown.moments)} moments, {len(shown.notes)} notes; {dict(tally.fates)}")
+            for problem in tally.problems[known:]:
+                say(f"{number}: {problem}")
     return tally
 
 
@@ -141,8 +150,9 @@ def _live(window: Window, chance: random.Random, tally: Tally, shown: Shown, *, 
             break
         if told["what"] == "offered":
             tally.num_moments += len(shown.moments)
+            tally.num_notes += len(shown.notes)
             if missing := shown.missing_in(told):
-                tally.problems.append(f"not offered: {', '.join(missing[:5])}")
+                tally.problems.append(f"not offered: {', '.join(missing)}")
             if is_last:
                 return
             if dies_early:
@@ -226,7 +236,9 @@ def main() -> int:
         print(f"{count:>6,}  {fate}")
     for problem in tally.problems:
         print(problem)
-    print(f"{tally.num_moments:,} moments were looked for, {len(tally.problems)} problems")
+    print(
+        f"{tally.num_moments:,} moments and {tally.num_notes:,} notes were looked for, {len(tally.problems)} problems"
+    )
     return 1 if tally.problems else 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from PySide6.QtCore import QObject, QTimer
@@ -12,6 +13,7 @@ from PySide6.QtCore import QObject, QTimer
 from app.models import LeftSession
 from app.shell import Shell
 from engine.saved.folder import JournalFolder
+from engine.spec.bookmark import Bookmark, OnStep, OnToken
 from engine.spec.edit import Rows, Scale
 from engine.wire.commands import Branch, GoTo, MakeEdit
 from engine.wire.tree import Node
@@ -33,6 +35,11 @@ def parts_of(node: Node) -> list[Any]:
     return [len(node.changes), *([each.seq_id, each.num_tokens, each.token_id, each.sampled] for each in parts)]
 
 
+def notes_of(bookmarks: Iterable[Bookmark]) -> dict[str, str]:
+    """Their texts by their places."""
+    return {repr(one.target): one.text for one in bookmarks}
+
+
 class Person(QObject):
     """Takes up a session that is offered, then acts by a timer."""
 
@@ -45,7 +52,9 @@ class Person(QObject):
         self._names: dict[int, str] = {}
         self._waited = 0
         self._is_taking_up = self._works = False
+        self._notes: dict[str, str] = {}
         self._models.history.changed.connect(self._on_history)
+        self._models.bookmarks.changed.connect(self._on_notes)
         self._timer = QTimer(self)
         self._timer.timeout.connect(self._on_time)
         self._timer.start(EVERY_MS)
@@ -60,6 +69,7 @@ class Person(QObject):
             tell("restarted")
             self._told.clear()
             self._names.clear()
+            self._notes.clear()
         gone = [step for step in self._told if step not in history]
         if gone:
             tell("gone", steps=gone)
@@ -73,6 +83,11 @@ class Person(QObject):
             self._names = history.names
             tell("names", names={str(first): name for first, name in self._names.items()})
 
+    def _on_notes(self) -> None:
+        if self._works and (notes := notes_of(self._models.bookmarks.all)) != self._notes:
+            self._notes = notes
+            tell("notes", notes=notes)
+
     def _offer(self, left: LeftSession) -> None:
         session = left.session
         tell(
@@ -80,6 +95,7 @@ class Person(QObject):
             moments={node.step: parts_of(node) for node in session.nodes},
             draft=session.draft,
             names={str(first): name for first, name in session.names},
+            notes=notes_of(session.bookmarks),
         )
 
     # ---- what is done --------------------------------------------------------------------------------------------
@@ -101,6 +117,7 @@ class Person(QObject):
         if offered is not None:
             self._offer(offered)
             self._is_taking_up = bool(offered.session.nodes)
+            self._expected_notes = notes_of(offered.session.bookmarks)
             self._expected = {node.step: parts_of(node) for node in offered.session.nodes}
             self._shell.window.recovery.accepted.emit()
         elif self._is_taking_up and (status.opened is not None or not len(self._models.history)):
@@ -118,6 +135,9 @@ class Person(QObject):
         self._works = True
         tell("works")
         self._on_history()
+        self._on_notes()
+        if self._is_taking_up and self._notes != self._expected_notes:
+            tell("problem", words=f"{len(self._notes)} of {len(self._expected_notes)} notes came back as they were")
         if self._is_taking_up and self._told != self._expected:
             tell("problem", words=f"{len(self._told)} of {len(self._expected)} moments came back as they were")
 
@@ -127,11 +147,13 @@ class Person(QObject):
         roll = chance.random()
         if not len(self._models.history) or roll < 0.01:
             shell.window.actions_["prompt.send"].trigger()
-        elif roll < 0.15:
+        elif roll < 0.12:
             self._write(chance.choice(WORDS))
-        elif roll < 0.2:
+        elif roll < 0.16:
             branch = chance.choice(self._models.history.branches())
             self._models.history.rename(branch.first, chance.choice(WORDS))
+        elif roll < 0.21:
+            self._note()
         elif status.running:
             if roll < 0.3:
                 shell.intents.on_run_or_pause()
@@ -145,6 +167,12 @@ class Person(QObject):
             shell.window.actions_["run.step"].trigger()
         else:
             shell.intents.on_run_to(chance.randrange(1, 12))
+
+    def _note(self) -> None:
+        """A bookmark or a note, on a step or a token, or the text of one that is there."""
+        chance, step = self._chance, self._chance.choice(self._models.history.nodes()).step
+        target = OnStep(step) if chance.random() < 0.5 else OnToken(step, 0, chance.randrange(4))
+        self._shell.intents.on_bookmark_put(Bookmark(target, chance.choice(("", *WORDS))))
 
     def _write(self, words: str) -> None:
         edit = self._shell.window.prompt.edit
