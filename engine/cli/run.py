@@ -28,6 +28,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import NAMES, cache_label, cache_name
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import fitted
+from engine.wire.changes import replacing_tokens
 from engine.wire.events import NodeAdded, StateChanged
 from engine.wire.page_events import Tier, to_vllm_events
 
@@ -111,8 +112,10 @@ def session_of(session: Session, records: Sequence[StepRecord]) -> SavedSession:
     """What was done, from the first step on, to be written down."""
     recorder = Recorder()
     now = StateChanged(session.status(SamplingParams(), None, running=False))
-    edits = [moment.node for moment in session.history.tree if moment.node.work is None]
-    told = {record.step: record for record in records} | {node.step: NodeAdded(node, is_live=True) for node in edits}
+    told: dict[int, StepRecord | NodeAdded] = {record.step: record for record in records}
+    for node in (moment.node for moment in session.history.tree if moment.node.work is None):
+        texts = tuple(map(session.text_of, replacing_tokens(node.changes)))
+        told[node.step] = NodeAdded(node, is_live=True, texts=texts)
     recorder.take([now, *(told[step] for step in sorted(told)), now])
     return recorder.session()
 

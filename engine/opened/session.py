@@ -11,7 +11,7 @@ from engine.saved.document import read_session
 from engine.saved.session import SavedSession
 from engine.saved.tokens import UNKNOWN, Fed, SequenceTokens, Standing, walk
 from engine.spec.sampling import SamplingParams
-from engine.wire.changes import SequenceAdded, SequenceForked
+from engine.wire.changes import SequenceAdded, SequenceForked, replacing_tokens
 from engine.wire.events import (
     EngineStatus,
     Event,
@@ -105,7 +105,8 @@ def told(saved: SavedSession, records: Mapping[int, StepRecord]) -> Iterator[Eve
             yield WentTo(node.parent, AS_IT_WAS, 0.0)
         yield from _begun(fed, saved.texts)
         if node.work is None:
-            yield NodeAdded(node, is_live=True, how=AS_IT_WAS)
+            texts = _texts(replacing_tokens(node.changes), saved.texts)
+            yield NodeAdded(node, is_live=True, how=AS_IT_WAS, texts=texts)
         else:
             yield records.get(node.step) or _bare_record(fed, saved)
         at = node.step

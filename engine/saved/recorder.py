@@ -6,8 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from engine.saved.limits import within_limits
 from engine.saved.session import Entry, SavedSession, SessionBuilder
+from engine.wire.changes import replacing_tokens
 from engine.wire.events import (
     BranchDeleted,
     EngineStatus,
@@ -117,7 +120,9 @@ class Recorder:
             case StepRecord():
                 return Entry(node=Node.of(event), texts=self._texts_of(event))
             case NodeAdded(node=node):
-                return Entry(node=node) if event.is_live else Entry(node=node, live=self._live, pending=())
+                texts = self._unknown(zip(replacing_tokens(node.changes), event.texts, strict=False))
+                entry = Entry(node=node, texts=texts)
+                return entry if event.is_live else replace(entry, live=self._live, pending=())
             case WentTo(step=step):
                 return Entry(live=step, pending=())
             case BranchDeleted(steps=steps):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from engine.spec.cache import CacheSpec
-from engine.spec.edit import Edit
+from engine.spec.edit import Edit, ReplaceTokens
 from engine.spec.sampling import SamplingParams
 from engine.wire.message import Variant
 
@@ -72,3 +74,9 @@ Change = (
     | ModeChanged
     | EditMade
 )
+
+
+def replacing_tokens(changes: Iterable[Change]) -> tuple[int, ...]:
+    """The tokens that edits among the changes put into the text, in order."""
+    edits = (change.edit for change in changes if isinstance(change, EditMade))
+    return tuple(token_id for edit in edits if isinstance(edit, ReplaceTokens) for token_id in edit.token_ids)

@@ -12,9 +12,10 @@ from engine.saved.document import read_session, write_session
 from engine.saved.recorder import Recorder
 from engine.saved.session import SavedSession
 from engine.spec.cache import CacheSpec
-from engine.spec.edit import Overwrite, Rows
+from engine.spec.edit import Overwrite, ReplaceTokens, Rows
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
+from engine.wire.changes import EditMade
 from engine.wire.commands import (
     CloseSnapshot,
     Continue,
@@ -196,6 +197,21 @@ def test_a_file_that_an_edit_names_is_not_opened_unasked(
     driver.wait(lambda: [event for event in driver.of(WentTo) if "moments done once more" in event.how])
     assert not driver.of(Failed)
     assert driver.rest().step == patched.live == 4
+
+
+def test_the_texts_of_tokens_that_an_edit_brought_are_in_the_file(
+    driver: Driver, saved: SavedSession, tmp_path: Path
+) -> None:
+    live = driver.status.step
+    node = Node(40, live, (EditMade(ReplaceTokens(0, 2, (90, 91))),), saved.cache)
+    recorder = Recorder()
+    recorder.take([*driver.events, NodeAdded(node, is_live=True, texts=(" one", " two"))])
+    written = recorder.session()
+    assert (written.texts[90], written.texts[91]) == (" one", " two")
+    write_session(written, tmp_path / "s.json")
+    opened(driver, tmp_path / "s.json")
+    assert driver.of(NodeAdded)[-1].node == node
+    assert driver.of(NodeAdded)[-1].texts == (" one", " two")
 
 
 def test_another_model_is_refused_and_the_file_stays(
