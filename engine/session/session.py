@@ -141,6 +141,8 @@ class Session:
             suspended=suspended,
             pending=pending,
             kept=self.kept.sizes,
+            kept_bytes=self.kept.num_bytes,
+            kept_limit=self.kept.max_bytes,
         )
 
     def check_has_work(self) -> None:

@@ -112,7 +112,8 @@ class EngineStatus(Part, frozen=True):
     is what the next prompt takes that brings none of its own. `opened`: there is no live session but a file, and the
     `model` is what that says of its own. `pending` is what was done since the live moment: the next node takes it.
     `halted_by` is what ended the last run, None where no stop did; `suspended` is a step that waits between two of its
-    phases. `kept` are the moments that can be gone to as they stand, besides the live one."""
+    phases. `kept` are the moments that can be gone to as they stand, besides the live one: they take `kept_bytes` of
+    their own, and beyond `kept_limit` the one that rested longest is let go."""
 
     model: ModelInfo | None
     cache: CacheSpec
@@ -127,6 +128,8 @@ class EngineStatus(Part, frozen=True):
     halted_by: StopHit | None = None
     suspended: SuspendedStep | None = None
     kept: tuple[BranchBytes, ...] = ()
+    kept_bytes: int = 0
+    kept_limit: int = 0
 
 
 class StateChanged(Variant, frozen=True):

@@ -33,7 +33,7 @@ class Node(Part, frozen=True):
 
 class BranchBytes(Part, frozen=True):
     """A moment that is not the live one and is kept as it stood: bytes of K and V that it shares with others, and those
-    of its own, counted when it was left. Going to any other moment computes it again, or copies from one of these."""
+    of its own, as it is now. Going to any other moment computes it again, or copies from one of these."""
 
     step: int
     shared: int

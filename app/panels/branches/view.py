@@ -33,6 +33,7 @@ class Shown:
 
     drawn: Drawn
     why_not: str
+    kept: str = ""  # what moments take that are kept, and what they may
 
 
 class BranchesView(View[Shown]):
@@ -116,7 +117,7 @@ class BranchesView(View[Shown]):
         found = [origin_of(self._models.timeline, info.seq_id) for info in (status.now.sequences if status.now else ())]
         origins = tuple((each.seq_id, each.step) for each in found if each is not None)
         drawn = Drawn(history.version, history.live, looked_at, now.seq_id, frozenset(path), kept, marked, origins)
-        return Shown(drawn, why_not)
+        return Shown(drawn, why_not, words.kept_words(status.now))
 
     def provenance(self, state: Shown) -> Provenance:
         return Provenance("recorded", "recorded", "every step that was taken, and every edit")
@@ -128,7 +129,7 @@ class BranchesView(View[Shown]):
         self.tree.show_tree(state.drawn)
         count = len(self.tree.picture.rows)
         branches = "1 branch" if count == 1 else f"{thousands(count)} branches"
-        self.set_detail(f"{branches} · {words.steps_words(len(history))}", branches)
+        self.set_detail(f"{branches} · {words.steps_words(len(history))}{state.kept}", branches)
         self._show_line()
 
     def _show_line(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.draw.format import divergence_words, milliseconds, shortened, thousands, visible
+from app.draw.format import byte_size, divergence_words, milliseconds, shortened, thousands, visible
 from app.models import Models
 from engine.spec.presets import cache_label
 from engine.wire.changes import (
@@ -16,6 +16,7 @@ from engine.wire.changes import (
     SequenceStopped,
     TokensForced,
 )
+from engine.wire.events import EngineStatus
 
 MOST_CHANGES = 4
 
@@ -69,3 +70,10 @@ def node_lines(models: Models, step: int) -> list[str]:
 def steps_words(count: int) -> str:
     """`1 moment`, `12 moments`."""
     return f"{thousands(count)} {'moment' if count == 1 else 'moments'}"
+
+
+def kept_words(status: EngineStatus | None) -> str:
+    """What moments take that are kept to be returned to, and how much they may; empty where none is."""
+    if status is None or not status.kept:
+        return ""
+    return f" · kept {byte_size(status.kept_bytes)} of {byte_size(status.kept_limit)}"

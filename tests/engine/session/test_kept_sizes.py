@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+from engine.cache.contract import HeldBytes
+from engine.cache.sequence_cache import SequenceCache
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
-from engine.spec.sampling import Prompt
+from engine.spec.sampling import Prompt, SamplingParams
 from tests.engine.tiny import model_of, prompt_ids
 
 
@@ -47,3 +51,51 @@ def test_rows_that_were_copied_are_all_the_branchs_own_and_the_live_moment_is_no
     assert (held.step, held.shared, held.private) == (left, 0, session.kept.row_bytes)
     session.go_to(left)
     assert [one.step for one in session.kept.sizes] == [3]
+
+
+def test_what_is_shared_is_counted_again_when_somebody_lets_go() -> None:
+    """Two branches of the same pages: when one is forgotten, what it shared belongs to the other alone."""
+    session, seq_id = run(PRESETS["paged"].spec, 60)
+    tip = session.last_step
+    assert tip is not None
+    session.go_to(tip - 1)
+    session.force(seq_id, (5,))
+    session.step()
+    other = session.last_step
+    assert other is not None
+    session.go_to(None)
+    both = {held.step: held for held in session.kept.sizes}
+    assert {tip, other} == both.keys() - {tip - 1}
+    total = session.kept.num_bytes
+    session.kept.let_go(other)
+    session.kept.let_go(tip - 1)
+    (alone,) = session.kept.sizes
+    assert alone.shared == 0
+    assert alone.private == both[tip].private + both[tip].shared
+    assert session.kept.num_bytes == alone.private < total
+
+
+def test_the_total_and_its_limit_are_told() -> None:
+    session, _ = run(CacheSpec(), 10)
+    session.go_to(3)
+    status = session.status(SamplingParams(), None, running=False)
+    assert status.kept_bytes == status.kept[0].private == session.kept.row_bytes
+    assert status.kept_limit == 1 << 30
+
+
+def test_a_step_does_not_count_the_rows_of_kept_moments_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, _ = run(CacheSpec(), 10)
+    for step in (3, 5, 7):
+        session.go_to(step)
+    kept = {id(live.cache) for state in session.kept for live in state.sequences.values()}
+    asked: list[int] = []
+    all_bytes = SequenceCache.all_bytes
+
+    def noted(cache: SequenceCache) -> list[HeldBytes]:
+        asked.append(id(cache))
+        return all_bytes(cache)
+
+    monkeypatch.setattr(SequenceCache, "all_bytes", noted)
+    session.step()
+    assert asked
+    assert not kept.intersection(asked)

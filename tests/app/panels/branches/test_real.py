@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from PySide6.QtWidgets import QApplication
 
+from app.draw.format import byte_size
 from app.kit.branch_words import branch_name
 from app.models.branches import origin_of
 from app.panels.compare.words import verdict
@@ -65,6 +66,11 @@ def test_another_road_is_taken_in_one_click_and_left_again_exactly(driver: Drive
     assert (text(driver), rows(driver)) == (first_text, first_rows)
     kept = models.status.now.kept  # type: ignore[union-attr]
     assert [held.step for held in kept] == [9]
+    status = models.status.now
+    assert status is not None
+    assert 0 < status.kept_bytes <= sum(held.private for held in kept)
+    told = f" · kept {byte_size(status.kept_bytes)} of 1.0 GiB"
+    driver.settle(lambda: driver.window.branches._detail.text().endswith(told))
 
     driver.window.branches.gone_to.emit(9)
     driver.settle(lambda: models.history.live == 9)
