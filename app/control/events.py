@@ -17,6 +17,7 @@ from app.models import Models
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
 from engine.wire import duel, events, exporting, stopping
+from engine.wire.changes import EditMade
 from engine.wire.edits import EditMeasured
 from engine.wire.measurements import Measured
 from engine.wire.page_map import PageMaps
@@ -200,8 +201,7 @@ class EventHandlers(QObject):
             self._requests.pictures.reset()  # other numbers at the same places
             self._requests.measurements.outdate()
         if event.how:
-            moved = "" if event.kl is None else f" · the next token moved by {divergence_words(event.kl)}"
-            self._notify(event.how[:1].upper() + event.how[1:] + moved)
+            self._notify(_added_words(event))
 
     def _on_branch_deleted(self, event: events.BranchDeleted) -> None:
         self._models.history.delete(event.steps)
@@ -269,3 +269,11 @@ class EventHandlers(QObject):
 
     def _notify(self, text: str) -> None:
         self._models.status.notify(text)
+
+
+def _added_words(event: events.NodeAdded) -> str:
+    """What was edited, and what came of it, before how long it took: a narrow window cuts the end off."""
+    edits = [change.edit.describe() for change in event.node.changes if isinstance(change, EditMade)]
+    moved = [] if event.kl is None else [f"the next token moved by {divergence_words(event.kl)}"]
+    words = " · ".join((*edits, *moved, event.how))
+    return words[:1].upper() + words[1:]

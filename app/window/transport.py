@@ -19,6 +19,7 @@ from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed, font_text
 from app.models import Models
 from app.models.sequence_status import sequence_status
+from engine.wire.changes import EditMade
 
 ICON = 17
 PACE_WIDTH = 58
@@ -162,10 +163,18 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
         return QSize(self._room, 28)
 
     def read(self) -> StepShown:
-        latest, step = self._models.timeline.latest, self._models.selection.now.step
+        tip, step = self._models.timeline.tip, self._models.selection.now.step
         now = sequence_status(self._models)
-        total = "" if latest is None or now.role == "faint" else thousands(latest.step)
-        return StepShown(total if step is None else thousands(step), total, now.words, now.role, now.why)
+        total = "" if tip is None or now.role == "faint" else thousands(tip)
+        words = "live · edited" if now.words == "live" and self._is_edit(tip) else now.words
+        return StepShown(total if step is None else thousands(step), total, words, now.role, now.why)
+
+    def _is_edit(self, tip: int | None) -> bool:
+        """Whether a moment is that of an edit, which has a number of its own behind the newest step."""
+        latest, history = self._models.timeline.latest, self._models.history
+        if tip is None or latest is None or tip == latest.step:
+            return False
+        return any(isinstance(change, EditMade) for change in history.changes(tip))
 
     def show_state(self, state: StepShown) -> None:
         self.setToolTip(state.why)

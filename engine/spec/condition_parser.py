@@ -147,8 +147,8 @@ class _Parser:
             raise self._wrong(f"name a quantity, one of {names()}")
         word = self._now.text.lower()
         if word not in QUANTITIES:
-            near = get_close_matches(word, QUANTITIES, 1)
-            raise self._wrong(f"write {near[0]}" if near else f"name a quantity, one of {names()}")
+            near = [name for name in QUANTITIES if name.startswith(word)] or get_close_matches(word, QUANTITIES, 1)
+            raise self._wrong(f"write {' or '.join(near)}" if near else f"name a quantity, one of {names()}")
         self._take()
         return QUANTITIES[word]
 

@@ -194,6 +194,13 @@ class NextTokenView(View[Shown]):
         """A low panel has room for the candidates alone: the line for typing comes when it is asked for."""
         self.road.setVisible(self.height() >= _ROOM_FOR_ROAD or self.road.edit.hasFocus())
 
+    def add_to_menu(self, menu: QMenu) -> None:
+        """What the line for typing offers, where a low panel has no room for it."""
+        menu.addAction("Type what comes next…", self.begin_road).setEnabled(self.road.isEnabled())
+        another = menu.addAction("Draw with another seed", self.road.seed.click)
+        another.setEnabled(self.road.isEnabled() and self.road.seed.isEnabled())
+        menu.addSeparator()
+
     def begin_road(self) -> None:
         """Let what comes next be typed."""
         self.road.show()

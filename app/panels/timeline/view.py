@@ -187,7 +187,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
             paint_ribbon(painter, self._x_of(index) + MARK_WIDTH / 2, 1)
         self._paint_handle(painter, QPointF(handle, middle), shown.is_live)
         self._paint_label(painter, left - 12, thousands(shown.first.step), Qt.AlignmentFlag.AlignRight)
-        newest = shown.latest.step if shown.left is None else shown.left.tip
+        newest = (self._models.timeline.tip or 0) if shown.left is None else shown.left.tip
         end = right if shown.left is None else self.width() - SIDE
         self._paint_label(painter, end + 14, thousands(newest), Qt.AlignmentFlag.AlignLeft)
 

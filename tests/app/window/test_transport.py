@@ -7,8 +7,11 @@ from msgspec.structs import replace
 from PySide6.QtCore import QPoint
 
 from app.shell import Shell
+from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
-from engine.wire.events import StateChanged
+from engine.wire.changes import EditMade
+from engine.wire.events import NodeAdded, StateChanged
+from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -55,3 +58,30 @@ def test_step_and_run_are_named_with_their_keys_where_there_is_room(shell: Shell
     shell.window.resize(1280, 800)
     turn(shell)
     assert step.width() == run.width() == 34
+
+
+def test_an_edit_is_counted_as_the_moment_that_it_is(running: Shell, engine: FakeEngine) -> None:
+    """The list of edits, the counter and the timeline call it by one number."""
+    counter, latest = running.window.top._counter, running.models.timeline.latest
+    assert latest is not None
+    assert counter.state is not None
+    running.intents.on_edited(Zero(0, Rows(4, 8, (3,), (1,))))
+    turn(running)
+    (made,) = running.models.edits.made
+    assert made.step > latest.step
+    assert (counter.state.shown, counter.state.total) == (str(made.step), str(made.step))
+    assert counter.state.words == "live · edited"
+    running.intents.on_edit_undone()
+    turn(running)
+    assert (counter.state.shown, counter.state.total, counter.state.words) == (str(latest.step),) * 2 + ("live",)
+
+
+def test_the_notice_of_an_edit_begins_with_what_came_of_it(running: Shell, engine: FakeEngine) -> None:
+    """A narrow window cuts the end off: how long it took."""
+    edit = Zero(0, Rows(4, 8, (3,), (1,)))
+    node = Node(99, running.models.history.live, (EditMade(edit),), running.models.status.cache)
+    engine.emit(NodeAdded(node, is_live=True, how="3 ms, measured in 29 ms", kl=0.0066))
+    turn(running)
+    words = edit.describe()
+    expected = f"{words[:1].upper()}{words[1:]} · the next token moved by 0.0066 nats · 3 ms, measured in 29 ms"
+    assert running.models.status.notice == expected

@@ -179,3 +179,8 @@ def test_every_need_of_a_quantity_is_told() -> None:
     for row in QUANTITIES.values():
         if row.need:
             assert why_never(parsed(row.example), nothing), row.name
+
+
+def test_the_beginning_of_several_names_offers_all_of_them() -> None:
+    with pytest.raises(InputError, match="write pages_allocated or pages_shared or pages_evicted or pages_moved"):
+        parsed("page allocated")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication, QListView
+from PySide6.QtWidgets import QApplication, QListView, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import load_fonts
@@ -77,3 +77,16 @@ def test_rows_are_shown_whole_or_not_at_all(view: NextTokenView, models: Models,
     last = choices.visualRect(choices.model().index(len(rows) - 1, 0))
     assert last.top() >= 0
     assert last.bottom() < end
+
+
+def test_a_low_panel_offers_what_can_be_typed_in_its_menu(view: NextTokenView, models: Models) -> None:
+    models.timeline.tell(again=True)
+    view.resize(300, 150)
+    QApplication.processEvents()
+    assert not view.road.isVisible()
+    menu = QMenu()
+    view.add_to_menu(menu)
+    offers = {action.text(): action for action in menu.actions() if action.text()}
+    assert not offers["Draw with another seed"].isEnabled(), "greedy decoding draws nothing"
+    offers["Type what comes next…"].trigger()
+    assert view.road.isVisible()
