@@ -12,13 +12,14 @@ from app.draw.scale import Floats, LogScale, log_scale
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-WITHIN, LOSSY, DEPARTS = range(3)
+WITHIN, LOSSY, DEPARTS, UNJUDGED = range(4)
 
 
 @dataclass(frozen=True, eq=False)
 class StepPoints:
-    """One point a step: `x` the step, `y` a share of the plot from below on `scale`, `kinds` WITHIN, LOSSY or DEPARTS.
-    `disagrees`: its top token is another one. At the indices `breaks` a new line begins: steps are missing before."""
+    """One point a step: `x` the step, `y` a share of the plot from below on `scale`, `kinds` WITHIN, LOSSY, DEPARTS, or
+    UNJUDGED where rounding is no measure. `disagrees`: its top token is another one. At the indices `breaks` a new line
+    begins: steps are missing before."""
 
     x: Floats
     y: Floats

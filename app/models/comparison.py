@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.duel import Departure, DuelSide, DuelStep
+from engine.wire.duel import Departure, DuelSide, DuelStep, Parting
 from engine.wire.opponents import Opponent
 from engine.wire.records import Floats
 from engine.wire.requests import Side
@@ -74,6 +74,16 @@ class Comparison(QObject):
             return self._steps[-1] if self._steps else None
         index = bisect_left(self._steps, step + 1, key=lambda each: each.step)
         return self._steps[index - 1] if index else None
+
+    @property
+    def parting(self) -> Parting | None:
+        """Where two branches begin to be fed other tokens, as far as steps behind it were compared."""
+        return self._steps[-1].parting if self._steps else None
+
+    def parting_in(self, pictures: Pictures) -> int | None:
+        """The position from which pictures of rows show those of other tokens; None where they do not."""
+        count, parting = getattr(pictures.a.request, "num_tokens", 0), self.parting
+        return parting.num_tokens if parting is not None and parting.num_tokens < count else None
 
     def column(self, name: str) -> Floats:
         """One number of every step, NaN where there is none."""

@@ -41,10 +41,12 @@ class Duelling:
         return self._duel is not None
 
     def differs(self, step: int, seq_id: int) -> bool | None:
-        """Whether the other run puts another token first at that step; None where it is not compared."""
+        """Whether the other run puts another token first at that step; None where it is not compared, or was fed other
+        tokens."""
         if self._asked is None or self._asked.seq_id != seq_id or self._newest is None or self._newest.step != step:
             return None
-        return None if self._newest.top1_agrees is None else not self._newest.top1_agrees
+        agrees = None if self._newest.parting is not None else self._newest.top1_agrees
+        return None if agrees is None else not agrees
 
     def handle(self, worked_on: Session | OpenedSnapshot, command: StartDuel | EndDuel | TakeSlice) -> None:
         """Begin, end, or show a side of what is compared with what is worked on."""

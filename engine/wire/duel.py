@@ -22,6 +22,13 @@ class DuelSide(Part, frozen=True):
     moves: bool
 
 
+class Parting(Part, frozen=True):
+    """Where two branches begin to be fed other tokens: behind their first `num_tokens`, with these of A and of B."""
+
+    num_tokens: int
+    texts: tuple[str, str]
+
+
 class DuelStep(Variant, frozen=True, eq=False):
     """Both sides when they had the same `num_tokens`; `step` is that of side A.
 
@@ -29,8 +36,8 @@ class DuelStep(Variant, frozen=True, eq=False):
     and the most probable ones of each. None where a side kept no logits of then. Of the newest row: by how much B
     differs, layer by layer `[L]`, as a part of the row's own size, in the kv head where it is most; NaN where a side
     has no such row. Of the newest query: the total variation distance of both attention rows, `[L]`, in the head where
-    it is most. `is_beyond_rounding` is None where nothing of the step itself is compared. `ms` and `kv_bytes` are
-    (A, B), None where a side has none.
+    it is most. `is_beyond_rounding` is None where nothing of the step itself is compared, and where the sides were fed
+    other tokens since `parting`: they differ then, and may. `ms` and `kv_bytes` are (A, B), None where a side has none.
     """
 
     step: int
@@ -45,6 +52,7 @@ class DuelStep(Variant, frozen=True, eq=False):
     is_beyond_rounding: bool | None
     ms: tuple[float | None, float | None]
     kv_bytes: tuple[int | None, int | None]
+    parting: Parting | None = None
 
 
 class Departure(Part, frozen=True):
@@ -78,7 +86,8 @@ class DuelStarted(Reply, frozen=True, eq=False):
 
 
 class DuelScanned(Variant, frozen=True):
-    """All rows that both hold now were compared; None: they are the same within rounding."""
+    """All rows of the first `num_tokens` tokens, which both were fed, were compared as they are held now; None: they
+    are the same within rounding."""
 
     num_tokens: int
     first: Departure | None

@@ -9,10 +9,10 @@ import numpy as np
 
 from app.draw.axis import LinearTicks
 from app.draw.format import thousands
-from app.draw.step_points import DEPARTS, LOSSY, WITHIN, StepPoints
+from app.draw.step_points import DEPARTS, LOSSY, UNJUDGED, WITHIN, StepPoints
 from app.kit.chart.marks import Band, Chart, Curve, Dots, Mark, Place
 
-ROLES = {WITHIN: "accent", LOSSY: "warning", DEPARTS: "bad"}
+ROLES = {WITHIN: "accent", LOSSY: "warning", DEPARTS: "bad", UNJUDGED: "muted"}
 _CROSSES = -0.06  # another top token: a cross under its step
 _MANY = 400
 
@@ -25,7 +25,7 @@ def step_chart(
     size = 5.0 if len(found.x) < _MANY else 3.0
     ends = pairwise((0, *found.breaks, len(found.x)))
     marks: list[Mark] = [Curve(found.x[start:stop], found.y[start:stop], "accent", alpha=90) for start, stop in ends]
-    for kind in (WITHIN, LOSSY, DEPARTS):
+    for kind in (UNJUDGED, WITHIN, LOSSY, DEPARTS):
         mine = found.kinds == kind
         symbol: Literal["s", "o"] = "s" if kind == DEPARTS else "o"
         role = ROLES[kind]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 
 from app.draw.format import brief
-from app.draw.step_points import StepPoints, kinds_of, step_points
-from app.kit.chart.marks import Chart
+from app.draw.step_points import UNJUDGED, StepPoints, kinds_of, step_points
+from app.kit.chart.marks import Chart, Place
 from app.kit.chart.step_chart import step_chart
 from app.models.comparison import Compared
 from engine.wire.duel import DuelStep
@@ -61,7 +61,8 @@ def points(steps: Sequence[DuelStep], compared: Compared, quantity: Quantity) ->
     numbers = tuple(step.step for _, step, _ in found)
     may_differ = compared.a.is_lossy or compared.b.is_lossy
     kinds = kinds_of(np.array([step.is_beyond_rounding for _, step, _ in found], np.bool_), may_differ)
-    disagrees = [step.top1_agrees is False for _, step, _ in found]
+    kinds[[step.is_beyond_rounding is None for _, step, _ in found]] = UNJUDGED
+    disagrees = [step.top1_agrees is False and step.parting is None for _, step, _ in found]
     extra = (compared.tolerance,) if quantity == "logits" else ()
     values, floor = [value for _, _, value in found], _FLOORS[quantity]
     return step_points(numbers, values, kinds, disagrees, floor=floor, extra=extra, breaks=breaks), numbers
@@ -72,7 +73,15 @@ def compare_chart(steps: Sequence[DuelStep], compared: Compared, quantity: Quant
     found, numbers = points(steps, compared, quantity)
     if quantity == "logits":
         note = f"rounding: up to {brief(compared.tolerance)}"
-        return StepChart(
-            step_chart(found, TITLES[quantity], selected, tolerance=compared.tolerance, note=note), numbers
-        )
-    return StepChart(step_chart(found, TITLES[quantity], selected), numbers)
+        chart = step_chart(found, TITLES[quantity], selected, tolerance=compared.tolerance, note=note)
+    else:
+        chart = step_chart(found, TITLES[quantity], selected)
+    if (line := parting_line(steps)) is not None:
+        chart = replace(chart, marks=(*chart.marks, line))
+    return StepChart(chart, numbers)
+
+
+def parting_line(steps: Sequence[DuelStep]) -> Place | None:
+    """A line between the last step of the same tokens and the first of others; None where there are no others."""
+    others = next((at for at, step in enumerate(steps) if step.parting is not None), 0)
+    return Place((steps[others - 1].step + steps[others].step) / 2, "muted") if others else None

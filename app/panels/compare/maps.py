@@ -35,7 +35,8 @@ _LEFT = 40
 @dataclass(frozen=True, eq=False)
 class Shown:
     """Three pictures of one moment over the same positions, what is selected in them, and whether their numbers have a
-    sign: weights have none, their difference has. `subject` says what they are of."""
+    sign: weights have none, their difference has. `subject` says what they are of. From the position `parting` on both
+    sides hold rows of other tokens."""
 
     a: Matrix
     b: Matrix
@@ -44,6 +45,7 @@ class Shown:
     position: int | None
     row: int | None
     subject: str = ""
+    parting: int | None = None
 
     @property
     def limits(self) -> Floats:
@@ -204,6 +206,7 @@ class CompareMaps(Themed, QWidget):
             left=_LEFT,
             selected=None if shown.position is None else matrix.span_of(shown.position),
             selected_row=shown.row,
+            x_lines=() if shown.parting is None else (shown.parting,),
             y_lines=matrix.borders,
             ghosts=matrix.gone,
             row_name=matrix.names,
@@ -215,4 +218,6 @@ class CompareMaps(Themed, QWidget):
         heatmap.show_picture(indices, matrix.start, stop, matrix.whole, marks, loaded)
         colors = range_words(limits, "±" if is_signed else "0 … ")
         is_zero = side == "difference" and values.size and not values.any()
-        self.captions[side].setText(f"{words} · {'zero everywhere' if is_zero else colors}")
+        is_parted = side == "difference" and shown.parting is not None
+        by_position = "other tokens behind the line · " if is_parted else ""
+        self.captions[side].setText(f"{words} · {by_position}{'zero everywhere' if is_zero else colors}")

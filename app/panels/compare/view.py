@@ -260,7 +260,8 @@ class CompareView(View[State]):
         position = state.selected.position if is_here else None
         is_signed = not isinstance(pictures.a, AttentionSlice)
         subject = words.subject(pictures.a)
-        shown = Shown(sides[0], sides[1], sides[2], is_signed, position, self._row(state, sides[0]), subject)
+        row, parting = self._row(state, sides[0]), self._models.comparison.parting_in(pictures)
+        shown = Shown(sides[0], sides[1], sides[2], is_signed, position, row, subject, parting)
         self._shown = shown.on_same_positions()
         a, b = (words.caption(state.compared, side) for side in (state.compared.a, state.compared.b))
         self.maps.show_pictures(self._shown, a, b)

@@ -10,7 +10,7 @@ from app.kit.provenance import tensor_name
 from app.kit.theme import TextRole
 from app.models import Models
 from app.models.comparison import Compared
-from engine.wire.duel import Departure, DuelSide, DuelStep
+from engine.wire.duel import Departure, DuelSide, DuelStep, Parting
 from engine.wire.opponents import OtherStep
 from engine.wire.records import Candidate
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
@@ -84,17 +84,30 @@ def parts_at(models: Models, compared: Compared) -> DuelStep | None:
     return steps[-1] if other is not None and shared < min(mine, other.num_tokens) else None
 
 
+def _until(models: Models, compared: Compared, parting: Parting) -> str:
+    """`until step 3`: the step of side A that fed the last token that both have."""
+    token = models.timeline.token(compared.seq_id, parting.num_tokens - 1)
+    return f"until step {thousands(token.step)}" if token is not None else f"for {_tokens(parting.num_tokens)}"
+
+
+def _tokens(count: int) -> str:
+    return f"{thousands(count)} token{'' if count == 1 else 's'}"
+
+
 def verdict(models: Models, compared: Compared) -> tuple[str, TextRole]:
     """In words, and in what colour."""
     comparison = models.comparison
     judged = [step.is_beyond_rounding for step in comparison.steps if step.is_beyond_rounding is not None]
     first, beyond, many = comparison.first, sum(judged), len(judged)
+    parting = comparison.parting
+    if parting is not None and not beyond and first is None:
+        return f"The same {_until(models, compared, parting)}; behind it other tokens were fed", "text"
     if not judged and comparison.num_scanned is None:
         return "Nothing is compared yet: the sides have no step in common whose numbers are kept", "muted"
     if not beyond and first is None:
         rows = f"the rows of {thousands(comparison.num_scanned or 0)} tokens"
-        if (parting := parts_at(models, compared)) is not None:
-            where = f"step {thousands(parting.step)}, {thousands(parting.num_tokens)} tokens"
+        if (last := parts_at(models, compared)) is not None:
+            where = f"step {thousands(last.step)}, {thousands(last.num_tokens)} tokens"
             return f"The same up to where they part ({where}): other tokens follow, which are not compared", "text"
         return f"Within rounding so far: {_steps(many) if judged else rows}", "good"
     counted = f"{thousands(beyond)} of {_steps(many)} beyond rounding" if judged else "rows beyond rounding"
@@ -113,8 +126,12 @@ def departure_words(models: Models, compared: Compared, first: Departure | None,
         return compared.no_rows
     if num_scanned is None:
         return "All rows are compared when the run rests"
+    if first is None and (parting := models.comparison.parting) is not None:
+        a, b = (token_label(text) for text in parting.texts)
+        rows = f"Rows of the {_tokens(num_scanned)} that both share are the same within rounding"
+        return f"{rows}; then A was fed “{a}”, B “{b}”: rows behind that are compared by position alone"
     if first is None:
-        return f"All rows of K and V that both hold are the same within rounding: {thousands(num_scanned)} tokens"
+        return f"All rows of K and V that both hold are the same within rounding: {_tokens(num_scanned)}"
     token = models.timeline.token(compared.seq_id, first.position)
     text = f" “{token_label(token.text)}”" if token is not None else ""
     name = "K" if first.tensor == "keys" else "V"
@@ -138,7 +155,9 @@ def departure_tip(first: Departure) -> str:
 def step_words(step: DuelStep, has_rows: bool) -> str:
     """`step 12 · KL 0.002 · |Δ logit| 0.1 · same top token`."""
     words = [f"step {thousands(step.step)}"]
-    if step.is_beyond_rounding is None:
+    if step.parting is not None:
+        words.append(f"other tokens since position {thousands(step.parting.num_tokens)}")
+    elif step.is_beyond_rounding is None:
         return f"{words[0]} · nothing of the step itself is compared, only the rows as they are held now"
     if step.kl is None or step.max_abs_logit_diff is None:
         words.append("a side kept no logits of it")

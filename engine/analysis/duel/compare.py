@@ -18,7 +18,7 @@ from engine.look.rows_at import RowsAt, slots_of
 from engine.session.sampler import choose
 from engine.spec.sampling import SamplingParams
 from engine.wire.arrays import read_only_floats
-from engine.wire.duel import Departure, DuelStep
+from engine.wire.duel import Departure, DuelStep, Parting
 from engine.wire.records import Candidate
 from engine.wire.requests import TensorName
 
@@ -33,8 +33,16 @@ def coarser(one: str, other: str) -> str:
 
 
 @torch.inference_mode()
-def step_of(a: Run, b: Run, num_tokens: int, dtype: str, has_rows: bool, text_of: Callable[[int], str]) -> DuelStep:
-    """Both sides when they had `num_tokens`."""
+def step_of(
+    a: Run,
+    b: Run,
+    num_tokens: int,
+    dtype: str,
+    has_rows: bool,
+    text_of: Callable[[int], str],
+    parting: Parting | None = None,
+) -> DuelStep:
+    """Both sides when they had `num_tokens`. Behind a `parting` rounding is no measure: they were fed other tokens."""
     mine, theirs = a.logits(num_tokens), b.logits(num_tokens)
     kl = far = agrees = None
     if mine is not None and theirs is not None:
@@ -57,9 +65,10 @@ def step_of(a: Run, b: Run, num_tokens: int, dtype: str, has_rows: bool, text_of
         keys=keys,
         values=values,
         attention=attention_distance(a, b, num_tokens) if has_rows else no_layers(a),
-        is_beyond_rounding=is_beyond,
+        is_beyond_rounding=None if parting is not None else is_beyond,
         ms=(a_ms, b_ms),
         kv_bytes=(a_bytes, b_bytes),
+        parting=parting,
     )
 
 

@@ -18,7 +18,7 @@ from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
-from engine.wire.duel import DuelScanned, DuelStarted, DuelStep
+from engine.wire.duel import DuelScanned, DuelStarted, DuelStep, Parting
 from engine.wire.requests import AttentionRequest, Side, SliceRequest
 from engine.wire.slices import Slice
 
@@ -28,6 +28,7 @@ class Duel:
 
     Rows are compared as both sides held them with the same number of tokens; `compares_with_now`: as A holds them now,
     where B is an earlier step of A itself and they would be the same otherwise. Of its steps nothing is compared then.
+    `are_branches`: they are compared behind their parting too, position by position, and every such step says so.
     Where A is kept in another mode, its steps are compared anew: those that it did in that mode.
     """
 
@@ -39,10 +40,12 @@ class Duel:
         follower: Follower | None = None,
         *,
         compares_with_now: bool = False,
+        are_branches: bool = False,
     ) -> None:
         self.no_rows = check_comparable(a, b)
         self.a, self.b, self._text_of, self._follower = a, b, text_of, follower
-        self.compares_with_now = compares_with_now
+        self.compares_with_now, self._are_branches = compares_with_now, are_branches
+        self._fed: list[int] = []  # to A, when it was last compared
         self.dtype = coarser(a.side().dtype, b.side().dtype)
         self.steps: list[DuelStep] = []
         self._mode = a.mode
@@ -78,11 +81,14 @@ class Duel:
         """Bring B to the tokens of A and compare wherever both have the same number of them; yields each comparison,
         or how many tokens B has, of how many. `check` is called between the layers of a prefill, and raises to stop."""
         self._forget_what_changed()
+        parting = self._parting() if self._are_branches else None
         last = self.steps[-1].num_tokens if self.steps else 0
         wanted, common = set(self.a.lengths(last)), num_common(self.a.token_ids, self.b.token_ids)
         for count in sorted(wanted.intersection(self.b.lengths(last))):
             if count <= common:
                 yield self._compare(count)
+            elif parting is not None:
+                yield self._compare(count, parting)
         if not self.steps and not wanted and common == self.a.num_tokens:
             self.steps.append(not_compared(self.a, common))  # what is drawn is drawn of a step
         for count in self._follower.follow(self.a.token_ids, check) if self._follower is not None else ():
@@ -125,11 +131,19 @@ class Duel:
         rows = [run.attention(count).get(request.layer) for run in (self.a, self.b)]
         return attention_difference(request, rows[0], rows[1], count - 1, self.a.geometry)
 
-    def _compare(self, num_tokens: int) -> DuelStep:
+    def _parting(self) -> Parting | None:
+        """Where A and B begin to be fed other tokens; None where one of them ends before."""
+        one, other = self.a.token_ids, self.b.token_ids
+        common = num_common(one, other)
+        if common == min(len(one), len(other)):
+            return None
+        return Parting(common, (self._text_of(one[common]), self._text_of(other[common])))
+
+    def _compare(self, num_tokens: int, parting: Parting | None = None) -> DuelStep:
         if self.compares_with_now:
             step = not_compared(self.a, num_tokens)
         else:
-            step = step_of(self.a, self.b, num_tokens, self.dtype, not self.no_rows, self._text_of)
+            step = step_of(self.a, self.b, num_tokens, self.dtype, not self.no_rows, self._text_of, parting)
         self.steps.append(step)
         return step
 
@@ -140,9 +154,11 @@ class Duel:
             self.steps.clear()
         while self.steps and self.steps[-1].num_tokens > self.a.num_tokens:
             self.steps.pop()
-        common = num_common(self.a.token_ids, self.b.token_ids)
-        while self.steps and self.steps[-1].num_tokens > common:
+        fed = self.a.token_ids
+        same = num_common(fed, self._fed if self._are_branches else self.b.token_ids)
+        while self.steps and self.steps[-1].num_tokens > same:
             self.steps.pop()
+        self._fed = fed
 
 
 class Follower:

@@ -76,7 +76,7 @@ def _with_file(mine: Run, opened: OpenedSnapshot, text_of: Callable[[int], str])
 
 def _with_moment(mine: Run, other: MomentRun, text_of: Callable[[int], str]) -> Duel:
     try:
-        duel = Duel(mine, other, text_of)
+        duel = Duel(mine, other, text_of, are_branches=True)
         duel.check_common()
     except BaseException:
         other.close()

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 import pytest
 from PySide6.QtWidgets import QApplication
 
-from app.draw.format import byte_size
+from app.draw.format import byte_size, token_label
+from app.draw.step_points import UNJUDGED, WITHIN
 from app.kit.branch_words import branch_name
+from app.kit.chart.marks import Place
 from app.models.branches import origin_of
-from app.panels.compare.words import verdict
+from app.panels.compare.chart import compare_chart, points
+from app.panels.compare.words import departure_words, verdict
 from engine.spec.presets import PRESETS
 from engine.wire.opponents import OtherStep
 from tests.app.driver import Driver
@@ -106,11 +109,19 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     assert compared.against == OtherStep(STEPS)
     assert compared.b.name == f"step {STEPS} of another branch"
     shared = models.timeline.num_tokens(0, 3)
-    assert [one.num_tokens for one in models.comparison.steps][-1] == shared, "no further than where they part"
-    assert all(one.kl == 0 for one in models.comparison.steps)
-    text, role = verdict(models, compared)
-    assert text.startswith(f"The same up to where they part (step 3, {shared} tokens): other tokens follow")
-    assert role == "text", "nothing behind it was compared: that is no praise"
+    steps = models.comparison.steps
+    assert [one.num_tokens for one in steps if one.parting is None][-1] == shared
+    assert all(one.kl == 0 for one in steps if one.parting is None)
+    assert [one.num_tokens for one in steps if one.parting is not None] == [shared + 1, shared + 2, shared + 3]
+    assert verdict(models, compared) == ("The same until step 3; behind it other tokens were fed", "text")
+    told = departure_words(models, compared, None, shared)
+    assert told.startswith(f"Rows of the {shared} tokens that both share")
+    a, b = (token_label(text) for text in steps[-1].parting.texts)  # type: ignore[union-attr]
+    assert a == token_label(models.timeline.tokens(0)[shared].text) != b
+    assert told.endswith(f"A was fed “{a}”, B “{b}”: rows behind that are compared by position alone")
+    kinds = points(steps, compared, "kl")[0].kinds
+    assert [*kinds][-4:] == [WITHIN, UNJUDGED, UNJUDGED, UNJUDGED]
+    assert Place(5, "muted") in compare_chart(steps, compared, "kl", None).chart.marks, "between steps 3 and 7"
     driver.window.branches.gone_to.emit(STEPS)
     driver.settle(lambda: models.comparison.now is None)
     ended = f"The comparison ended: the branch with step {STEPS} is the live one now."

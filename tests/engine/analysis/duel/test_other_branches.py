@@ -1,4 +1,4 @@
-"""The live moment beside the tip of another branch: the same up to where they part, and only from there on another."""
+"""The live moment beside the tip of another branch: judged up to where they part, and told by position behind it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.presets import PRESETS
 from engine.wire.commands import StartDuel
-from engine.wire.duel import DuelStep
+from engine.wire.duel import DuelStep, Parting
 from engine.wire.opponents import OtherStep
 from engine.wire.requests import WallRequest
 from engine.wire.slices import WallSlice
@@ -38,14 +38,25 @@ def duel(session: Session, seq_id: int, step: int) -> Duel:
 
 
 @pytest.mark.parametrize("name", ["dynamic", "growing", "paged", "none"])
-def test_two_tips_are_compared_where_they_have_the_same_tokens(name: str) -> None:
+def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behind_that(name: str) -> None:
     session, seq_id, parting, left = parted(name)
     before = session.last_step, [live.cache.num_tokens for live in session.live]
     one = duel(session, seq_id, left)
     steps = [step for step in one.catch_up() if isinstance(step, DuelStep)]
     mark = session.history.tree.at(parting).checkpoint.marks[seq_id]
-    assert steps[-1].num_tokens == mark.num_tokens, "nothing is compared of other tokens"
-    assert all(step.kl == 0 and step.top1_agrees for step in steps)
+    same, others = (
+        [step for step in steps if (step.num_tokens > mark.num_tokens) is parted] for parted in (False, True)
+    )
+    assert all((step.kl, step.is_beyond_rounding, step.parting) == (0, False, None) for step in same)
+    fed = tuple(session.text_of(run.token_ids[mark.num_tokens]) for run in (one.a, one.b))
+    assert [step.num_tokens for step in others] == [mark.num_tokens + count for count in (1, 2, 3)], (
+        "to the shorter tip"
+    )
+    assert {step.parting for step in others} == {Parting(mark.num_tokens, fed)}
+    assert all(step.is_beyond_rounding is None for step in others), "rounding is no measure of other tokens"
+    assert others[0].kl
+    if name != "none":
+        assert (others[0].keys > 0.01).all(), "rows of other tokens"
     assert one.b.num_tokens == session.history.tree.at(left).checkpoint.marks[seq_id].num_tokens
     assert one.b.token_ids[: mark.num_tokens] == one.a.token_ids[: mark.num_tokens]
     assert one.b.token_ids[mark.num_tokens] != one.a.token_ids[mark.num_tokens]
@@ -54,12 +65,31 @@ def test_two_tips_are_compared_where_they_have_the_same_tokens(name: str) -> Non
         piece = one.slice(WallRequest(seq_id, mark.num_tokens, mark.num_tokens, "keys", False, 64, 8), "difference")
         assert isinstance(piece, WallSlice)
         assert abs(piece.low).max() == 0
+        behind = one.slice(
+            WallRequest(seq_id, mark.num_tokens + 1, mark.num_tokens + 1, "keys", False, 64, 8), "difference"
+        )
+        assert isinstance(behind, WallSlice)
+        assert abs(behind.low[:, :, :-1]).max() == 0
+        assert (abs(behind.low[:, :, -1]).max((1, 2)) > 0).all()
         whole = one.slice(WallRequest(seq_id, one.b.num_tokens, one.b.num_tokens, "keys", False, 64, 8), "b")
         assert isinstance(whole, WallSlice)
         assert whole.num_tokens == one.b.num_tokens
     one.close()
     assert (session.last_step, [live.cache.num_tokens for live in session.live]) == before
     session.step()
+
+
+def test_another_road_takes_the_steps_behind_the_parting_back() -> None:
+    session, seq_id, parting, left = parted()
+    one = duel(session, seq_id, left)
+    list(one.catch_up())
+    session.go_to(parting)
+    session.force(seq_id, (6,))
+    session.step()
+    again = [step for step in one.catch_up() if isinstance(step, DuelStep)]
+    assert [step.num_tokens for step in one.steps][-2:] == [42, 43]
+    assert [step.parting.texts[0] for step in again if step.parting] == [session.text_of(6)]
+    one.close()
 
 
 def test_what_is_compared_gives_back_all_that_it_took() -> None:
