@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtGui import QPainter, QPaintEvent, QPen
+from PySide6.QtGui import QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.control.actions import Actions
 from app.draw.format import byte_size, thousands
 from app.kit.boxes import row
 from app.kit.buttons import push_button
-from app.kit.icons import pixmap
 from app.kit.labels import ElidedLabel, plain_tip, prose
 from app.kit.reader import STATUS, Reader
-from app.kit.theme import current_theme
 from app.models import Models
+from app.window.strip import paint_strip
 from engine.wire.events import OpenedFile
 
-HEIGHT, ICON = 32, 14
+HEIGHT = 32
 LONGEST = 400  # characters of what the file says of itself, in a tool tip
 
 
@@ -71,10 +70,4 @@ class OpenedStrip(Reader[OpenedFile], QWidget):
         self.setVisible(False)
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        painter, theme = QPainter(self), current_theme()
-        painter.fillRect(self.rect(), theme.color("bar"))
-        painter.fillRect(self.rect(), theme.color("selected", 26))
-        painter.setPen(QPen(theme.color("hairline"), 1))
-        painter.drawLine(0, self.height() - 1, self.width(), self.height() - 1)
-        mark = pixmap("folder", theme.selected, ICON, self.devicePixelRatioF())
-        painter.drawPixmap(12, (self.height() - ICON) // 2, mark)
+        paint_strip(self, "selected", "folder")

@@ -19,6 +19,7 @@ from app.kit.theme import current_theme, font_text
 from app.models import Models
 from app.models.phases import PhasedStep
 from app.window.phase_words import phase_words
+from app.window.strip import paint_strip
 
 HEIGHT, CELL_HEIGHT = 34, 20
 PAD, NARROW_CELL, LEAST_CELL = 7.0, 30.0, 4.0  # pixels: beside a name, of a layer with its name, of one without
@@ -178,11 +179,7 @@ class PhaseStrip(Reader[Shown], QWidget):
         self.setVisible(False)
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        painter, theme = QPainter(self), current_theme()
-        painter.fillRect(self.rect(), theme.color("bar"))
-        painter.fillRect(self.rect(), theme.color("accent", 20))
-        painter.setPen(QPen(theme.color("hairline"), 1))
-        painter.drawLine(0, self.height() - 1, self.width(), self.height() - 1)
+        paint_strip(self, "accent", alpha=20)
 
 
 def _button(text: str, actions: Actions, name: str) -> ActionButton:

@@ -5,21 +5,20 @@ from __future__ import annotations
 from datetime import datetime
 
 from PySide6.QtCore import Signal
-from PySide6.QtGui import QPainter, QPaintEvent, QPen
+from PySide6.QtGui import QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.draw.format import thousands
 from app.kit.boxes import row
 from app.kit.buttons import push_button
-from app.kit.icons import pixmap
 from app.kit.labels import ElidedLabel, plain_tip, prose
 from app.kit.reader import Reader, Source
-from app.kit.theme import current_theme
 from app.models import LeftSession, Models
+from app.window.strip import paint_strip
 from engine.saved.session import SavedSession
 from engine.wire.changes import EditMade
 
-HEIGHT, ICON = 32, 14
+HEIGHT = 32
 LONGEST = 400  # characters of the draft, in a tool tip
 
 
@@ -63,13 +62,7 @@ class RecoveryBar(Reader[LeftSession], QWidget):
         self.setVisible(False)
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        painter, theme = QPainter(self), current_theme()
-        painter.fillRect(self.rect(), theme.color("bar"))
-        painter.fillRect(self.rect(), theme.color("accent", 26))
-        painter.setPen(QPen(theme.color("hairline"), 1))
-        painter.drawLine(0, self.height() - 1, self.width(), self.height() - 1)
-        mark = pixmap("alert", theme.accent, ICON, self.devicePixelRatioF())
-        painter.drawPixmap(12, (self.height() - ICON) // 2, mark)
+        paint_strip(self, "accent", "alert")
 
 
 def offer_words(left: LeftSession) -> str:

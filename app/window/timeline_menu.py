@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QObject, QPoint, Qt
-from PySide6.QtWidgets import QMenu, QWidget
-
-from app.control.actions import Actions
 from app.draw.format import thousands
-from app.models import Models
+from app.window.place_menu import PlaceMenu
 
 GROUPS = (
     ("run.go_on", "run.live"),
@@ -16,30 +12,17 @@ GROUPS = (
 )
 
 
-class TimelineMenu(QObject):
-    """Opens it where it was asked for, below a line that says which step is looked at."""
+class TimelineMenu(PlaceMenu):
+    """What can be done with a step, below a line that says which one is looked at."""
 
-    def __init__(self, models: Models, actions: Actions, parent: QWidget) -> None:
-        super().__init__(parent)
-        self._models = models
-        self._actions = actions
-        self._parent = parent
+    name = "step"
 
-    def open_at(self, place: QPoint) -> None:
-        """Show it at a place of the screen."""
-        menu = QMenu(self._parent)
-        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        menu.setObjectName("step")
-        menu.setToolTipsVisible(True)
-        menu.addAction(self.words()).setEnabled(False)
-        for group in GROUPS:
-            menu.addSeparator()
-            menu.addActions([self._actions[name] for name in group])
-        menu.popup(place)
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        return GROUPS
 
-    def words(self) -> str:
+    def words(self) -> tuple[str]:
         """Which step is looked at."""
         step, latest = self._models.selection.now.step, self._models.timeline.latest
         if step is not None:
-            return f"Step {thousands(step)}"
-        return "The live step" if latest is not None else "No step was taken"
+            return (f"Step {thousands(step)}",)
+        return ("The live step" if latest is not None else "No step was taken",)
