@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QRectF, Qt
-from PySide6.QtGui import QAction, QPainter, QPaintEvent, QResizeEvent
-from PySide6.QtWidgets import QPushButton, QSizePolicy
+from PySide6.QtGui import QAction, QKeySequence, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import QPushButton, QSizePolicy, QWidget
 
 from app.kit.labels import prose
 from app.kit.theme import current_theme, font_text
@@ -18,6 +18,19 @@ def push_button(text: str, slot: object, tip: str = "", *, is_small: bool = True
     button.setToolTip(tip)
     button.clicked.connect(slot)
     return button
+
+
+def own_action(widget: QWidget, text: str, slot: object, *, tip: str = "", key: str = "") -> QAction:
+    """An action of this widget alone, in its context menu; its key acts while the focus is inside."""
+    action = QAction(text, widget)
+    if tip:
+        action.setToolTip(tip)
+    if key:
+        action.setShortcut(QKeySequence(key))
+        action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+    action.triggered.connect(slot)
+    widget.addAction(action)
+    return action
 
 
 class ProgressButton(QPushButton):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QAction, QKeySequence, QResizeEvent
+from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QMenu, QWidget
 
 from app.draw.format import thousands
 from app.kit.boxes import column, row
-from app.kit.buttons import ActionButton
+from app.kit.buttons import ActionButton, own_action
 from app.kit.changes import connect_all
 from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.provenance import Provenance
@@ -77,14 +77,7 @@ class BranchesView(View[Shown]):
         self.follow(models)
 
     def _action(self, text: str, tip: str, key: str, slot: object) -> QAction:
-        action = QAction(text, self)
-        action.setToolTip(tip)
-        if key:
-            action.setShortcut(QKeySequence(key))
-            action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
-        action.triggered.connect(slot)
-        self.tree.addAction(action)
-        return action
+        return own_action(self.tree, text, slot, tip=tip, key=key)
 
     def _build(self) -> None:
         self.tree.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from PySide6.QtCore import QItemSelectionModel, QModelIndex, Qt, Signal
-from PySide6.QtGui import QAction, QKeySequence, QResizeEvent
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QHeaderView, QMenu, QWidget
 
 from app.draw.format import thousands
 from app.kit.branch_words import origin_words
+from app.kit.buttons import own_action
 from app.kit.cells import WholeRows
 from app.kit.labels import plain_label, set_text_role
 from app.kit.page_words import why_not_reused
@@ -76,23 +77,14 @@ class SequencesView(View[Shown]):
         self._why = plain_label()
         self._has_origins = False
         self._actions = {
-            STOP: self._action("Stop", "", self._on_stop),
-            FORK: self._action("Fork", "", self._on_fork),
-            REMOVE: self._action("Remove", "Del", self._on_remove),
+            STOP: own_action(self._table, "Stop", self._on_stop),
+            FORK: own_action(self._table, "Fork", self._on_fork),
+            REMOVE: own_action(self._table, "Remove", self._on_remove, key="Del"),
         }
         self._build()
         self._table.selectionModel().currentRowChanged.connect(self._on_row)
         self._delegate.pressed.connect(self._on_pressed)
         self.follow(models)
-
-    def _action(self, text: str, key: str, slot: object) -> QAction:
-        action = QAction(text, self)
-        if key:
-            action.setShortcut(QKeySequence(key))
-            action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
-        action.triggered.connect(slot)
-        self._table.addAction(action)
-        return action
 
     def _build(self) -> None:
         table = self._table
