@@ -272,8 +272,8 @@ class EventHandlers(QObject):
 
 
 def _added_words(event: events.NodeAdded) -> str:
-    """What was edited, and what came of it, before how long it took: a narrow window cuts the end off."""
+    """What came of an edit, and which it was, before how long it took: a narrow window cuts the end off."""
     edits = [change.edit.describe() for change in event.node.changes if isinstance(change, EditMade)]
     moved = [] if event.kl is None else [f"the next token moved by {divergence_words(event.kl)}"]
-    words = " · ".join((*edits, *moved, event.how))
+    words = " · ".join((*moved, *edits, event.how))
     return words[:1].upper() + words[1:]

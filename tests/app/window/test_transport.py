@@ -82,6 +82,5 @@ def test_the_notice_of_an_edit_begins_with_what_came_of_it(running: Shell, engin
     node = Node(99, running.models.history.live, (EditMade(edit),), running.models.status.cache)
     engine.emit(NodeAdded(node, is_live=True, how="3 ms, measured in 29 ms", kl=0.0066))
     turn(running)
-    words = edit.describe()
-    expected = f"{words[:1].upper()}{words[1:]} · the next token moved by 0.0066 nats · 3 ms, measured in 29 ms"
+    expected = f"The next token moved by 0.0066 nats · {edit.describe()} · 3 ms, measured in 29 ms"
     assert running.models.status.notice == expected
