@@ -82,6 +82,10 @@ class Intents(StepIntents, TreeIntents, EditIntents):
         """How the selected sequence goes on, or where there is none, how the next prompt does."""
         info = selected_info(self._models)
         self._send(commands.SetSampling(sampling, info.seq_id if info is not None else None))
+        if (step := self._models.selection.now.step) is not None and info is not None:
+            self._models.status.notify(
+                f"Changed for the live moment, not for step {step}: go there first to change what came of it"
+            )
 
     def on_text_edited(self, text: str) -> None:
         """Count the tokens of a text while it is typed, where somebody is there to count."""

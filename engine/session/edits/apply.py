@@ -74,6 +74,7 @@ def apply_edit(
             told.took_ms = laps.lap()
             live.set_logits(after)
             told.compare(before, after)
+            look(model, live, told)
         else:
             change_rows(model, live, edit, source, told, laps)
     except PoolExhausted as error:
@@ -96,6 +97,15 @@ def bias_logits(live: LiveSequence, edit: BiasLogits, told: Edited, laps: Laps) 
     told.took_ms = laps.lap()
     if live.logits is not None:
         told.compare(steered(live.logits, old.bias), steered(live.logits, sequence.sampling.bias))
+
+
+def look(model: LoadedModel, live: LiveSequence, told: Edited) -> None:
+    """Where the newest token looks among rows that were computed anew; not told in modes that let nobody read them."""
+    if live.cache.why_no_edit():
+        return
+    probe = Probe()
+    if newest_logits(model, live.cache, live.sequence.token_ids, probe) is not None:
+        told.attention = attention_rows(live, probe)
 
 
 def change_rows(

@@ -154,3 +154,13 @@ def test_another_token_at_the_live_step_is_forced(stepped: Controller, engine: F
     stepped.intents.on_token_forced(42)
     assert engine.of(Force) == [Force(0, (42,))]
     assert engine.of(Step)[-1] == Step()
+
+
+def test_other_sampling_while_looking_back_is_said_to_be_the_live_moments(stepped: Controller, models: Models) -> None:
+    told: list[str] = []
+    models.status.noticed.connect(told.append)
+    stepped.intents.on_sampling_changed(SamplingParams(0.8, seed=7))
+    assert told == []
+    models.selection.update(step=1)
+    stepped.intents.on_sampling_changed(SamplingParams(0.9, seed=7))
+    assert [each.partition(":")[0] for each in told] == ["Changed for the live moment, not for step 1"]

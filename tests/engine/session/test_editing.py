@@ -229,6 +229,16 @@ def test_other_tokens_are_undone_and_repeated(mode: str) -> None:
     assert same(state(session), before)
 
 
+@pytest.mark.parametrize("mode", ["growing", "paged", "int8"])
+def test_a_re_prefill_tells_where_the_newest_token_looks(mode: str) -> None:
+    """Over all tokens of the new text, as one that was fed those tokens from the start does."""
+    session = begun(mode)
+    added, _ = make_edit(session, ReplaceTokens(0, 12, (7, 9, 11), "re-prefill", 1))
+    row = session.history.attention_at(0, added.node.step)[1]
+    assert row.shape[1] == session.sequence(0).num_tokens
+    assert torch.allclose(row.sum(1), torch.ones(row.shape[0]), atol=1e-5)
+
+
 def test_edited_attention_and_logits_are_those_of_the_node() -> None:
     session = begun("growing")
     added, _ = make_edit(session, Mask(0, Rows(4, 9, (1,), (0,))))

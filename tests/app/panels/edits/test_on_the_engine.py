@@ -11,6 +11,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from app.panels.head import draw
+from app.window.transport import StepCounter
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Drop, Mask, ReplaceTokens, Rows, Zero
 from engine.spec.presets import cache_preset
@@ -156,3 +157,21 @@ def test_a_banned_token_is_not_chosen(growing: Driver) -> None:
     assert fed.token_ids == (chosen.token_id,) != (best,)
     assert fed.texts == (pending,)
     assert growing.window.next_token.provenance_text != "after the edit"
+
+
+def test_the_counter_and_the_newest_row_are_those_of_the_edit(desk: Driver) -> None:
+    """An edit has a number of its own; after a re-prefill its attention is shown."""
+    counter = desk.window.top.findChild(StepCounter)
+    assert counter is not None
+    step = desk.models.timeline.tip
+    assert counter.accessibleName() == f"step {step}  / {step} live"
+    desk.intents.on_edited(ReplaceTokens(0, 2, (40,), "re-prefill", 1))
+    desk.settle(lambda: num_edits(desk) == 1)
+    edit = desk.models.timeline.tip
+    assert edit == (step or 0) + 1
+    assert counter.accessibleName() == f"step {edit}  / {edit} live · edited"
+    piece = desk.models.slices.attention
+    assert piece is not None
+    assert (piece.note, piece.query_position) == ("", desk.models.timeline.num_tokens(0) - 1)
+    desk.look_at(step)
+    assert counter.accessibleName().startswith(f"step {step}  / {edit}")
