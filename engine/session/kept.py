@@ -114,7 +114,11 @@ class KeptStates:
             self._unpin()
 
     def let_go_in(self, store: PageStore | None) -> bool:
-        """Let the least recently used moment go whose pages are in this store; False where there is none."""
+        """Let the least recently used moment go whose pages are in this store; False where there is none.
+
+        It is asked when no page is left, cached ones among them: these go first. One of them costs the prefill of one
+        page, if anybody ever asks for that prefix again; a moment costs every step from the nearest one that is kept.
+        """
         found = next((s.step for s in self._states.values() if store is not None and s.mode.store is store), None)
         if found is not None:
             self.let_go(found)

@@ -14,7 +14,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import EditMade, SamplingChanged, TokensForced
 from engine.wire.commands import Branch
-from engine.wire.page_events import KEPT
+from engine.wire.page_events import KEPT, PageEvicted
 from tests.engine.session.histories import MODES, difference, stands
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -185,6 +185,27 @@ def test_a_full_pool_lets_kept_moments_go_before_anybody_is_preempted() -> None:
     session.go_to(steps[-1])
     for group in session.live.mode.store.groups:  # type: ignore[union-attr]
         group.pool.check(group.tables)
+
+
+def test_a_cached_page_is_evicted_before_a_kept_moment_is_let_go() -> None:
+    session = Session(model_of("llama"), CacheSpec("paged", page_size=4, num_pages=14))
+    gone = session.submit(Prompt(token_ids=prompt_ids(17, seed=8)))
+    session.step()
+    session.remove(gone)
+    session.submit(Prompt(token_ids=prompt_ids(9)))
+    steps = stepped(session, 6)
+    session.go_to(steps[2])
+    store = session.live.mode.store
+    assert store is not None
+    num_cached = store.groups[0].pool.counts().num_cached
+    assert num_cached >= 4
+    session.force(1, prompt_ids(26, seed=9))
+    evicted: list[int] = []
+    while len(evicted) < num_cached:
+        evicted += [e.committed.page_id for e in session.step().page_events if isinstance(e, PageEvicted)]
+        assert steps[-1] in session.kept
+    while steps[-1] in session.kept:
+        session.step()
 
 
 def test_a_preempted_sequence_is_preempted_again_where_it_was() -> None:
