@@ -84,10 +84,11 @@ def parts_at(models: Models, compared: Compared) -> DuelStep | None:
     return steps[-1] if other is not None and shared < min(mine, other.num_tokens) else None
 
 
-def _until(models: Models, compared: Compared, parting: Parting) -> str:
-    """`until step 3`: the step of side A that fed the last token that both have."""
-    token = models.timeline.token(compared.seq_id, parting.num_tokens - 1)
-    return f"until step {thousands(token.step)}" if token is not None else f"for {_tokens(parting.num_tokens)}"
+def _until(models: Models, parting: Parting) -> str:
+    """`until step 3`: the step of side A, which need not be the live one, that fed the last token that both have."""
+    found = (step.step for step in models.comparison.steps if step.num_tokens == parting.num_tokens)
+    step = next(found, None)
+    return f"until step {thousands(step)}" if step is not None else f"for {_tokens(parting.num_tokens)}"
 
 
 def _tokens(count: int) -> str:
@@ -101,7 +102,7 @@ def verdict(models: Models, compared: Compared) -> tuple[str, TextRole]:
     first, beyond, many = comparison.first, sum(judged), len(judged)
     parting = comparison.parting
     if parting is not None and not beyond and first is None:
-        return f"The same {_until(models, compared, parting)}; behind it other tokens were fed", "text"
+        return f"The same {_until(models, parting)}; behind it other tokens were fed", "text"
     if not judged and comparison.num_scanned is None:
         return "Nothing is compared yet: the sides have no step in common whose numbers are kept", "muted"
     if not beyond and first is None:

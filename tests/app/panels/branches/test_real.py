@@ -148,7 +148,10 @@ def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> No
     assert compared.against == OtherStep(9, STEPS)
     assert (compared.a.name, compared.b.name) == (f"step {STEPS} of another branch", "step 9 of another branch")
     assert models.history.live == live
-    assert [one.num_tokens for one in models.comparison.steps][-1] == models.timeline.num_tokens(0, 2) + 1
+    shared = models.timeline.num_tokens(0, 2) + 1
+    counts = [(one.num_tokens, one.parting is not None) for one in models.comparison.steps]
+    assert counts[-4:] == [(shared, False), (shared + 1, True), (shared + 2, True), (shared + 3, True)]
+    assert verdict(models, compared) == ("The same until step 3; behind it other tokens were fed", "text")
     driver.intents.on_comparison_ended()
     driver.settle(lambda: models.comparison.now is None)
     window.branches.gone_to.emit(9)
