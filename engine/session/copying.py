@@ -94,8 +94,8 @@ def copied(
     """Whether an empty cache could be given the rows that a sequence of a state had after an earlier step."""
     spec = cache.spec
     if spec.recomputes and spec == source.mode.spec:
-        if num_tokens != origin.cache.num_tokens:
-            return False  # a scratch of more tokens may differ in the last bit
+        if num_tokens != origin.cache.num_tokens or source.has_moved(origin.seq_id, step):
+            return False  # a scratch of more tokens may differ in the last bit; that of another mode is gone
     elif not source.holds(origin.seq_id, step, num_tokens):
         return False
     if source.mode.spec == spec:

@@ -34,6 +34,10 @@ class SessionState:
         later = (move for move in self.moves.get(seq_id, ()) if move.step >= step)
         return not live.is_stale and are_kept(num_tokens, later)
 
+    def has_moved(self, seq_id: int, step: int) -> bool:
+        """Whether a sequence came into another mode, or began again, since an earlier `step`."""
+        return any(move.step >= step for move in self.moves.get(seq_id, ()))
+
     def own(self, *, is_live: bool) -> None:
         """Its pages belong to its sequences, or to a kept moment."""
         for live in self.sequences.values():

@@ -86,9 +86,11 @@ class Scheduler:
         while True:
             try:
                 return self._begin([self._live.get(seq_id) for seq_id in parts], parts)
-            except PoolExhausted:
+            except PoolExhausted as error:
                 if not self._kept.let_go_in(self._live.mode.store):
-                    raise
+                    raise InputError(
+                        f"The page pool cannot hold what it held at step {planned.step} ({error}): make it larger."
+                    ) from None
 
     def next_batch(self) -> Batch:
         """The work of this step, with room for its new rows."""

@@ -423,3 +423,14 @@ def test_a_branch_that_is_refused_leaves_the_live_moment(spec: CacheSpec) -> Non
     with pytest.raises(InputError, match="no tokenizer"):
         branch(session, Branch(0, 3, sampling=SamplingParams(stop=("x",))))
     assert session.last_step == 2
+
+
+def test_a_mode_that_was_left_and_taken_again_has_the_rows_of_its_newest_step() -> None:
+    session = begun("none")
+    step = stepped(session, 4)[-1]
+    then = stands(session)
+    session.submit(Prompt(token_ids=(5, 6, 7)))  # what is pending: the moment is not kept by the changes of mode
+    session.set_cache(CacheSpec(layout="dynamic"))
+    session.set_cache(CacheSpec(layout="none"))
+    session.go_to(step)
+    assert difference(stands(session), then) == ""

@@ -38,8 +38,8 @@ def test_one_departure_among_thousands_of_steps_is_drawn_last_and_square() -> No
     differences[3210] = float("inf")
     chart = parity_chart(report(differences), "logits", None)
     dots = [mark for mark in chart.marks if isinstance(mark, Dots)]
-    within, lossy, departs, crosses = dots
-    assert (len(within.x), len(lossy.x)) == (4999, 0)
+    unjudged, within, lossy, departs, crosses = dots
+    assert (len(unjudged.x), len(within.x), len(lossy.x)) == (0, 4999, 0)
     assert (departs.x.tolist(), departs.y.tolist(), departs.symbol, departs.role) == ([3210], [1.0], "s", "bad")
     assert (crosses.x.tolist(), crosses.symbol) == ([3210], "x")
     assert parity.kinds(report([float("nan")])).tolist() == [DEPARTS]

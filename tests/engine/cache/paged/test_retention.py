@@ -355,7 +355,7 @@ def test_an_export_names_the_positions_of_the_rows_that_are_left() -> None:
     kept = snapshot(session, seq_id)
     positions = kept.tensors["layers.0.positions"]
     assert positions.shape[1] == kept.tensors["layers.0.keys"].shape[2] < session.sequence(seq_id).num_tokens
-    with pytest.raises(InputError, match="no longer known"):
+    with pytest.raises(InputError, match="not known any more"):
         snapshot(session, seq_id, 12)
 
 
