@@ -31,13 +31,13 @@ def branch_text(history: History, first: int, seq_id: int | None = None, limit: 
 
 
 def beyond(history: History, step: int | None) -> tuple[int, ...]:
-    """The moments that came of one (None: of the root) and were left: those towards the moment that was left last, else
-    towards the newest."""
+    """The moments that came of one (None: of the root) and were left: those towards the newest that came of the moment
+    that was left last, else towards the newest of all."""
     if not history.children_of(step):  # asked with every picture: a path is long, and mostly nothing is behind it
         return ()
     ends = [tip for tip in history.tips if step is None or history.is_on_path(step, tip)]
     if (left := history.left) is not None and (step is None or history.is_on_path(step, left)):
-        ends = [left]
+        ends = [tip for tip in ends if history.is_on_path(left, tip)]
     path = history.path(max(ends, default=None))
     return path[bisect_right(path, step) if step is not None else 0 :]
 

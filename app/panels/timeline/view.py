@@ -70,7 +70,7 @@ class Left:
 
     @property
     def words(self) -> str:
-        return f"{thousands(self.count)} more {'step' if self.count == 1 else 'steps'} on the branch you left"
+        return f"{thousands(self.count)} more {'moment' if self.count == 1 else 'moments'} on the branch you left"
 
 
 class TimelineBar(Reader[Shown], Opaque, QWidget):

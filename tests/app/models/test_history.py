@@ -167,6 +167,9 @@ def test_what_was_left_and_what_a_deletion_forgets(models: Models) -> None:
     history.take([record(6, 2)])
     history.go_to(1)
     assert beyond(history, 1) == (2, 6)
+    history.go_to(2)
+    history.go_to(1)
+    assert beyond(history, 1) == (2, 6), "what was left had something behind it: the way leads on to its end"
     assert [arm_of(history, step) for step in (5, 4, 6, 3)] == [4, 4, 6, 3]
     assert [count_from(history, step) for step in (4, 2, 0)] == [2, 3, 7]
     assert history.changed_of(0) == ()
