@@ -133,7 +133,7 @@ class History:
 
     def go_to(self, step: int | None) -> None:
         """The path to a step of any branch is the live one. O(steps to where the two paths part)."""
-        common = self.tree.common(self.last_step, step)
+        common = self.tree.common_ancestor(self.last_step, step)
         self.journal.back_to(-1 if common is None else common)
         for between in self.tree.path(step, above=common):
             self.journal.put_on(self.tree.at(between).checkpoint)
@@ -148,7 +148,7 @@ class History:
 
     def forget_branch(self, step: int) -> tuple[int, ...]:
         """Forget a step and all that came of it; says which steps these are."""
-        steps = self.tree.below(step)
+        steps = sorted(self.tree.below(step))
         self.tree.remove(steps)
         for log in (self.attention, self.logits, self.surprisal):
             log.drop_steps(set(steps))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from engine.errors import InputError
 from engine.history import journal
@@ -11,30 +11,25 @@ from engine.history.marks import Checkpoint
 from engine.spec.edit import BiasLogits, ReplaceTokens
 from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.tree import Node
+from engine.wire.tree_shape import TreeShape
 
 
 @dataclass(eq=False, slots=True)
 class Moment:
-    """A node, where every sequence stood after it, and the nodes that came of it."""
+    """A node, and where every sequence stood after it."""
 
     node: Node
     checkpoint: Checkpoint
-    children: list[int] = field(default_factory=list)
 
 
-class Tree:
+class Tree(TreeShape):
     """Moments by the number of their step. A path from the root has ascending numbers; the root itself, an empty
     session, is None."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._moments: dict[int, Moment] = {}
         self._num_replacements = 0  # that were ever made: without any, nobody looks for one
-
-    def __len__(self) -> int:
-        return len(self._moments)
-
-    def __contains__(self, step: object) -> bool:
-        return step in self._moments
 
     def __iter__(self) -> Iterator[Moment]:
         """In the order in which they were made."""
@@ -43,13 +38,13 @@ class Tree:
     def add(self, moment: Moment) -> None:
         """Beyond so many as a path may have the oldest are forgotten."""
         if len(self._moments) + 1 >= journal.MAX_STEPS + journal.MAX_STEPS // 8:
-            self.forget_oldest(journal.MAX_STEPS - 1)
+            for step in self.forget_oldest(journal.MAX_STEPS - 1):
+                del self._moments[step]
         node = moment.node
         self._moments[node.step] = moment
         edits = (change.edit for change in node.changes if isinstance(change, EditMade))
         self._num_replacements += sum(isinstance(edit, ReplaceTokens) for edit in edits)
-        if node.parent is not None and node.parent in self._moments:
-            self._moments[node.parent].children.append(node.step)
+        self.enter(node.step, node.parent)
 
     def at(self, step: int) -> Moment:
         """The moment after a step, or an `InputError` that says which are known."""
@@ -62,23 +57,6 @@ class Tree:
         """The node that a step was taken from; None where that is the root, or is not kept any more."""
         parent = self._moments[step].node.parent
         return parent if parent in self._moments else None
-
-    def path(self, step: int | None, above: int | None = None) -> list[int]:
-        """The steps from the root (or from below `above`, which is one of them) to a step, ascending."""
-        found: list[int] = []
-        while step is not None and step != above:
-            found.append(step)
-            step = self.parent(step)
-        return found[::-1]
-
-    def common(self, one: int | None, other: int | None) -> int | None:
-        """The newest step that both have on their paths; None: the root alone."""
-        while one != other:
-            if one is None or (other is not None and other > one):
-                one, other = other, one
-            assert one is not None
-            one = self.parent(one)
-        return one
 
     def has_other_text(self, step: int, later: int | None) -> bool:
         """Whether tokens before `step` were replaced on the way from it to a later one."""
@@ -103,14 +81,6 @@ class Tree:
     def has_root(self, step: int) -> bool:
         """Whether the path to a step is known from its beginning."""
         return self._moments[self.path(step)[0]].node.parent is None
-
-    def below(self, step: int) -> list[int]:
-        """A step and all that came of it, ascending."""
-        found, open_steps = [], [step]
-        while open_steps:
-            found.append(open_steps.pop())
-            open_steps += self._moments[found[-1]].children
-        return sorted(found)
 
     def needed_for(self, step: int) -> list[int]:
         """The steps that a replay of one does, ascending: its path, and the paths of what was forked or copied from
@@ -142,17 +112,10 @@ class Tree:
                     at = at if change.step is None else change.step
         return None
 
-    def remove(self, steps: list[int]) -> None:
-        """Forget a step and all that came of it, as `below` gave them."""
-        parent = self._moments[steps[0]].node.parent
-        if parent in self._moments:
-            self._moments[parent].children.remove(steps[0])
+    def remove(self, steps: Collection[int]) -> None:
+        """Forget steps with all that came of them, which is among them."""
+        self.forget(steps)
         for step in steps:
-            del self._moments[step]
-
-    def forget_oldest(self, num_kept: int) -> None:
-        """Keep the newest of them: what came of those that are forgotten cannot be replayed any more."""
-        for step in sorted(self._moments)[:-num_kept]:
             del self._moments[step]
 
 

@@ -127,7 +127,7 @@ class Duelling:
         if step not in tree:
             return f"step {step} was deleted"
         is_earlier = self._duel is not None and self._duel.compares_with_now
-        is_on_path = tree.common(step, session.last_step) == step
+        is_on_path = tree.is_on_path(step, session.last_step)
         if is_earlier and not is_on_path:
             return f"step {step} is not before the live one any more"
         return f"the branch with step {step} is the live one now" if is_on_path and not is_earlier else ""

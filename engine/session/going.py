@@ -149,7 +149,7 @@ class GoingTo:
     def came_of(self, state: SessionState, step: int) -> bool:
         """Whether a step is on the path to a state."""
         tree = self._history.tree
-        if state.step is None or tree.common(state.step, step) != step:
+        if not tree.is_on_path(step, state.step):
             return False
         return not tree.has_other_text(step, state.step)
 
@@ -222,7 +222,7 @@ class GoingTo:
     def _bases(self, step: int, sources: list[SessionState]) -> list[int]:
         """Steps on the path to one from which it could be replayed, the nearest first."""
         tree = self._history.tree
-        found = {tree.common(source.step, step) for source in sources} | {tree.parent(step)}
+        found = {tree.common_ancestor(source.step, step) for source in sources} | {tree.parent(step)}
         return sorted((each for each in found if each is not None and each != step), reverse=True)
 
     def _try(self, nodes: list[Node], base: SessionState, check: Check) -> SessionState | None:

@@ -98,7 +98,7 @@ def _of_moments(session: Session, seq_id: int, one: int, other: int) -> Duel:
 
 def _with_step(session: Session, seq_id: int, step: int) -> Duel:
     tree = session.history.tree
-    if step in tree and tree.common(step, session.last_step) != step:
+    if step in tree and not tree.is_on_path(step, session.last_step):
         return _with_moment(LiveRun(session, seq_id, "now"), MomentRun(session, seq_id, step), session.text_of)
     mark = session.history.journal.mark(seq_id, step)
     if mark is None or not mark.num_tokens:
