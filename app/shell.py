@@ -18,7 +18,7 @@ from app.control.pace import PACES
 from app.kit.changes import connect_all
 from app.kit.labels import prose
 from app.kit.measurement import MeasuringView
-from app.kit.theme import ThemeChoice, apply_theme, resolve_theme
+from app.kit.theme import ThemeChoice, apply_colors, apply_shapes, apply_theme, resolve_theme
 from app.models import Models
 from app.start.settings import Settings
 from app.window.window import MainWindow
@@ -54,9 +54,11 @@ class Shell(QObject):
         self.settings = settings
         self.export_folder = Path.home()
         self.models = Models()
-        apply_theme(app, resolve_theme(settings.theme))
+        theme = resolve_theme(settings.theme)
+        apply_colors(app, theme)
         self.actions = Actions(self.models, MENUS, self)
         self.window = MainWindow(self.models, self.actions)
+        apply_shapes(app, theme)
         self.controller = Controller(self.models, send, drain, self)
         self.intents = self.controller.intents
         self.navigator = Navigator(self.models, self)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from PySide6.QtCore import QByteArray, QRectF, QSize, Qt
-from PySide6.QtGui import QIcon, QPainter, QPixmap
+from PySide6.QtCore import QByteArray, QRectF, Qt
+from PySide6.QtGui import QIcon, QImage, QPainter, QPixmap
 from PySide6.QtSvg import QSvgRenderer
 
 from app.kit.style import RESOURCES
@@ -18,14 +18,21 @@ def _source(name: str) -> str:
 
 def pixmap(name: str, color: str, size: int, ratio: float = 1.0) -> QPixmap:
     """One icon at one size in one colour."""
-    image = QPixmap(QSize(round(size * ratio), round(size * ratio)))
+    result = QPixmap.fromImage(_drawn(name, color, round(size * ratio)))
+    result.setDevicePixelRatio(ratio)
+    return result
+
+
+@cache
+def _drawn(name: str, color: str, pixels: int) -> QImage:
+    """A few dozen icons stand on hundreds of buttons. An image, for no pixmap may outlive the application."""
+    image = QImage(pixels, pixels, QImage.Format.Format_ARGB32_Premultiplied)
     image.fill(Qt.GlobalColor.transparent)
     painter = QPainter(image)
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     renderer = QSvgRenderer(QByteArray(_source(name).replace("currentColor", color).encode()))
     renderer.render(painter, QRectF(image.rect()))
     painter.end()
-    image.setDevicePixelRatio(ratio)
     return image
 
 

@@ -54,6 +54,7 @@ class DockHost(QMainWindow):
         self._layout_name = "inspect"
         self._is_wide = False
         self._is_untouched = True
+        self._is_arranging = False
         for dock in self.docks.values():
             self._watch(dock)
 
@@ -87,6 +88,7 @@ class DockHost(QMainWindow):
         """Put the panels where a named layout has them."""
         self._layout_name = name if name in GRIDS else "inspect"
         self._is_untouched = False  # what is half arranged must not be proportioned
+        self._is_arranging = True
         for dock in self.docks.values():
             dock.setFloating(False)
             self.removeDockWidget(dock)
@@ -103,7 +105,7 @@ class DockHost(QMainWindow):
                 self._split(column, Qt.Orientation.Vertical)
         for front, others in TABS.get(self._layout_name, {}).items():
             self._tabify(front, others)
-        self._is_untouched = True
+        self._is_untouched, self._is_arranging = True, False
         self._proportion(self.size())
         self._name_once()
         if self._layout_name in (
@@ -157,7 +159,8 @@ class DockHost(QMainWindow):
         self._name_once()
 
     def _on_moved(self) -> None:
-        self._name_once()
+        if not self._is_arranging:
+            self._name_once()
 
     def _name_once(self) -> None:
         """Where a tab carries a panel's name, its strip does not."""

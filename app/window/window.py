@@ -143,7 +143,6 @@ class MainWindow(QMainWindow):
         self.setCentralWidget(
             holder(column(self.top, self.recovery, self.opened, self.phases, (self.docks, 1), self._footer, spacing=0))
         )
-        self.docks.arrange("inspect")
 
     def need(self, layout: str) -> None:
         """Build the panels of a layout that wait until they are asked for, if they are not there yet."""

@@ -79,6 +79,7 @@ def take_steps(shell: Shell, engine: FakeEngine, steps: int) -> None:
 def new_shell(app: QApplication, engine: FakeEngine, size: tuple[int, int]) -> Shell:
     """A window as the first start makes it: shown once, at one size, and no layout chosen by hand."""
     load_fonts()
+    app.setStyleSheet("")  # as at a start: the shell sets it once the window is built
     shell = Shell(app, Settings(theme="dark"), engine.send, engine.drain)
     shell.window.resize(*size)
     shell.window.show()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from msgspec.structs import astuple, replace
@@ -233,12 +234,30 @@ def story(num_steps: int, num_prompt: int = PROMPT) -> list[StepRecord]:
 # ---- slices ------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1024)
 def _field(columns: int, rows: int, seed: int) -> np.ndarray:
-    """Signed data with the stripes of real keys: some channels large and constant, most small and varied."""
+    """Signed data with the stripes of real keys: some channels large and constant, most small and varied.
+
+    The same few are asked for in thousands of windows; nobody may write into them.
+    """
     rng = np.random.default_rng(seed)
     channel = rng.normal(0, 1.0, rows) * (rng.random(rows) < 0.35) * 2.5
     drift = np.cumsum(rng.normal(0, 0.12, (columns, rows)), axis=0)
-    return (channel[None] + drift + rng.normal(0, 0.6, (columns, rows))).astype(np.float32)
+    field = (channel[None] + drift + rng.normal(0, 0.6, (columns, rows))).astype(np.float32)
+    field.setflags(write=False)
+    return field
+
+
+@lru_cache(maxsize=256)
+def _wall(columns: int, rows: int, salt: int) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the greatest of every column of every head of every layer."""
+    low = np.stack(
+        [np.stack([_field(columns, rows, 97 * i + h + salt) for h in range(KV_HEADS)]) for i in range(LAYERS)]
+    )
+    high = low + 0.1
+    low.setflags(write=False)
+    high.setflags(write=False)
+    return low, high
 
 
 def wall_slice(request: WallRequest) -> WallSlice:
@@ -246,11 +265,9 @@ def wall_slice(request: WallRequest) -> WallSlice:
     per_row = max(1, math.ceil(HEAD_DIM / max(1, request.max_rows)))
     columns, rows = math.ceil(request.num_tokens / per_column), math.ceil(HEAD_DIM / per_row)
     salt = (7 if request.tensor == "values" else 0) + (31 if request.change else 0)
-    low = np.stack(
-        [np.stack([_field(columns, rows, 97 * i + h + salt) for h in range(KV_HEADS)]) for i in range(LAYERS)]
-    )
+    low, high = _wall(columns, rows, salt)
     return WallSlice(
-        request, "live cache", "float32", tuple(range(LAYERS)), (KV_HEADS,) * LAYERS, low, low + 0.1, 0,
+        request, "live cache", "float32", tuple(range(LAYERS)), (KV_HEADS,) * LAYERS, low, high, 0,
         request.num_tokens, per_column, per_row, "", 1.5, magnitudes=magnitudes(),
     )  # fmt: skip
 
