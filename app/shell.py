@@ -24,6 +24,7 @@ from app.start.settings import Settings
 from app.window.window import MainWindow
 from engine.spec.bookmark import BookmarkTarget
 from engine.spec.model import BUNDLED
+from engine.spec.runners import RUNNERS
 from engine.wire.commands import Command
 from engine.wire.events import EngineStatus, Event, OpenedFile, SessionOpened
 from engine.wire.opponents import Opponent, OtherStep
@@ -219,6 +220,8 @@ class Shell(QObject):
         action.do(self)
 
     def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
+        for name in RUNNERS:
+            self.actions.check(f"runner.{name}", name == new.runner.chosen and new.model is not None)
         if new.opened is not None:
             self._on_opened(old, new.opened)
             return

@@ -18,6 +18,7 @@ from app.control.conditions import (
     needs_phase,
     needs_prompt,
     needs_run,
+    needs_runner,
     needs_step,
     needs_stops,
     needs_token,
@@ -25,6 +26,7 @@ from app.control.conditions import (
     needs_work,
 )
 from app.control.pace import PACES, Pace
+from engine.spec.runners import RUNNERS, RunnerRow
 
 if TYPE_CHECKING:
     from app.shell import Shell
@@ -42,6 +44,15 @@ def _engine(choice: str, text: str, tip: str) -> Action:
         shell.run_engine_in(choice)
 
     return Action(f"engine.{choice}", "", text, tip, choose, is_check=True)
+
+
+def _runner(row: RunnerRow) -> Action:
+    def choose(shell: Shell) -> None:
+        shell.intents.on_runner_chosen(row.name)
+
+    tip = f"{row.summary}; it needs {row.needs}" if row.needs else row.summary
+    needs = partial(needs_runner, row.name)
+    return Action(f"runner.{row.name}", "", f"Forward by {row.label}", tip, choose, needs, is_check=True)
 
 
 def _next_phase(shell: Shell) -> None:
@@ -122,6 +133,7 @@ RUN = (
         _on_timeline("timeline.live", "End", "Timeline: live step", "On the timeline",
                      lambda shell: shell.navigator.on_live(), needs_past),
     ),
+    tuple(map(_runner, RUNNERS.values())),
     (
         Action("engine.restart", "", "Restart engine",
                "Begin again with the same model; all steps are done once more", lambda shell: shell.restart_engine()),

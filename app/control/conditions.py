@@ -28,6 +28,12 @@ def needs_live(models: Models) -> str:
     return needs_model(models)
 
 
+def needs_runner(name: str, models: Models) -> str:
+    """A live model that can be computed so."""
+    status = models.status.now
+    return needs_live(models) or (dict(status.runner.refused).get(name, "") if status is not None else "")  # type: ignore[call-overload]
+
+
 def needs_edited(models: Models) -> str:
     return needs_live_steps(models) or ("" if models.edits.on_path() else "nothing was edited on the way here")
 

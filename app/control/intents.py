@@ -18,6 +18,7 @@ from engine.saved.folder import check_nobody_writes
 from engine.saved.session import spec_of
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, BUNDLED_NAME, ModelSpec
+from engine.spec.runners import RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire import commands, exporting, opponents
 
@@ -162,6 +163,9 @@ class Intents(StepIntents, TreeIntents, EditIntents):
 
     def on_cache_chosen(self, cache: CacheSpec) -> None:
         self._send(commands.SetCache(cache))
+
+    def on_runner_chosen(self, runner: RunnerName) -> None:
+        self._send(commands.ChooseRunner(runner))
 
     def on_truth_wanted(self, question: Request) -> None:
         """Ask what the cache changes; the newest question of a kind is the one whose answer counts."""

@@ -15,6 +15,7 @@ from engine.saved.folder import check_nobody_writes
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.presets import NAMES, cache_named
+from engine.spec.runners import RUNNERS
 
 DEFAULT_STEPS = 40
 DEFAULT_SIZE = (1600, 1000)
@@ -51,7 +52,7 @@ def parse(argv: list[str]) -> Arguments:
     parser = _parser()
     given = parser.parse_args(argv)
     try:
-        model, cache = ModelSpec(given.model), cache_named(given.cache)
+        model, cache = ModelSpec(given.model, runner=given.runner), cache_named(given.cache)
     except InputError as error:
         parser.error(str(error))
     if given.steps < 1:
@@ -96,6 +97,7 @@ def _parser() -> OneLineParser:
         "--model", default="bundled", help="bundled, a folder, a hub name on this computer, or shape:CONFIG.json"
     )
     parser.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {NAMES}")
+    parser.add_argument("--runner", default="auto", help=f"what computes the forwards: {', '.join(RUNNERS)}")
     parser.add_argument(
         "--engine",
         choices=CHOICES,

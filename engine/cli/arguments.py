@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
 from engine.spec.model import BUNDLED, ModelSpec
+from engine.spec.runners import RUNNERS
 from engine.spec.sampling import Prompt, SamplingParams
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, help="threads for the forward (default: all cores but one)")
+    names = ", ".join(f"{row.name} ({row.label})" for row in RUNNERS.values())
+    parser.add_argument("--runner", default="auto", help=f"what computes the forwards: {names}")
     parser.add_argument("--allow-download", action="store_true", help="fetch a hub model that is not here")
 
 
@@ -52,7 +55,7 @@ def add_caches_argument(parser: argparse.ArgumentParser, default: str = "all") -
 
 
 def load_model(args: argparse.Namespace) -> LoadedModel:
-    spec = ModelSpec(args.model, args.dtype, args.device, args.allow_download, args.threads)
+    spec = ModelSpec(args.model, args.dtype, args.device, args.allow_download, args.threads, args.runner)
     from engine.model.loader import load  # torch takes seconds: bad arguments are told before it is imported
 
     return load(spec)

@@ -216,6 +216,7 @@ def step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:
         "kv_bytes": record.num_bytes.stored,
         "surprisal": [round(nats, 4) if nats is not None and isfinite(nats) else None for nats in part.surprisal],
         "ms": round(record.timings.total_ms, 3),
+        "runner": record.runner,
         **({"hit_tokens": part.hit_tokens} if part.hit_tokens else {}),
         **({"preempted": list(record.preempted)} if record.preempted else {}),
     }

@@ -19,6 +19,7 @@ from engine.loop.stops import Stops
 from engine.loop.watching import Watching
 from engine.wire.commands import (
     Branch,
+    ChooseRunner,
     Command,
     DeleteBranch,
     Force,
@@ -86,6 +87,8 @@ class SessionCommands:
                 self._present.sampling = sampling
             case SetSampling(sampling, int(seq_id)):
                 session.set_sampling(sampling, seq_id)
+            case ChooseRunner(runner):
+                session.model.runners.choose(runner)
             case Watch():
                 self._watching.watch(session, command)
             case Redo():

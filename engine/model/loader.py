@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 from transformers.utils import logging as transformers_logging
@@ -21,7 +22,8 @@ from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register
 from engine.model.device import pick_device, pick_dtype
 from engine.model.progress import LoadProgress, num_tensors
-from engine.model.runners.decoder import Decoder, HiddenRows, Passed
+from engine.model.runners.decoder import HiddenRows, Passed
+from engine.model.runners.runners import Runners
 from engine.model.source import Source, find_source, fingerprint
 from engine.model.surprisal import Surprisal, head_of, last_hidden
 from engine.model.tokenizer import find_tokenizer
@@ -48,7 +50,7 @@ class LoadedModel:
     keeps_logits: bool
     takes_positions: bool
     has_head_apart: bool
-    decoder: Decoder | None = None
+    runners: Runners
     mark: Callable[[], None] | None = None
 
     @property
@@ -86,8 +88,8 @@ class LoadedModel:
         """
         check = check or self.mark
         hidden_rows = self._also_where_shared(hidden_rows)
-        if self.decoder and cache is not None and padding is None and self.decoder.takes(ids):
-            return self.decoder(ids, cache, probe, surprisal, check, passed, hidden_rows)
+        if padding is None and (decoder := self.runners.decoder_for(ids, cache)) is not None:
+            return decoder(ids, cache, probe, surprisal, check, passed, hidden_rows)
         arguments: dict[str, Any] = {"use_cache": cache is not None}
         if padding is not None:
             arguments["attention_mask"] = padding
@@ -177,6 +179,8 @@ def _loaded(spec: ModelSpec, source: Source, progress: LoadProgress) -> LoadedMo
     torch.set_num_threads(spec.num_threads or max(1, (os.cpu_count() or 2) - 1))
     info = describe(spec, source, model, tokenizer, geometry, captures, device, dtype, tokenizer_note)
     decoder = decoder_of(model, geometry) if captures else None
+    runners = Runners(decoder, spec.runner)
+    info = replace(info, note="; ".join(filter(None, (info.note, runners.note))))
     return LoadedModel(
         info,
         model,
@@ -187,7 +191,7 @@ def _loaded(spec: ModelSpec, source: Source, progress: LoadProgress) -> LoadedMo
         "logits_to_keep" in signature,
         "position_ids" in signature,
         decoder is not None or is_head_apart(model),
-        decoder,
+        runners,
     )
 
 

@@ -143,6 +143,7 @@ class Session:
             kept=self.kept.sizes,
             kept_bytes=self.kept.num_bytes,
             kept_limit=self.kept.max_bytes,
+            runner=self.model.runners.state,
         )
 
     def check_has_work(self) -> None:

@@ -79,7 +79,9 @@ class Stepper:
             clock.lap("prepare")
             if self.phases:
                 self.phases.scheduled(batch, self._scheduler.preempted)
-            forwards = self._runner.run(batch, self._live.mode.store, check, self.phases)
+            self._model.runners.begin()
+            with self._model.runners.chosen_as("" if planned is None else planned.runner):
+                forwards = self._runner.run(batch, self._live.mode.store, check, self.phases)
             clock.lap("forward")
             choices = [self._choose(forward) for forward in forwards]
             told = [None if choice is None else choice.token_id for choice in choices]
@@ -140,6 +142,7 @@ class Stepper:
             parent=self._history.last_step,
             changes=tuple(self._history.changes),
             checksums=checksums,
+            runner=self._model.runners.used,
         )
 
     def _choose(self, forward: Forward) -> SampledToken | None:

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 from engine.errors import InputError
+from engine.spec.runners import RunnerName, check_runner
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -29,6 +30,7 @@ class ModelSpec(Struct, frozen=True):
     device: str = "auto"
     allow_download: bool = False
     num_threads: int | None = None
+    runner: RunnerName = "auto"
 
     def __post_init__(self) -> None:
         if not self.source.strip():
@@ -37,6 +39,7 @@ class ModelSpec(Struct, frozen=True):
             raise InputError(f"Unknown dtype '{self.dtype}': choose one of {', '.join(get_args(Dtype))}.")
         if self.num_threads is not None and self.num_threads < 1:
             raise InputError(f"{self.num_threads} threads cannot compute: give 1 or more.")
+        check_runner(self.runner)
 
     @property
     def shape_config(self) -> Path | None:

@@ -8,6 +8,7 @@ from typing import Literal
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Edit
 from engine.spec.model import ModelSpec
+from engine.spec.runners import RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import Change
 from engine.wire.exporting import EstimateExport, Export
@@ -30,6 +31,12 @@ class SetCache(CommandMessage, frozen=True):
     """Another cache mode for the live sequences: converted where possible, re-prefilled where not."""
 
     cache: CacheSpec
+
+
+class ChooseRunner(CommandMessage, frozen=True):
+    """Compute the forwards from now on in that way, by its name in `engine.spec.runners`."""
+
+    runner: RunnerName
 
 
 class SubmitPrompt(CommandMessage, frozen=True):
@@ -255,6 +262,7 @@ class Shutdown(CommandMessage, frozen=True):
 Command = (
     LoadModel
     | SetCache
+    | ChooseRunner
     | SubmitPrompt
     | SetSampling
     | Step

@@ -9,6 +9,7 @@ from msgspec import field
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
+from engine.spec.runners import RunnerName
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import Change
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
@@ -54,6 +55,14 @@ class ModelInfo(Part, frozen=True):
     fingerprint: str
     note: str
     goes_beyond_context: bool = False
+
+
+class RunnerState(Part, frozen=True):
+    """Which runner is to compute the forwards, by its name in `engine.spec.runners`, and those that the model cannot
+    have, each with the reason."""
+
+    chosen: RunnerName = "auto"
+    refused: tuple[tuple[RunnerName, str], ...] = ()
 
 
 class SequenceInfo(Part, frozen=True):
@@ -130,6 +139,7 @@ class EngineStatus(Part, frozen=True):
     kept: tuple[BranchBytes, ...] = ()
     kept_bytes: int = 0
     kept_limit: int = 0
+    runner: RunnerState = RunnerState()
 
 
 class StateChanged(Variant, frozen=True):

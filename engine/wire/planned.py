@@ -28,15 +28,17 @@ class PlannedPart(Part, frozen=True):
 
 
 class PlannedStep(Part, frozen=True):
-    """A step to be done once more: the mode it ran in, what it did to which sequences, and those that gave their pages
-    up before it."""
+    """A step to be done once more: the mode it ran in, what it did to which sequences, those that gave their pages up
+    before it, and the runner of its forwards (empty: whichever is chosen)."""
 
     step: int
     cache: CacheSpec
     parts: tuple[PlannedPart, ...]
     preempted: tuple[int, ...]
+    runner: str = ""
 
     @classmethod
     def of(cls, record: StepRecord) -> PlannedStep:
         """As it was recorded."""
-        return cls(record.step, record.cache, tuple(map(PlannedPart.of, record.sequences)), record.preempted)
+        parts = tuple(map(PlannedPart.of, record.sequences))
+        return cls(record.step, record.cache, parts, record.preempted, record.runner)

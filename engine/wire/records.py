@@ -164,7 +164,8 @@ class StepRecord(Variant, frozen=True, eq=False):
     that the cache's rule dropped after the forward, with their scores.
 
     `parent` is the node of the history tree that the step was taken from (None: the root), after `changes`; `checksums`
-    of the rows of K and V that it wrote, one a layer with rows, as they were computed.
+    of the rows of K and V that it wrote, one a layer with rows, as they were computed. `runner` names what computed its
+    forwards, several joined by +; empty where that is not known.
     """
 
     step: int
@@ -186,6 +187,7 @@ class StepRecord(Variant, frozen=True, eq=False):
     parent: int | None = None
     changes: tuple[Change, ...] = ()
     checksums: tuple[int, ...] = ()
+    runner: str = ""
 
     def of(self, seq_id: int) -> SequenceStep | None:
         """What the step did to that sequence."""

@@ -19,6 +19,7 @@ from app.models import Models
 from app.models.step_series import StepSeries
 from app.panels.timings import draw
 from app.panels.timings.chart import BY_IMPORTANCE, ROLES, timing_chart
+from engine.spec.runners import runner_words
 from engine.wire.records import StepRecord
 
 ROOM_BESIDE = 235  # pixels of the title bar that the key leaves to the title and the source
@@ -93,7 +94,8 @@ class TimingsView(View[StepTimes]):
             self.key.set_names(_key_names(draw.looking_share(millis, is_prefill)))
         record = state.told
         total = milliseconds(record.timings.total_ms)
-        self.plot.show_words(f"step {thousands(record.step)} · {record.phase} · {total}")
+        ways = f" · {runner_words(record.runner)}" if record.runner else ""
+        self.plot.show_words(f"step {thousands(record.step)} · {record.phase} · {total}{ways}")
         self.plot.setToolTip(phase_words(record))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -105,7 +107,8 @@ def phase_words(record: StepRecord) -> str:
     """A step's phases in numbers, each beside its name."""
     forward, prepare, sample, observe = (milliseconds(ms) for ms in draw.step_row(record)[:-1])
     step = thousands(record.step)
-    return f"step {step}: forward {forward}, prepare {prepare}, sample {sample}, looking {observe}"
+    by = f" by {runner_words(record.runner)}" if record.runner else ""
+    return f"step {step}: forward {forward}{by}, prepare {prepare}, sample {sample}, looking {observe}"
 
 
 def _key_names(share: float | None) -> tuple[str, ...]:

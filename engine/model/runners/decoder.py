@@ -10,8 +10,6 @@ structure, or is more than one sequence, goes through transformers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
-from operator import contains, is_
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +19,7 @@ from transformers.masking_utils import create_causal_mask
 
 from engine.cache.attention_probe import Probe, Seen
 from engine.model.attention import LONG_CONTEXT, attention
+from engine.model.runners.guard import Guard
 from engine.model.surprisal import Surprisal
 
 Passed = Callable[[int, torch.Tensor], None]  # a layer that a forward has passed, and its output `[B, T, hidden]`
@@ -67,11 +66,7 @@ class Decoder:
         self._config, self._embed, self._rotary = body.config, body.embed_tokens, body.rotary_emb
         self._blocks = [Block(layer, is_joined) for layer in body.layers]
         self._norm, self._head = norm_of(body.norm), model.lm_head
-        modules = list(model.modules())
-        self._hooks = [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]
-        self._own = [vars(m) for m in modules]
-        held = [(d, name, d[name]) for m in modules for d in (m._parameters, m._modules) for name in d]
-        self._places, self._names, self._parts = (list(column) for column in zip(*held, strict=True))
+        self._guard = Guard(model)
 
     def takes(self, ids: torch.Tensor) -> bool:
         """Whether ids `[B, T]` can go this way now."""
@@ -80,9 +75,8 @@ class Decoder:
     @property
     def is_current(self) -> bool:
         """Whether every module and weight is the one that was tried, and nobody listens at a module or calls another
-        `forward` in its place. Nothing but comparisons of objects: less than half a percent of a step."""
-        is_same = all(map(is_, map(dict.get, self._places, self._names), self._parts))
-        return is_same and not any(self._hooks) and not any(map(contains, self._own, repeat("forward")))
+        `forward` in its place."""
+        return self._guard.holds
 
     def __call__(
         self,

@@ -23,9 +23,11 @@ from engine.saved.document import is_session
 from engine.spec.edit import Drop, Edit, Mask, Pin, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
+from engine.spec.runners import RUNNERS
 from engine.spec.stops import Stop
 from engine.wire.commands import (
     Cancel,
+    ChooseRunner,
     CloseSnapshot,
     Continue,
     GoTo,
@@ -343,6 +345,7 @@ EFFECTS: dict[str, Effect] = {
     "engine.auto": Effect(lambda desk: desk.engines, [], ["auto"]),
     "engine.thread": Effect(lambda desk: desk.engines, [], ["thread"]),
     "engine.process": Effect(lambda desk: desk.engines, [], ["process"]),
+    **{f"runner.{name}": Effect(lambda desk: desk.sent(ChooseRunner), [], [ChooseRunner(name)]) for name in RUNNERS},
     **{
         f"pace.{name}": Effect(
             lambda desk: desk.shell.settings.pace,

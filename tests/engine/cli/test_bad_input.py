@@ -40,6 +40,7 @@ from tests.engine.cli.conftest import IDS, Twin
         (["--dtype", "float8"], "dtype"),
         (["--device", "cuda:99"], "cuda:99"),
         (["--threads", "0"], "threads"),
+        (["--runner", "fast"], "runner 'fast'"),
         (["--export", "/no/such/folder/x.safetensors"], "/no/such/folder"),
         (["--export", "/"], "folder"),
         (["--export", "/dev/null"], "no regular file"),

@@ -33,6 +33,14 @@ def test_run_tells_every_step_and_the_end(twin: Twin, folder: Path) -> None:
     assert done["tok_per_s"] > 0
 
 
+def test_run_takes_a_runner_and_says_what_computed_each_step(twin: Twin, source: str) -> None:
+    given = ("run", "--model", source, "--token-ids", IDS, "--steps", 2)
+    assert [line["runner"] for line in twin.lines(*given)[:-1]] == ["fused"] * 2
+    *steps, done = twin.lines(*given, "--runner", "transformers")
+    assert [line["runner"] for line in steps] == ["transformers"] * 2
+    assert done["token_ids"] == twin.lines(*given)[-1]["token_ids"]
+
+
 def test_run_tells_the_surprisal_of_a_long_prompt_and_exports_it(
     twin: Twin, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,3 +58,7 @@ def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: C
     words = f"step {STEPS + 1}: forward 5.00 ms, prepare 1.50 ms, sample 0.25 ms, looking 2.00 ms"
     assert view.plot.toolTip() == words
     assert view.plot.words == f"step {STEPS + 1} · decode · 8.75 ms"
+    models.timeline.append([replace(last, step=STEPS + 2, timings=times, runner="fused+transformers")])
+    models.timeline.tell()
+    assert view.plot.words == f"step {STEPS + 2} · decode · 8.75 ms · fused decoder + transformers"
+    assert "forward 5.00 ms by fused decoder + transformers, prepare" in view.plot.toolTip()

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig
 
 from engine.model.loader import LoadedModel, load
+from engine.model.runners.runners import Runners
 from engine.model.weights import build_shape
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -51,9 +52,9 @@ def stepped(
 @pytest.mark.parametrize("architecture", ALIKE)
 def test_it_gives_the_numbers_of_transformers_to_the_last_bit(architecture: str, cache: str) -> None:
     model = model_of(architecture)
-    assert model.decoder is not None
+    assert model.runners.decoder is not None
     spec = PRESETS[cache].spec
-    short, long = (stepped(m, spec, 9, 40) for m in (model, replace(model, decoder=None)))
+    short, long = (stepped(m, spec, 9, 40) for m in (model, replace(model, runners=Runners(None))))
     for mine, theirs in zip([*short[0], *short[1]], [*long[0], *long[1]], strict=True):
         assert torch.equal(mine, theirs)
 
@@ -62,16 +63,16 @@ def test_it_gives_the_numbers_of_transformers_to_the_last_bit(architecture: str,
 @pytest.mark.parametrize("architecture", ALIKE)
 def test_chunks_of_a_prompt_have_the_bits_of_transformers(architecture: str, cache: str) -> None:
     model = model_of(architecture)
-    assert model.decoder is not None
-    assert model.decoder.takes_chunks
-    short, long = (stepped(m, PRESETS[cache].spec, 21, 9, 5) for m in (model, replace(model, decoder=None)))
+    assert model.runners.decoder is not None
+    assert model.runners.decoder.takes_chunks
+    short, long = (stepped(m, PRESETS[cache].spec, 21, 9, 5) for m in (model, replace(model, runners=Runners(None))))
     for mine, theirs in zip([*short[0], *short[1]], [*long[0], *long[1]], strict=True):
         assert torch.equal(mine, theirs)
 
 
 @pytest.mark.parametrize("architecture", ["mistral", "gemma2", "gpt2", "olmo2", "phi3", "mixtral", "stablelm", "lfm2"])
 def test_other_structures_do_not_take_it(architecture: str) -> None:
-    assert model_of(architecture).decoder is None
+    assert model_of(architecture).runners.decoder is None
 
 
 @pytest.mark.parametrize(
@@ -86,8 +87,8 @@ def test_other_structures_do_not_take_it(architecture: str) -> None:
 def test_the_same_parts_put_together_otherwise_are_told_by_their_numbers(
     architecture: str, same: dict[str, Any], other: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert loaded(tmp_path, architecture, **same).decoder is not None
-    assert loaded(tmp_path, architecture, **other).decoder is None
+    assert loaded(tmp_path, architecture, **same).runners.decoder is not None
+    assert loaded(tmp_path, architecture, **other).runners.decoder is None
 
 
 def test_who_listens_at_a_module_hears_every_step() -> None:
@@ -107,7 +108,7 @@ def test_a_model_that_changes_its_dtype_is_followed(tmp_path: Path) -> None:
     model = loaded(tmp_path, "qwen2")
     for change in (torch.nn.Module.double, torch.nn.Module.float):
         change(model.model)
-        short, long = (stepped(m, CacheSpec(), 5, 6) for m in (model, replace(model, decoder=None)))
+        short, long = (stepped(m, CacheSpec(), 5, 6) for m in (model, replace(model, runners=Runners(None))))
         assert short[0][0].dtype == model.model.dtype
         assert all(map(torch.equal, short[0], long[0]))
 
@@ -117,7 +118,7 @@ def test_a_weight_that_changes_in_place_is_followed(tmp_path: Path) -> None:
     before = stepped(model, CacheSpec(), 5, 6)
     with torch.no_grad():
         model.model.model.layers[1].self_attn.k_proj.weight[3] += 1.0
-    short, long = (stepped(m, CacheSpec(), 5, 6) for m in (model, replace(model, decoder=None)))
+    short, long = (stepped(m, CacheSpec(), 5, 6) for m in (model, replace(model, runners=Runners(None))))
     assert all(map(torch.equal, short[0], long[0]))
     assert not torch.equal(short[0][-1], before[0][-1])
 
@@ -125,7 +126,7 @@ def test_a_weight_that_changes_in_place_is_followed(tmp_path: Path) -> None:
 def test_the_weights_are_what_and_where_they_were(tmp_path: Path) -> None:
     """Joining them changes no name, no value, and takes no memory."""
     model = loaded(tmp_path, "qwen2")
-    assert model.decoder is not None
+    assert model.runners.decoder is not None
     config = AutoConfig.for_model("qwen2", **COMMON)
     plain = build_shape(config, torch.float32, "", None).state_dict()
     mine = model.model.state_dict()
@@ -184,10 +185,10 @@ PLACES = [
 def test_whatever_weight_or_module_is_replaced_is_noticed(change: Any, tmp_path: Path) -> None:
     for name in PLACES:
         model = loaded(tmp_path, "llama", tie_word_embeddings=False)
-        assert model.decoder is not None
+        assert model.runners.decoder is not None
         before = stepped(model, CacheSpec(), 5, 3)
         change(model, name)
-        short, long = (stepped(m, CacheSpec(), 5, 3) for m in (model, replace(model, decoder=None)))
+        short, long = (stepped(m, CacheSpec(), 5, 3) for m in (model, replace(model, runners=Runners(None))))
         assert all(map(torch.equal, short[0], long[0])), name
         assert not torch.equal(short[0][-1], before[0][-1]), name
 
@@ -196,9 +197,9 @@ def test_what_is_put_back_takes_the_short_way_again(tmp_path: Path) -> None:
     model = loaded(tmp_path, "llama")
     attention = model.model.model.layers[0].self_attn
     own = attention.v_proj
-    assert model.decoder is not None
-    assert model.decoder.is_current
+    assert model.runners.decoder is not None
+    assert model.runners.decoder.is_current
     attention.v_proj = Adapted(own)
-    assert not model.decoder.is_current
+    assert not model.runners.decoder.is_current
     attention.v_proj = own
-    assert model.decoder.is_current
+    assert model.runners.decoder.is_current
