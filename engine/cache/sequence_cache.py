@@ -230,7 +230,8 @@ class SequenceCache(EditableRows):
 
     @torch.inference_mode()
     def convert_from(self, other: SequenceCache) -> bool:
-        """Copy the rows of another layout; False (and nothing done) if they cannot be carried over exactly."""
+        """Copy the rows of another layout, and what was done to them by hand; False (and nothing done) if they cannot
+        be carried over exactly."""
         if self.spec.recomputes or other.spec.recomputes:
             return self.spec.recomputes
         if not all(layer.takes_rows for layer in self.layers) or not other.keeps_all_rows:
@@ -239,7 +240,7 @@ class SequenceCache(EditableRows):
             rows = other.rows(index)
             if rows is not None and rows.keys.shape[2]:
                 self.live.update(rows.keys, rows.values, index)
-        self.num_tokens = other.num_tokens
+        self.num_tokens, self.by_hand = other.num_tokens, other.by_hand
         return True
 
     def copy_layers(self, other: SequenceCache) -> None:

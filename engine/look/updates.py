@@ -203,6 +203,8 @@ def changed_head(
 ) -> CellUpdate | None:
     """A head `piece` as it is after steps that did `delta` to the rows of its layer; None where it is to be sent
     whole. Columns that the picture has moved past are taken from its left end."""
+    if not piece.positions.size:
+        return None  # none of its rows was held: there is no column to begin at
     began = time.perf_counter()
     tile, size = Tile.of(request, past), piece.tokens_per_column
     per_column, count = per_cell(tile.num_positions, request.max_columns), tile.num_positions

@@ -134,6 +134,11 @@ class Forking:
             if not cache.fork_from(then.cache, count):
                 cache.copy_from(then.cache)
         elif not cache.convert_from(then.cache):  # both are exact: only rows outside a window are missing
+            if then.cache.by_hand:
+                raise InputError(
+                    f"Rows of sequence {origin.owner} were edited by hand, and this mode computes them anew from the "
+                    "tokens: go to that step first, then fork."
+                )
             self._replay.refill(child.sequence, cache, origin.owner, origin.step, origin.journal)
 
     def _empty(self, parent: LiveSequence) -> LiveSequence:

@@ -292,4 +292,5 @@ class PagedCache(EvictingPages):
             if rows is not None and rows.keys.shape[2]:
                 self.live.update(rows.keys, rows.values, index)
         self.commit(other.num_tokens)
+        self.by_hand = other.by_hand
         return True

@@ -29,7 +29,7 @@ from engine.wire.requests import (
     TableRequest,
     WallRequest,
 )
-from engine.wire.slices import AttentionSlice, CellUpdate, Magnitudes, TableSlice, Unchanged, WallSlice
+from engine.wire.slices import AttentionSlice, CellUpdate, HeadSlice, Magnitudes, TableSlice, Unchanged, WallSlice
 from tests.engine.tiny import model_of, prompt_ids
 
 WALL = Watched(WallRequest(0, 0, 0, "keys", False, 24, 8), id=1)
@@ -144,6 +144,21 @@ def test_what_is_watched_is_what_a_whole_slice_gives(mode: str) -> None:
     ):  # the first of them reads the rest of the prompt; one column holds one token, then two, then more
         watching.follow(5)
         watching.check()
+
+
+@pytest.mark.parametrize("mode", ["h2o", "kivi"])
+def test_a_head_of_no_rows_is_watched_while_rows_are_dropped_and_coded(mode: str) -> None:
+    session = Watching(MODES[mode], length=19).session
+    nothing = Watched(HeadRequest(0, 0, "keys", 0, 0, 3, 3, 24), "fixed", id=4)
+    watcher = Watcher()
+    watcher.set_pace(SetPace(None, None))
+    watcher.watch(session, [nothing])
+    for _ in range(12):
+        session.force(0, (7,))
+        (piece,) = watcher.after_step(session, session.step(), is_last=False)
+        assert watcher.take_failures() == []
+        assert isinstance(piece, HeadSlice)
+        assert piece.positions.size == 0
 
 
 @pytest.mark.parametrize("architecture", ["mistral", "gemma3_text", "deepseek_v3", "lfm2", "gemma2"])

@@ -1,0 +1,62 @@
+"""Edited rows behind a change of the cache mode: what was done to them by hand goes with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import InputError
+from engine.session.editing import make_edit
+from engine.session.session import Session
+from engine.spec.edit import Edit, Mask, ReplaceTokens, Rows, Zero
+from engine.spec.sampling import Prompt
+from tests.engine.session.histories import MODES, difference, stands
+from tests.engine.tiny import model_of, prompt_ids
+
+EXACT = ("growing", "dynamic", "static", "paged")
+EDITS = (Mask(0, Rows(2, 5)), Zero(0, Rows(2, 5)), ReplaceTokens(0, 3, (9, 8), "re-prefill"))
+
+
+def edited(mode: str, edit: Edit, architecture: str = "llama") -> Session:
+    session = Session(model_of(architecture), MODES[mode])
+    session.force(session.submit(Prompt(token_ids=prompt_ids(9))), prompt_ids(30, seed=3))
+    for _ in range(3):
+        session.step()
+    make_edit(session, edit)
+    session.step()
+    return session
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: type(edit).__name__)
+@pytest.mark.parametrize(("mode", "other"), [(one, other) for one in EXACT for other in EXACT if one != other])
+def test_going_back_into_the_mode_of_then_rows_are_as_they_were_edited(mode: str, other: str, edit: Edit) -> None:
+    """Its rows are copied out of the mode of now: hidden ones stay hidden, and pages are nobody's prefix."""
+    session = edited(mode, edit)
+    at, then, was = session.last_step, stands(session), session.cache_of(0).by_hand
+    session.step()
+    next_step = stands(session)
+    session.set_cache(MODES[other])
+    session.step()
+    session.kept.clear()
+    assert "repeated" not in session.go_to(at)
+    by_hand = session.cache_of(0).by_hand
+    assert difference(stands(session), then) == ""
+    assert by_hand.edits == was.edits
+    assert [mask.tolist() for mask in by_hand.hidden.layers.values()] == [
+        mask.tolist() for mask in was.hidden.layers.values()
+    ]
+    assert session.cache_of(0).why_not_resumable() if mode == "paged" else True
+    session.step()
+    assert difference(stands(session), next_step) == "", "attention reads what it read then"
+
+
+def test_a_fork_of_edited_rows_into_a_mode_that_would_compute_them_anew_is_refused() -> None:
+    session = edited("growing", Zero(0, Rows(6, 8)), "mistral")
+    at = session.last_step
+    session.step()
+    make_edit(session, Mask(0, Rows(7, 8)))
+    before = stands(session)
+    for mode in ("dynamic", "paged"):
+        with pytest.raises(InputError, match="edited by hand"):
+            session.set_cache(MODES[mode])
+        assert difference(stands(session), before) == ""
+    assert session.fork(0, at).child == 1
