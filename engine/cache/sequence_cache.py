@@ -79,6 +79,9 @@ class SequenceCache(EditableRows):
         for layer in self.layers:
             layer.reserve(num_new)
 
+    def give_room_back(self) -> None:
+        """No forward follows on `begin` after all: the pages that were taken for its rows are free again."""
+
     @property
     def _is_copied_first(self) -> bool:
         """Whether a step that fails is undone by a copy: rows edited by hand cannot be computed again, and windows,

@@ -144,6 +144,8 @@ class Scheduler:
                 work.append(Work(live, sequence.next_ids(chunk)))
                 live.cache.begin(len(work[-1].token_ids))
         except BaseException:
+            for each in work:
+                each.live.cache.give_room_back()
             self._live.restore(before, self._history)
             raise
         return Batch("prefill" if chosen[0].sequence.is_prefilling else "decode", work)

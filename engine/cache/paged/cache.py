@@ -120,6 +120,10 @@ class PagedCache(EvictingPages):
                 group.pool.truncate(table, table.num_tokens - num_new)
             raise
 
+    def give_room_back(self) -> None:
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            group.pool.truncate(table, self.num_tokens)
+
     def _copy_page(self, group: PageGroup, table: PageTable, copied: PageCopied) -> None:
         """Fill a page that took the place of a shared one, or leave that where it was."""
         try:

@@ -1,0 +1,37 @@
+"""What once fitted into a pool fits again: no room is lost to a try that found none."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.session.editing import make_edit
+from engine.session.redoing import Redoing
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.edit import Rows, Scale
+from engine.spec.sampling import Prompt
+from tests.engine.session.histories import difference, stands
+from tests.engine.tiny import model_of, prompt_ids
+
+
+@pytest.mark.parametrize("architecture", ["llama", "lfm2"])
+def test_a_step_that_first_finds_no_room_leaves_shared_pages_shared(architecture: str) -> None:
+    """A kept moment has pages that the step needs; of three sequences the first have theirs before that is found."""
+    spec = CacheSpec("paged", page_size=4, num_pages=14)
+    session = Session(model_of(architecture), spec, prefill_chunk=20)
+    for seed in (1, 2):
+        seq_id = session.submit(Prompt(token_ids=prompt_ids(15, seed)))
+        session.force(seq_id, prompt_ids(30, seed + 5))
+    for _ in range(6):
+        session.step()
+    child = session.fork(0, session.last_step).child
+    make_edit(session, Scale(1, Rows(6, 8), 0.5))
+    shared = session.cache_of(child).page_counts().shared
+    assert shared == 5
+    assert len(session.step().sequences) == 3
+    assert session.cache_of(child).page_counts().shared == shared - 1, "all but the page that is written to"
+    tree = session.history.tree
+    fresh = Session(session.model, spec)
+    redoing = Redoing(fresh, tuple(moment.node for moment in tree))
+    assert [node.step for node, _ in redoing.steps()] == [moment.node.step for moment in tree]
+    assert difference(stands(fresh), stands(session)) == ""
