@@ -24,6 +24,7 @@ def state_name(state: int) -> str:
         PageCell.SHARED: "shared",
         PageCell.CACHED: "cached",
         PageCell.NULL: "null page",
+        PageCell.KEPT: "kept for another branch",
     }
     return names[PageCell(state)]
 

@@ -45,6 +45,7 @@ class Present:
         self.session: Session | None = None
         self.opened = Opened(reporter)
         self.sampling = SamplingParams()  # of the next prompt that brings none of its own
+        self._kept_limit: int | None = None  # bytes of kept moments, where a person has said how many
         self._cache = CacheSpec()  # of the session before an opened file, or of the first one
         self._model: LoadedModel | None = None  # of the session before an opened file
 
@@ -77,7 +78,17 @@ class Present:
         self._take_over(session_of(model, cache), "another model was loaded")
         self._reporter.reply(Restarted())
 
+    def set_kept_limit(self, num_bytes: int) -> None:
+        """What kept moments may take, in this session and those that come."""
+        if num_bytes < 0:
+            raise InputError(f"Kept moments cannot take {num_bytes:,} bytes: give 0 or more.")
+        self._kept_limit = num_bytes
+        if self.session is not None:
+            self.session.kept.set_limit(num_bytes)
+
     def _take_over(self, session: Session, why: str) -> None:
+        if self._kept_limit is not None:
+            session.kept.set_limit(self._kept_limit)
         self._duelling.end(why)
         self.session, self._model = session, None
         self.opened.close()

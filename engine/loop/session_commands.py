@@ -33,6 +33,7 @@ from engine.wire.commands import (
     RemoveSequence,
     Run,
     SetCache,
+    SetKeptLimit,
     SetSampling,
     Step,
     StopSequence,
@@ -85,6 +86,8 @@ class SessionCommands:
                 self._stops.measure(session, command)
             case SetSampling(sampling, None):
                 self._present.sampling = sampling
+            case SetKeptLimit(num_bytes):
+                self._present.set_kept_limit(num_bytes)
             case SetSampling(sampling, int(seq_id)):
                 session.set_sampling(sampling, seq_id)
             case ChooseRunner(runner):

@@ -132,6 +132,11 @@ class KeptStates:
             return True
         return False
 
+    def set_limit(self, max_bytes: int) -> None:
+        """From now on they may take so many bytes."""
+        self.max_bytes, self._has_grown = max_bytes, True
+        self.trim()
+
     def trim(self) -> None:
         """Let moments go until what is left fits into its bytes."""
         has_grown, self._has_grown = self._has_grown, False

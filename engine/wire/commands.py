@@ -58,6 +58,13 @@ class SetSampling(CommandMessage, frozen=True):
     seq_id: int | None = None
 
 
+class SetKeptLimit(CommandMessage, frozen=True):
+    """Moments that were left may take so many bytes of their own, all together; beyond that the one that rested longest
+    is let go, and computed again when somebody goes there. It holds for sessions that come as well."""
+
+    num_bytes: int
+
+
 class Step(CommandMessage, frozen=True):
     """Do `num_steps` units of work, then rest. A prefill counts as one unit, however many chunks it takes."""
 
@@ -265,6 +272,7 @@ Command = (
     | ChooseRunner
     | SubmitPrompt
     | SetSampling
+    | SetKeptLimit
     | Step
     | Run
     | SetStops

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from engine.wire.message import Part
 from engine.wire.page_events import (
+    KEPT,
     NULL_PAGE_ID,
     CacheCleared,
     PageAllocated,
@@ -30,7 +31,15 @@ from engine.wire.page_events import (
 BLOCK_PAGES = 1024
 
 PAGE_DTYPE = np.dtype(
-    [("state", "u1"), ("on_host", "u1"), ("ref_count", "u2"), ("fill", "u2"), ("owner", "i4"), ("step", "i4")]
+    [
+        ("state", "u1"),
+        ("on_host", "u1"),
+        ("ref_count", "u2"),
+        ("fill", "u2"),
+        ("owner", "i4"),
+        ("step", "i4"),
+        ("num_kept", "u2"),
+    ]
 )
 NOBODY = -1  # in the array only: the owner of a page that no sequence refers to
 
@@ -43,6 +52,7 @@ class PageCell(IntEnum):
     SHARED = 2
     CACHED = 3
     NULL = 4
+    KEPT = 5  # held by kept moments of other branches, and by no live sequence
 
 
 class PoolStep(Part, frozen=True, eq=False):
@@ -71,11 +81,14 @@ class PageMap(PoolStep, frozen=True, eq=False):
     """One pool after one step, for whoever looks at it: its reader keeps it, it never crosses the wire. `blocks` hold
     `PAGE_DTYPE` cells, 1,024 pages each, the last one fewer.
 
-    `fill` counts the tokens in a page; `owner` is the sequence that took or shared it last; `step` is when it was last
-    allocated, shared or freed; `on_host` whether its content lies in the host tier as well.
+    `fill` counts the tokens in a page; `owner` is the sequence that took or shared it last, `KEPT` where kept moments
+    alone hold it, `num_kept` of them; `step` is when it was last allocated, shared or freed; `on_host` whether its
+    content lies in the host tier as well. Of the pages, `num_kept_pages` are held by kept moments alone; `num_used` and
+    `num_shared` count these too.
     """
 
     blocks: tuple[npt.NDArray[np.void], ...] = ()
+    num_kept_pages: int = 0
 
     def cells(self) -> npt.NDArray[np.void]:
         """All pages as one array `[num_pages]`."""
@@ -102,7 +115,7 @@ class PageMaps:
             start += pool.num_events
             for page_id, fill in pool.fills:
                 tracker.set_fill(page_id, fill)
-            maps.append(PageMap(**structs.asdict(pool), blocks=tracker.blocks()))
+            maps.append(PageMap(**structs.asdict(pool), blocks=tracker.blocks(), num_kept_pages=tracker.num_kept_pages))
         return tuple(maps)
 
 
@@ -118,6 +131,7 @@ class PageTracker:
             self._blocks.append(block)
         self._blocks[0]["state"][NULL_PAGE_ID] = PageCell.NULL
         self._mine: set[int] = set(range(len(self._blocks)))
+        self.num_kept_pages = 0
         self._host_hashes: set[bytes] = set()
         self._page_of_hash: dict[bytes, int] = {}
 
@@ -133,11 +147,10 @@ class PageTracker:
         for event in events:
             match event:
                 case PageAllocated():
-                    self._set(event.page_id, PageCell.USED, 1, event.seq_id, step)
+                    self._held(event.page_id, 1, int(event.seq_id == KEPT), event.seq_id, step)
                     self._cell(event.page_id)["fill"] = self.page_size
                 case PageShared():
-                    state = PageCell.USED if event.ref_count == 1 else PageCell.SHARED
-                    self._set(event.page_id, state, event.ref_count, event.seq_id, step)
+                    self._shared(event, step)
                 case PageFreed():
                     self._freed(event, step)
                 case PageCommitted() if event.tier is Tier.DEVICE:
@@ -163,15 +176,30 @@ class PageTracker:
         self._mine.clear()
         return tuple(self._blocks)
 
-    def _set(self, page_id: int, state: PageCell, ref_count: int, owner: int, step: int) -> None:
+    def _set(self, page_id: int, state: PageCell, ref_count: int, owner: int, step: int, num_kept: int = 0) -> None:
         cell = self._cell(page_id)
+        self.num_kept_pages += (state == PageCell.KEPT) - (int(cell["state"]) == PageCell.KEPT)
         cell["state"], cell["ref_count"], cell["owner"], cell["step"] = state, ref_count, owner, step
+        cell["num_kept"] = num_kept
+
+    def _held(self, page_id: int, ref_count: int, num_kept: int, owner: int, step: int) -> None:
+        """Somebody refers to a page; `num_kept` of them are kept moments."""
+        if num_kept == ref_count:
+            self._set(page_id, PageCell.KEPT, ref_count, KEPT, step, num_kept)
+        else:
+            state = PageCell.USED if ref_count == 1 else PageCell.SHARED
+            self._set(page_id, state, ref_count, owner, step, num_kept)
+
+    def _shared(self, event: PageShared, step: int) -> None:
+        cell, is_kept = self._cell(event.page_id), event.seq_id == KEPT
+        owner = int(cell["owner"]) if is_kept else event.seq_id
+        self._held(event.page_id, event.ref_count, int(cell["num_kept"]) + is_kept, owner, step)
 
     def _freed(self, event: PageFreed, step: int) -> None:
         if event.ref_count:
-            state = PageCell.USED if event.ref_count == 1 else PageCell.SHARED
             cell = self._cell(event.page_id)
-            cell["state"], cell["ref_count"], cell["step"] = state, event.ref_count, step
+            num_kept = max(0, int(cell["num_kept"]) - (event.seq_id == KEPT))
+            self._held(event.page_id, event.ref_count, num_kept, int(cell["owner"]), step)
             return
         self._set(event.page_id, PageCell.CACHED if event.is_findable else PageCell.FREE, 0, NOBODY, step)
         if not event.is_findable:

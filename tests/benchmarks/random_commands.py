@@ -250,6 +250,7 @@ class Chance:
             (lambda: commands.DeleteBranch(self.step), 1),
             (lambda: commands.MakeEdit(self.edit()), 4),
             (commands.UndoEdit, 1.5),
+            (lambda: commands.SetKeptLimit(self.number(0, 10**6)), 0.5),
             (commands.RedoEdit, 1),
             (lambda: commands.Fork(self.sequence, None if self.often(0.5) else self.step), 4),
             (lambda: commands.JoinBranches((self.step, self.step)), 1),

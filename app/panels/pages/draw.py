@@ -27,9 +27,11 @@ PLAIN, UPRIGHT, LEVEL, DOTTED, NOTCHED, FRAMED, EMPTY = range(7)  # shapes; the 
 LEAST_SHAPED = 7  # smaller cells have no room for a shape, nor for how full a page is
 _OWNER_SHAPES = 4
 # An enum compared with an array is compared as an object, a million times.
-_USED, _SHARED, _CACHED = (np.uint8(int(cell)) for cell in (PageCell.USED, PageCell.SHARED, PageCell.CACHED))
+_USED, _SHARED, _CACHED, _KEPT = (
+    np.uint8(int(cell)) for cell in (PageCell.USED, PageCell.SHARED, PageCell.CACHED, PageCell.KEPT)
+)
 # Colour indices by the number of a state, and levels by an age; 256 of each, as a table of bytes wants it.
-_STATE_CODES = np.array([FREE, FIRST, FIRST + 1, CACHED, NULL] + [CLEAR] * 251, np.uint8)
+_STATE_CODES = np.array([FREE, FIRST, FIRST + 1, CACHED, NULL, FIRST] + [CLEAR] * 250, np.uint8)
 _AGE_LEVELS = np.array([max(0, NUM_AGES - 1 - int(3 * np.log2(1 + age))) for age in range(256)], np.uint8)
 
 
@@ -135,7 +137,7 @@ def color_codes(pool: PoolArrays, mode: Mode, step: int) -> Codes:
     codes = _mapped(state, _STATE_CODES)
     if mode == "state":
         return codes
-    is_held = (state == _USED) | (state == _SHARED)
+    is_held = (state == _USED) | (state == _SHARED) | (state == _KEPT)
     if mode == "owner":
         own = (pool["owner"] & (NUM_OWNER_COLORS - 1)).astype(np.uint8)
     elif mode == "refs":

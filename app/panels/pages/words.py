@@ -71,7 +71,7 @@ def page_owners(models: Models, record: StepRecord, pool: int, page_id: int) -> 
     """The sequences that held a page after a step. The events of the log name no pool: with several, the record
     tells the one that it knows."""
     cell = record.page_maps[pool].cell(page_id)
-    if PageCell(int(cell["state"])) not in (PageCell.USED, PageCell.SHARED):
+    if PageCell(int(cell["state"])) not in (PageCell.USED, PageCell.SHARED, PageCell.KEPT):
         return ()
     known = models.pages.facts(page_id, record.step).owners if len(record.page_maps) == 1 else ()
     return tuple(dict.fromkeys(known)) or ((int(cell["owner"]),) if int(cell["owner"]) != NOBODY else ())
@@ -86,7 +86,7 @@ def page_words(models: Models, record: StepRecord, pool: int, page_id: int) -> t
     words = [f"page {thousands(page_id)} {state_name(state)}"]
     if of_sequences := [seq_id for seq_id in owners if seq_id != KEPT]:
         words.append("seq {}".format(", ".join(map(str, of_sequences))))
-    if KEPT in owners:
+    if KEPT in owners and state != PageCell.KEPT:
         words.append("kept for another branch")
     if is_filled := state not in (PageCell.FREE, PageCell.NULL):
         words.append(f"{fill}/{size} tokens")
@@ -100,7 +100,7 @@ def page_words(models: Models, record: StepRecord, pool: int, page_id: int) -> t
     if texts and is_filled:
         words.append(" ".join(token_label(text) for text in texts))
     words.append(f"slots {thousands(page_id * size)}–{thousands((page_id + 1) * size - 1)}")
-    if state in (PageCell.USED, PageCell.SHARED):
+    if state in (PageCell.USED, PageCell.SHARED, PageCell.KEPT):
         words.append(f"ref count {int(cell['ref_count'])}")
     if is_filled:
         age = record.step - int(cell["step"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SamplingChanged, SequenceForked, TokensForced
 from engine.wire.commands import (
@@ -11,13 +13,15 @@ from engine.wire.commands import (
     Fork,
     GoTo,
     JoinBranches,
+    LoadModel,
     RedoEdit,
     RemoveSequence,
+    SetKeptLimit,
     Step,
     StopSequence,
     UndoEdit,
 )
-from engine.wire.events import BranchDeleted, Failed, Forked, NodeAdded, WentTo
+from engine.wire.events import BranchDeleted, Failed, Forked, NodeAdded, Restarted, WentTo
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import Driver, prompt
 
@@ -112,3 +116,27 @@ def test_only_what_differs_is_taken_from_a_branch_of_several_sequences(driver: D
     record = driver.wait_for(StepRecord, 10)
     assert [(one.parent, one.step) for one in driver.of(Forked)[3:]] == [(0, 8), (1, 8)], "a stopped one comes along"
     assert [part.seq_id for part in record.sequences] == [0, 2, 3, 4]
+
+
+def test_kept_moments_take_what_a_person_lets_them_take(driver: Driver) -> None:
+    """Also in a session that comes after."""
+    driver.send(prompt(6, temperature=1.0, seed=4), Step(5))
+    driver.wait_for(StepRecord, 5)
+    driver.send(GoTo(2))
+    driver.wait_for(WentTo)
+    status = driver.rest()
+    assert [kept.step for kept in status.kept] == [4]
+    assert status.kept_bytes > 0
+    driver.send(SetKeptLimit(status.kept_bytes))
+    assert driver.rest().kept == status.kept
+    driver.send(SetKeptLimit(status.kept_bytes - 1))
+    status = driver.rest()
+    assert (status.kept, status.kept_bytes) == ((), 0)
+    limit = status.kept_limit
+    driver.send(SetKeptLimit(-1))
+    assert driver.wait_for(Failed).message == "Kept moments cannot take -1 bytes: give 0 or more."
+    assert driver.rest().kept_limit == limit
+    assert driver.status.model is not None
+    driver.send(LoadModel(ModelSpec(driver.status.model.source, device="cpu", num_threads=1), CacheSpec()))
+    driver.wait_for(Restarted)
+    assert driver.rest().kept_limit == limit

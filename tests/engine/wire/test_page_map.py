@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.wire.page_events import (
+    KEPT,
     ROOT_HASH,
     CacheCleared,
     EvictReason,
@@ -78,3 +79,28 @@ def test_what_was_handed_out_never_changes_and_what_did_not_change_is_not_copied
     assert [len(block) for block in after] == [BLOCK_PAGES, BLOCK_PAGES, 5]
     tracker.set_fill(7, 3)
     assert (int(tracker.blocks()[0]["fill"][7]), int(after[0]["fill"][7])) == (3, 4)
+
+
+LEFT = (PageShared(KEPT, 7, 2), PageFreed(0, 7, 1, True))  # the live moment becomes a kept one
+
+
+@pytest.mark.parametrize(
+    ("events", "state", "owner", "num_kept", "num_pages"),
+    [
+        (LEFT, PageCell.KEPT, KEPT, 1, 1),
+        ((*LEFT, PageShared(0, 7, 2)), SHARED, 0, 1, 0),
+        ((PageShared(KEPT, 7, 2),), SHARED, 0, 1, 0),  # a copy is kept, and the sequence goes on
+        ((*LEFT, PageShared(KEPT, 7, 2)), PageCell.KEPT, KEPT, 2, 1),
+        ((*LEFT, PageShared(0, 7, 2), PageFreed(KEPT, 7, 1, True)), USED, 0, 0, 0),
+        ((*LEFT, PageFreed(KEPT, 7, 0, True)), CACHED, NOBODY, 0, 0),
+        ((*LEFT, PageFreed(KEPT, 7, 0, False), TAKEN), USED, 0, 0, 0),
+    ],
+)
+def test_pages_that_kept_moments_alone_hold_are_told_from_used_ones(
+    events: tuple[PageEvent, ...], state: int, owner: int, num_kept: int, num_pages: int
+) -> None:
+    tracker = PageTracker(24, 4)
+    tracker.apply([TAKEN, *events], 9)
+    cell = tracker.blocks()[0][7]
+    assert (int(cell["state"]), int(cell["owner"]), int(cell["num_kept"])) == (state, owner, num_kept)
+    assert tracker.num_kept_pages == num_pages
