@@ -192,8 +192,8 @@ class Path:
         """What was done before the step of a node, or to make it."""
         for change in changes:
             match change:
-                case SequenceForked(seq_id, parent, step) if seq_id not in self._births:  # it was not told of before
-                    self._fork(seq_id, parent, step, None)
+                case SequenceForked(seq_id, parent, step, count) if seq_id not in self._births:  # not told of before
+                    self._fork(seq_id, parent, step, count)
                 case EditMade(ReplaceTokens() as edit) if edit.seq_id in self._lanes:
                     new, is_prefill = self._put_in(node, edit), edit.how == "re-prefill"
                     lane, count = self._lanes[edit.seq_id], edit.stop - edit.position

@@ -108,6 +108,8 @@ class Tree(TreeShape):
             at = self.parent(at)
             for change in reversed(node.changes):
                 if isinstance(change, SequenceForked) and change.seq_id == seq_id:
+                    if change.num_tokens is not None:
+                        return None  # the token behind its rows is read yet, and nothing gave it logits
                     seq_id = change.parent
                     at = at if change.step is None else change.step
         return None

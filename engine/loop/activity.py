@@ -21,6 +21,7 @@ WORDS: dict[type, str] = {
     commands.TakeSlice: "taking a picture",
     commands.Watch: "taking pictures",
     commands.Tokenize: "counting tokens",
+    commands.PreviewPrompt: "rendering a conversation",
     exporting.Export: "writing a file",
     exporting.EstimateExport: "measuring an export",
     commands.OpenSnapshot: "opening a snapshot",

@@ -31,6 +31,7 @@ from engine.wire.commands import (
     NextPhase,
     OpenSnapshot,
     Pause,
+    PreviewPrompt,
     SetPace,
     Shutdown,
     StartDuel,
@@ -148,7 +149,7 @@ class EngineLoop:
         has_said, self._reporter.work = self._reporter.work is not None, None
         if not self._has_work and self._session is not None:
             self._watching.catch_up(self._session)
-        if has_said or not isinstance(command, TakeSlice | Watch | Tokenize | WhatIf):
+        if has_said or not isinstance(command, TakeSlice | Watch | Tokenize | PreviewPrompt | WhatIf):
             self._reporter.tell()
 
     def _advance(self, session: Session, reached: Callable[[PhaseReached], None] | None = None) -> None:

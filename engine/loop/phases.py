@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from engine.session.session import Session
 
 LOOKING = (
-    commands.TakeSlice, commands.Watch, commands.Tokenize, commands.SetPace, commands.FindModels, commands.Pause,
-    commands.EndDuel, stopping.SetStops, stopping.MeasureAttention,
+    commands.TakeSlice, commands.Watch, commands.Tokenize, commands.PreviewPrompt, commands.SetPace,
+    commands.FindModels, commands.Pause, commands.EndDuel, stopping.SetStops, stopping.MeasureAttention,
 )  # fmt: skip
 MEASURING = (
     exporting.Export, exporting.EstimateExport, measuring.WhatIf, measuring.CheckParity, measuring.MapDamage,

@@ -24,6 +24,7 @@ from engine.wire.events import (
     Forked,
     ModelsFound,
     NodeAdded,
+    Previewed,
     Redone,
     Restarted,
     SessionOpened,
@@ -41,7 +42,7 @@ from engine.wire.stopping import AttentionMeasured
 
 Answer = (
     Slice | Restarted | SessionOpened | Submitted | Forked | WentTo | NodeAdded | BranchDeleted | Redone
-    | CacheChanged | Tokenized | Exported | ExportCancelled | ExportEstimate | ModelsFound | Measured
+    | CacheChanged | Tokenized | Previewed | Exported | ExportCancelled | ExportEstimate | ModelsFound | Measured
     | AttentionMeasured | DuelStarted | DuelEnded | PhaseReached | EditMeasured | Failed
 )  # fmt: skip
 Found = TypeVar("Found")

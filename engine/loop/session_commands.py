@@ -17,6 +17,7 @@ from engine.loop.restoring import redo
 from engine.loop.steps_to_do import StepsToDo
 from engine.loop.stops import Stops
 from engine.loop.watching import Watching
+from engine.spec.sampling import Prompt
 from engine.wire.commands import (
     Branch,
     ChooseRunner,
@@ -28,6 +29,7 @@ from engine.wire.commands import (
     GoTo,
     JoinBranches,
     MakeEdit,
+    PreviewPrompt,
     Redo,
     RedoEdit,
     RemoveSequence,
@@ -112,7 +114,7 @@ class SessionCommands:
                 self._join(session, steps)
             case DeleteBranch() | Force() | ForceText() | Fork() | StopSequence() | RemoveSequence():
                 self._apply(session, command)
-            case TakeSlice() | Tokenize():
+            case TakeSlice() | Tokenize() | PreviewPrompt():
                 self._apply(session, command)
 
     def _apply(self, session: Session, command: SessionCommand) -> None:
@@ -139,6 +141,9 @@ class SessionCommands:
         old = [info.seq_id for info in session.sequences]
         prompt = replace(command.prompt, sampling=command.prompt.sampling or self._present.sampling)
         was_running = self._steps.count != 0 and session.has_work
+        if command.after is not None:
+            self._go_on(session, command, command.after, prompt, was_running=was_running)
+            return
         seq_id = session.submit(prompt)  # a prompt that is refused must not cost the run before it
         if command.alone:
             for other in old:
@@ -149,9 +154,27 @@ class SessionCommands:
             self._duelling.follow(session)
             self._reporter.reply(Restarted())
         self._steps.submit(command, was_running=was_running)
-        ids = tuple(session.sequence(seq_id).token_ids)
         self._reporter.tell()  # the status that has the new sequence comes first
-        self._reporter.reply(Submitted(seq_id, ids, tuple(map(session.text_of, ids))))
+        self._tell_submitted(session, seq_id)
+
+    def _tell_submitted(self, session: Session, seq_id: int) -> None:
+        sequence = session.sequence(seq_id)
+        ids = tuple(sequence.token_ids)
+        self._reporter.reply(Submitted(seq_id, ids, tuple(map(session.text_of, ids)), sequence.note))
+
+    def _go_on(self, session: Session, command: SubmitPrompt, after: int, prompt: Prompt, *, was_running: bool) -> None:
+        """The prompt in the place of a sequence; the history goes on."""
+        from engine.session.continuing import go_on
+
+        seq_id = go_on(session, after, prompt)
+        self._duelling.follow(session)
+        self._steps.submit(replace(command, alone=False), was_running=was_running)
+        self._reporter.tell()
+        reuse = session.sequence(seq_id).continued
+        if reuse is not None and reuse.num_reused:
+            how = "kept as they are"
+            self._reporter.reply(Forked(after, seq_id, session.last_step, reuse.num_reused, how))
+        self._tell_submitted(session, seq_id)
 
     def _change_present(
         self, session: Session, command: SetCache | GoTo | Branch | UndoEdit | RedoEdit | MakeEdit

@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from engine.cache.attention_probe import Probe
 from engine.cache.compressed.rotary import rotates_at_any_position
+from engine.chat.rendering import template_names
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register
@@ -26,7 +27,7 @@ from engine.model.runners.decoder import HiddenRows, Passed
 from engine.model.runners.runners import Runners
 from engine.model.source import Source, find_source, fingerprint
 from engine.model.surprisal import Surprisal, head_of, last_hidden
-from engine.model.tokenizer import find_tokenizer
+from engine.model.tokenizer import find_tokenizer, special_ids
 from engine.model.trial_forwards import decoder_of, is_head_apart, runs_through_registry
 from engine.predict.capacity import context_length
 from engine.spec.model import ModelSpec
@@ -284,4 +285,6 @@ def describe(
         fingerprint=fingerprint(source),
         note="; ".join(notes),
         goes_beyond_context=captures and rotates_at_any_position(model),
+        templates=template_names(tokenizer),
+        special_ids=special_ids(tokenizer),
     )

@@ -13,6 +13,8 @@ from engine.errors import InputError, first_line
 from engine.model.source import Source
 from engine.spec.model import ModelSpec
 
+MAX_SPECIAL_IDS = 512  # that are told of: some vocabularies reserve thousands
+
 
 def find_tokenizer(spec: ModelSpec, source: Source) -> tuple[PreTrainedTokenizerBase | None, str]:
     """The tokenizer of a folder with weights, or the one beside a config; where there is none, a note that says so.
@@ -37,6 +39,15 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # tokenizer files fail in as many ways as there are formats
         raise InputError(f"The tokenizer in '{folder}' cannot be read ({first_line(error)}): copy it again.") from None
+
+
+def special_ids(tokenizer: Any) -> tuple[int, ...]:
+    """The tokens that mark a place and are no text, the beginning of a text and roles among them; so many are told."""
+    if tokenizer is None:
+        return ()
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    found = {*tokenizer.all_special_ids, *(i for i, token in added.items() if getattr(token, "special", False))}
+    return tuple(sorted(int(each) for each in found)[:MAX_SPECIAL_IDS])
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:

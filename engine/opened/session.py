@@ -122,6 +122,7 @@ def _begun(fed: Fed, texts: Mapping[int, str]) -> Iterator[Event]:
         elif isinstance(change, SequenceForked):
             tokens = fed.standing.sequences.get(change.seq_id)
             count = 0 if tokens is None else len(tokens.token_ids)
+            count = count if change.num_tokens is None else change.num_tokens
             step = fed.node.parent if change.step is None else change.step
             yield Forked(change.parent, change.seq_id, step, count, AS_IT_WAS)
 

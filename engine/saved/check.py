@@ -9,7 +9,7 @@ from engine.saved.limits import MAX_DRAFT, MAX_NAME, MAX_NAMES, MAX_STOP, MAX_ST
 from engine.saved.session import SavedSession
 from engine.spec.bookmark import check_bookmarks
 from engine.spec.edit import ReplaceTokens
-from engine.wire.changes import Change, EditMade, SequenceAdded, SequenceForked, TokensForced
+from engine.wire.changes import Change, EditMade, PromptAppended, SequenceAdded, SequenceForked, TokensForced
 from engine.wire.planned import PlannedStep
 from engine.wire.tree import Node
 
@@ -106,7 +106,7 @@ def _checked_change(change: Change) -> int:
     """How many tokens it names."""
     ids: tuple[int, ...] = ()
     match change:
-        case SequenceAdded() | TokensForced():
+        case SequenceAdded() | PromptAppended() | TokensForced():
             ids = change.token_ids
             if not ids:
                 raise Unusable("it takes a prompt or forces tokens, and names none")

@@ -11,6 +11,7 @@ from engine.spec.sampling import SamplingParams
 from engine.wire.changes import (
     Change,
     EditMade,
+    PromptAppended,
     SamplingChanged,
     SequenceAdded,
     SequenceForked,
@@ -40,6 +41,17 @@ class SequenceTokens:
     def copied(self) -> SequenceTokens:
         return replace(self, token_ids=list(self.token_ids))
 
+    def keep_first(self, num_tokens: int) -> None:
+        """Nothing behind so many tokens."""
+        del self.token_ids[num_tokens:]
+        self.num_tokens, self.sampled, self.stop = min(self.num_tokens, num_tokens), None, None
+
+    def append_prompt(self, token_ids: tuple[int, ...], sampling: SamplingParams) -> None:
+        """More of a prompt."""
+        self.token_ids += token_ids
+        self.num_prompt_tokens, self.sampling = len(self.token_ids), sampling
+        self.sampled = self.stop = None
+
     def feed(self, part: PlannedPart) -> tuple[int, ...]:
         """A step feeds it: the tokens."""
         missing = part.num_tokens - len(self.token_ids)
@@ -66,10 +78,14 @@ class Standing:
         match change:
             case SequenceAdded(seq_id, token_ids, sampling):
                 self.sequences[seq_id] = SequenceTokens(list(token_ids), len(token_ids), sampling)
-            case SequenceForked(seq_id, parent, step):
+            case SequenceForked(seq_id, parent, step, num_tokens):
                 at = past.get(step, self) if step is not None else self
                 if (tokens := at.sequences.get(parent)) is not None:
                     self.sequences[seq_id] = tokens.copied()
+                    if num_tokens is not None:
+                        self.sequences[seq_id].keep_first(num_tokens)
+            case PromptAppended(seq_id, token_ids, sampling) if (tokens := self.sequences.get(seq_id)) is not None:
+                tokens.append_prompt(token_ids, sampling)
             case SequenceRemoved(seq_id):
                 self.sequences.pop(seq_id, None)
             case SequenceStopped(seq_id) if (tokens := self.sequences.get(seq_id)) is not None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from engine.session.branching import branch, delete_branch, redo_edit, undo_edit
+from engine.session.continuing import preview
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
@@ -17,6 +18,7 @@ from engine.wire.commands import (
     Fork,
     GoTo,
     MakeEdit,
+    PreviewPrompt,
     RedoEdit,
     RemoveSequence,
     SetCache,
@@ -26,14 +28,24 @@ from engine.wire.commands import (
     UndoEdit,
 )
 from engine.wire.edits import EditMeasured
-from engine.wire.events import BranchDeleted, CacheChanged, Forked, NodeAdded, Tokenized, WentTo
+from engine.wire.events import BranchDeleted, CacheChanged, Forked, NodeAdded, Previewed, Tokenized, WentTo
 from engine.wire.slices import Slice
 
 Going = GoTo | Branch | UndoEdit | RedoEdit
 SessionCommand = (
-    Force | ForceText | StopSequence | RemoveSequence | SetCache | Going | DeleteBranch | Fork | TakeSlice | Tokenize
+    Force
+    | ForceText
+    | StopSequence
+    | RemoveSequence
+    | SetCache
+    | Going
+    | DeleteBranch
+    | Fork
+    | TakeSlice
+    | Tokenize
+    | PreviewPrompt
 )
-Answer = CacheChanged | WentTo | BranchDeleted | Forked | Slice | Tokenized
+Answer = CacheChanged | WentTo | BranchDeleted | Forked | Slice | Tokenized | Previewed
 
 
 def apply(session: Session, command: SessionCommand, check: Callable[[], None] | None = None) -> Answer | None:
@@ -64,6 +76,8 @@ def apply(session: Session, command: SessionCommand, check: Callable[[], None] |
         case Tokenize(text):
             ids = session.encode(Prompt(text=text)) if text else []
             return Tokenized(tuple(ids), tuple(map(session.text_of, ids)))
+        case PreviewPrompt():
+            return preview(session, command)
     return None
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.errors import InputError
+from engine.session.continuing import append_prompt
 from engine.session.editing import repeat_edit
 from engine.spec.sampling import Prompt
 from engine.wire.changes import (
     Change,
     EditMade,
     ModeChanged,
+    PromptAppended,
     SamplingChanged,
     SequenceAdded,
     SequenceForked,
@@ -26,12 +28,14 @@ if TYPE_CHECKING:
 def make(session: Session, change: Change) -> None:
     """Do it, or raise an `InputError`."""
     match change:
-        case SequenceAdded(seq_id, token_ids, sampling):
+        case SequenceAdded(seq_id, token_ids, sampling, chat):
             with_id(session, seq_id)
-            session.submit(Prompt(token_ids=token_ids, sampling=sampling))
-        case SequenceForked(seq_id, parent, step):
+            session.submit(Prompt(token_ids=token_ids, sampling=sampling), chat)
+        case SequenceForked(seq_id, parent, step, num_tokens):
             with_id(session, seq_id)
-            session.fork(parent, step)
+            session.fork(parent, step, num_tokens)
+        case PromptAppended(seq_id, token_ids, sampling, chat):
+            append_prompt(session, seq_id, token_ids, sampling, chat)
         case SequenceRemoved(seq_id):
             session.remove(seq_id)
         case SequenceStopped(seq_id):

@@ -36,8 +36,9 @@ class Forking:
     def __init__(self, live: LiveSequences, history: History, replay: Replay, going: GoingTo, kept: KeptStates) -> None:
         self._live, self._history, self._replay, self._going, self._kept = live, history, replay, going, kept
 
-    def fork(self, seq_id: int, step: int | None) -> Forked:
-        """Add the fork of a sequence as it stood after `step` (None: as it stands now), or raise an `InputError`.
+    def fork(self, seq_id: int, step: int | None, num_tokens: int | None = None) -> Forked:
+        """Add the fork of a sequence as it stood after `step` (None: as it stands now), or raise an `InputError`. With
+        `num_tokens` the fork of a sequence as it stands has the rows of so many of its first tokens.
 
         Paged layouts share every page, others copy the rows; what cannot be copied is computed again.
         """
@@ -46,7 +47,7 @@ class Forking:
         parent = live.get(seq_id) if origin is None else None
         while True:
             try:
-                child, how = self._of_now(parent) if parent is not None else self._of_then(seq_id, origin)
+                child, how = self._of_now(parent, num_tokens) if parent is not None else self._of_then(seq_id, origin)
                 break
             except PoolExhausted as error:
                 if not self._kept.let_go_in(live.mode.store):
@@ -58,7 +59,7 @@ class Forking:
         mark, path = child.sequence.mark(), None if origin is None else origin.journal
         history.journal.fork(seq_id, child.seq_id, step, mark, live.mode.spec, path)
         history.surprisal.fork(seq_id, child.seq_id, step)
-        history.changes.append(SequenceForked(child.seq_id, seq_id, step))
+        history.changes.append(SequenceForked(child.seq_id, seq_id, step, num_tokens))
         at = history.last_step if step is None else step
         return Forked(seq_id, child.seq_id, at, len(child.sequence.token_ids), how)
 
@@ -76,17 +77,20 @@ class Forking:
 
     # ---- its rows ------------------------------------------------------------------------------------------------
 
-    def _of_now(self, parent: LiveSequence) -> tuple[LiveSequence, str]:
+    def _of_now(self, parent: LiveSequence, num_tokens: int | None) -> tuple[LiveSequence, str]:
         self._replay.refresh(parent)
         child = self._empty(parent)
         try:
-            count = parent.sequence.num_tokens
+            count = parent.sequence.num_tokens if num_tokens is None else num_tokens
             if count and not child.cache.fork_from(parent.cache, count):
                 raise InputError(f"Sequence {parent.seq_id} cannot be copied in this cache mode: take another one.")
         except BaseException:
             child.cache.close()
             raise
-        child.set_logits(parent.logits)
+        if num_tokens is None:
+            child.set_logits(parent.logits)
+        else:
+            child.sequence.keep_first(num_tokens)
         return child, how(child.cache) if count else "its rows are computed when it goes on"
 
     def _of_then(self, seq_id: int, origin: Origin | None) -> tuple[LiveSequence, str]:

@@ -108,7 +108,8 @@ class GoingTo:
         step, tree = self._history.last_step, self._history.tree
         emptied = [each for each in self._live if each.is_stale]
         if step is None or not any(
-            each.cache.by_hand or tree.is_fed_with_others(each.seq_id, step) for each in emptied
+            each.cache.by_hand or each.sequence.continued or tree.is_fed_with_others(each.seq_id, step)
+            for each in emptied
         ):
             return
         try:

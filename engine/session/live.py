@@ -49,7 +49,7 @@ class LiveSequence:
             num_shared_pages=pages.shared,
             hit_tokens=pages.hit_tokens,
             num_preemptions=sequence.num_preemptions,
-            why_not_reused=pages.why_not_reused,
+            why_not_reused=sequence.continued or pages.why_not_reused,
             sampling=sequence.sampling,
         )
 
@@ -98,6 +98,10 @@ class LiveSequences:
     def remove(self, seq_id: int) -> None:
         """End a sequence and free what it holds; its pages stay findable until their room is needed."""
         self.get(seq_id).cache.close()
+        self.let_go(seq_id)
+
+    def let_go(self, seq_id: int) -> None:
+        """A sequence is not one of the live ones any more; what it holds is somebody else's."""
         del self._by_id[seq_id]
         self.magnitudes.forget(seq_id)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from engine.chat.rendering import Encoded, encode_chat
+from engine.chat.template import Rendered
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.forward import vocabulary
@@ -10,15 +12,24 @@ from engine.spec.sampling import Prompt
 
 def encode(model: LoadedModel, prompt: Prompt) -> list[int]:
     """The token ids of a prompt, special tokens as the model's own tokenizer adds them."""
+    return encode_prompt(model, prompt).token_ids
+
+
+def encode_prompt(model: LoadedModel, prompt: Prompt) -> Encoded:
+    """The same with the text that they are of: that of a conversation as its template renders it."""
     vocab = vocabulary(model)
     if prompt.token_ids is not None:
         for token_id in prompt.token_ids:
             if not 0 <= token_id < vocab:
                 raise InputError(f"Token id {token_id} is outside the vocabulary of {vocab:,}: use 0 … {vocab - 1}.")
-        return list(prompt.token_ids)
+        return Encoded(list(prompt.token_ids), Rendered(""))
     if model.tokenizer is None:
         raise InputError(f"The model '{model.info.name}' has no tokenizer: give the prompt as token ids.")
-    ids = list(model.tokenizer(prompt.text)["input_ids"])
+    if prompt.chat is not None:
+        encoded = encode_chat(model.tokenizer, prompt.chat)
+    else:
+        encoded = Encoded(list(model.tokenizer(prompt.text)["input_ids"]), Rendered(prompt.text or ""))
+    ids = encoded.token_ids
     if not ids:
         raise InputError("The prompt has no tokens: type some text first.")
     if max(ids) >= vocab:
@@ -26,7 +37,7 @@ def encode(model: LoadedModel, prompt: Prompt) -> list[int]:
             f"The tokenizer gives token id {max(ids)}, outside the vocabulary of {vocab:,}: it belongs to another "
             "model; put the right one beside the config, or none."
         )
-    return ids
+    return encoded
 
 
 def encode_forced(model: LoadedModel, text: str) -> tuple[int, ...]:

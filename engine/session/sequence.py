@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from engine.history.marks import Mark, Pending
+from engine.spec.chat import Chat
 from engine.spec.sampling import SamplingParams
+from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.records import SequenceState, StopReason
 
 
 @dataclass
 class Sequence:
     """`token_ids` are known; the first `num_tokens` of them have rows in the cache. `sampled` will be fed next; it was
-    chosen as `sampling` says.
+    chosen as `sampling` says. `continued` says whose rows a prompt went on from,
+    `chat` the conversation that it was rendered from, `note` what one might not expect of how.
 
     ::
 
@@ -30,6 +34,9 @@ class Sequence:
     forced: Pending = field(default_factory=Pending)
     stop: StopReason | None = None
     num_preemptions: int = 0
+    continued: ContinuedFrom | None = None
+    chat: Chat | None = None
+    note: str = ""
 
     @property
     def is_prefilling(self) -> bool:
@@ -73,6 +80,17 @@ class Sequence:
         self.sampled, self.forced = token_ids[0], Pending(tuple(token_ids)).rest
         self.sampled_is_forced = True
 
+    def keep_first(self, num_tokens: int) -> None:
+        """Have so many of the first tokens, with rows, and nothing chosen behind them."""
+        self.token_ids, self.num_tokens = self.token_ids[:num_tokens], num_tokens
+        self.sampled, self.sampled_is_forced, self.forced, self.stop = None, False, Pending(), None
+
+    def append_prompt(self, token_ids: Iterable[int], sampling: SamplingParams) -> None:
+        """Read these behind its tokens, as a part of its prompt."""
+        self.token_ids += token_ids
+        self.num_prompt_tokens, self.sampling = len(self.token_ids), sampling
+        self.sampled, self.sampled_is_forced, self.forced, self.stop = None, False, Pending(), None
+
     def mark(self) -> Mark:
         return Mark(
             len(self.token_ids),
@@ -95,7 +113,9 @@ class Sequence:
 
     def fork(self, seq_id: int) -> Sequence:
         """The same tokens under another id."""
-        return replace(self, seq_id=seq_id, token_ids=list(self.token_ids), num_preemptions=0)
+        continued = self.continued if seq_id == self.seq_id else None
+        ids = list(self.token_ids)
+        return replace(self, seq_id=seq_id, token_ids=ids, num_preemptions=0, continued=continued)
 
     def go_back(self, mark: Mark) -> None:
         """Stand where `mark` says."""

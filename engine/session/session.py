@@ -26,7 +26,7 @@ from engine.session.ledger import cache_bytes
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.phases import PhasedStep, Reached
-from engine.session.prompt import encode, encode_forced
+from engine.session.prompt import encode, encode_forced, encode_prompt
 from engine.session.replay import Replay
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
@@ -35,6 +35,7 @@ from engine.session.slices import Slices
 from engine.session.stepper import Stepper
 from engine.session.stop_strings import check_stop_strings
 from engine.spec.cache import CacheSpec
+from engine.spec.chat import Chat
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import (
     ModeChanged,
@@ -203,20 +204,21 @@ class Session:
 
     # ---- commands ------------------------------------------------------------------------------------------------
 
-    def submit(self, prompt: Prompt) -> int:
-        """Add a sequence; its prefill begins with the next step. Returns its `seq_id`."""
-        ids, seq_id = self.encode(prompt), self.live.next_id
+    def submit(self, prompt: Prompt, chat: Chat | None = None) -> int:
+        """Add a sequence, which is prefilled with the next steps; its `seq_id`. `chat`: what ids were rendered from."""
+        encoded, seq_id = encode_prompt(self.model, prompt), self.live.next_id
         check_stop_strings(self.model, prompt.sampling)
-        cache = self.live.mode.new_cache(seq_id)
+        cache, ids = self.live.mode.new_cache(seq_id), encoded.token_ids
         try:
             self.live.mode.check_fits(len(ids), cache)
         except InputError:
             cache.close()
             raise
-        sequence = Sequence(seq_id, ids, len(ids), prompt.sampling or SamplingParams())
+        sampling, chat = prompt.sampling or SamplingParams(), chat or prompt.chat
+        sequence = Sequence(seq_id, ids, len(ids), sampling, chat=chat, note=encoded.note)
         self.live.add(LiveSequence(sequence, cache))
         self.history.journal.begun(seq_id, self.cache)
-        self.history.changes.append(SequenceAdded(seq_id, tuple(ids), sequence.sampling))
+        self.history.changes.append(SequenceAdded(seq_id, tuple(ids), sampling, chat))
         return seq_id
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -236,10 +238,10 @@ class Session:
             sequence.stop = "stopped"
             self.history.changes.append(SequenceStopped(seq_id))
 
-    def fork(self, seq_id: int, step: int | None = None) -> Forked:
-        """A second sequence as the first stood after `step` of any branch (None: as it stands now), exactly, or an
-        `InputError`."""
-        return self._forking.fork(seq_id, step)
+    def fork(self, seq_id: int, step: int | None = None, num_tokens: int | None = None) -> Forked:
+        """A second sequence as the first stood after `step` of any branch (None: as it stands now, or the first
+        `num_tokens` of its rows), exactly, or an `InputError`."""
+        return self._forking.fork(seq_id, step, num_tokens)
 
     def force(self, seq_id: int, token_ids: tuple[int, ...]) -> None:
         """The next tokens are these; the first replaces the one already chosen."""
@@ -325,9 +327,8 @@ class Session:
     def forget_history(self) -> None:
         """Steps count from 0 again, and there is nothing to go back to."""
         self.history.restart(self.live.ids, self.cache)
-        self.history.changes += (
-            SequenceAdded(live.seq_id, tuple(live.sequence.token_ids), live.sequence.sampling) for live in self.live
-        )
+        for one in (live.sequence for live in self.live):
+            self.history.changes.append(SequenceAdded(one.seq_id, tuple(one.token_ids), one.sampling, one.chat))
         self.kept.clear()
         self.reruns.forget()
         if self.live.mode.store is not None:

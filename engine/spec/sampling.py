@@ -8,6 +8,7 @@ import re
 from msgspec import Struct
 
 from engine.errors import InputError
+from engine.spec.chat import Chat
 from engine.spec.condition import quoted
 from engine.spec.edit import BiasLogits
 
@@ -74,16 +75,17 @@ class SamplingParams(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """What a sequence starts from: text, or token ids taken as they are. Exactly one of the two. `sampling` None: what
-    the session says of the next prompt."""
+    """What a sequence starts from: text, token ids taken as they are, or a conversation. Exactly one of the three.
+    `sampling` None: what the session says of the next prompt."""
 
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     sampling: SamplingParams | None = None
+    chat: Chat | None = None
 
     def __post_init__(self) -> None:
-        if (self.text is None) == (self.token_ids is None):
-            raise InputError("A prompt is either text or token ids: give exactly one of them.")
+        if sum(given is not None for given in (self.text, self.token_ids, self.chat)) != 1:
+            raise InputError("A prompt is text, token ids or a conversation: give exactly one of them.")
         if self.text == "" or self.token_ids == ():
             raise InputError("The prompt is empty: type some text first.")
         if self.text is not None and any("\ud800" <= c <= "\udfff" for c in self.text):

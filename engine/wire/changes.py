@@ -5,25 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.spec.cache import CacheSpec
+from engine.spec.chat import Chat
 from engine.spec.edit import Edit, ReplaceTokens
 from engine.spec.sampling import SamplingParams
 from engine.wire.message import Variant
 
 
 class SequenceAdded(Variant, frozen=True):
-    """A prompt was taken as a sequence of its own."""
+    """A prompt was taken as a sequence of its own; `chat` is the conversation that its tokens were rendered from."""
 
     seq_id: int
     token_ids: tuple[int, ...]
     sampling: SamplingParams
+    chat: Chat | None = None
 
 
 class SequenceForked(Variant, frozen=True):
-    """`seq_id` began as what `parent` had after `step` (None: as it stood), which may be a step of another branch."""
+    """`seq_id` began as what `parent` had after `step` (None: as it stood), which may be a step of another branch; with
+    `num_tokens` it has the rows of so many of its first tokens, and nothing behind them."""
 
     seq_id: int
     parent: int
     step: int | None
+    num_tokens: int | None = None
+
+
+class PromptAppended(Variant, frozen=True):
+    """These tokens are read behind those that a sequence has, as a part of its prompt; `chat` is the conversation that
+    all of them were rendered from."""
+
+    seq_id: int
+    token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    chat: Chat | None = None
 
 
 class SequenceRemoved(Variant, frozen=True):
@@ -67,6 +81,7 @@ class EditMade(Variant, frozen=True):
 Change = (
     SequenceAdded
     | SequenceForked
+    | PromptAppended
     | SequenceRemoved
     | SequenceStopped
     | TokensForced

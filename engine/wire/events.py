@@ -20,7 +20,7 @@ from engine.wire.message import Part, Reply, Variant
 from engine.wire.page_events import PageEvent
 from engine.wire.page_map import PoolStep
 from engine.wire.phases import PhaseReached, SuspendedStep
-from engine.wire.prefix_match import WhyNotReused
+from engine.wire.prefix_match import ContinuedFrom, WhyNotReused
 from engine.wire.records import CacheBytes, SequenceState, StepRecord, StopReason
 from engine.wire.slices import (
     AttentionSlice,
@@ -38,7 +38,8 @@ from engine.wire.tree import BranchBytes, Node
 
 class ModelInfo(Part, frozen=True):
     """The loaded model. `fingerprint` identifies its weights and config. `goes_beyond_context`: with a cache that keeps
-    a window, it can be fed more tokens than its context has."""
+    a window, it can be fed more tokens than its context has. `templates` are the names of its chat templates, the
+    default first; `special_ids` the tokens that mark a place and are no text, as many of them as are told."""
 
     name: str
     source: str
@@ -55,6 +56,8 @@ class ModelInfo(Part, frozen=True):
     fingerprint: str
     note: str
     goes_beyond_context: bool = False
+    templates: tuple[str, ...] = ()
+    special_ids: tuple[int, ...] = ()
 
 
 class RunnerState(Part, frozen=True):
@@ -162,11 +165,26 @@ class SessionOpened(Reply, frozen=True):
 
 
 class Submitted(Reply, frozen=True):
-    """A prompt was taken as a sequence of these tokens. The status that has it was told before."""
+    """A prompt was taken as a sequence of these tokens. The status that has it was told before. `note` is what one
+    might not expect of how they were made."""
 
     seq_id: int
     token_ids: tuple[int, ...]
     texts: tuple[str, ...]
+    note: str = ""
+
+
+class Previewed(Reply, frozen=True):
+    """A prompt as it would be taken: its tokens, and the `text` that they are of. `note` says what one might not expect
+    of it; `answer` is what the sequence that it would follow has generated, without special tokens, and `reuse` how
+    much of its cache would be kept."""
+
+    token_ids: tuple[int, ...]
+    texts: tuple[str, ...]
+    text: str = ""
+    note: str = ""
+    answer: str = ""
+    reuse: ContinuedFrom | None = None
 
 
 class Forked(Reply, frozen=True):
@@ -317,6 +335,7 @@ Event = (
     | Restarted
     | SessionOpened
     | Submitted
+    | Previewed
     | Forked
     | WentTo
     | NodeAdded

@@ -91,4 +91,22 @@ class Converted(Variant, frozen=True):
     """No prompt was looked up: the sequence was there before the pool, and moved in with a change of the mode."""
 
 
-WhyNotReused = AllFullPagesHit | TokensDiffer | NothingFollows | Forked | Converted
+class ContinuedFrom(Variant, frozen=True):
+    """The prompt took the place of sequence `parent`, which had rows of `num_cached` tokens: `num_reused` were kept.
+
+    `position` is that of the first token that differs, None where none does; `token` is the prompt's, by id and text,
+    and `cached` that in the cache (None: there is none at that place). `line` and `line_text` are the line of the chat
+    template that wrote it, 0 where that cannot be told. `why` says in words why rows of equal tokens were not kept."""
+
+    parent: int
+    num_cached: int
+    num_reused: int
+    position: int | None = None
+    token: tuple[int, str] | None = None
+    cached: tuple[int, str] | None = None
+    line: int = 0
+    line_text: str = ""
+    why: str = ""
+
+
+WhyNotReused = ContinuedFrom | AllFullPagesHit | TokensDiffer | NothingFollows | Forked | Converted

@@ -9,6 +9,7 @@ from engine.wire.changes import (
     Change,
     EditMade,
     ModeChanged,
+    PromptAppended,
     SamplingChanged,
     SequenceAdded,
     SequenceForked,
@@ -36,9 +37,13 @@ def change_words(change: Change) -> str:
             return f"sampling of sequence {seq_id}: {how}"
         case SequenceAdded(seq_id, token_ids):
             return f"prompt of {thousands(len(token_ids))} tokens as sequence {seq_id}"
+        case SequenceForked(seq_id, parent, _, int(num_tokens)):
+            return f"sequence {seq_id} goes on from {parent}: {thousands(num_tokens)} tokens kept"
         case SequenceForked(seq_id, parent, step):
             where = "" if step is None else f" after step {thousands(step)}"
             return f"sequence {seq_id} forked from {parent}{where}"
+        case PromptAppended(seq_id, token_ids):
+            return f"{thousands(len(token_ids))} tokens more of the prompt of sequence {seq_id}"
         case SequenceRemoved(seq_id):
             return f"sequence {seq_id} removed"
         case SequenceStopped(seq_id):

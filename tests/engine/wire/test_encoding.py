@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.geometry.dimensions import CacheGeometry
+from engine.spec.chat import Turn
 from engine.spec.sampling import Prompt
 from engine.spec.stops import Stop
 from engine.wire import encoding
@@ -57,6 +58,8 @@ def example_struct(kind: type, size: int) -> Any:
     is_checked = hasattr(kind, "__post_init__")
     if kind is Prompt:
         return Prompt(token_ids=(1, 2, 3))
+    if kind is Turn:
+        return Turn("user", "Wörter")
     if kind is Stop:
         return Stop(7, "entropy > 2", is_enabled=False)
     if kind is CacheGeometry:

@@ -1,0 +1,204 @@
+"""The environment that chat templates run in: transformers' rules (an immutable sandbox, its functions), no files, and
+a budget of steps, time and characters.
+
+Jinja compiles a template to Python, so nothing outside can halt it half-way. Therefore the template is rewritten before
+it is compiled: every loop, joined text, slice and shown value goes through a filter that counts, and calls, operators
+and filters are counted where the sandbox hands them over. What cannot be counted is not there: only the filters that
+chat templates use exist, and `lipsum` does not. A single operation is not interrupted; its size is bounded instead.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime
+from functools import wraps
+from typing import Any, cast
+
+from jinja2 import TemplateError, nodes, pass_context
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from engine.chat.budget import MAX_ITEMS, MAX_VALUE, Budget, TemplateSpends
+
+MAX_DIGITS = 10_000  # bits of a whole number
+FILTERS = frozenset(
+    (
+        *("abs", "attr", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float"),
+        *("forceescape", "groupby", "indent", "int", "items", "join", "last", "length", "list", "lower", "map", "max"),
+        *("min", "pprint", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr"),
+        *("sort", "string", "title", "tojson", "trim", "truncate", "unique", "upper", "urlencode", "wordcount"),
+    )
+)
+GROWING = frozenset(["replace", "indent", "truncate", "ljust", "rjust", "center", "zfill", "expandtabs"])
+_WIDE = re.compile(r"\d{5,}|\*")  # a width in a format that no text needs
+
+
+class _Generation(Extension):
+    """`{% generation %} … {% endgeneration %}`, with which templates mark what the assistant says: its body alone."""
+
+    tags = {"generation"}  # noqa: RUF012 - as jinja declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Counted(NodeTransformer):
+    """Puts the counting filters in."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        node.iter = _through("counted_items", node.iter)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _through("joined_texts", nodes.List(node.nodes, lineno=node.lineno, environment=node.environment))
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        return _through("made_value", node) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:
+        self.generic_visit(node)
+        node.nodes = [_through("shown_value", cast(nodes.Expr, each)) for each in node.nodes]
+        return node
+
+
+def _through(name: str, node: nodes.Expr) -> nodes.Filter:
+    """The value of a node, given through a filter; it stands in the same line of the template."""
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno, environment=node.environment)
+
+
+class TemplateSandbox(ImmutableSandboxedEnvironment):
+    """Compiles templates, and counts in `budget` what a rendering spends."""
+
+    intercepted_binops = frozenset(["*", "**", "+", "%"])
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, optimized=False, cache_size=0, extensions=[_Generation, loopcontrols]
+        )
+        self.budget = Budget()
+        self.filters = {name: self._guarded(name, self.filters[name]) for name in FILTERS if name in self.filters}
+        self.filters |= {
+            "tojson": self._guarded("tojson", to_json),
+            "counted_items": lambda items: self.budget.counted(items),
+            "joined_texts": self._joined,
+            "made_value": lambda value: self.budget.made(value),
+            "shown_value": self._shown,
+        }
+        del self.globals["lipsum"]
+        self.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        parsed: nodes.Template = _Counted().visit(super()._parse(source, name, filename))
+        return parsed
+
+    # ---- what is counted -----------------------------------------------------------------------------------------
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        __self.budget.step()
+        method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps `format`
+        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        if isinstance(owner, str):
+            if name == "join" and args:
+                args = (__self._bounded_list(args[0], len(owner)), *args[1:])
+            elif name in ("format", "format_map") and _WIDE.search(owner):
+                raise TemplateSpends("it formats a text too wide")
+            else:
+                _check_growth(name, owner, (*args, *kwargs.values()))
+        return __self.budget.made(super().call(__context, __obj, *args, **kwargs))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        _check_operation(operator, left, right)
+        return self.budget.made(super().call_binop(context, operator, left, right))
+
+    def _guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter whose growth is checked before, and whose result counts."""
+
+        @wraps(function)  # jinja's marks of what a filter is given come along
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            self.budget.step()
+            texts = [each for each in args if isinstance(each, str)]
+            if name == "join":
+                place = next((n for n, each in enumerate(args) if isinstance(each, list | tuple)), None)
+                if place is not None:
+                    self._bounded_list(args[place], max(map(len, texts), default=0))
+            elif texts:
+                _check_growth(name, texts[0], (*args[args.index(texts[0]) + 1 :], *kwargs.values()))
+            return self.budget.made(function(*args, **kwargs))
+
+        return guarded
+
+    def _bounded_list(self, items: Any, between: int) -> list[Any]:
+        found = list(self.budget.counted(items))
+        self.budget.check_length(sum(len(each) + between for each in found if isinstance(each, str)))
+        return found
+
+    def _joined(self, values: list[Any]) -> Any:
+        texts = list(map(str, values))
+        self.budget.check_length(sum(map(len, texts)))
+        return self.budget.made("".join(texts))
+
+    @pass_context  # no constant then: jinja would join it with its neighbours, and forget the line that it stands in
+    def _shown(self, _context: Context, value: Any) -> Any:
+        self.budget.made(value if isinstance(value, str) else str(value))
+        return value
+
+
+def _check_growth(name: str, text: str, arguments: tuple[Any, ...]) -> None:
+    """Refuse an operation on a text whose result would be too long."""
+    for each in arguments:
+        if isinstance(each, int) and abs(each) > MAX_ITEMS:
+            raise TemplateSpends(f"it uses the number {str(each)[:20]} as a width or a count")
+    if name in GROWING:
+        largest = max(
+            (len(each) if isinstance(each, str) else int(each) for each in arguments if _counts(each)), default=0
+        )
+        if (len(text) + 1) * max(1, largest) > 4 * MAX_VALUE:
+            raise TemplateSpends(f"it makes a text of more than {MAX_VALUE:,} characters")
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, str | int)
+
+
+def _check_operation(operator: str, left: Any, right: Any) -> None:
+    """Refuse what would become too long or too large."""
+    sizes = [len(each) for each in (left, right) if isinstance(each, str | list | tuple)]
+    numbers = [each for each in (left, right) if isinstance(each, int)]
+    if operator == "+":
+        Budget.check_length(sum(sizes))
+    elif operator == "%" and isinstance(left, str) and _WIDE.search(left):
+        raise TemplateSpends("it formats a text too wide")
+    elif operator == "*" and sizes and numbers:
+        Budget.check_length(sizes[0] * max(0, numbers[0]))
+    elif operator in ("*", "**") and len(numbers) == 2:
+        bits = left.bit_length() * max(1, abs(right)) if operator == "**" else left.bit_length() + right.bit_length()
+        if bits > MAX_DIGITS:
+            raise TemplateSpends("it makes a number of too many digits")
+
+
+# ---- what transformers gives templates ---------------------------------------------------------------------------
+
+
+def raise_exception(message: Any) -> None:
+    """With which a template refuses a conversation."""
+    raise TemplateError(str(message))
+
+
+def strftime_now(pattern: Any) -> str:
+    """Today, as some templates write it into every prompt."""
+    return datetime.now().strftime(str(pattern)[:200])
+
+
+def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    """As JSON, without the escapes for HTML that jinja's own filter makes."""
+    known = {key: options[key] for key in ("separators", "sort_keys") if key in options}
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **known)

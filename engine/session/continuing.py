@@ -1,0 +1,136 @@
+"""A prompt that takes the place of a sequence: the rows that both have in common are kept, the rest is computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from engine.cache.paged.prefix import encode_token_ids, num_equal_tokens
+from engine.chat.rendering import Encoded
+from engine.errors import InputError
+from engine.session.live import LiveSequence
+from engine.session.prompt import encode_prompt
+from engine.session.stop_strings import check_stop_strings
+from engine.spec.chat import Chat
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.changes import PromptAppended, SequenceRemoved
+from engine.wire.commands import PreviewPrompt
+from engine.wire.events import Previewed
+from engine.wire.prefix_match import ContinuedFrom
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
+
+MAX_LINE = 160  # characters of a line of a template that are told
+
+
+def go_on(session: Session, seq_id: int, prompt: Prompt) -> int:
+    """Read a prompt in place of a sequence, whose rows are kept as far as the tokens of both agree; the number of the
+    sequence that it is. All of it, or an `InputError` and nothing. The moment before stays in the history."""
+    parent, mode = session.live.get(seq_id), session.live.mode
+    check_stop_strings(session.model, prompt.sampling)
+    encoded = encode_prompt(session.model, prompt)
+    mode.check_fits(len(encoded.token_ids), parent.cache)
+    before = session.state_of_newest_step() if len(session.live) == 1 else None
+    reuse = reuse_of(session, parent, encoded)
+    sampling = prompt.sampling or SamplingParams()
+    child, reuse = _with_rows(session, encoded, reuse, sampling, prompt.chat)
+    session.sequence(child).continued, session.sequence(child).note = reuse, encoded.note
+    if before is not None:  # nobody else has its rows: they are kept with the moment
+        session.kept.put(before)
+        session.live.let_go(seq_id)
+        session.history.surprisal.remove(seq_id)
+        session.history.changes.append(SequenceRemoved(seq_id))
+    else:
+        session.remove(seq_id)
+    return child
+
+
+def _with_rows(
+    session: Session, encoded: Encoded, reuse: ContinuedFrom, sampling: SamplingParams, chat: Chat | None
+) -> tuple[int, ContinuedFrom]:
+    """The new sequence: with the rows that can be kept, or with none and why."""
+    ids, known = tuple(encoded.token_ids), len(session.history.changes)
+    if reuse.num_reused:
+        try:
+            child = session.fork(reuse.parent, None, reuse.num_reused).child
+        except InputError:
+            del session.history.changes[known:]
+            why = "this cache cannot tell any more what it held with fewer tokens"
+            reuse = replace(reuse, num_reused=0, why=why)
+        else:
+            append_prompt(session, child, ids[reuse.num_reused :], sampling, chat)
+            return child, reuse
+    return session.submit(Prompt(token_ids=ids, sampling=sampling), chat), reuse
+
+
+def append_prompt(
+    session: Session, seq_id: int, token_ids: tuple[int, ...], sampling: SamplingParams, chat: Chat | None
+) -> None:
+    """Read these tokens behind those of a sequence, as a part of its prompt."""
+    sequence = session.sequence(seq_id)
+    sequence.append_prompt(token_ids, sampling)
+    sequence.chat = chat
+    session.history.changes.append(PromptAppended(seq_id, token_ids, sampling, chat))
+
+
+# ---- what the two have in common ---------------------------------------------------------------------------------
+
+
+def reuse_of(session: Session, parent: LiveSequence, encoded: Encoded) -> ContinuedFrom:
+    """How many rows of a sequence a prompt would keep, and at which token the two part.
+
+    Compared are token ids with token ids, as in the prefix cache of pages; the last token of a prompt is always
+    computed, for its logits are wanted.
+    """
+    ids, cached = encoded.token_ids, parent.sequence.token_ids[: parent.sequence.num_tokens]
+    num_equal = num_equal_tokens(encode_token_ids(ids), encode_token_ids(cached))
+    why = why_no_rows(session)
+    num_reused = 0 if why else min(num_equal, len(ids) - 1)
+    if num_equal == len(cached):
+        return ContinuedFrom(parent.seq_id, len(cached), num_reused, why=why)
+    text_of, here = session.text_of, ids[num_equal] if num_equal < len(ids) else None
+    line = encoded.line_of(num_equal) if here is not None else None
+    return ContinuedFrom(
+        parent.seq_id,
+        len(cached),
+        num_reused,
+        num_equal,
+        None if here is None else (here, text_of(here)),
+        (cached[num_equal], text_of(cached[num_equal])),
+        0 if line is None else line.number,
+        "" if line is None else line.text[:MAX_LINE],
+        why,
+    )
+
+
+def why_no_rows(session: Session) -> str:
+    """Why a mode keeps no row of a prompt that is longer; empty where it does."""
+    mode = session.live.mode
+    if mode.spec.recomputes:
+        return "this mode keeps nothing between two steps"
+    if not mode.spec.is_append_only:
+        return "this mode codes or drops rows when a prompt has ended, and a longer prompt ends elsewhere"
+    if mode.feeds_whole_prompts:
+        return "a recurrent state has read the tokens one after the other, and a prompt is read into it at once"
+    return ""
+
+
+def preview(session: Session, command: PreviewPrompt) -> Previewed:
+    """The tokens of a prompt, how much of a sequence it would keep, and what that has said."""
+    encoded = encode_prompt(session.model, command.prompt)
+    ids, answer, reuse = tuple(encoded.token_ids), "", None
+    if command.after is not None and command.after in session.live.ids:  # it may have gone meanwhile
+        reuse = reuse_of(session, session.live.get(command.after), encoded)
+        answer = answer_of(session, command.after)
+    return Previewed(ids, tuple(map(session.text_of, ids)), encoded.rendered.text, encoded.note, answer, reuse)
+
+
+def answer_of(session: Session, seq_id: int) -> str:
+    """What a sequence has generated, the token that is chosen next included, as text without special tokens."""
+    sequence, tokenizer = session.sequence(seq_id), session.model.tokenizer
+    ids = sequence.token_ids[sequence.num_prompt_tokens :]
+    if sequence.sampled is not None:
+        ids = [*ids, sequence.sampled]
+    return str(tokenizer.decode(ids, skip_special_tokens=True)) if tokenizer is not None and ids else ""

@@ -1,0 +1,87 @@
+"""A conversation as a prompt: turns with roles, and the template that writes them as one text. Frozen, and checked when
+constructed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from engine.errors import InputError
+
+ROLES = ("system", "user", "assistant")  # that people choose from; a template may know others
+MAX_TURNS = 4_096
+MAX_CHARS = 4 << 20  # of all turns together
+MAX_TEMPLATE_CHARS = 256 << 10
+_ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+
+
+class Turn(Struct, frozen=True):
+    """What one side said."""
+
+    role: str
+    text: str
+
+    def __post_init__(self) -> None:
+        if not _ROLE.fullmatch(self.role):
+            raise InputError(f"'{self.role[:40]}' is no role of a turn: use system, user or assistant.")
+        if any("\ud800" <= c <= "\udfff" for c in self.text):
+            raise InputError("A turn holds half a character, which is no text: remove or retype it.")
+
+
+class Chat(Struct, frozen=True):
+    """Turns in order. `template` names one of the model's own templates (empty: its default), unless `template_text` is
+    the text of another one, which a person chose."""
+
+    turns: tuple[Turn, ...]
+    template: str = ""
+    template_text: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.turns:
+            raise InputError("The conversation has no turns: type one first.")
+        if len(self.turns) > MAX_TURNS:
+            raise InputError(f"{len(self.turns):,} turns are too many: give {MAX_TURNS:,} at most.")
+        if (count := sum(len(turn.text) for turn in self.turns)) > MAX_CHARS:
+            raise InputError(f"The turns have {count:,} characters, more than the {MAX_CHARS:,} that are rendered.")
+        if len(self.template_text) > MAX_TEMPLATE_CHARS or len(self.template) > 200:
+            raise InputError(f"A chat template has at most {MAX_TEMPLATE_CHARS:,} characters: this is none.")
+
+    @property
+    def wants_answer(self) -> bool:
+        """Whether the assistant is to speak next: the template then opens its turn."""
+        return self.turns[-1].role != "assistant"
+
+    @property
+    def plain_text(self) -> str:
+        """The turns without any template: what is sent where none can be used."""
+        return "\n\n".join(turn.text for turn in self.turns)
+
+    def answered(self, text: str, then: str) -> Chat:
+        """With the assistant's answer, and what the user says next."""
+        return msgspec.structs.replace(self, turns=(*self.turns, Turn("assistant", text), Turn("user", then)))
+
+
+def chat_of_json(content: str) -> Chat:
+    """The conversation of a JSON file: a list of `{"role": …, "content": …}`, or an object with such `messages`. Raises
+    `InputError`."""
+    try:
+        found = msgspec.json.decode(content)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InputError(
+            f"The conversation is no JSON ({str(error)[:80]}): write a list of roles and contents."
+        ) from None
+    messages = found.get("messages") if isinstance(found, dict) else found
+    if not isinstance(messages, list):
+        raise InputError('The conversation has no turns: write [{"role": "user", "content": "…"}].')
+    return Chat(tuple(map(_turn_of, messages)))
+
+
+def _turn_of(message: Any) -> Turn:
+    role = message.get("role") if isinstance(message, dict) else None
+    text = message.get("content") if isinstance(message, dict) else None
+    if not (isinstance(role, str) and isinstance(text, str)):
+        raise InputError('A turn of the conversation is no {"role": "user", "content": "…"} of two texts: rewrite it.')
+    return Turn(role, text)

@@ -1,0 +1,98 @@
+"""What chat templates write, which line wrote it, and what becomes of those that are hostile."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from engine.chat import budget
+from engine.chat.template import ChatTemplate, Rendered, TemplateFailed
+from engine.spec.chat import Chat, Turn
+from tests.engine.chat.templates import CHATML, HOSTILE, LLAMA_WITH_DATE, NEEDS_TOOLS, RAISES, THINKING
+
+CHAT = Chat(
+    (
+        Turn("system", " be short "),
+        Turn("user", "hi"),
+        Turn("assistant", "<think>\nhm</think>\n\nyes "),
+        Turn("user", "no"),
+    )
+)
+
+
+def render(source: str, chat: Chat = CHAT) -> Rendered:
+    return ChatTemplate(source).render(chat, {"bos_token": "<s>"})
+
+
+def line_of(rendered: Rendered, text: str) -> int:
+    found = rendered.line_at(rendered.text.index(text))
+    assert found is not None
+    return found.number
+
+
+@pytest.mark.parametrize("source", [CHATML, LLAMA_WITH_DATE, THINKING])
+@pytest.mark.parametrize("num_turns", [1, 3, 4])
+def test_it_writes_what_transformers_writes(source: str, num_turns: int) -> None:
+    chat = Chat(CHAT.turns[:num_turns])
+    messages = [{"role": turn.role, "content": turn.text} for turn in chat.turns]
+    (wanted,), _ = render_jinja_template(
+        [messages], chat_template=source, add_generation_prompt=num_turns != 3, bos_token="<s>"
+    )
+    assert render(source, chat).text == wanted
+
+
+def test_each_piece_is_of_the_line_that_wrote_it() -> None:
+    dated, thinking = render(LLAMA_WITH_DATE), render(THINKING)
+    assert [line_of(dated, text) for text in ("<s>", "system", "Today", "be short", "hi")] == [1, 9, 10, 11, 14]
+    assert dated.line_at(len(dated.text) - 3).number == 17  # type: ignore[union-attr]
+    assert [line_of(thinking, text) for text in ("system", " be short ", "yes", "user\n", "hi")] == [15, 16, 12, 15, 16]
+    assert thinking.line_at(thinking.text.index("yes")).text.startswith("{{- '<|im_start|>assistant")  # type: ignore[union-attr]
+    assert dated.line_at(len(dated.text)) is dated.line_at(-1) is None
+
+
+def test_text_over_several_lines_is_counted_on() -> None:
+    rendered = render("first\nsecond\n{{ messages[0].content }}\nfourth\n{% if 1 %}\nsixth\n{% endif %}\n")
+    assert [line_of(rendered, text) for text in ("first", "second", "be", "fourth", "sixth")] == [1, 2, 3, 4, 6]
+
+
+def test_what_a_macro_writes_is_of_the_line_that_calls_it() -> None:
+    rendered = render("{% macro f(x) %}\n<{{ x }}>\n{% endmacro %}\n\n{{ f('a') }}")
+    assert rendered.text == "\n<a>\n"
+    assert line_of(rendered, "<a>") == 5
+
+
+def test_what_a_template_says_and_where() -> None:
+    for source, wanted in (
+        (RAISES, "line 3: System role not supported"),
+        (NEEDS_TOOLS, "line 2: 'NoneType' object is not iterable"),
+        ("x\n{% for %}", "line 2: Expected an expression"),
+    ):
+        with pytest.raises(TemplateFailed) as caught:
+            render(source)
+        assert str(caught.value).startswith(wanted)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_template_ends_soon_and_says_why(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "MAX_SECONDS", 600)  # steps and characters alone end it, on any machine
+    monkeypatch.setattr(budget, "MAX_STEPS", 60_000)
+    monkeypatch.setattr(budget, "MAX_CHARS", 64 << 20)
+    source, wanted = HOSTILE[name]
+    with pytest.raises(TemplateFailed) as caught:
+        render(source)
+    assert wanted in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_time_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(10**9))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+    with pytest.raises(TemplateFailed, match="does not end within 2 seconds"):
+        render("{% for i in range(9) %}{% endfor %}")
+
+
+def test_what_a_turn_says_is_text_and_no_template() -> None:
+    chat = Chat((Turn("user", "{{ 7 * 7 }}{% for %}"),))
+    assert "{{ 7 * 7 }}{% for %}" in render(CHATML, chat).text

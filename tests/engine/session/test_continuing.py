@@ -1,0 +1,208 @@
+"""A conversation goes on: rows of equal tokens are kept bit for bit, the rest is computed, and it is said where two
+turns part."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.errors import InputError
+from engine.session.continuing import answer_of, go_on, preview
+from engine.session.redoing import Redoing
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.chat import Chat, Turn
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt
+from engine.wire.changes import PromptAppended, SequenceAdded, SequenceForked, SequenceRemoved
+from engine.wire.commands import PreviewPrompt
+from engine.wire.prefix_match import ContinuedFrom
+from tests.engine.chat.templates import CHATML, RAISES, SPECIALS, THINKING
+from tests.engine.session.talks import GREEDY, answered, begun, chat_of, goes_on, ids_of, talking
+
+FIRST = chat_of("hi")
+GROWING = CacheSpec("growing")
+COUNTING = "{{ messages | length }}\n{% for m in messages %}\n{{ m.content }}{{ eos_token }}\n{% endfor %}"
+
+
+def reuse_of(session: Session, seq_id: int) -> ContinuedFrom:
+    found = session.sequence(seq_id).continued
+    assert found is not None
+    return found
+
+
+def rows_of(session: Session, seq_id: int, count: int) -> list[torch.Tensor]:
+    found = [session.cache_of(seq_id).rows(layer) for layer in range(2)]
+    return [part[:, :, :count].clone() for rows in found if rows is not None for part in (rows.keys, rows.values)]
+
+
+@pytest.mark.parametrize("name", ["dynamic", "static", "growing", "paged", "offloaded"])
+def test_rows_of_equal_tokens_are_kept_bit_for_bit(name: str) -> None:
+    spec = PRESETS[name].spec
+    session, first = begun(CHATML, FIRST, spec)
+    answered(session, first, "yes.<|im_end|>")
+    before, count = rows_of(session, first, 99), session.sequence(first).num_tokens
+    child = goes_on(session, first, FIRST, "and now?")
+    assert reuse_of(session, child) == ContinuedFrom(first, count, count)
+    assert session.live.ids == (child,)
+    ids = session.sequence(child).token_ids
+    assert ids[:count] == [*ids_of("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes.")]
+    record = session.step()
+    assert (record.sequences[0].first_position, record.sequences[0].num_tokens) == (count, len(ids))
+    for one, other in zip(before, rows_of(session, child, count), strict=True):
+        assert torch.equal(one, other)
+    fresh = Session(session.model, spec, prefill_chunk=512)
+    other_id = fresh.submit(Prompt(token_ids=tuple(ids)))
+    fresh.step()
+    torch.testing.assert_close(session.logits(child), fresh.logits(other_id), rtol=1e-4, atol=1e-5)
+    assert answer_of(session, child) == answer_of(fresh, other_id)
+
+
+@pytest.mark.parametrize(("name", "words"), [("none", "keeps nothing"), ("int8", "codes or drops"), ("h2o", "drops")])
+def test_a_mode_that_can_keep_no_row_says_why(name: str, words: str) -> None:
+    session, first = begun(CHATML, FIRST, PRESETS[name].spec)
+    answered(session, first, "yes<|im_end|>")
+    child = goes_on(session, first, FIRST, "and now?")
+    reuse = reuse_of(session, child)
+    assert (reuse.num_reused, reuse.position) == (0, None)
+    assert words in reuse.why
+    assert session.step().sequences[0].first_position == 0
+
+
+def test_where_the_template_drops_what_was_thought_it_is_told_with_the_line() -> None:
+    session, first = begun(THINKING, FIRST, GROWING)
+    answered(session, first, "<think>no</think>yes<|im_end|>")
+    at = len(ids_of("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"))
+    child = goes_on(session, first, FIRST, "and now?")
+    reuse = reuse_of(session, child)
+    assert (reuse.position, reuse.num_reused) == (at, at)
+    assert (reuse.token, reuse.cached) == ((ids_of("y")[0], "y"), (ids_of("<")[0], "<"))
+    assert reuse.line == 12
+    assert reuse.line_text.startswith("{{- '<|im_start|>assistant\\n' + content.strip()")
+    assert session.sequence(child).num_tokens == at
+
+
+def test_where_the_template_strips_what_was_said() -> None:
+    session, first = begun(THINKING, FIRST, GROWING)
+    answered(session, first, "yes <|im_end|>")
+    reuse = reuse_of(session, goes_on(session, first, FIRST, "no"))
+    assert (reuse.token, reuse.cached, reuse.line) == (
+        (SPECIALS.index("<|im_end|>"), "<|im_end|>"),
+        (ids_of(" ")[0], " "),
+        12,
+    )
+
+
+def test_where_the_first_line_changes_nothing_is_kept() -> None:
+    session, first = begun(COUNTING, FIRST, GROWING)
+    answered(session, first, "yes<|im_end|>")
+    child = goes_on(session, first, FIRST, "no")
+    reuse = reuse_of(session, child)
+    assert (reuse.num_reused, reuse.position, reuse.line, reuse.line_text) == (0, 0, 1, "{{ messages | length }}")
+    assert (reuse.cached, reuse.token) == ((ids_of("1")[0], "1"), (ids_of("3")[0], "3"))
+    changes = session.history.changes
+    assert isinstance(changes[0], SequenceAdded)
+    assert changes[0].chat is not None
+    assert [turn.text for turn in changes[0].chat.turns] == ["hi", "yes", "no"]
+
+
+def test_a_prompt_that_is_a_part_of_what_is_there_computes_its_last_token() -> None:
+    session, first = begun(None, chat_of("abcdef"), GROWING)
+    child = go_on(session, first, Prompt(text="abcd"))
+    assert reuse_of(session, child) == ContinuedFrom(first, 11, 3, 4, None, (ids_of("e")[0], "e"))
+    assert session.step().sequences[0].first_position == 3
+
+
+def test_the_moment_before_stays_and_others_are_left_alone() -> None:
+    session, first = begun(CHATML, FIRST, CacheSpec("paged"))
+    answered(session, first, "yes<|im_end|>")
+    step, rows = session.last_step, rows_of(session, first, 99)
+    child = goes_on(session, first, FIRST, "no")
+    session.step()
+    assert step is not None
+    assert session.go_to(step) == "it was kept as it stood"
+    assert session.live.ids == (first,)
+    for one, other in zip(rows, rows_of(session, first, 99), strict=True):
+        assert torch.equal(one, other)
+    beside = session.submit(Prompt(token_ids=(5, 6, 7)))
+    again = goes_on(session, first, FIRST, "no")
+    assert session.live.ids == (beside, again)
+    assert again > child
+
+
+def test_what_is_refused_changes_nothing() -> None:
+    session, first = begun(CHATML, FIRST, PRESETS["static"].spec)
+    told = (session.live.ids, list(session.history.changes), session.sequence(first).mark())
+    with pytest.raises(InputError, match="tokens and the static cache holds"):
+        goes_on(session, first, FIRST, "long " * 200)
+    with pytest.raises(InputError, match="no sequence 7"):
+        go_on(session, 7, Prompt(text="x"))
+    assert (session.live.ids, session.history.changes, session.sequence(first).mark()) == told
+
+
+@pytest.mark.parametrize("name", ["growing", "paged"])
+def test_it_is_done_once_more_from_its_nodes(name: str) -> None:
+    session, first = begun(CHATML, FIRST, CacheSpec(name))
+    answered(session, first, "yes<|im_end|>")
+    child = goes_on(session, first, FIRST, "no")
+    for _ in range(3):
+        session.step()
+    nodes = tuple(moment.node for moment in session.history.tree)
+    made = [change for node in nodes for change in node.changes]
+    kinds = [type(change) for change in made]
+    assert kinds[-3:] == [SequenceForked, PromptAppended, SequenceRemoved]
+    again = Session(session.model, nodes[0].cache, prefill_chunk=512)
+    redoing = Redoing(again, nodes)
+    for _ in redoing.steps():
+        pass
+    assert redoing.is_exact, redoing.why_not_exact
+    assert again.sequence(child).token_ids == session.sequence(child).token_ids
+    assert [moment.node for moment in again.history.tree] == list(nodes)  # roles and texts among it
+    assert again.sequence(child).chat == session.sequence(child).chat
+
+
+def test_a_step_that_fails_and_a_preemption_find_their_rows_again() -> None:
+    session, first = begun(CHATML, FIRST, GROWING)
+    answered(session, first, "yes<|im_end|>")
+    child = goes_on(session, first, FIRST, "no")
+    for _ in range(2):
+        session.step()
+    rows = rows_of(session, child, 99)
+    live = session.live.get(child)
+    live.cache.clear()
+    live.is_stale = True
+    session.refresh(live)
+    for one, other in zip(rows, rows_of(session, child, 99), strict=True):
+        assert torch.equal(one, other)
+    session.live.preempt(live)
+    session.history.journal.begun(child, session.cache, live.sequence.num_tokens)
+    session.step()
+    assert session.sequence(child).num_tokens == len(session.sequence(child).token_ids)
+
+
+def test_a_preview_takes_nothing_and_tells_what_it_would() -> None:
+    session, first = begun(CHATML, FIRST, GROWING)
+    answered(session, first, "yes<|im_end|>")
+    chat = FIRST.answered("yes", "no")
+    told = preview(session, PreviewPrompt(Prompt(chat=chat), first))
+    assert told.answer == "yes"
+    assert told.text.endswith("<|im_start|>user\nno<|im_end|>\n<|im_start|>assistant\n")
+    assert "".join(told.texts) == told.text
+    assert told.reuse == ContinuedFrom(first, told.reuse.num_cached, told.reuse.num_cached)  # type: ignore[union-attr]
+    assert session.live.ids == (first,)
+    assert preview(session, PreviewPrompt(Prompt(chat=chat), 99)).reuse is None
+    alone = preview(session, PreviewPrompt(Prompt(chat=Chat((Turn("system", "x"),), "", RAISES))))
+    assert alone.note.endswith("(line 3: System role not supported): the turns were joined as plain text.")
+    assert alone.text == "x"
+
+
+def test_what_a_model_is_known_by() -> None:
+    info = talking(CHATML).info
+    assert info.templates == ("default",)
+    assert info.special_ids == tuple(range(len(SPECIALS)))
+    assert talking(None).info.templates == ()
+    session = Session(talking(CHATML), GROWING)
+    seq_id = session.submit(Prompt(chat=FIRST, sampling=GREEDY))
+    assert session.history.changes[-1] == SequenceAdded(
+        seq_id, tuple(session.sequence(seq_id).token_ids), GREEDY, FIRST
+    )
