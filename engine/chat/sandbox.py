@@ -53,7 +53,7 @@ class _Counted(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
-        node.iter = _through("counted_items", node.iter)
+        node.iter = _through("counted_items", cast(nodes.Expr, node.iter))
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
@@ -66,7 +66,7 @@ class _Counted(NodeTransformer):
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:
         self.generic_visit(node)
-        node.nodes = [_through("shown_value", cast(nodes.Expr, each)) for each in node.nodes]
+        node.nodes = [_through("shown_value", each) for each in node.nodes]
         return node
 
 
