@@ -10,6 +10,7 @@ from typing import NoReturn
 from engine.cli import bench as cli_bench
 from engine.cli import budget as cli_budget
 from engine.cli import caches as cli_caches
+from engine.cli import devices as cli_devices
 from engine.cli import params as cli_params
 from engine.cli import replay as cli_replay
 from engine.cli import run as cli_run
@@ -18,6 +19,7 @@ from engine.cli import snapshot as cli_snapshot
 from engine.cli import sweep as cli_sweep
 from engine.cli import verify as cli_verify
 from engine.cli.output import printable_line
+from engine.environment import prepare
 from engine.errors import InputError
 
 
@@ -30,8 +32,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: list[str] | None = None) -> int:
-    os.environ.setdefault("USE_HUB_KERNELS", "0")  # compiled code from the hub is remote code
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    prepare()
     parser = Parser(prog="kvloupe-engine", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     cli_run.add_parsers(commands)
@@ -40,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     cli_sweep.add_parsers(commands)
     cli_bench.add_parsers(commands)
     cli_seeds.add_parsers(commands)
+    cli_devices.add_parsers(commands)
     cli_caches.add_parsers(commands)
     cli_params.add_parsers(commands)
     cli_budget.add_parsers(commands)

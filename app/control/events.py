@@ -16,7 +16,7 @@ from app.draw.format import byte_size, divergence_words, milliseconds, thousands
 from app.models import Models
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
-from engine.wire import duel, events, exporting, stopping
+from engine.wire import devices, duel, events, exporting, stopping
 from engine.wire.changes import EditMade
 from engine.wire.edits import EditMeasured
 from engine.wire.measurements import Measured
@@ -73,6 +73,9 @@ class EventHandlers(QObject):
             exporting.ExportCancelled: requests.exports.take_cancelled,
             exporting.ExportEstimate: requests.exports.take_estimate,
             events.ModelsFound: self._on_models_found,
+            devices.DevicesFound: requests.loading.take_found,
+            devices.LoadForecast: requests.loading.take_forecast,
+            devices.Unloaded: requests.loading.take_unloaded,
             events.Failed: self._on_failed,
             events.EngineLost: self._on_engine_lost,
             events.EngineBusy: self._on_engine_busy,

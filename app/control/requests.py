@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.control.branching import Branching
 from app.control.comparing import Comparing
 from app.control.exporting import Exporting
+from app.control.loading import Loading
 from app.control.measuring import Measuring
 from app.control.new_sequences import NewSequences
 from app.control.restore import Restore
@@ -33,6 +34,7 @@ class Requests:
     exports: Exporting
     stopping: Stopping
     branching: Branching
+    loading: Loading
 
     @classmethod
     def through(cls, sender: Sender, models: Models) -> Requests:
@@ -48,6 +50,7 @@ class Requests:
             Exporting(models, sender),
             Stopping(models, sender),
             Branching(sender),
+            Loading(models, sender),
         )
 
     @property

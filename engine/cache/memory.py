@@ -6,6 +6,7 @@ import torch
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
+from engine.memory import free_bytes
 from engine.predict.bytes import Fill, predict
 from engine.predict.capacity import context_length, reserved_length
 from engine.spec.cache import CacheSpec
@@ -26,12 +27,3 @@ def check_room(what: str, num_bytes: int, free: int) -> None:
         raise InputError(
             f"{what} takes {num_bytes / 2**30:,.1f} GiB and {free / 2**30:,.1f} GiB are free: ask for less."
         )
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory of the device that nobody uses."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    import psutil
-
-    return int(psutil.virtual_memory().available)

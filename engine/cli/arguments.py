@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
-from engine.spec.model import BUNDLED, ModelSpec
+from engine.spec.model import AUTO_DEVICE, BUNDLED, WEIGHTS, Dtype, ModelSpec
 from engine.spec.runners import RUNNERS
 from engine.spec.sampling import Prompt, SamplingParams
 
@@ -20,13 +20,16 @@ MAX_PROMPT_FILE_BYTES = 64 * MIB
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=BUNDLED, help="bundled, a folder, a hub name, or shape:CONFIG.json")
+    parser.add_argument("--weights", default="stored", help=f"{', '.join(WEIGHTS)}; coded ones change the logits")
     add_compute_arguments(parser)
 
 
 def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
     """In which numbers, where and how a model computes."""
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto", help=", ".join(get_args(Dtype)))
+    parser.add_argument(
+        "--device", default=AUTO_DEVICE, help="auto, cpu, cuda, cuda:1, mps, or split: over all GPUs (see `devices`)"
+    )
     parser.add_argument("--threads", type=int, help="threads for the forward (default: all cores but one)")
     names = ", ".join(f"{row.name} ({row.label})" for row in RUNNERS.values())
     parser.add_argument("--runner", default="auto", help=f"what computes the forwards: {names}")
@@ -55,10 +58,15 @@ def add_caches_argument(parser: argparse.ArgumentParser, default: str = "all") -
 
 
 def load_model(args: argparse.Namespace) -> LoadedModel:
-    spec = ModelSpec(args.model, args.dtype, args.device, args.allow_download, args.threads, args.runner)
+    spec = model_spec(args)
     from engine.model.loader import load  # torch takes seconds: bad arguments are told before it is imported
 
     return load(spec)
+
+
+def model_spec(args: argparse.Namespace) -> ModelSpec:
+    """The model that those arguments ask for."""
+    return ModelSpec(args.model, args.dtype, args.device, args.allow_download, args.threads, args.runner, args.weights)
 
 
 def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Prompt]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.wire import commands, exporting, measuring
+from engine.wire import commands, devices, exporting, measuring
 
 WORDS: dict[type, str] = {
     commands.LoadModel: "loading a model",
@@ -28,6 +28,9 @@ WORDS: dict[type, str] = {
     commands.Continue: "going on from a snapshot",
     commands.CloseSnapshot: "closing a snapshot",
     commands.FindModels: "looking for models",
+    devices.FindDevices: "looking for devices",
+    devices.ForecastLoad: "measuring a model",
+    devices.UnloadModel: "letting the model go",
     measuring.WhatIf: "trying another cache",
     measuring.CheckParity: "comparing with another cache",
     measuring.MapDamage: "measuring what the codec does",

@@ -22,11 +22,12 @@ from engine.wire.commands import (
     TakeSlice,
     Watch,
 )
+from engine.wire.devices import ForecastLoad, UnloadModel
 from engine.wire.exporting import EstimateExport
 from engine.wire.measuring import WhatIf
 
 # what a prefill gives way to in the middle of a chunk: for these its work is wanted no more, or somebody waits for rest
-INTERRUPTING = (Cancel, LoadModel, RemoveSequence, GoTo, Shutdown, StopSequence)
+INTERRUPTING = (Cancel, LoadModel, RemoveSequence, GoTo, Shutdown, StopSequence, UnloadModel)
 TO_CANCEL = (Run, Step, StartDuel)  # what a Cancel takes away before it began
 LONGEST_WAIT_S = 1e6  # a clock cannot wait for ever
 
@@ -116,4 +117,4 @@ def kind_of_latest(command: Command) -> tuple[object, ...] | None:
     """What a newer command of its kind replaces while both wait: views move, sliders are dragged. None: nothing."""
     if isinstance(command, TakeSlice):
         return TakeSlice, type(command.request), command.side
-    return (type(command),) if isinstance(command, Watch | WhatIf | EstimateExport) else None
+    return (type(command),) if isinstance(command, Watch | WhatIf | EstimateExport | ForecastLoad) else None

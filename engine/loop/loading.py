@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.loop.activity import Activity
 from engine.loop.reporter import Reporter
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
+from engine.wire.devices import DevicesFound
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
-    from engine.wire.events import LocalModel
+    from engine.wire.devices import ForecastLoad, LoadForecast
+    from engine.wire.events import LocalModel, ModelInfo
 
 
 def load_model(spec: ModelSpec, reporter: Reporter, activity: Activity, *, is_first: bool) -> LoadedModel:
@@ -35,6 +37,31 @@ def found_models() -> tuple[LocalModel, ...]:
     from engine.model.hub import models_here
 
     return models_here()
+
+
+def found_devices() -> DevicesFound:
+    """The devices that a model can be loaded to."""
+    from engine.model.device import devices_here, formats_here, why_no_split
+
+    return DevicesFound(devices_here(), formats_here(), why_no_split())
+
+
+def forecast_of(command: ForecastLoad, held: HeldModel | None) -> LoadForecast:
+    """What a model would take; `held` is the one that it would take the place of."""
+    from engine.model.forecast import forecast
+
+    return forecast(command, 0 if held is None else held.num_bytes)
+
+
+class HeldModel(NamedTuple):
+    """The model that is there, and what it and all its caches hold."""
+
+    info: ModelInfo
+    cache_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.info.weight_bytes + self.cache_bytes
 
 
 def session_of(model: LoadedModel, cache: CacheSpec) -> Session:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from engine.environment import prepare
 from engine.errors import Cancelled, InputError
 from engine.loop.activity import Activity
 from engine.loop.duelling import Duelling
 from engine.loop.inbox import Inbox
-from engine.loop.loading import found_models
+from engine.loop.loading import forecast_of, found_devices, found_models
 from engine.loop.measuring import Measuring
 from engine.loop.phases import SuspendedSteps
 from engine.loop.present import Present
@@ -40,6 +40,7 @@ from engine.wire.commands import (
     Tokenize,
     Watch,
 )
+from engine.wire.devices import FindDevices, ForecastLoad, UnloadModel
 from engine.wire.events import EngineStatus, Event, ModelsFound, Stopped
 from engine.wire.measuring import WhatIf
 from engine.wire.phases import PhaseReached
@@ -77,8 +78,7 @@ class EngineLoop:
 
     def run(self) -> None:
         """Work until a `Shutdown` comes."""
-        os.environ.setdefault("USE_HUB_KERNELS", "0")  # compiled code from the hub is remote code
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        prepare()
         while True:
             command = self._next_command()
             if isinstance(command, Shutdown):
@@ -149,7 +149,8 @@ class EngineLoop:
         has_said, self._reporter.work = self._reporter.work is not None, None
         if not self._has_work and self._session is not None:
             self._watching.catch_up(self._session)
-        if has_said or not isinstance(command, TakeSlice | Watch | Tokenize | PreviewPrompt | WhatIf):
+        silent = TakeSlice | Watch | Tokenize | PreviewPrompt | WhatIf | ForecastLoad
+        if has_said or not isinstance(command, silent):
             self._reporter.tell()
 
     def _advance(self, session: Session, reached: Callable[[PhaseReached], None] | None = None) -> None:
@@ -190,6 +191,12 @@ class EngineLoop:
                 self._present.load(command)
             case FindModels():
                 self._reporter.reply(ModelsFound(found_models()))
+            case FindDevices():
+                self._reporter.reply(found_devices())
+            case ForecastLoad():
+                self._reporter.reply(forecast_of(command, self._present.held))
+            case UnloadModel():
+                self._present.unload()
             case Pause() | Cancel():
                 self._steps.pause()
                 if isinstance(command, Cancel):

@@ -20,6 +20,7 @@ from engine.wire.commands import (
     SetCache,
     SubmitPrompt,
 )
+from engine.wire.devices import UnloadModel
 from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 ENDING_A_TRIAL = (
     LoadModel,
+    UnloadModel,
     OpenSnapshot,
     CloseSnapshot,
     SetCache,

@@ -11,7 +11,7 @@ from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.loop.steps_to_do import StepsToDo
 from engine.loop.watching import Watching
-from engine.wire import commands, exporting, measuring, stopping
+from engine.wire import commands, devices, exporting, measuring, stopping
 from engine.wire.phases import PhaseReached, Written
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LOOKING = (
     commands.TakeSlice, commands.Watch, commands.Tokenize, commands.PreviewPrompt, commands.SetPace,
     commands.FindModels, commands.Pause, commands.EndDuel, stopping.SetStops, stopping.MeasureAttention,
+    devices.FindDevices, devices.ForecastLoad,
 )  # fmt: skip
 MEASURING = (
     exporting.Export, exporting.EstimateExport, measuring.WhatIf, measuring.CheckParity, measuring.MapDamage,

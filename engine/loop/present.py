@@ -8,7 +8,7 @@ from engine.errors import InputError
 from engine.loop.activity import Activity
 from engine.loop.duelling import Duelling
 from engine.loop.inbox import Inbox
-from engine.loop.loading import load_model, session_of
+from engine.loop.loading import HeldModel, load_model, session_of
 from engine.loop.opened import Opened
 from engine.loop.reporter import Reporter
 from engine.loop.steps_to_do import StepsToDo
@@ -17,7 +17,8 @@ from engine.loop.watching import Watching
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
-from engine.wire.events import CacheChanged, Failed, Restarted
+from engine.wire.devices import Unloaded
+from engine.wire.events import CacheChanged, Failed, NodeAdded, Restarted
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
@@ -73,6 +74,40 @@ class Present:
             self._go_on(*resumed)
         else:
             self._begin_anew(model, command.cache)
+
+    @property
+    def held(self) -> HeldModel | None:
+        """The model that is there, at work or behind an opened file; None where there is none."""
+        if self.session is not None:
+            held = self.session.bytes()
+            return HeldModel(self.session.model.info, held.reserved + held.looking)
+        return None if self._model is None else HeldModel(self._model.info, 0)
+
+    def unload(self) -> None:
+        """Let the model go, and with it the session: what was done stays known to whoever recorded it."""
+        from engine.memory import give_back, used_bytes
+
+        held, model = self.held, self._model if self.session is None else self.session.model
+        if held is None or model is None:
+            raise InputError("No model is loaded: there is nothing to free.")
+        device, before = model.device, used_bytes(model.device)
+        self._steps.end()
+        self._duelling.end("the model was unloaded")
+        if self.session is not None:
+            self._cache = self.session.cache
+            self.session.add_changes()
+            for node in self.session.history.take_added():
+                self._reporter.reply(NodeAdded(node, is_live=True))
+            self.session.close()
+        self.session = self._model = model = None
+        self._stops.forget()
+        self._watching.begin()
+        give_back(device)
+        freed = max(0, before - used_bytes(device))
+        self._reporter.tell()
+        self._reporter.reply(
+            Unloaded(held.info.name, held.info.device, held.info.weight_bytes, held.cache_bytes, freed)
+        )
 
     def _begin_anew(self, model: LoadedModel, cache: CacheSpec) -> None:
         self._take_over(session_of(model, cache), "another model was loaded")

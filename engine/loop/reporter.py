@@ -13,6 +13,7 @@ from engine.errors import Cancelled, InputError, RowsMissing
 from engine.loop.activity import Activity
 from engine.loop.failures import plain
 from engine.loop.inbox import Inbox
+from engine.wire.devices import DevicesFound, LoadForecast, Unloaded
 from engine.wire.duel import DuelEnded, DuelStarted
 from engine.wire.edits import EditMeasured
 from engine.wire.events import (
@@ -43,6 +44,7 @@ from engine.wire.stopping import AttentionMeasured
 Answer = (
     Slice | Restarted | SessionOpened | Submitted | Forked | WentTo | NodeAdded | BranchDeleted | Redone
     | CacheChanged | Tokenized | Previewed | Exported | ExportCancelled | ExportEstimate | ModelsFound | Measured
+    | DevicesFound | LoadForecast | Unloaded
     | AttentionMeasured | DuelStarted | DuelEnded | PhaseReached | EditMeasured | Failed
 )  # fmt: skip
 Found = TypeVar("Found")

@@ -1,18 +1,75 @@
-"""Where a model computes, and in which numbers."""
+"""Where a model computes, and in which numbers: the devices of this computer, and what one asks of them."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import os
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 
 from engine.errors import InputError, first_line
-from engine.spec.model import ModelSpec
+from engine.memory import free_and_total
+from engine.predict.loading import WeightTensor, choose_device, dtype_of, weight_bytes
+from engine.spec.model import AUTO_DEVICE, SPLIT, WEIGHTS, ModelSpec, WeightFormat
+from engine.wire.devices import Device, FormatHere
+
+TRIED_DTYPES = ("bfloat16", "float16")
+NATIVE_BFLOAT16 = 8  # the compute capability from which NVIDIA's GPUs have it: older ones go through float32
 
 
-def pick_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+NEXT_BEST: Mapping[WeightFormat, WeightFormat] = {"int4": "int8", "int8": "stored"}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where and how a model is loaded: `device` has its inputs, and all of it unless `is_split`. `notes` say what is
+    not as it was asked for."""
+
+    device: torch.device
+    dtype: torch.dtype
+    weights: WeightFormat = "stored"
+    is_split: bool = False
+    why_device: str = ""
+    notes: tuple[str, ...] = ()
+
+    def with_next_best_weights(self, why: str) -> Placement:
+        """The same with weights that take more room and are easier to have."""
+        weights = NEXT_BEST[self.weights]
+        note = f"{self.weights} weights cannot be made here ({why}): {WEIGHTS[weights].label} is used"
+        return replace(self, weights=weights, notes=(*self.notes, note))
+
+
+def place(spec: ModelSpec, own_dtype: torch.dtype | None, tensors: Callable[[], Iterable[WeightTensor]]) -> Placement:
+    """What is asked for as far as it can be had; refuses a device that is not here. `own_dtype` is the one of the file,
+    `tensors` are asked for where it matters how large they are."""
+    own = str(own_dtype).removeprefix("torch.") if own_dtype is not None else "float32"
+    name, why = spec.device, ""
+    if name == AUTO_DEVICE:
+        devices = devices_here()
+        has_gpu = any(device.is_gpu for device in devices)
+        wanted = own if spec.dtype == "auto" else spec.dtype
+        needed = weight_bytes(tensors(), wanted, spec.weights) if has_gpu else 0
+        name, why = choose_device(devices, needed, why_no_split())
+    is_split = name == SPLIT
+    if is_split and (problem := why_no_split()):
+        raise InputError(f"The model cannot be split over several devices: {problem}.")
+    device = split_devices()[0] if is_split else checked_device(name)
+    dtype, note = dtype_of(spec.dtype, own, described(device))
+    notes = [note] if note else []
+    weights = spec.weights
+    if problem := why_no_format(weights):
+        notes.append(f"{weights} weights were asked for, and {problem}: they are as stored")
+        weights = "stored"
+    return Placement(device, getattr(torch, dtype), weights, is_split, why, tuple(notes))
+
+
+def checked_device(name: str) -> torch.device:
+    """The device of that name, if it holds numbers."""
     try:
         device = torch.device(name)
         torch.empty(1, device=device).item()  # a device that holds no numbers is none
@@ -21,9 +78,77 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def pick_dtype(spec: ModelSpec, config: Any, device: torch.device) -> torch.dtype:
-    """As asked; `auto` is float32 on a CPU, where half precision is rarely faster, and the config's own elsewhere."""
-    if spec.dtype != "auto":
-        return getattr(torch, spec.dtype)  # type: ignore[no-any-return]
-    own = getattr(config.get_text_config(), "dtype", None)
-    return torch.float32 if device.type == "cpu" or not isinstance(own, torch.dtype) else own
+def split_devices() -> list[torch.device]:
+    """What a model is split over, its inputs on the first; the CPU where there is no GPU, which has all parts then."""
+    return [*gpus()] or [torch.device("cpu")]
+
+
+# ---- what is here ----------------------------------------------------------------------------------------------------
+
+
+def devices_here() -> tuple[Device, ...]:
+    """Every device that torch can use, GPUs first."""
+    return tuple(map(described, [*gpus(), torch.device("cpu")]))
+
+
+def gpus() -> Iterator[torch.device]:
+    """CUDA's, which ROCm's go by the name of, and Apple's."""
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            yield torch.device("cuda", index)
+    if torch.backends.mps.is_available():
+        yield torch.device("mps")
+
+
+def described(device: torch.device) -> Device:
+    """A device with what is free on it now."""
+    free, total = free_and_total(device)
+    is_cpu = device.type == "cpu"
+    label, threads = (_cpu_label(), os.cpu_count() or 1) if is_cpu else (_gpu_label(device), 0)
+    return Device(str(device), label, total, free, lacks(device), threads)
+
+
+def _gpu_label(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return "Apple GPU" if device.type == "mps" else str(device)
+
+
+def _cpu_label() -> str:
+    """As the system calls it; where it does not, the architecture."""
+    with contextlib.suppress(OSError, StopIteration, UnicodeDecodeError):
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "CPU"
+
+
+def lacks(device: torch.device) -> tuple[str, ...]:
+    """The dtypes that it does not compute in."""
+    return tuple(name for name in TRIED_DTYPES if not computes_in(device, getattr(torch, name)))
+
+
+def computes_in(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a product in that dtype works there, on the device's own units."""
+    if device.type == "cuda" and dtype == torch.bfloat16 and torch.version.hip is None:
+        return torch.cuda.get_device_capability(device)[0] >= NATIVE_BFLOAT16
+    try:
+        numbers = torch.ones(2, 2, dtype=dtype, device=device)
+        return bool(torch.isfinite((numbers @ numbers).float()).all())
+    except (RuntimeError, TypeError):
+        return False
+
+
+def why_no_split() -> str:
+    """Why a model cannot be split over several devices; empty where it can."""
+    return "" if find_spec("accelerate") else "accelerate is not installed (pip install 'kvloupe[split]')"
+
+
+def why_no_format(name: str) -> str:
+    """Why weights cannot be held in that way here; empty where they can."""
+    needed = WEIGHTS[name].needs
+    missing = [package for package in (needed, "accelerate") if needed and not find_spec(package)]
+    return f"{' and '.join(missing)} is not installed (pip install 'kvloupe[weights]')" if missing else ""
+
+
+def formats_here() -> tuple[FormatHere, ...]:
+    return tuple(FormatHere(name, why_no_format(name)) for name in WEIGHTS)

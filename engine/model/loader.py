@@ -18,19 +18,23 @@ from transformers.utils import logging as transformers_logging
 from engine.cache.attention_probe import Probe
 from engine.cache.compressed.rotary import rotates_at_any_position
 from engine.chat.rendering import template_names
+from engine.errors import InputError, first_line
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register
-from engine.model.device import pick_device, pick_dtype
+from engine.model.coded import held_bytes
+from engine.model.device import Placement
+from engine.model.forecast import placement_of
 from engine.model.progress import LoadProgress, num_tensors
 from engine.model.runners.decoder import HiddenRows, Passed
 from engine.model.runners.runners import Runners
 from engine.model.source import Source, find_source, fingerprint
+from engine.model.split import layer_devices
 from engine.model.surprisal import Surprisal, head_of, last_hidden
 from engine.model.tokenizer import find_tokenizer, special_ids
 from engine.model.trial_forwards import decoder_of, is_head_apart, runs_through_registry
 from engine.predict.capacity import context_length
-from engine.spec.model import ModelSpec
+from engine.spec.model import WEIGHTS, ModelSpec
 from engine.wire.events import ModelInfo
 
 
@@ -165,28 +169,27 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
 
 
 def _loaded(spec: ModelSpec, source: Source, progress: LoadProgress) -> LoadedModel:
-    device = pick_device(spec.device)
-    dtype = pick_dtype(spec, source.config, device)
     geometry = CacheGeometry.from_config(source.config)
+    placement = placement_of(spec, source)
     progress.begin(source.label, num_tensors(source.folder))
-    model = source.build(dtype, None).to(device).eval()
+    model, placement = built(source, placement)
     progress.begin(f"Trying {source.name} on a few tokens")
     native = model.config._attn_implementation
     captures = bool(geometry.attention_layers) and runs_through_registry(model)
     if geometry.attention_layers and not captures:
-        model = eager(model, source, dtype).to(device).eval()
+        model = eager(model, source, placement).eval()
     tokenizer, tokenizer_note = find_tokenizer(spec, source)
     signature = inspect.signature(model.forward).parameters
     torch.set_num_threads(spec.num_threads or max(1, (os.cpu_count() or 2) - 1))
-    info = describe(spec, source, model, tokenizer, geometry, captures, device, dtype, tokenizer_note)
-    decoder = decoder_of(model, geometry) if captures else None
+    info = describe(spec, source, model, tokenizer, geometry, captures, placement, tokenizer_note)
+    decoder = decoder_of(model, geometry) if captures and not info.layer_devices else None
     runners = Runners(decoder, spec.runner)
     info = replace(info, note="; ".join(filter(None, (info.note, runners.note))))
     return LoadedModel(
         info,
         model,
         tokenizer,
-        device,
+        placement.device,
         native if captures else model.config._attn_implementation,
         "past_key_values" if "past_key_values" in signature else "cache_params",
         "logits_to_keep" in signature,
@@ -242,10 +245,21 @@ def layers_by_index(model: Any) -> dict[int, Any]:
     return found
 
 
-def eager(model: Any, source: Source, dtype: torch.dtype) -> Any:
+def built(source: Source, placement: Placement) -> tuple[Any, Placement]:
+    """The model, and where and how it is; weights that cannot be coded as they were asked for take more room."""
+    while True:
+        try:
+            return source.build(placement, None).eval(), placement
+        except InputError as error:
+            if placement.weights == "stored":
+                raise
+            placement = placement.with_next_best_weights(first_line(error))
+
+
+def eager(model: Any, source: Source, placement: Placement) -> Any:
     """The model on its own eager attention, which reports weights. Some families only take it when they are built."""
     model.set_attn_implementation("eager")
-    return model if model.config._attn_implementation == "eager" else source.build(dtype, "eager")
+    return model if model.config._attn_implementation == "eager" else source.build(placement, "eager")
 
 
 def describe(
@@ -255,36 +269,40 @@ def describe(
     tokenizer: PreTrainedTokenizerBase | None,
     geometry: CacheGeometry,
     captures: bool,
-    device: torch.device,
-    dtype: torch.dtype,
+    placement: Placement,
     tokenizer_note: str,
 ) -> ModelInfo:
     """What is known about a loaded model; the note says what one might not expect of it."""
     notes = []
     if source.folder is None:
         notes.append("random weights: only the shape is real")
+    if placement.weights != "stored":
+        notes.append(f"{placement.weights} weights: the logits are not those of the model as it is stored")
     if not geometry.attention_layers:
         notes.append("this architecture keeps a recurrent state and no K and V")
     elif not captures:
         notes.append("this architecture has attention code of its own, which is read through output_attentions")
-    if tokenizer_note:
-        notes.append(tokenizer_note)
+    notes += [tokenizer_note] if tokenizer_note else []
+    notes += placement.notes
     return ModelInfo(
-        name=source.name,
+        name=source.name + WEIGHTS[placement.weights].mark,
         source=spec.source,
         architecture=type(model).__name__,
         geometry=geometry,
-        dtype=str(dtype).removeprefix("torch."),
-        device=str(device),
+        dtype=str(placement.dtype).removeprefix("torch."),
+        device=str(placement.device),
         num_threads=torch.get_num_threads(),
         num_parameters=sum(p.numel() for p in model.parameters()),
-        weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+        weight_bytes=sum(map(held_bytes, model.parameters())),
         random_weights=source.folder is None,
         has_tokenizer=tokenizer is not None,
         captures_attention=captures,
-        fingerprint=fingerprint(source),
+        fingerprint=fingerprint(source, placement.weights),
         note="; ".join(notes),
         goes_beyond_context=captures and rotates_at_any_position(model),
         templates=template_names(tokenizer),
         special_ids=special_ids(tokenizer),
+        weights=placement.weights,
+        why_device=placement.why_device,
+        layer_devices=layer_devices(layers_by_index(model)),
     )

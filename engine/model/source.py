@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from engine.model.device import Placement
 from engine.model.folder import check_weights, read_config, resolve_folder
-from engine.model.weights import build_shape, load_weights
-from engine.spec.model import BUNDLED, BUNDLED_NAME, RESOURCES, ModelSpec
+from engine.model.weights import build_shape, load_weights, placed
+from engine.spec.model import BUNDLED, BUNDLED_NAME, RESOURCES, ModelSpec, WeightFormat
 
 EDGE_BYTES = 1 << 20
 
@@ -26,11 +25,11 @@ class Source:
     label: str
     name: str
 
-    def build(self, dtype: torch.dtype, attention: str | None) -> Any:
-        """A fresh model, with transformers' default attention or the one named."""
+    def build(self, placement: Placement, attention: str | None) -> Any:
+        """A fresh model where it belongs, with transformers' default attention or the one named."""
         if self.folder is None:
-            return build_shape(self.config, dtype, self.name, attention)
-        return load_weights(self.folder, self.config, dtype, attention)
+            return placed(build_shape(self.config, placement.dtype, self.name, attention), placement, self.name)
+        return load_weights(self.folder, self.config, placement, attention)
 
 
 def find_source(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> Source:
@@ -49,16 +48,25 @@ def model_name(spec: ModelSpec, folder: Path) -> str:
     return spec.source if spec.source.count("/") == 1 and not Path(spec.source).exists() else folder.resolve().name
 
 
-def fingerprint(source: Source) -> str:
-    """BLAKE2b over the config, and over size, first and last MiB of every weight file (each holds its header)."""
+def fingerprint(source: Source, weights: WeightFormat = "stored") -> str:
+    """BLAKE2b over the config, and over size, first and last MiB of every weight file (each holds its header); weights
+    that are held otherwise are those of another model."""
     if source.folder is None:
-        return hashlib.blake2b(source.config.to_json_string().encode(), digest_size=16).hexdigest()
-    digest = hashlib.blake2b((source.folder / "config.json").read_bytes(), digest_size=16)
-    for file in sorted(source.folder.glob("*.safetensors")):
+        digest = hashlib.blake2b(source.config.to_json_string().encode(), digest_size=16)
+    else:
+        digest = digest_of_folder(source.folder)
+    if weights != "stored":
+        digest.update(weights.encode())
+    return digest.hexdigest()
+
+
+def digest_of_folder(folder: Path) -> hashlib.blake2b:
+    digest = hashlib.blake2b((folder / "config.json").read_bytes(), digest_size=16)
+    for file in sorted(folder.glob("*.safetensors")):
         size = file.stat().st_size
         digest.update(f"{file.name}:{size}".encode())
         with file.open("rb") as stream:
             digest.update(stream.read(EDGE_BYTES))
             stream.seek(max(0, size - EDGE_BYTES))
             digest.update(stream.read(EDGE_BYTES))
-    return digest.hexdigest()
+    return digest

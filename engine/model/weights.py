@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, TorchAoConfig
 
 from engine.errors import Cancelled, InputError, first_line
+from engine.model.coded import coded, coding_of
+from engine.model.device import Placement
+from engine.model.split import check_map, device_map_of, dispatched
 
 SHAPE_SEED = 0
 
 
-def load_weights(folder: Path, config: Any, dtype: torch.dtype, attention: str | None) -> Any:
+def load_weights(folder: Path, config: Any, placement: Placement, attention: str | None) -> Any:
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
-            dtype=dtype,
+            dtype=placement.dtype,
             attn_implementation=attention,
+            device_map=device_map_of(placement),
+            quantization_config=coding_of(placement, TorchAoConfig),
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
@@ -30,6 +37,7 @@ def load_weights(folder: Path, config: Any, dtype: torch.dtype, attention: str |
         raise
     except Exception as error:  # a folder can be broken in more ways than transformers names
         raise InputError(f"The weights in '{folder}' do not fit its config: {first_line(error)}") from None
+    check_map(getattr(model, "hf_device_map", {}))
     for kind, words in (("missing_keys", "lack"), ("mismatched_keys", "have another shape for")):
         names = report.get(kind)
         if names:
@@ -37,7 +45,7 @@ def load_weights(folder: Path, config: Any, dtype: torch.dtype, attention: str |
                 f"The weights in '{folder}' {words} {sorted(map(key_name, names))[0]} ({len(names)} in all): "
                 "config and weights are not of one model."
             )
-    return model
+    return model if hasattr(model, "hf_device_map") else model.to(placement.device)
 
 
 def key_name(key: str | tuple[Any, ...]) -> str:
@@ -47,13 +55,25 @@ def key_name(key: str | tuple[Any, ...]) -> str:
 
 def build_shape(config: Any, dtype: torch.dtype, source: str, attention: str | None) -> Any:
     """Random weights in the shape of a config, the same ones every time."""
+    with refusing(source), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SHAPE_SEED)
+        return AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
+        )
+
+
+def placed(model: Any, placement: Placement, source: str) -> Any:
+    """A model that was built in main memory, where it belongs, its weights as they are wanted."""
+    with refusing(source):
+        return coded(dispatched(model, placement), placement)
+
+
+@contextmanager
+def refusing(source: str) -> Iterator[None]:
+    """What goes wrong with the shape of a model, in a sentence."""
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SHAPE_SEED)
-            return AutoModelForCausalLM.from_config(
-                config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
-            )
-    except Cancelled:
+        yield
+    except (Cancelled, InputError):
         raise
     except (MemoryError, RuntimeError) as error:
         raise InputError(f"The architecture of '{source}' does not fit here: {first_line(error)}") from None

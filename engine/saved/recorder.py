@@ -147,7 +147,8 @@ class Recorder:
         if self._file is not None:  # its model goes on from it
             found["origin"], self._file = str(self._file), None
         if not self.is_repeating:
-            told = ("model", "cache", "sampling", "pending")
+            # a model that was let go is still that of the session
+            told = ("model", "cache", "sampling", "pending") if status.model is not None else ("cache", "sampling")
             found |= {name: getattr(status, name) for name in told}
         other = {name: value for name, value in found.items() if self._builder.value(name) != value}
         return Entry(**other) if other else None  # type: ignore[arg-type]

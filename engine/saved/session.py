@@ -59,7 +59,7 @@ class SavedSession(Struct, frozen=True, kw_only=True):
 def spec_of(model: ModelInfo) -> ModelSpec:
     """What to load for a model as it was loaded: from the same place, in the same numbers, for as many threads."""
     dtype = cast(Dtype, model.dtype if model.dtype in get_args(Dtype) else "auto")
-    return ModelSpec(model.source or BUNDLED, dtype, num_threads=model.num_threads or None)
+    return ModelSpec(model.source or BUNDLED, dtype, num_threads=model.num_threads or None, weights=model.weights)
 
 
 @patch

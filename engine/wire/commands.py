@@ -11,6 +11,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.runners import RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import Change
+from engine.wire.devices import FindDevices, ForecastLoad, UnloadModel
 from engine.wire.exporting import EstimateExport, Export
 from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.message import CommandMessage, Part
@@ -323,5 +324,8 @@ Command = (
     | StartDuel
     | EndDuel
     | FindModels
+    | FindDevices
+    | ForecastLoad
+    | UnloadModel
     | Shutdown
 )

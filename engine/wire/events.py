@@ -9,9 +9,11 @@ from msgspec import field
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
+from engine.spec.model import WeightFormat
 from engine.spec.runners import RunnerName
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import Change
+from engine.wire.devices import DevicesFound, LoadForecast, Unloaded
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.edits import EditMeasured
 from engine.wire.exporting import ExportCancelled, Exported, ExportEstimate
@@ -39,7 +41,9 @@ from engine.wire.tree import BranchBytes, Node
 class ModelInfo(Part, frozen=True):
     """The loaded model. `fingerprint` identifies its weights and config. `goes_beyond_context`: with a cache that keeps
     a window, it can be fed more tokens than its context has. `templates` are the names of its chat templates, the
-    default first; `special_ids` the tokens that mark a place and are no text, as many of them as are told."""
+    default first; `special_ids` the tokens that mark a place and are no text, as many of them as are told.
+    `why_device` says why it is there, where nobody chose; `layer_devices` is one for each layer, empty where all are on
+    `device`."""
 
     name: str
     source: str
@@ -58,6 +62,9 @@ class ModelInfo(Part, frozen=True):
     goes_beyond_context: bool = False
     templates: tuple[str, ...] = ()
     special_ids: tuple[int, ...] = ()
+    weights: WeightFormat = "stored"
+    why_device: str = ""
+    layer_devices: tuple[str, ...] = ()
 
 
 class RunnerState(Part, frozen=True):
@@ -351,6 +358,9 @@ Event = (
     | ExportCancelled
     | ExportEstimate
     | ModelsFound
+    | DevicesFound
+    | LoadForecast
+    | Unloaded
     | WhatIfAnswer
     | ParityReport
     | DamageMap

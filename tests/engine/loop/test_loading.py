@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.commands import FindModels, LoadModel, Step
-from engine.wire.events import Failed, ModelsFound, Restarted, StateChanged
+from engine.wire.changes import TokensForced
+from engine.wire.commands import FindModels, Force, LoadModel, Redo, Step
+from engine.wire.devices import DevicesFound, FindDevices, ForecastLoad, LoadForecast, Unloaded, UnloadModel
+from engine.wire.events import Failed, ModelsFound, NodeAdded, Redone, Restarted, StateChanged
 from engine.wire.records import StepRecord
+from engine.wire.tree import Node
 from tests.engine.loop.driver import GROWING, Driver, prompt
 from tests.engine.tiny import write_config
 
@@ -57,3 +61,45 @@ def test_status_says_what_takes_a_while(tmp_path: Path) -> None:
     assert labels[0].startswith("Starting torch")
     assert driver.status.work is None
     assert driver.loop.close(10.0)
+
+
+def test_devices_and_what_a_model_would_take_are_told_before_one_is_loaded(driver: Driver) -> None:
+    driver.send(FindDevices(id=7), ForecastLoad(ModelSpec(num_threads=1), GROWING, 100, id=8))
+    found, forecast = driver.wait_for(DevicesFound), driver.wait_for(LoadForecast)
+    assert (found.reply_to, forecast.reply_to) == (7, 8)
+    assert found.devices[-1].name == "cpu"
+    assert [each.name for each in found.weights] == ["stored", "int8", "int4"]
+    assert (forecast.device, forecast.context, forecast.problem) == ("cpu", 100, "")
+    assert (
+        forecast.freed_bytes == driver.session.model.info.weight_bytes
+    )  # of the model that it would take the place of
+
+
+def test_a_model_that_is_unloaded_is_gone_and_its_steps_can_be_done_once_more(driver: Driver) -> None:
+    driver.send(prompt(6), Step(2))
+    driver.wait_for(StepRecord, 2)
+    driver.send(prompt(5, temperature=1.0), Step())
+    driver.wait_for(StepRecord, 3)
+    driver.rest()
+    driver.send(Force(1, (9,)))
+    driver.rest()
+    records, model = driver.of(StepRecord), weakref.ref(driver.session.model.model)
+    info = driver.status.model
+    driver.forget()
+    driver.send(UnloadModel(id=9))
+    told = driver.wait_for(Unloaded)
+    status = driver.status
+    assert info is not None
+    assert (told.reply_to, told.name, told.weight_bytes) == (9, info.name, info.weight_bytes)
+    assert told.cache_bytes > 0
+    assert model() is None
+    assert (status.model, status.sequences, status.step, status.cache) == (None, (), None, GROWING)
+    pending = driver.of(NodeAdded)[0].node  # what waited for the next step is a moment of its own
+    assert isinstance(pending.changes[-1], TokensForced)
+    driver.send(UnloadModel())
+    assert "nothing to free" in driver.wait_for(Failed).message
+    driver.send(LoadModel(ModelSpec(info.source, device="cpu", num_threads=1), GROWING))
+    driver.wait_for(Restarted)
+    driver.send(Redo((Node.of(records[-1]), pending), pending.step))
+    redone = driver.wait_for(Redone)
+    assert (redone.step, redone.why_not_all, redone.why_not_exact) == (pending.step, "", "")

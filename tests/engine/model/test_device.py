@@ -1,19 +1,172 @@
-"""A device that cannot compute is refused."""
+"""Where a model is loaded and in which numbers: what is forecast is what it takes, and what is not here is refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.errors import InputError
+from engine.model import coded, device, split
+from engine.model.device import Placement, devices_here, place
+from engine.model.forecast import forecast
 from engine.model.loader import load
-from engine.spec.model import ModelSpec
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.model import BUNDLED_NAME, ModelSpec
+from engine.spec.sampling import Prompt
+from engine.wire.devices import ForecastLoad
+from tests.engine.tiny import write_config
 
 pytestmark = pytest.mark.usefixtures("nothing_runs")
 
 
-@pytest.mark.parametrize("device", ["cuda:77", "nonsense", "meta"])
-def test_a_device_that_is_not_here(whole: Path, device: str) -> None:
-    with pytest.raises(InputError):
-        load(ModelSpec(str(whole), device=device, num_threads=1))
+@pytest.mark.parametrize("name", ["cuda:77", "nonsense", "meta"])
+def test_a_device_that_is_not_here(whole: Path, name: str) -> None:
+    with pytest.raises(InputError, match=name):
+        load(ModelSpec(str(whole), device=name, num_threads=1))
+
+
+def test_the_cpu_is_always_here_and_told_with_what_is_free() -> None:
+    cpu = devices_here()[-1]
+    assert cpu.name == "cpu"
+    assert 0 < cpu.free_bytes < cpu.total_bytes
+    assert cpu.num_threads > 0
+    assert not cpu.is_gpu
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_forecast_of_a_folder_and_of_a_shape_is_what_they_take(whole: Path, tmp_path: Path, dtype: str) -> None:
+    for source in (str(whole), f"shape:{write_config('gpt2', tmp_path)}"):
+        spec = ModelSpec(source, dtype, num_threads=1)  # type: ignore[arg-type]
+        found = forecast(ForecastLoad(spec, CacheSpec("static", max_length=40), 30), 0)
+        model = load(spec)
+        assert (found.problem, found.dtype, found.device, found.context) == ("", dtype, "cpu", 30)
+        assert found.weight_bytes == model.info.weight_bytes
+        session = Session(model, CacheSpec("static", max_length=40))
+        session.submit(Prompt(token_ids=tuple(range(1, 30))))
+        session.step()
+        assert found.cache_bytes == session.bytes().reserved
+        assert found.fits
+
+
+def test_a_forecast_of_what_cannot_be_loaded_says_why() -> None:
+    found = forecast(ForecastLoad(ModelSpec("/no/such/model"), CacheSpec()), 0)
+    assert "check the path" in found.problem
+    assert "cuda:77" in forecast(ForecastLoad(ModelSpec(device="cuda:77"), CacheSpec()), 0).problem
+
+
+def test_a_dtype_that_the_device_lacks_is_named_and_the_next_best_is_used(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "computes_in", lambda _device, dtype: dtype != torch.bfloat16)
+    info = load(ModelSpec(str(whole), "bfloat16", num_threads=1)).info
+    assert info.dtype == "float16"
+    assert "does not compute in bfloat16: float16 is used" in info.note
+
+
+def test_weights_that_cannot_be_coded_here_stay_as_stored_and_say_so(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "find_spec", lambda name: None)
+    info = load(ModelSpec(str(whole), weights="int8", num_threads=1)).info
+    assert info.weights == "stored"
+    assert "int8 weights were asked for, and torchao and accelerate is not installed" in info.note
+
+
+# ---- coded weights ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torchao() -> None:
+    pytest.importorskip("torchao")
+    pytest.importorskip("accelerate")
+
+
+@pytest.mark.usefixtures("torchao")
+def test_the_bundled_model_in_fewer_bits_is_smaller_says_so_and_has_other_logits() -> None:
+    stored = load(ModelSpec(num_threads=1))
+    ids = torch.tensor([[5, 6, 7, 8]])
+    reference = stored.reference_logits(ids)
+    sizes = [stored.info.weight_bytes]
+    for weights in ("int8", "int4"):
+        spec = ModelSpec(weights=weights, num_threads=1)  # type: ignore[arg-type]
+        model = load(spec)
+        info, bits = model.info, int(weights[3:])
+        assert info.weight_bytes == forecast(ForecastLoad(spec, CacheSpec()), 0).weight_bytes
+        assert info.name == f"{BUNDLED_NAME} ({weights} weights)"
+        assert f"{weights} weights: the logits are not those" in info.note
+        assert info.fingerprint != stored.info.fingerprint
+        difference = (model.reference_logits(ids) - reference).abs().max()
+        assert 0 < difference < (1 if bits == 8 else 10)
+        session = Session(model, CacheSpec())
+        session.submit(Prompt(text="Once upon a time"))
+        assert session.step().sequences[0].sampled is not None
+        sizes.append(info.weight_bytes)
+    assert max(sizes[1:]) < sizes[0] / 1.9  # of a model this small much is embedding, which stays as it is
+
+
+@pytest.mark.usefixtures("torchao")
+def test_where_a_coding_fails_the_next_best_is_used_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(placement: Placement) -> object:
+        if placement.weights == "int4":
+            raise ImportError("Requires a kernel")
+        return real(placement)
+
+    real = coded._torchao_config
+    monkeypatch.setattr(coded, "_torchao_config", fails)
+    shape = f"shape:{write_config('llama', tmp_path)}"
+    info = load(ModelSpec(shape, weights="int4", num_threads=1)).info
+    assert info.weights == "int8"
+    assert "int4 weights cannot be made here" in info.note
+    assert "Requires a kernel" in info.note
+    assert "int8 is used" in info.note
+
+
+# ---- several devices -------------------------------------------------------------------------------------------------
+
+
+def test_a_split_model_on_a_machine_with_one_device_is_the_same_model(whole: Path) -> None:
+    pytest.importorskip("accelerate")
+    ids = torch.tensor([[5, 6, 7]])
+    alone, spread = load(ModelSpec(str(whole), num_threads=1)), load(ModelSpec(str(whole), device="split"))
+    assert spread.info.layer_devices == ()
+    assert torch.equal(alone.reference_logits(ids), spread.reference_logits(ids))
+
+
+@pytest.mark.parametrize(
+    ("device_map", "words"),
+    [
+        (
+            {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers.1": "disk"},
+            "1 of the model's 3 parts would be on",
+        ),
+        ({"a": "cpu", "b": 0}, "in main memory"),
+        ({"": "meta"}, "nowhere"),
+    ],
+)
+def test_a_map_that_leaves_weights_where_nothing_computes_is_refused(device_map: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        split.check_map(device_map)
+    split.check_map({"": "cpu"})
+    split.check_map({"a": 0, "b": 1})
+
+
+def test_without_accelerate_nothing_is_split(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="accelerate is not installed"):
+        load(ModelSpec(str(whole), device="split"))
+
+
+def test_auto_says_why(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    placement = place(ModelSpec(str(whole)), None, list)
+    if not torch.cuda.is_available() and not torch.backends.mps.is_available():
+        assert (str(placement.device), placement.why_device) == ("cpu", "torch finds no GPU here")
+    assert place(ModelSpec(str(whole), device="cpu"), None, list).why_device == ""
+
+
+def test_layers_on_several_devices_are_told_one_by_one() -> None:
+    layers = {0: torch.nn.Linear(2, 2), 1: torch.nn.Linear(2, 2, device="meta")}
+    assert split.layer_devices(layers) == ("cpu", "meta")
+    assert split.layer_devices({0: layers[0]}) == ()

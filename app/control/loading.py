@@ -1,0 +1,67 @@
+"""Where models are loaded to: what the engine says of devices, what a model would take, and a model let go."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from PySide6.QtCore import QObject, Signal
+
+from app.control.sender import Sender
+from app.draw.format import byte_size
+from app.kit.labels import prose
+from app.models import Models
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.wire.devices import DevicesFound, FindDevices, ForecastLoad, LoadForecast, Unloaded, UnloadModel
+
+
+class Loading(QObject):
+    """Asks, and knows what a person chose: `placed` gives any model that device, dtype, threads and weights. News:
+    `found(DevicesFound)`; `told(LoadForecast)`, of the newest that was asked for."""
+
+    found = Signal(object)
+    told = Signal(object)
+
+    def __init__(self, models: Models, sender: Sender, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._sender = sender
+        self._forecast = 0  # the id of the newest that was asked for
+        self.chosen = ModelSpec()  # its source is of no account
+
+    def placed(self, model: ModelSpec) -> ModelSpec:
+        """The model as a person wants models to be loaded."""
+        chosen = self.chosen
+        return replace(
+            model,
+            device=chosen.device,
+            dtype=chosen.dtype,
+            num_threads=chosen.num_threads,
+            weights=chosen.weights,
+        )
+
+    def look(self) -> None:
+        """Ask which devices there are."""
+        self._sender.post(FindDevices())
+
+    def ask(self, model: ModelSpec, cache: CacheSpec, context: int | None) -> None:
+        """Ask what a model would take."""
+        self._forecast = self._sender.post(ForecastLoad(model, cache, context))
+
+    def unload(self) -> None:
+        self._sender.post(UnloadModel())
+
+    # ---- answers -------------------------------------------------------------------------------------------------
+
+    def take_found(self, answer: DevicesFound) -> None:
+        self.found.emit(answer)
+
+    def take_forecast(self, answer: LoadForecast) -> None:
+        if answer.reply_to == self._forecast:
+            self.told.emit(answer)
+
+    def take_unloaded(self, answer: Unloaded) -> None:
+        held = f"{byte_size(answer.weight_bytes)} of weights and {byte_size(answer.cache_bytes)} of caches"
+        self._models.status.notify(
+            f"{prose(answer.name)} is unloaded from {answer.device}: it held {held}, "
+            f"{byte_size(answer.freed_bytes)} became free"
+        )

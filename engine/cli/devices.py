@@ -1,0 +1,79 @@
+"""`devices`: where a model can be loaded, and what it and its cache would take there."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from engine.cli.arguments import add_model_arguments, model_spec
+from engine.cli.cache_options import add_cache_arguments, spec_of
+from engine.cli.output import printable_line, say
+from engine.errors import InputError
+from engine.spec.presets import NAMES
+
+if TYPE_CHECKING:
+    from engine.wire.devices import Device, LoadForecast
+
+
+def add_parsers(commands: Any) -> None:
+    devices = commands.add_parser("devices", help="list devices, and say what a model would take before it is loaded")
+    add_model_arguments(devices)
+    devices.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {NAMES}")
+    add_cache_arguments(devices)
+    devices.add_argument("--context", type=int, metavar="N", help="tokens to count on (the model's own, at most 4096)")
+    devices.add_argument("--json", action="store_true", help="JSON lines")
+    devices.set_defaults(func=devices_command)
+
+
+def devices_command(args: argparse.Namespace) -> int:
+    spec, cache = model_spec(args), spec_of(args.cache, args)
+    if args.context is not None and args.context < 1:
+        raise InputError(f"A context of {args.context} tokens holds nothing: give 1 or more.")
+    from engine.model.device import devices_here, formats_here, why_no_split
+    from engine.model.forecast import forecast
+    from engine.wire.devices import ForecastLoad
+
+    found = forecast(ForecastLoad(spec, cache, args.context), 0)
+    if found.problem:
+        raise InputError(found.problem)
+    formats = {each.name: each.why_not for each in formats_here()}
+    if args.json:
+        for device in devices_here():
+            say({"event": "device", **structs.asdict(device)})
+        say({"event": "can", "split": why_no_split() or True, "weights": {k: v or True for k, v in formats.items()}})
+        say({"event": "forecast", **_as_dict(found)})
+        return 0
+    for device in devices_here():
+        print(printable_line(device_line(device)))
+    for line in forecast_lines(found):
+        print(printable_line(line))
+    return 0
+
+
+def device_line(device: Device) -> str:
+    """`cuda:0  NVIDIA T4 · 14.1 of 15.0 GiB free · no bfloat16`."""
+    gib = 2**30
+    parts = [device.label, f"{device.free_bytes / gib:,.1f} of {device.total_bytes / gib:,.1f} GiB free"]
+    parts += [f"{device.num_threads} threads"] if device.num_threads else []
+    parts += [f"no {name}" for name in device.lacks]
+    return f"{device.name:<8} {' · '.join(parts)}"
+
+
+def forecast_lines(found: LoadForecast) -> list[str]:
+    """What it takes, where, and whether that is free."""
+    why = f" ({found.why_device})" if found.why_device else ""
+    return [
+        f"weights  {found.weight_bytes:,} bytes in {found.dtype}",
+        f"cache    {found.cache_bytes:,} bytes for {found.context:,} tokens",
+        f"device   {found.device}{why}",
+        f"{'fits' if found.fits else 'too much'}: {found.needed_bytes:,} of {found.free_bytes:,} bytes free",
+        *(f"note     {note}" for note in found.notes),
+    ]
+
+
+def _as_dict(found: LoadForecast) -> dict[str, Any]:
+    fields = structs.asdict(found)
+    left_out = ("model", "reply_to", "problem", "freed_bytes")
+    return {**{k: v for k, v in fields.items() if k not in left_out}, "fits": found.fits}

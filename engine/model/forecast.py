@@ -1,0 +1,80 @@
+"""What a model will take before it is loaded: from the headers of its weight files, or from its config alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+from safetensors import safe_open
+
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry
+from engine.memory import free_bytes
+from engine.model.device import Placement, place, split_devices
+from engine.model.source import Source, find_source
+from engine.model.weights import build_shape
+from engine.predict.loading import WeightTensor, cache_bytes, context_of, weight_bytes
+from engine.spec.model import ModelSpec
+from engine.wire.devices import ForecastLoad, LoadForecast
+
+
+def tensors_of(source: Source, *, is_coded: bool) -> list[WeightTensor]:
+    """The tensors of a model. Which of them are matrices of linear layers, which matters where they are coded, only
+    its modules tell."""
+    if source.folder is None or is_coded:
+        return tensors_of_config(source.config)
+    found = []
+    for file in sorted(source.folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as weights:
+            found += [WeightTensor(tuple(weights.get_slice(key).get_shape())) for key in weights.keys()]  # noqa: SIM118
+    return found
+
+
+def tensors_of_config(config: Any) -> list[WeightTensor]:
+    """Those of the modules that a config describes, which are made without numbers."""
+    with torch.device("meta"):
+        model = build_shape(config, torch.float32, config.model_type, None)
+    head = model.get_output_embeddings()
+    linear = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not head}
+    return [WeightTensor(tuple(p.shape), id(p) in linear) for p in model.parameters()]
+
+
+def own_dtype(config: Any) -> torch.dtype | None:
+    """The dtype that a config names."""
+    found = getattr(config.get_text_config(), "dtype", None)
+    return found if isinstance(found, torch.dtype) else None
+
+
+def placement_of(spec: ModelSpec, source: Source) -> Placement:
+    """Where and how a model of that source goes."""
+    return place(spec, own_dtype(source.config), lambda: tensors_of(source, is_coded=spec.weights != "stored"))
+
+
+def forecast(asked: ForecastLoad, freed_bytes: int) -> LoadForecast:
+    """What it would take. `freed_bytes` are those of the model that is there. What cannot be is said in the answer;
+    nothing is downloaded for it."""
+    try:
+        return _forecast(asked, freed_bytes)
+    except InputError as error:
+        return LoadForecast(asked.model, problem=str(error))
+
+
+def _forecast(asked: ForecastLoad, freed_bytes: int) -> LoadForecast:
+    source = find_source(replace(asked.model, allow_download=False), lambda label, done, total: None)
+    placement = placement_of(asked.model, source)
+    dtype = str(placement.dtype).removeprefix("torch.")
+    geometry = CacheGeometry.from_config(source.config)
+    context = context_of(geometry, asked.context)
+    return LoadForecast(
+        asked.model,
+        "split" if placement.is_split else str(placement.device),
+        dtype,
+        weight_bytes(tensors_of(source, is_coded=placement.weights != "stored"), dtype, placement.weights),
+        cache_bytes(geometry, asked.cache, dtype, context),
+        context,
+        sum(map(free_bytes, split_devices() if placement.is_split else [placement.device])),
+        freed_bytes,
+        placement.why_device,
+        placement.notes,
+    )

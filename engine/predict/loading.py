@@ -1,0 +1,102 @@
+"""What a model takes before it is loaded, and where it goes: weights from the shapes of its tensors, the cache by its
+formula, the device by what is free. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from engine.geometry.dimensions import CacheGeometry, dtype_bytes
+from engine.predict.budget import BudgetSpec, budget_of
+from engine.predict.capacity import context_length
+from engine.spec.cache import CacheSpec
+from engine.spec.model import INT4_GROUP, SPLIT, WEIGHTS, WeightFormat
+from engine.wire.devices import Device
+
+DEFAULT_CONTEXT = 4096  # tokens that a forecast counts on, of a model that takes more
+HEADROOM = 0.1  # of the weights: what a forward and the allocator want beside them
+
+
+class WeightTensor(NamedTuple):
+    """A tensor of a model. `is_linear`: the matrix of a linear layer other than the head, which is what codes take."""
+
+    shape: tuple[int, ...]
+    is_linear: bool = False
+
+    @property
+    def num_elements(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+def weight_bytes(tensors: Iterable[WeightTensor], dtype: str, weights: WeightFormat = "stored") -> int:
+    """Bytes of all weights in that dtype, linear layers in the format that is asked for."""
+    return sum(tensor_bytes(tensor, dtype_bytes(dtype), weights) for tensor in tensors)
+
+
+def tensor_bytes(tensor: WeightTensor, width: int, weights: WeightFormat) -> int:
+    """Codes, scales and offsets of a coded matrix `[out, in]`, as torchao holds them; int4 leaves alone what its groups
+    do not divide."""
+    bits = WEIGHTS[weights].bits if tensor.is_linear else 0
+    if not bits:
+        return tensor.num_elements * width
+    rows, columns = tensor.shape
+    if bits == 8:
+        return rows * columns + rows * (width + 1)
+    if columns % INT4_GROUP:
+        return tensor.num_elements * width
+    return rows * columns // 2 + 2 * rows * (columns // INT4_GROUP) * width
+
+
+def context_of(geometry: CacheGeometry, asked: int | None) -> int:
+    """Tokens that a forecast counts on: as asked, else the model's own, at most 4,096."""
+    return min(asked, context_length(geometry)) if asked else min(context_length(geometry), DEFAULT_CONTEXT)
+
+
+def cache_bytes(geometry: CacheGeometry, cache: CacheSpec, dtype: str, context: int) -> int:
+    """What one sequence of so many tokens takes, or the pool that all share."""
+    budget = budget_of(geometry, BudgetSpec(cache, context, dtype=dtype))
+    return max(budget.pool_bytes, budget.bytes_per_sequence)
+
+
+class Choice(NamedTuple):
+    """A device by its name, and why it is the one."""
+
+    device: str
+    why: str
+
+
+def choose_device(devices: Sequence[Device], needed_bytes: int, why_no_split: str) -> Choice:
+    """Where a model of so many bytes goes when nobody says: the GPU with the most free memory if it fits there, all of
+    them if it fits there alone, else the CPU."""
+    gpus = sorted((device for device in devices if device.is_gpu), key=lambda device: -device.free_bytes)
+    if not gpus:
+        return Choice("cpu", "torch finds no GPU here")
+    best, room = gpus[0], needed_bytes + int(needed_bytes * HEADROOM)
+    if room <= best.free_bytes:
+        why = "the only GPU" if len(gpus) == 1 else f"of {len(gpus)} GPUs the one with the most free memory"
+        return Choice(best.name, f"{why}: {size(best.free_bytes)} of {size(best.total_bytes)} free")
+    needs = f"{size(room)} are needed and {best.name} has {size(best.free_bytes)} free"
+    free = sum(gpu.free_bytes for gpu in gpus)
+    if len(gpus) > 1 and not why_no_split and room <= free:
+        return Choice(SPLIT, f"{needs}, all {len(gpus)} GPUs together {size(free)}")
+    no_split = f", and {why_no_split}" if len(gpus) > 1 and why_no_split else ""
+    return Choice("cpu", needs + no_split)
+
+
+def dtype_of(asked: str, own: str, device: Device) -> tuple[str, str]:
+    """The dtype that is computed in and, where it is not the one asked for, why. `auto` is float32 on a CPU, where half
+    precision is rarely faster, and the model's `own` elsewhere."""
+    wanted = asked if asked != "auto" else "float32" if device.name == "cpu" else own
+    if wanted not in device.lacks:
+        return wanted, ""
+    order = ("float16", "float32") if wanted == "bfloat16" else ("bfloat16", "float32")
+    best = next((name for name in order if name not in device.lacks), "float32")
+    return best, f"{device.label} does not compute in {wanted}: {best} is used"
+
+
+def size(num_bytes: int) -> str:
+    """`12.3 GiB`."""
+    return f"{num_bytes / 2**30:,.1f} GiB"
