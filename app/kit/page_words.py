@@ -113,12 +113,17 @@ def quoted(text: str) -> str:
     return f"“{token_label(text, 16)}”"
 
 
+def quoted_whole(text: str) -> str:
+    """The same of a text that is not cut short."""
+    return f"“{visible(text)}”"
+
+
 def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None) -> str:
     """Why a part of a prompt was computed although others may have had it before."""
     why = info.why_not_reused
     served = info.hit_tokens
     if isinstance(why, ContinuedFrom):
-        return continued_words(why)
+        return why.words(quoted_whole)
     if page_size is None:
         return "This cache mode shares no prefixes: choose Paged to reuse them."
     match why:
@@ -142,27 +147,6 @@ def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None) ->
             return text.format(thousands(served), thousands(why.position - 1))
         case TokensDiffer():
             return _differ(why, info, models, page_size or 1)
-
-
-def continued_words(reuse: ContinuedFrom) -> str:
-    """How much of the cache of a sequence a prompt kept that took its place, and where the two part."""
-    kept = f"{thousands(reuse.num_reused)} of {thousands(reuse.num_cached)} rows of seq {reuse.parent} kept"
-    if reuse.why:
-        return f"{kept}: {reuse.why}. {difference_words(reuse)}".rstrip()
-    return f"{kept}. {difference_words(reuse) or 'Every token in its cache agrees.'}"
-
-
-def difference_words(reuse: ContinuedFrom) -> str:
-    """The first token that differs, on both sides, and the line of the chat template that wrote it; empty where none
-    does."""
-    if reuse.position is None or reuse.cached is None:
-        return ""
-    had = f"{quoted(reuse.cached[1])} (id {reuse.cached[0]}) in the cache"
-    if reuse.token is None:
-        return f"The prompt ends at token {thousands(reuse.position)}, where there is {had}."
-    has = f"{quoted(reuse.token[1])} (id {reuse.token[0]}) here"
-    line = f" Line {reuse.line} of the chat template wrote it: {visible(reuse.line_text)}" if reuse.line else ""
-    return f"Token {thousands(reuse.position)} differs: {has}, {had}.{line}"
 
 
 def _all_hit(why: AllFullPagesHit, served: int, page_size: int) -> str:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from engine.cli.talking import add_chat_arguments, chat_of
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
 from engine.spec.model import AUTO_DEVICE, BUNDLED, WEIGHTS, Dtype, ModelSpec
@@ -45,6 +46,7 @@ def add_prompt_arguments(parser: argparse.ArgumentParser, several: bool = False,
         source.add_argument("--prompt", metavar="TEXT")
     source.add_argument("--prompt-file", type=Path, metavar="FILE")
     source.add_argument("--token-ids", metavar="1,2,3", help="taken as they are")
+    add_chat_arguments(parser, source, several)
     parser.add_argument("--steps", type=int, default=32, metavar="N", help="tokens to generate")
     return source
 
@@ -70,7 +72,9 @@ def model_spec(args: argparse.Namespace) -> ModelSpec:
 
 
 def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Prompt]:
-    """What to start from: one prompt, or one for each `--prompt`."""
+    """What to start from: one prompt, or one for each `--prompt`; none where none is given."""
+    if (chat := chat_of(args)) is not None:
+        return [Prompt(chat=chat, sampling=sampling)]
     if args.prompt_file is not None:
         return [Prompt(text=read_text(args.prompt_file, MAX_PROMPT_FILE_BYTES, "prompt file"), sampling=sampling)]
     if args.token_ids is not None:
@@ -79,7 +83,7 @@ def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Promp
         except ValueError:
             raise InputError(f"'{args.token_ids[:60]}' is not a list of token ids: write numbers like 1,2,3.") from None
         return [Prompt(token_ids=ids, sampling=sampling)]
-    texts = [args.prompt] if isinstance(args.prompt, str) else args.prompt
+    texts = [args.prompt] if isinstance(args.prompt, str) else args.prompt or []
     return [Prompt(text=text, sampling=sampling) for text in texts]
 
 

@@ -46,11 +46,10 @@ def bench_command(args: argparse.Namespace) -> int:
     """Print a row for every mode, context and batch; returns the exit code."""
     steps, specs = checked_steps(args), specs_of(args.caches, args)
     batches = counts_of("--batch", args.batch)
-    has_prompt = args.prompt is not None or args.prompt_file is not None or args.token_ids is not None
-    if has_prompt and args.contexts is not None:
+    prompts = prompts_of(args, SamplingParams())
+    if prompts and args.contexts is not None:
         raise InputError("A prompt has a length of its own: give it or --contexts, not both.")
     contexts = counts_of("--contexts", args.contexts or DEFAULT_CONTEXTS)
-    prompts = prompts_of(args, SamplingParams()) if has_prompt else []
     model = load_model(args)
     from engine.analysis.bench import bench
 

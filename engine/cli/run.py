@@ -18,6 +18,7 @@ from engine.cli.editing import Editing, add_edit_argument, in_words
 from engine.cli.export_options import add_export_arguments, export_of, write_export
 from engine.cli.halting import Halting, add_stop_arguments, stop_conditions
 from engine.cli.output import printable, say
+from engine.cli.talking import later_turns, tell_note
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.predict.capacity import static_capacity
@@ -67,14 +68,16 @@ def run_command(args: argparse.Namespace) -> int:
     spec = spec_of(args.cache or "growing", args)
     sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed, tuple(args.stop))
     wanted = export_of(args)
-    prompts = prompts_of(args, sampling) if args.snapshot is None else []
+    prompts, later = prompts_of(args, sampling) if args.snapshot is None else [], (args.user or [])[1:]
     if args.save_session is not None and args.snapshot is not None:
         raise InputError("A run that goes on from a snapshot cannot be repeated without it: export it instead.")
     for target in (args.export, args.events, args.save_session):
         if target is not None:
             writable_target(target)  # refused before minutes are spent on what it should hold
     if args.snapshot is None:
-        session = new_session(load_model(args), spec, prompts, steps)
+        room = (steps + 32) * len(args.user or "x") + sum(map(len, args.user or ()))
+        session = new_session(load_model(args), spec, prompts, room if later else steps)
+        tell_note(session, args.json)
     else:
         session = opened_session(args, spec)
     generated: dict[int, list[int]] = {info.seq_id: [] for info in session.sequences}
@@ -83,6 +86,9 @@ def run_command(args: argparse.Namespace) -> int:
     records = records_before(args.snapshot) if is_kept else None
     halting = Halting(session, conditions)
     events = list(generate(session, generated, steps, args.json, records, halting, editing))
+    for seq_id in later_turns(session, prompts[0], later, args.json) if later else ():
+        generated = {seq_id: []}
+        events += generate(session, generated, steps, args.json, records, halting, editing)
     seconds = time.perf_counter() - began
     first = next(iter(generated))
     if wanted is not None:

@@ -141,10 +141,7 @@ def codecs_of(text: str) -> tuple[CodecSpec, ...]:
 
 def texts_of(args: argparse.Namespace) -> tuple[SweepText, ...]:
     """The prompt, the texts, and the texts with a fact in them, each under a name of its own."""
-    found: list[SweepText] = []
-    if args.prompt is not None or args.prompt_file is not None or args.token_ids is not None:
-        (prompt,) = prompts_of(args, SamplingParams())
-        found.append(SweepText(PROMPT, prompt))
+    found = [SweepText(PROMPT, prompt) for prompt in prompts_of(args, SamplingParams())]
     for path in args.text:
         prompt = Prompt(text=read_text(path, MAX_PROMPT_FILE_BYTES, "text"))
         found.append(SweepText(name_in(found, path.stem), prompt, "given"))

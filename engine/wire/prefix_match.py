@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from engine.wire.message import Variant
@@ -107,6 +108,24 @@ class ContinuedFrom(Variant, frozen=True):
     line: int = 0
     line_text: str = ""
     why: str = ""
+
+    def words(self, quoted: Callable[[str], str]) -> str:
+        """In sentences; `quoted` puts a text of the model between quotation marks, nothing hidden."""
+        kept = f"{self.num_reused:,} of {self.num_cached:,} rows of seq {self.parent} kept"
+        differs = self._difference(quoted)
+        if self.why:
+            return f"{kept}: {self.why}. {differs}".rstrip()
+        return f"{kept}. {differs or 'Every token in its cache agrees.'}"
+
+    def _difference(self, quoted: Callable[[str], str]) -> str:
+        """The first token that differs, on both sides, and the line of the template that wrote it; empty for none."""
+        if self.position is None or self.cached is None:
+            return ""
+        had = f"{quoted(self.cached[1])} (id {self.cached[0]}) in the cache"
+        if self.token is None:
+            return f"The prompt ends at token {self.position:,}, where there is {had}."
+        line = f" Line {self.line} of the chat template wrote it: {quoted(self.line_text)}" if self.line else ""
+        return f"Token {self.position:,} differs: {quoted(self.token[1])} (id {self.token[0]}) here, {had}.{line}"
 
 
 WhyNotReused = ContinuedFrom | AllFullPagesHit | TokensDiffer | NothingFollows | Forked | Converted

@@ -1,0 +1,107 @@
+"""Conversations on the command line: from a file or as turns, through a chat template, turn after turn."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.cli.output import printable, printable_line, say
+from engine.errors import InputError
+from engine.files.text import MIB, read_text
+from engine.spec.chat import MAX_TEMPLATE_CHARS, Chat, Turn, chat_of_json
+from engine.spec.sampling import Prompt
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
+
+MAX_CHAT_FILE_BYTES = 16 * MIB
+
+
+def add_chat_arguments(parser: argparse.ArgumentParser, source: Any, several: bool) -> None:
+    """A conversation as one of the ways to begin, and what renders it."""
+    source.add_argument("--chat", type=Path, metavar="FILE.json", help='a list of {"role": …, "content": …}')
+    again = "; repeat it: each is said when the one before was answered" if several else ""
+    source.add_argument("--user", action="append", metavar="TEXT", help=f"what the user says, as a conversation{again}")
+    parser.add_argument("--system", metavar="TEXT", help="the system's turn before the first --user")
+    parser.add_argument(
+        "--chat-template", metavar="NAME|FILE", help="one of the model's own templates, or a file with another one"
+    )
+
+
+def chat_of(args: argparse.Namespace) -> Chat | None:
+    """The conversation up to the first turn of the user; None where none is given."""
+    if args.user is None and args.system is not None:
+        raise InputError("A --system turn stands before a --user turn: give that as well, or write both in a --chat.")
+    if args.chat is not None:
+        turns = chat_of_json(read_text(args.chat, MAX_CHAT_FILE_BYTES, "conversation")).turns
+    elif args.user:
+        system = () if args.system is None else (Turn("system", args.system),)
+        turns = (*system, Turn("user", args.user[0]))
+    else:
+        if args.chat_template is not None:
+            raise InputError("A chat template renders a conversation: give --chat or --user.")
+        return None
+    name = args.chat_template or ""
+    if name and Path(name).is_file():
+        return Chat(turns, Path(name).name, read_text(Path(name), 4 * MAX_TEMPLATE_CHARS, "chat template"))
+    return Chat(turns, name)
+
+
+def tell_note(session: Session, as_json: bool) -> None:
+    """What one might not expect of how a conversation became tokens, said once."""
+    for info in session.sequences:
+        note = session.sequence(info.seq_id).note
+        if note and as_json:
+            say({"event": "note", "seq_id": info.seq_id, "text": note})
+        elif note:
+            print(printable(f"note: {note}"))
+
+
+def later_turns(session: Session, prompt: Prompt, texts: list[str], as_json: bool) -> Iterator[int]:
+    """Say each text when the one before was answered; yields the sequence that the conversation is then."""
+    from engine.session.continuing import answer_of, go_on
+
+    chat = prompt.chat
+    for text in texts:
+        assert chat is not None
+        (info,) = session.sequences
+        answer = answer_of(session, info.seq_id)
+        chat = chat.answered(answer, text)
+        seq_id = go_on(session, info.seq_id, Prompt(chat=chat, sampling=prompt.sampling))
+        tell_turn(session, seq_id, answer, as_json)
+        yield seq_id
+
+
+def tell_turn(session: Session, seq_id: int, answer: str, as_json: bool) -> None:
+    """How much of the cache the next turn keeps, and where it parts from what is there."""
+    reuse = session.sequence(seq_id).continued
+    assert reuse is not None
+    if not as_json:
+        print(printable(f"\n\n{reuse.words(quoted)}\n"))
+        return
+    differs = {} if reuse.position is None else {
+        "position": reuse.position,
+        "token": reuse.token,
+        "cached": reuse.cached,
+        "template_line": reuse.line or None,
+        "template_text": reuse.line_text,
+    }  # fmt: skip
+    say(
+        {
+            "event": "turn",
+            "seq_id": seq_id,
+            "answer": answer,
+            "num_tokens": len(session.sequence(seq_id).token_ids),
+            "reused": reuse.num_reused,
+            "cached": reuse.num_cached,
+            "why": reuse.why,
+            "differs": differs,
+        }
+    )
+
+
+def quoted(text: str) -> str:
+    """A text of the model on one line, nothing hidden."""
+    return f"“{printable_line(text)}”"

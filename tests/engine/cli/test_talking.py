@@ -1,0 +1,80 @@
+"""Conversations on the command line: turns, templates, what is kept between turns, and sessions that are repeated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.saved.document import read_session
+from engine.wire.changes import PromptAppended, SequenceAdded
+from tests.engine.chat.templates import CHATML, LLAMA_WITH_DATE, RAISES
+from tests.engine.cli.conftest import Twin
+from tests.engine.session.talks import ids_of, talking
+
+
+@pytest.fixture
+def source() -> str:
+    return talking(CHATML).info.source
+
+
+def test_turns_are_said_one_after_the_other_and_repeated_from_the_file(twin: Twin, source: str, tmp_path: Path) -> None:
+    file, given = tmp_path / "s.json", ("run", "--model", source, "--threads", 1, "--steps", 4)
+    told = twin.lines(*given, "--system", "be short", "--user", "hi", "--user", "no", "--save-session", file)
+    (turn,) = [line for line in told if line["event"] == "turn"]
+    first = ids_of("<|im_start|>system\nbe short<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
+    assert turn["cached"] == len(first) + 3  # of four tokens the last is chosen, and not fed
+    assert turn["reused"] >= len(first)
+    assert turn["reused"] == turn["differs"].get("position", turn["cached"])
+    after = [line for line in told if line["event"] == "step" and line["seq_id"] == turn["seq_id"]]
+    assert after[0]["num_tokens"] == turn["num_tokens"]
+    assert told[-1]["token_ids"] == [line["token_id"] for line in after]
+    changes = [change for node in read_session(file).session.nodes for change in node.changes]
+    (began,) = [change for change in changes if isinstance(change, SequenceAdded)]
+    (went_on,) = [change for change in changes if isinstance(change, PromptAppended)]
+    assert began.chat is not None
+    assert went_on.chat is not None
+    assert [(turn.role, turn.text) for turn in began.chat.turns] == [("system", "be short"), ("user", "hi")]
+    assert [turn.role for turn in went_on.chat.turns] == ["system", "user", "assistant", "user"]
+    assert went_on.chat.turns[2].text == turn["answer"]
+    assert twin.run("replay", file, "--model", source, "--threads", 1)[0] == 0
+
+
+def test_a_conversation_is_read_from_a_file_and_rendered_by_another_template(
+    twin: Twin, source: str, tmp_path: Path
+) -> None:
+    chat, template = tmp_path / "chat.json", tmp_path / "mine.jinja"
+    chat.write_text(json.dumps({"messages": [{"role": "user", "content": "hi"}]}))
+    given = ("run", "--model", source, "--threads", 1, "--steps", 1)
+    own = twin.lines(*given, "--chat", chat)
+    assert own[0]["num_tokens"] == len(ids_of("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"))
+    template.write_text("<s>{{ messages[0].content }}")
+    assert twin.lines(*given, "--chat", chat, "--chat-template", template)[0]["num_tokens"] == 3
+    template.write_text(RAISES.replace("== 'system'", "== 'user'"))
+    note, step, _ = twin.lines(*given, "--chat", chat, "--chat-template", template)
+    assert note["text"].endswith("(line 3: System role not supported): the turns were joined as plain text.")
+    assert step["num_tokens"] == 2
+    status, out, _ = twin.run(*given, "--chat", chat, "--chat-template", template)
+    assert status == 0
+    assert out.count("System role not supported") == 1
+
+
+def test_where_two_turns_part_is_told_in_words(twin: Twin) -> None:
+    source = talking(LLAMA_WITH_DATE.replace("+ date_string", "+ (messages | length | string)")).info.source
+    given = ("run", "--model", source, "--threads", 1, "--steps", 2)
+    status, out, _ = twin.run(*given, "--user", "hi", "--user", "no")
+    assert status == 0
+    assert "Token 23 differs: “3” (id 26) here, “1” (id 24) in the cache. Line 10 of the chat template wrote it" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--system", "x", "--prompt", "y"), "stands before a --user turn"),
+        (("--chat-template", "x", "--prompt", "y"), "renders a conversation"),
+        (("--chat", "/nowhere.json"), "nowhere.json"),
+    ],
+)
+def test_what_is_no_conversation_is_refused(twin: Twin, arguments: tuple[str, ...], words: str) -> None:
+    assert words in twin.refused("run", *arguments)
