@@ -117,6 +117,8 @@ def why_ended(info: SequenceInfo) -> str:
             return "the text has ended: choose another next token, go back, or send a new prompt"
         case "stop string":
             return "a stop string ended the text: choose another next token, go back, or send a new prompt"
+        case "length":
+            return "as many tokens as were asked for: choose another next token, go back, or send a new prompt"
         case "stopped":
             return "the sequence was stopped: choose its next token, go back, or send a new prompt"
         case None:

@@ -91,7 +91,7 @@ class Contender:
         session = Session(self.model, sized(self.spec, self.place), observe=False)
         began = time.perf_counter()
         for ids in self.prompts:
-            seq_id = session.submit(Prompt(token_ids=ids))
+            seq_id = session.submit(Prompt(token_ids=ids, has_start=True))
             session.force(seq_id, tuple(islice(cycle(ids), self.place.num_steps + WARM_UP + 1)))
         while session.is_prefilling:
             self._check_together(session.step(check).phase == "prefill")

@@ -58,7 +58,9 @@ def live_parity(session: Session, request: CheckParity) -> Iterator[Progress | P
             f"Sequence {request.seq_id} waits for room in the page pool, and its rows are computed anew then: "
             "let it go on, then compare."
         )
-    other = OtherWay({}, SequenceCache(CacheSpec(), session.model.model.config, session.model.max_length))
+    config, limit = session.model.model.config, session.model.max_length
+    num_source = session.cache_of(request.seq_id).num_source
+    other = OtherWay({}, SequenceCache(CacheSpec(), config, limit, num_source))
     if request.against is None:
         yield 0, session.sequence(request.seq_id).num_tokens
         uncached(session, request.seq_id, logged, other)

@@ -12,6 +12,7 @@ from engine.analysis.tolerance import TOLERANCES
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
+from engine.predict.capacity import num_source
 from engine.session.driver import ModeDriver, go_on
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -77,7 +78,9 @@ def reference(
             "shorten one of them."
         )
     chosen = list(forced) if forced is not None else greedy(model, prompt_ids, num_steps, check)
-    rows = SequenceCache(CacheSpec(), model.model.config, model.max_length)
+    rows = SequenceCache(
+        CacheSpec(), model.model.config, model.max_length, num_source(model.info.geometry, len(prompt_ids))
+    )
     ids = torch.tensor([[*prompt_ids, *chosen[:-1]]], device=model.device)
     truth = model.reference_logits(ids, rows.live, range(len(prompt_ids) - 1, ids.shape[1])).float().cpu()
     return Reference(prompt_ids, tuple(chosen), truth, rows)
@@ -97,7 +100,7 @@ def greedy(
 
 def session_logits(session: Session, prompt_ids: tuple[int, ...], forced: tuple[int, ...]) -> torch.Tensor:
     """Logits `[steps, V]` of a session that is fed the prompt and then the forced tokens."""
-    seq_id = session.submit(Prompt(token_ids=prompt_ids))
+    seq_id = session.submit(Prompt(token_ids=prompt_ids, has_start=True))
     session.force(seq_id, forced)
     logits: list[torch.Tensor] = []
     while len(logits) < len(forced):

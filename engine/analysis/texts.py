@@ -8,7 +8,7 @@ from itertools import cycle, islice
 from engine.analysis.bench import synthetic_ids
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
-from engine.session.prompt import encode
+from engine.session.prompt import first_ids
 from engine.spec.texts import SweepText
 
 # a fact that no text has, so that it can only be known from the place where it was planted
@@ -26,7 +26,7 @@ class TextTokens:
 
 def tokens_of(model: LoadedModel, text: SweepText, num_steps: int) -> TextTokens:
     """The tokens of a text; raises `InputError` where it is too short for what is asked of it."""
-    ids = tuple(encode(model, text.prompt))
+    ids = tuple(first_ids(model, text.prompt))
     if text.kind == "greedy":
         return TextTokens(ids, None)
     if text.kind == "recall":

@@ -59,6 +59,8 @@ def trial_of(session: Session, seq_id: int, rebuild: bool) -> Generator[Progress
     if len(token_ids) < 2:
         raise InputError("There is nothing to try yet: a sequence needs two tokens in its cache.")
     geometry = session.model.info.geometry
+    if geometry.has_encoder:
+        raise InputError("Every mode that an encoder-decoder runs in is exact, so there is nothing to try on its rows.")
     if any(layer.kind == "linear" or layer.state_elements for layer in geometry.layers):
         raise InputError("A recurrent state cannot be tried with other rows: this needs a model of attention alone.")
     lost = None if cache.num_tokens == len(token_ids) else "The rows of this sequence are not in its cache just now."
@@ -97,7 +99,7 @@ def held_before(cache: SequenceCache, geometry: CacheGeometry, count: int) -> Ro
 @torch.inference_mode()
 def exact_logits(trial: Trial, probe: Probe | None = None) -> torch.Tensor:
     """Next-token logits `[V]` from the rows as they are: what every alternative is compared with."""
-    cache = CacheMode(trial.model, CacheSpec()).new_cache(trial.seq_id)
+    cache = CacheMode(trial.model, CacheSpec()).new_cache(trial.seq_id, trial.prompt_end)
     fill(cache, trial.rows, 0, trial.num_tokens - 1)
     cache.num_tokens = trial.num_tokens - 1
     return newest_logits(trial, cache, probe)
@@ -118,7 +120,7 @@ def scratch_cache(trial: Trial, spec: CacheSpec) -> SequenceCache:
     """A scratch cache of another codec or rule, holding the exact rows as it would had it taken them over now: a rule
     that reads attention ranks by that of the step before."""
     check_can_be_tried(trial, spec)
-    cache = CacheMode(trial.model, spec).new_cache(trial.seq_id)
+    cache = CacheMode(trial.model, spec).new_cache(trial.seq_id, trial.prompt_end)
     count = trial.num_tokens - 1
     end = trial.prompt_end if spec.retention.only_at_prompt_end else count
     fill(cache, trial.rows, 0, end)

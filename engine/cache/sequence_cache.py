@@ -18,8 +18,8 @@ from engine.cache.contract import (
     StoredCache,
 )
 from engine.cache.editable import EditableRows
-from engine.cache.layers.build import idle_cache, new_cache
-from engine.cache.layers.handles import handle_of
+from engine.cache.layers.build import decoder_config, handles_of, idle_cache, new_cache
+from engine.cache.layers.cross import SourceCache
 from engine.predict.capacity import static_capacity
 from engine.spec.cache import CacheSpec
 from engine.wire.evictions import Eviction
@@ -36,16 +36,17 @@ class SequenceCache(EditableRows):
 
     `live` is what the model is called with; `layers` has a handle for each of its layers. In layout `none` nothing is
     kept between steps: every step gets a fresh scratch cache, which stays readable until the next one so that it can
-    be looked at. `num_restored` counts the dropped rows that going back has returned.
+    be looked at. `num_restored` counts the dropped rows that going back has returned. `num_source` is the number of
+    tokens, the first ones, that an encoder reads.
     """
 
     num_restored = 0
     most_at_once: int | None = None  # tokens that fit into one forward, where that has a limit
     tables: list[PageTable]  # of a paged layout
 
-    def __init__(self, spec: CacheSpec, config: Any, max_length: int) -> None:
-        self.spec = spec
-        self._config = config.get_text_config(decoder=True)
+    def __init__(self, spec: CacheSpec, config: Any, max_length: int, num_source: int = 0) -> None:
+        self.spec, self.num_source = spec, num_source
+        self._config = decoder_config(config)
         self.capacity = static_capacity(spec, max_length) if spec.layout == "static" else None
         # of each step, by the tokens before and after it
         self._deltas: deque[tuple[int, int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)
@@ -56,13 +57,31 @@ class SequenceCache(EditableRows):
         self.by_hand = UNTOUCHED
         self._idle = idle_cache(self._config, max_length) if spec.layout == "allocated" else None
 
+    @property
+    def prompt_ended_at(self) -> int | None:
+        return self.num_source + 1 if self.num_source else None
+
+    def num_own(self, layer_index: int, num_tokens: int) -> int:
+        """How many of so many tokens a layer has rows of: behind an encoder either the source's or the decoder's."""
+        if not isinstance(self.live, SourceCache):
+            return num_tokens
+        is_cross = layer_index >= len(self.layers) // 2
+        return min(num_tokens, self.num_source) if is_cross else max(0, num_tokens - self.num_source)
+
+    def new_row_offsets(self, first_position: int) -> dict[int, int]:
+        """Where in the rows from a position on those of a layer begin that have none of the newest: cross layers."""
+        if not isinstance(self.live, SourceCache) or first_position >= self.num_source:
+            return {}
+        return dict.fromkeys(range(len(self.layers) // 2, len(self.layers)), 0)
+
     def _build(self) -> Any:
         """An empty cache for the model."""
-        return new_cache(self.spec, self._config, self.capacity)
+        made = new_cache(self.spec, self._config, self.capacity)
+        return SourceCache(made, self.num_source) if self._config.is_encoder_decoder else made
 
     def _use(self, live: Any) -> None:
         self.live = live
-        self.layers: list[LayerHandle] = [handle_of(layer) for layer in live.layers]
+        self.layers: list[LayerHandle] = handles_of(live)
         if not self.spec.recomputes:
             self._deltas.clear()  # they were those of other layers
 
@@ -74,6 +93,8 @@ class SequenceCache(EditableRows):
         if self.spec.recomputes:
             self._before = self.live
             self._use(self._build())
+            if isinstance(self.live, SourceCache):
+                self.live.encoded = self._before.encoded  # the encoder runs once, whatever is computed anew
         elif self._is_copied_first:
             self._backup = self.num_tokens, self._copied_layers(self.live)
         for layer in self.layers:
@@ -105,9 +126,18 @@ class SequenceCache(EditableRows):
         if self.spec.recomputes:
             written = RowDelta(written.written, range(before), range(before))
         deltas = [layer.commit(written) for layer in self.layers]
+        if isinstance(self.live, SourceCache) and not self.spec.recomputes:
+            self.live.encoded = None  # the cross layers have what they need of it
         self.num_tokens = num_tokens
         self._deltas.append((before, num_tokens, deltas))
         return deltas
+
+    def take_encoder_s(self) -> float:
+        """What the encoder took in the forward that has just been; 0 where none ran."""
+        if not isinstance(self.live, SourceCache):
+            return 0.0
+        took, self.live.encoder_s = self.live.encoder_s, 0.0
+        return took
 
     def release_undo(self) -> None:
         """The step cannot fail any more: what it would have gone back to may go."""
@@ -137,7 +167,7 @@ class SequenceCache(EditableRows):
     def _crop_scratch(self, num_tokens: int) -> bool:
         """What a failed step has computed gives way to what the step before it did."""
         scratch = self._before or self.live
-        if not all(handle_of(layer).knows(num_tokens) for layer in scratch.layers):
+        if not all(layer.knows(num_tokens) for layer in handles_of(scratch)):
             return False  # its windows are those of a later step
         self._use(scratch)
         self.num_tokens, self._before = num_tokens, None

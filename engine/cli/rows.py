@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def encoded(model: LoadedModel, prompt: Prompt) -> tuple[int, ...]:
-    from engine.session.prompt import encode
+    from engine.session.prompt import first_ids
 
-    return tuple(encode(model, prompt))
+    return tuple(first_ids(model, prompt))
 
 
 def tell_all(

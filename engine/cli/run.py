@@ -110,6 +110,9 @@ def new_session(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], step
     session = Session(model, for_work(model, spec, prompts, steps))
     session.open_rows = rows_of_file
     for prompt in prompts:
+        if model.info.geometry.has_encoder:  # whose generation config may force the last token
+            sampling = structs.replace(prompt.sampling or SamplingParams(), max_new_tokens=steps)
+            prompt = structs.replace(prompt, sampling=sampling)
         session.submit(prompt)
     return session
 
@@ -136,8 +139,9 @@ def opened_session(args: argparse.Namespace, spec: CacheSpec) -> Session:
 
         session = resumed(model, file)
     for info in session.sequences:
-        if info.stop == "stopped":  # as a run ends: whoever goes on wants more
-            session.sequence(info.seq_id).stop = None
+        if info.stop in ("stopped", "length"):  # as a run ends: whoever goes on wants more
+            sequence = session.sequence(info.seq_id)
+            sequence.stop, sequence.sampling = None, structs.replace(sequence.sampling, max_new_tokens=None)
     if args.cache is not None:
         session.set_cache(spec)
     return session
@@ -157,9 +161,9 @@ def for_work(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: 
     """A static cache that was given no length reserves more than it would where prompt and steps need it."""
     if spec.layout != "static" or spec.max_length is not None:
         return spec
-    from engine.session.prompt import encode
+    from engine.session.prompt import first_ids
 
-    num_tokens = min(max(len(encode(model, prompt)) for prompt in prompts) + steps, model.max_length)
+    num_tokens = min(max(len(first_ids(model, prompt)) for prompt in prompts) + steps, model.max_length)
     return spec if num_tokens <= static_capacity(spec, model.max_length) else fitted(spec, num_tokens)
 
 

@@ -42,9 +42,9 @@ def verify_command(args: argparse.Namespace) -> int:
     (prompt,) = prompts_of(args, SamplingParams())
     model = load_model(args)
     from engine.analysis.reference import parity, reference
-    from engine.session.prompt import encode
+    from engine.session.prompt import first_ids
 
-    truth = reference(model, tuple(encode(model, prompt)), steps)
+    truth = reference(model, tuple(first_ids(model, prompt)), steps)
     passed = True
     for name, spec in specs.items():
         try:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from engine.errors import InputError
-from engine.geometry.families import FAMILY_DEFAULTS, WINDOW_IS_A_SWITCH
+from engine.geometry.families import ENCODER_DECODER, FAMILY_DEFAULTS, WINDOW_IS_A_SWITCH
 
 Config = Mapping[str, Any]
 
@@ -23,8 +23,15 @@ _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "num_key_value_heads": ("num_kv_heads", "n_head_kv"),
     "hidden_size": ("n_embd", "d_model", "n_embed"),
     "max_position_embeddings": ("n_positions", "max_seq_len", "max_sequence_length", "model_max_length", "n_ctx"),
-    "head_dim": ("attention_head_dim",),
+    "head_dim": ("attention_head_dim", "d_kv"),
     "layer_types": ("layers_block_type",),
+}
+
+
+# what an encoder-decoder calls the sizes of its decoder, beside names that are those of its encoder
+_OF_THE_DECODER: Final[Mapping[str, tuple[str, ...]]] = {
+    "num_hidden_layers": ("num_decoder_layers", "decoder_layers", "num_hidden_layers", "num_layers"),
+    "num_attention_heads": ("decoder_attention_heads", "num_attention_heads", "num_heads"),
 }
 
 
@@ -59,6 +66,11 @@ def decoder_part(config: Config) -> Config:
 def canonical(config: Config) -> dict[str, Any]:
     """One name per size, with the class defaults of the family where the config is silent."""
     text = dict(config)
+    if text.get("model_type") in ENCODER_DECODER:
+        for name, others in _OF_THE_DECODER.items():
+            found = next((text[other] for other in others if text.get(other) is not None), None)
+            if found is not None:
+                text[name] = found
     for name, others in _ALIASES.items():
         given = next((other for other in others if text.get(other) is not None), None)
         if text.get(name) is None and given is not None:

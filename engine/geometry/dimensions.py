@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from engine.errors import InputError
 from engine.geometry.config import (
@@ -25,11 +25,17 @@ from engine.geometry.config import (
     size,
     sliding_window,
 )
-from engine.geometry.families import HEAD_DIM_IS_A_QUOTIENT, MULTI_HEAD_ONLY, NO_CACHE_OBJECT
+from engine.geometry.families import (
+    ENCODER_DECODER,
+    HEAD_DIM_IS_A_QUOTIENT,
+    MULTI_HEAD_ONLY,
+    NO_CACHE_OBJECT,
+    RELATIVE_POSITIONS,
+)
 from engine.geometry.layers import layer_types, state_elements
 
-LayerKind = Literal["full", "sliding", "chunked", "latent", "linear", "shared", "none"]
-KV_KINDS: Final[tuple[LayerKind, ...]] = ("full", "sliding", "chunked", "latent")  # those that store K and V of a token
+LayerKind = Literal["full", "sliding", "chunked", "latent", "cross", "linear", "shared", "none"]
+KV_KINDS: Final[tuple[LayerKind, ...]] = ("full", "sliding", "chunked", "latent", "cross")  # those that store K and V
 
 DTYPE_BYTES: Final[Mapping[str, int]] = {
     "float64": 8,
@@ -59,7 +65,9 @@ class LayerGeometry(Struct, frozen=True):
 
     ``window`` counts tokens (a chunk, for chunked layers). A layer of kind *shared* stores nothing and reads the K and
     V of ``shares_with``, whose dimensions it repeats. A *latent* layer (multi-head latent attention) keeps the
-    compressed latent where keys would be and the shared rotary key where values would be, under one head.
+    compressed latent where keys would be and the shared rotary key where values would be, under one head. A *cross*
+    layer keeps one row for each token that the encoder read, written once; it is a layer of its own, beside that of the
+    tokens which the decoder of an encoder-decoder wrote itself.
     ``state_elements`` is the number of values of its recurrent and convolution state per sequence, constant in S; an
     attention layer that also runs a recurrent one has both. None: no such state, or, in a linear layer, a size that
     only the model can tell. ``recurrent_elements`` of them are float32 whatever the dtype of the model. ``index_dim``
@@ -91,7 +99,7 @@ class LayerGeometry(Struct, frozen=True):
 
     @property
     def elements_per_token(self) -> int:
-        """Numbers stored for one token: K, V and the indexer's key; 0 in a layer that stores none."""
+        """Numbers stored for one row: K, V and the indexer's key; 0 in a layer that stores none."""
         if not self.stores_kv:
             return 0
         return self.num_kv_heads * (self.key_dim + self.value_dim) + (self.index_dim or 0)
@@ -105,7 +113,8 @@ class LayerGeometry(Struct, frozen=True):
 
 
 class CacheGeometry(Struct, frozen=True):
-    """The cache dimensions of one decoder; ``layers[i].index == i``.
+    """The cache dimensions of one decoder; ``layers[i].index == i``. Of an encoder-decoder the cross layers stand
+    behind the others, in the same order: ``layers[num_blocks + i]`` is the cross layer of block i.
 
     ``max_length`` is the number of positions that the model was built for, None where it has no such limit
     (ALiBi, recurrent models). Sizes that a config does not state are None.
@@ -134,8 +143,11 @@ class CacheGeometry(Struct, frozen=True):
             raise InputError(
                 f"A {family} model has no KV cache that can be described: {reason}; choose another architecture."
             )
-        if text.get("is_encoder_decoder"):
-            raise InputError(f"{family} is an encoder-decoder; choose a decoder-only model.")
+        if (text.get("is_encoder_decoder") or whole.get("is_encoder_decoder")) and family not in ENCODER_DECODER:
+            raise InputError(
+                f"{family} is an encoder-decoder whose layers are not known here; those of "
+                f"{', '.join(sorted(ENCODER_DECODER))} are."
+            )
         names = text.get("architectures") or whole.get("architectures") or [family]
         return cls(
             architecture=str(names[0]),
@@ -143,7 +155,7 @@ class CacheGeometry(Struct, frozen=True):
             layers=_layers(text, family),
             hidden_size=optional_size(text, "hidden_size"),
             vocab_size=optional_size(text, "vocab_size"),
-            max_length=optional_size(text, "max_position_embeddings"),
+            max_length=None if family in RELATIVE_POSITIONS else optional_size(text, "max_position_embeddings"),
         )
 
     @classmethod
@@ -170,6 +182,16 @@ class CacheGeometry(Struct, frozen=True):
     def num_layers(self) -> int:
         """All layers, those without a cache included."""
         return len(self.layers)
+
+    @property
+    def num_blocks(self) -> int:
+        """Layers that a token passes one after the other; self-attention and cross-attention are in the same one."""
+        return sum(layer.kind != "cross" for layer in self.layers)
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether an encoder reads the prompt, and cross layers keep what it made of it."""
+        return self.num_blocks < len(self.layers)
 
     @property
     def attention_layers(self) -> tuple[LayerGeometry, ...]:
@@ -205,7 +227,7 @@ class CacheGeometry(Struct, frozen=True):
     @property
     def elements_per_token(self) -> int:
         """Numbers stored for one more token while no window is full."""
-        return sum(layer.elements_per_token for layer in self.layers)
+        return sum(layer.elements_per_token for layer in self.layers if layer.kind != "cross")
 
     def bytes_per_token(self, dtype: str) -> int:
         """Bytes stored for one more token in that dtype while no window is full."""
@@ -249,6 +271,8 @@ _KIND_OF_TYPE: Final[Mapping[str, tuple[LayerKind, bool]]] = {
 def _layers(text: Config, family: str) -> tuple[LayerGeometry, ...]:
     types = layer_types(text, family)
     own = [_layer(_layer_config(text, family, i, kind), family, i, kind) for i, kind in enumerate(types)]
+    if family in ENCODER_DECODER:
+        return (*own, *(structs.replace(layer, index=len(own) + layer.index, kind="cross") for layer in own))
     num_shared = text.get("num_kv_shared_layers") or 0
     if not num_shared:
         return tuple(own)

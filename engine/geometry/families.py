@@ -141,6 +141,18 @@ FAMILY_DEFAULTS: Final[Mapping[str, Mapping[str, Setting]]] = {
     ),
     "persimmon": _sizes(262144, 4096, 36, 64, 16384),
     "glm4": _sizes(151552, 4096, 40, 32, 131072, num_key_value_heads=2, head_dim=128),
+    "t5": _sizes(32128, 512, 6, 8, None, head_dim=64),
+    "mt5": _sizes(250112, 512, 8, 6, None, head_dim=64),
+    "umt5": _sizes(250112, 512, 8, 6, None, head_dim=64),
+    "switch_transformers": _sizes(32128, 768, 12, 12, None, head_dim=64),
+    "bart": _sizes(50265, 1024, 12, 16, 1024),
+    "mbart": _sizes(50265, 1024, 12, 16, 1024),
+    "plbart": _sizes(50005, 768, 6, 12, 1024),
+    "pegasus": _sizes(50265, 1024, 12, 16, 1024),
+    "marian": _sizes(58101, 1024, 12, 16, 1024),
+    "blenderbot": _sizes(8008, 2560, 24, 32, 128),
+    "blenderbot-small": _sizes(50265, 512, 8, 16, 512),
+    "m2m_100": _sizes(128112, 1024, 12, 16, 1024),
 }
 # fmt: on
 
@@ -180,6 +192,15 @@ MULTI_HEAD_ONLY: Final = frozenset(
 
 # head_dim of the config is not read: always hidden_size // num_attention_heads.
 HEAD_DIM_IS_A_QUOTIENT: Final = MULTI_HEAD_ONLY | {"falcon", "stablelm", "gpt_bigcode"}
+
+# An encoder reads the prompt once; every layer of the decoder attends to its own tokens and to what the encoder made.
+ENCODER_DECODER: Final = frozenset(
+    {"t5", "mt5", "umt5", "switch_transformers", "bart", "mbart", "plbart", "pegasus", "marian", "blenderbot",
+     "blenderbot-small", "m2m_100"}
+)  # fmt: skip
+
+# Positions are told by their distance alone: n_positions of their configs is that of the training, and no limit.
+RELATIVE_POSITIONS: Final = frozenset({"t5", "mt5", "umt5", "switch_transformers"})
 
 # No rule tells which layer is which: the config has to list them.
 LAYERS_ARE_LISTED: Final = frozenset({"nemotron_h", "zamba", "zamba2"})

@@ -5,7 +5,8 @@ Costs O(new tokens) and leaves the device as a handful of small arrays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from engine.cache.stacking import stacked_view
 from engine.wire.arrays import read_only_floats
 from engine.wire.records import AttentionSummary, Floats, NonFinite, RowStats
 
+NOTHING: Mapping[int, int] = MappingProxyType({})
 RECENT = 16
 SMALLEST = torch.finfo(torch.float32).tiny
 
@@ -36,9 +38,12 @@ def nan_where_dropped(weights: torch.Tensor, positions: torch.Tensor | None) -> 
     return torch.full_like(weights, torch.nan).scatter_(1, places, weights.gather(1, places))
 
 
-def row_stats(rows: dict[int, Pair], num_new: int) -> tuple[RowStats | None, dict[int, int]]:
+def row_stats(
+    rows: dict[int, Pair], num_new: int, offsets: Mapping[int, int] = NOTHING
+) -> tuple[RowStats | None, dict[int, int]]:
     """Norms and extremes of the new rows, and a checksum of their bits by layer. Layers with fewer heads, or rows
-    already dropped, are NaN there."""
+    already dropped, are NaN there. `offsets` say where in the new rows those of a layer begin which are not the
+    latest."""
     if not rows:
         return None, {}
     keys, values = [k for k, _ in rows.values()], [v for _, v in rows.values()]
@@ -47,7 +52,9 @@ def row_stats(rows: dict[int, Pair], num_new: int) -> tuple[RowStats | None, dic
         of_keys, of_values = apart(array[: len(keys)]), apart(array[len(keys) :])
         key_sums, value_sums = sums[: len(keys)], sums[len(keys) :]
     else:
-        (of_keys, key_sums), (of_values, value_sums) = measured(keys, num_new), measured(values, num_new)
+        begins = [offsets.get(layer, num_new - pair[0].shape[1]) for layer, pair in rows.items()]
+        of_keys, key_sums = measured(keys, num_new, begins)
+        of_values, value_sums = measured(values, num_new, begins)
     (key_norm, key_min, key_max), (value_norm, value_min, value_max) = of_keys, of_values
     stats = RowStats(tuple(rows), key_norm, value_norm, key_min, key_max, value_min, value_max)
     return stats, {layer: wrapped(k + 3 * v) for layer, k, v in zip(rows, key_sums, value_sums, strict=True)}
@@ -108,7 +115,9 @@ def apart(array: Floats) -> tuple[Floats, Floats, Floats]:
     return read_only_floats(array[..., :-2]), read_only_floats(array[..., -2]), read_only_floats(array[..., -1])
 
 
-def measured(tensors: Sequence[torch.Tensor], num_new: int) -> tuple[tuple[Floats, Floats, Floats], list[int]]:
+def measured(
+    tensors: Sequence[torch.Tensor], num_new: int, begins: Sequence[int]
+) -> tuple[tuple[Floats, Floats, Floats], list[int]]:
     """L2 norms `[L, H_kv, T]`, smallest and largest values `[L, H_kv]`, of tensors `[H_kv, t <= T, D]`; and
     `bit_sums`."""
     if are_alike(tensors, num_new):
@@ -119,14 +128,16 @@ def measured(tensors: Sequence[torch.Tensor], num_new: int) -> tuple[tuple[Float
     low, high = np.full((len(tensors), heads), np.nan, np.float32), np.full((len(tensors), heads), np.nan, np.float32)
     for i, tensor in enumerate(tensors):
         t = tensor.float()
-        norm[i, : t.shape[0], num_new - t.shape[1] :] = t.norm(dim=-1).cpu().numpy()
+        norm[i, : t.shape[0], begins[i] : begins[i] + t.shape[1]] = t.norm(dim=-1).cpu().numpy()
         low[i, : t.shape[0]] = t.amin((1, 2)).cpu().numpy()
         high[i, : t.shape[0]] = t.amax((1, 2)).cpu().numpy()
     sums = [int(bit_sums(tensor[None])) for tensor in tensors]
     return (read_only_floats(norm), read_only_floats(low), read_only_floats(high)), sums
 
 
-def find_non_finite(rows: dict[int, Pair], stats: RowStats | None, first_position: int) -> tuple[NonFinite, ...]:
+def find_non_finite(
+    rows: dict[int, Pair], stats: RowStats | None, first_position: int, offsets: Mapping[int, int] = NOTHING
+) -> tuple[NonFinite, ...]:
     """Every (tensor, layer, head, position) whose new row holds a NaN or an infinity.
 
     The norms tell whether there is anything to look for, so a sound step costs nothing here.
@@ -138,7 +149,8 @@ def find_non_finite(rows: dict[int, Pair], stats: RowStats | None, first_positio
     for layer, pair in rows.items():
         for name, tensor in zip(("keys", "values"), pair, strict=True):
             bad = (~tensor.isfinite()).sum(-1)
-            first = first_position + num_new - tensor.shape[1]  # a window may have dropped the first of the new rows
+            # a window may have dropped the first of the new rows
+            first = first_position + offsets.get(layer, num_new - tensor.shape[1])
             for head, offset in bad.nonzero().tolist():
                 count = int(bad[head, offset])
                 found.append(NonFinite(name, layer, head, first + offset, count))  # type: ignore[arg-type]
@@ -150,21 +162,22 @@ def all_finite(norms: Floats) -> bool:
 
 
 def attention_summary(
-    weights: dict[int, torch.Tensor], num_tokens: int
+    weights: dict[int, torch.Tensor], num_tokens: int, num_source: int = 0
 ) -> tuple[AttentionSummary | None, dict[int, torch.Tensor]]:
     """Sink mass, recent mass and entropy of the newest row, and the rows themselves, `[H, S]` per layer.
 
-    Static caches give a weight (zero) to room that is still empty: it is cut off.
+    Static caches give a weight (zero) to room that is still empty: it is cut off. The first of a decoder's tokens
+    stands behind `num_source` that an encoder read.
     """
     if not weights:
         return None, {}
     rows = [w if w.shape[1] <= num_tokens else w[:, :num_tokens] for w in weights.values()]
     if all(r.shape == rows[0].shape for r in rows):
         stacked = stacked_view(rows).clone()
-        packed = summed(stacked, num_tokens)
+        packed = summed(stacked, num_tokens, num_source)
         rows = list(stacked)
     else:
-        packed = torch.stack([padded(summed(r, num_tokens), max(r.shape[0] for r in rows)) for r in rows])
+        packed = torch.stack([padded(summed(r, num_tokens, num_source), max(r.shape[0] for r in rows)) for r in rows])
         rows = [r.clone() for r in rows]  # views of full matrices, or of reserved room, would keep all of that alive
     array = packed.cpu().numpy()
     sink_mass, recent_mass, entropy = (read_only_floats(array[..., number]) for number in range(3))
@@ -172,10 +185,10 @@ def attention_summary(
     return summary, dict(zip(weights, rows, strict=True))
 
 
-def summed(rows: torch.Tensor, num_tokens: int) -> torch.Tensor:
+def summed(rows: torch.Tensor, num_tokens: int, num_source: int = 0) -> torch.Tensor:
     """`[…, H, S]` -> `[…, H, 3]`: mass on position 0 (none once it has left a window), on the last 16, entropy."""
-    held = rows.shape[-1]
-    first = rows[..., 0] if held == num_tokens else torch.zeros_like(rows[..., 0])
+    is_whole = rows.shape[-1] in (num_tokens, num_tokens - num_source)
+    first = rows[..., 0] if is_whole else torch.zeros_like(rows[..., 0])
     recent = rows[..., -RECENT:].sum(-1)
     # p log p by hand: torch's own entr is four times slower; where p is 0, log p must not be -inf
     entropy = -rows.clamp_min(SMALLEST).log_().mul_(rows).sum(-1)

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.integrations.sdpa_attention import create_position_bias_mask, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from engine.cache.attention_probe import Probe, Seen
 
 NAME = "kvloupe"
 LONG_CONTEXT = 512
+NO_LAYER = -1  # of attention whose K and V no cache keeps: that of an encoder
 WEIGHT_BYTES = 64 << 20  # of weights in the open at once, which are copied up to three times on their way
 
 
@@ -44,9 +45,11 @@ def attention(
     probe: Probe | None = None,
     check: Callable[[], None] | None = None,
     hidden_rows: Mapping[int, torch.Tensor] | None = None,
+    position_bias: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query `[B, H, T, D]`, key and value `[B, H_kv, S, D]` -> output `[B, T, H, D_v]`.
+    """query `[B, H, T, D]`, key and value `[B, H_kv, S, D]` -> output `[B, T, H, D_v]`; `position_bias` `[1, H, T, S]`
+    is added to the scores.
 
     transformers' own function computes the output, so that the numbers are transformers' to the last bit; soft-capped
     and sink models, which it cannot do, and single queries over long contexts, where it is slow on a CPU, are computed
@@ -58,25 +61,32 @@ def attention(
         check()
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     num_queries = query.shape[2]
-    if attention_mask is None and num_queries > 1:
+    layer, is_causal = layer_of(module), getattr(module, "is_causal", True)
+    probe = None if layer == NO_LAYER else probe
+    if attention_mask is None and num_queries > 1 and is_causal:
         # a static cache at its first prefill: the rest of the room is still empty
         key, value = key[:, :, :num_queries], value[:, :, :num_queries]
-    hidden = hidden_rows.get(module.layer_idx) if hidden_rows else None  # type: ignore[call-overload]
+    if position_bias is not None:
+        bias = position_bias[..., : key.shape[2]]
+        attention_mask = create_position_bias_mask(bias, attention_mask, num_queries > 1 and is_causal, query, key)
+    hidden = hidden_rows.get(layer) if hidden_rows else None
+    if attention_mask is None and num_queries > 1 and not is_causal and (hidden is not None or probe is not None):
+        attention_mask = torch.ones(1, 1, num_queries, key.shape[2], dtype=torch.bool, device=key.device)
     if hidden is not None:
         attention_mask = without_hidden(attention_mask, hidden, query, key)
     if softcap is not None or s_aux is not None or (num_queries == 1 and key.shape[2] > LONG_CONTEXT):
         pieces = weights_in_pieces(query, key, attention_mask, scale, softcap, s_aux)
-        read = [read_by(weights, value) for weights in reported(pieces, probe, module)]
+        read = [read_by(weights, value) for weights in reported(pieces, probe, layer)]
         return read[0] if len(read) == 1 else torch.cat(read, 1), None
     output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale, **kwargs)
     if probe is not None and probe.wants_more:
         count = probe.num_watched(num_queries)
         last = None if attention_mask is None else attention_mask[:, :, -count:]
-        for _ in reported(weights_in_pieces(query[:, :, -count:], key, last, scale, None, None), probe, module):
+        for _ in reported(weights_in_pieces(query[:, :, -count:], key, last, scale, None, None), probe, layer):
             pass
     elif probe is not None:
         mask = None if attention_mask is None else attention_mask[:, :, -1]
-        probe.seen[module.layer_idx] = Seen(query.select(2, -1), key, mask, scale)  # type: ignore[index]
+        probe.seen[layer] = Seen(query.select(2, -1), key, mask, scale)
     return output, None
 
 
@@ -95,11 +105,17 @@ def without_hidden(
     return mask & ~hides if mask.dtype == torch.bool else mask.masked_fill(hides, -torch.inf)
 
 
-def reported(pieces: Iterable[torch.Tensor], probe: Probe | None, module: torch.nn.Module) -> Iterator[torch.Tensor]:
+def layer_of(module: torch.nn.Module) -> int:
+    """The layer of the cache whose rows a module's attention reads."""
+    layer: int = getattr(module, "cache_layer", None) or module.layer_idx  # type: ignore[assignment]
+    return layer
+
+
+def reported(pieces: Iterable[torch.Tensor], probe: Probe | None, layer: int) -> Iterator[torch.Tensor]:
     """The same weights, shown to the probe one piece after the other."""
     for number, weights in enumerate(pieces):
         if probe is not None:
-            probe.take(module.layer_idx, weights, is_first=number == 0)  # type: ignore[arg-type]
+            probe.take(layer, weights, is_first=number == 0)
         yield weights
 
 

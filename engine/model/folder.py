@@ -31,7 +31,7 @@ def resolve_folder(spec: ModelSpec, report: Callable[[str, int, int | None], Non
 
 
 def read_config(path: Path) -> Any:
-    """The config of a decoder, or an `InputError` that says what is wrong with it."""
+    """The config of a language model, or an `InputError` that says what is wrong with it."""
     if not path.exists():
         raise InputError(f"'{path}' does not exist: a model folder in Hugging Face layout has a config.json.")
     raw = read_json_object(path, "model config")
@@ -50,8 +50,6 @@ def read_config(path: Path) -> Any:
         ) from None
     except Exception as error:  # whatever a hostile or broken config makes transformers raise
         raise InputError(f"'{path}' describes no valid {raw['model_type']} model: {first_line(error)}") from None
-    if getattr(config, "is_encoder_decoder", False):
-        raise InputError(f"'{raw['model_type']}' is an encoder-decoder; KV Loupe runs decoder-only language models.")
     return config
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from engine.cache.attention_probe import Probe
 from engine.cache.compressed.rotary import rotates_at_any_position
+from engine.cache.layers.cross import SourceCache
 from engine.chat.rendering import template_names
 from engine.errors import InputError, first_line
 from engine.geometry.dimensions import CacheGeometry
@@ -24,7 +26,9 @@ from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register
 from engine.model.coded import held_bytes
 from engine.model.device import Placement
+from engine.model.encoder import arguments_of, attentions_of, has_encoder, number_attention, start_id
 from engine.model.forecast import placement_of
+from engine.model.generation_rules import ruled
 from engine.model.progress import LoadProgress, num_tensors
 from engine.model.runners.decoder import HiddenRows, Passed
 from engine.model.runners.runners import Runners
@@ -33,7 +37,7 @@ from engine.model.split import layer_devices
 from engine.model.surprisal import Surprisal, head_of, last_hidden
 from engine.model.tokenizer import find_tokenizer, special_ids
 from engine.model.trial_forwards import decoder_of, is_head_apart, runs_through_registry
-from engine.predict.capacity import context_length
+from engine.predict.capacity import context_length, num_source
 from engine.spec.model import WEIGHTS, ModelSpec
 from engine.wire.events import ModelInfo
 
@@ -61,6 +65,22 @@ class LoadedModel:
     @property
     def max_length(self) -> int:
         return context_length(self.info.geometry)
+
+    @cached_property
+    def start_id(self) -> int | None:
+        """The token that a decoder with an encoder starts from; None without an encoder."""
+        return start_id(self.model) if has_encoder(self.model) else None
+
+    def ruled(
+        self, logits: torch.Tensor, fed: Sequence[int], num_prompt_tokens: int, max_new_tokens: int | None
+    ) -> torch.Tensor | None:
+        """Logits `[V]` behind the tokens `fed` as the generation config of an encoder-decoder makes them; None where it
+        asks for nothing."""
+        if not self.info.geometry.has_encoder:
+            return None
+        count, longest = num_source(self.info.geometry, num_prompt_tokens), self.max_length
+        longest = longest if max_new_tokens is None else min(longest, 1 + max_new_tokens)
+        return ruled(self.model.generation_config, logits, fed[:count], fed[count:], longest)
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -96,12 +116,14 @@ class LoadedModel:
         if padding is None and (decoder := self.runners.decoder_for(ids, cache)) is not None:
             return decoder(ids, cache, probe, surprisal, check, passed, hidden_rows)
         arguments: dict[str, Any] = {"use_cache": cache is not None}
+        if isinstance(cache, SourceCache):
+            arguments, surprisal = arguments_of(self.model, ids, cache, check), None
+        elif cache is not None:
+            arguments[self.cache_argument] = cache
         if padding is not None:
             arguments["attention_mask"] = padding
             if self.takes_positions:
                 arguments["position_ids"] = position_ids
-        if cache is not None:
-            arguments[self.cache_argument] = cache
         reads_hidden = surprisal is not None and self.has_head_apart
         if self.keeps_logits and (surprisal is None or reads_hidden):
             arguments["logits_to_keep"] = 1
@@ -115,14 +137,13 @@ class LoadedModel:
             followed_layers(self.model, passed),
             last_hidden(self.model, reads_hidden) as seen,
         ):
-            output = self.model(ids, **arguments)
+            output = self.model(None if isinstance(cache, SourceCache) else ids, **arguments)
         if surprisal is not None and not reads_hidden:
             surprisal.read_logits(output.logits)
         elif surprisal is not None:
             surprisal.read(seen[0].last_hidden_state, head_of(self.model, seen[0]), check)
-        if "output_attentions" in arguments and output.attentions is not None:
-            rows = [a for a in output.attentions if a is not None]
-            for layer, row in zip(self.info.geometry.attention_layers, rows, strict=False):
+        if "output_attentions" in arguments:
+            for layer, row in zip(self.info.geometry.attention_layers, attentions_of(output), strict=False):
                 probe.weights[layer.index] = row[:, :, -1].float()  # type: ignore[union-attr]
         logits: torch.Tensor = output.logits
         return logits[:, -1:]
@@ -140,7 +161,8 @@ class LoadedModel:
         self, ids: torch.Tensor, record: Cache | None = None, positions: Sequence[int] | None = None
     ) -> torch.Tensor:
         """Logits `[T, V]`, or `[n, V]` of n `positions`, of one forward without any cache, through the model's own
-        attention. An empty `record` is given the K and V of that forward; nothing is ever read from it.
+        attention. An empty `record` is given the K and V of that forward; nothing is ever read from it. With an encoder
+        it says where the source ends.
         """
         arguments: dict[str, Any] = {"use_cache": record is not None}
         if record is not None:
@@ -151,7 +173,11 @@ class LoadedModel:
         self.model.set_attn_implementation(self.native_attention)
         try:
             with marked_layers(self.model, self.mark):
-                return self.model(ids, **arguments).logits[0][rows]  # type: ignore[no-any-return]
+                if isinstance(record, SourceCache):  # the decoder's logits begin behind the source
+                    arguments |= arguments_of(self.model, ids, record)
+                    rows = rows if positions is None else rows - record.num_source
+                tokens = None if isinstance(record, SourceCache) else ids
+                return self.model(tokens, **arguments).logits[0][rows]  # type: ignore[no-any-return]
         finally:
             if self.info.captures_attention:
                 self.model.set_attn_implementation(ATTENTION)
@@ -175,6 +201,7 @@ def _loaded(spec: ModelSpec, source: Source, progress: LoadProgress) -> LoadedMo
     model, placement = built(source, placement)
     progress.begin(f"Trying {source.name} on a few tokens")
     native = model.config._attn_implementation
+    number_attention(model, geometry.num_blocks)
     captures = bool(geometry.attention_layers) and runs_through_registry(model)
     if geometry.attention_layers and not captures:
         model = eager(model, source, placement).eval()
@@ -218,7 +245,7 @@ def followed_layers(model: Any, passed: Passed | None) -> Iterator[None]:
     """Meanwhile `passed` is called behind every layer of a model, with its number and its output."""
     hooks = []
     if passed is not None:
-        for index, layer in layers_by_index(model).items():
+        for index, layer in layers_by_index(model.get_decoder() if has_encoder(model) else model).items():
 
             def behind(_module: Any, _inputs: Any, output: Any, index: int = index) -> None:
                 passed(index, output[0] if isinstance(output, tuple) else output)
@@ -278,6 +305,8 @@ def describe(
         notes.append("random weights: only the shape is real")
     if placement.weights != "stored":
         notes.append(f"{placement.weights} weights: the logits are not those of the model as it is stored")
+    if geometry.has_encoder:
+        notes.append("an encoder reads the prompt once; cross layers keep what it made of it")
     if not geometry.attention_layers:
         notes.append("this architecture keeps a recurrent state and no K and V")
     elif not captures:

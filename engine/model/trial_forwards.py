@@ -8,8 +8,11 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from engine.cache.attention_probe import Probe
+from engine.cache.layers.build import decoder_config
+from engine.cache.layers.cross import SourceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
+from engine.model.encoder import arguments_of, has_encoder
 from engine.model.runners.decoder import Decoder, is_alike
 from engine.model.surprisal import head_of, last_hidden
 from engine.predict.capacity import context_length
@@ -26,6 +29,10 @@ def runs_through_registry(model: Any) -> bool:
         model.set_attn_implementation(ATTENTION)
         with torch.inference_mode():
             ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+            if has_encoder(model):
+                cache = SourceCache(DynamicCache(config=decoder_config(model.config)), 1)
+                model(**arguments_of(model, ids, cache), probe=probe)
+                return len(probe.rows()) == len(cache.layers) or leave(model, native)
             model(ids, past_key_values=DynamicCache(config=model.config), use_cache=True, probe=probe)
     except (TypeError, ValueError, AttributeError):
         return leave(model, native)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, TorchAoConfig
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, TorchAoConfig
 
 from engine.errors import Cancelled, InputError, first_line
 from engine.model.coded import coded, coding_of
@@ -20,7 +20,7 @@ SHAPE_SEED = 0
 
 def load_weights(folder: Path, config: Any, placement: Placement, attention: str | None) -> Any:
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = auto_class(config).from_pretrained(
             folder,
             config=config,
             dtype=placement.dtype,
@@ -48,6 +48,11 @@ def load_weights(folder: Path, config: Any, placement: Placement, attention: str
     return model if hasattr(model, "hf_device_map") else model.to(placement.device)
 
 
+def auto_class(config: Any) -> Any:
+    """What builds the model of a config: with its encoder, where it has one."""
+    return AutoModelForSeq2SeqLM if getattr(config, "is_encoder_decoder", False) else AutoModelForCausalLM
+
+
 def key_name(key: str | tuple[Any, ...]) -> str:
     """The name of a tensor; mismatched ones come with both shapes."""
     return key if isinstance(key, str) else str(key[0])
@@ -57,7 +62,7 @@ def build_shape(config: Any, dtype: torch.dtype, source: str, attention: str | N
     """Random weights in the shape of a config, the same ones every time."""
     with refusing(source), torch.random.fork_rng(devices=[]):
         torch.manual_seed(SHAPE_SEED)
-        return AutoModelForCausalLM.from_config(
+        return auto_class(config).from_config(
             config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
         )
 

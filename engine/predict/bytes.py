@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, dtype_bytes
 from engine.predict.capacity import (
+    check_layout,
     context_length,
     grown_capacity,
     is_pageable,
+    num_source,
     reserved_length,
     tight_capacity,
     window_of,
@@ -34,7 +36,8 @@ CODED_BY_TRANSFORMERS = 1  # bytes of a number in its fp8 quantiser, whose one s
 class Fill:
     """How far one sequence is: `tokens` have been through the model, the first `prompt` of them as its prompt.
 
-    `prompt` None: the prompt has not ended, so nothing was coded or dropped that waits for its end.
+    `prompt` None: the prompt has not ended, so nothing was coded or dropped that waits for its end. An encoder reads
+    all of the prompt but its last token.
     """
 
     tokens: int
@@ -90,6 +93,7 @@ class CacheFormula:
     def check(self) -> None:
         """Refuse a model that cannot have this cache, as the engine does."""
         spec, geometry = self.spec, self.geometry
+        check_layout(spec, geometry)
         spec.codec.check(geometry)
         spec.retention.check(geometry, captures_attention=True)
         if spec.is_paged and not any(map(is_pageable, geometry.layers)):
@@ -131,6 +135,11 @@ class CacheFormula:
         spec, tokens = self.spec, fill.tokens
         if spec.recomputes or not layer.stores_kv or not tokens:
             return 0
+        if self.geometry.has_encoder:
+            source = num_source(self.geometry, tokens if fill.prompt is None else fill.prompt)
+            if layer.kind == "cross":
+                return source
+            tokens = max(0, tokens - source)
         if spec.layout == "static":
             return min(tokens, self._static_rows(layer))
         if not is_pageable(layer) or spec.layout == "dynamic":
@@ -171,7 +180,7 @@ class CacheFormula:
 
     def bytes_of_one_more(self, layer: LayerGeometry) -> int:
         """What one more token takes in the long run, while no window is full: coded where there is a codec."""
-        if self.spec.recomputes or not layer.stores_kv:
+        if self.spec.recomputes or not layer.stores_kv or layer.kind == "cross":
             return 0
         if self.spec.quantizer is not None and self.spec.quantizer.backend == "fp8":
             return layer.elements_per_token * CODED_BY_TRANSFORMERS
@@ -205,8 +214,8 @@ class CacheFormula:
         spec, per_row = self.spec, layer.elements_per_token * self.width
         if spec.layout == "allocated":
             return per_row * self._static_rows(layer)
-        if not rows:
-            return 0
+        if not rows or layer.kind == "cross":
+            return per_row * rows
         if spec.layout == "static":
             return per_row * self._static_rows(layer)
         if spec.layout == "dynamic" or not is_pageable(layer):

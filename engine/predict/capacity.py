@@ -17,6 +17,24 @@ DEFAULT_STATIC_TOKENS = 4096
 DEFAULT_POOL_TOKENS = 16_384
 
 
+LAYOUTS_WITH_ENCODER = ("growing", "dynamic", "static", "none")
+
+
+def check_layout(spec: CacheSpec, geometry: CacheGeometry) -> None:
+    """Refuse what no cache of an encoder-decoder can be."""
+    is_plain = spec.layout in LAYOUTS_WITH_ENCODER and spec.codec.is_exact and spec.retention.keeps_all
+    if geometry.has_encoder and not is_plain:
+        raise InputError(
+            f"A {geometry.model_type} model has an encoder, whose rows stand beside those of the decoder: choose one "
+            f"of the modes {', '.join(LAYOUTS_WITH_ENCODER[:-1])} or {LAYOUTS_WITH_ENCODER[-1]}."
+        )
+
+
+def num_source(geometry: CacheGeometry, num_prompt_tokens: int) -> int:
+    """Tokens of a prompt that an encoder reads: all but the last, from which the decoder starts; 0 without one."""
+    return max(0, num_prompt_tokens - 1) if geometry.has_encoder else 0
+
+
 def context_length(geometry: CacheGeometry) -> int:
     """Positions that a model was built for; 2,048 where its config names no limit."""
     return geometry.max_length or DEFAULT_MAX_LENGTH
@@ -85,6 +103,8 @@ def window_of(layer: LayerGeometry) -> int | None:
 def most_tokens(spec: CacheSpec, geometry: CacheGeometry) -> int:
     """The longest prompt that model and cache take."""
     limit = context_length(geometry)
+    if geometry.has_encoder:
+        return limit  # its rows are in no room that was reserved for others
     capacity = cache_capacity(spec, limit, geometry)
     return limit if capacity is None else min(limit, capacity)
 
@@ -111,5 +131,5 @@ def is_endless(spec: CacheSpec, info: ModelInfo) -> bool:
 
 def setting_of(info: ModelInfo, spec: CacheSpec, *, is_compared: bool) -> Setting:
     """What decides whether a condition can ever hold: this model in that cache mode."""
-    most = None if is_endless(spec, info) else context_length(info.geometry)
+    most = None if is_endless(spec, info) else context_length(info.geometry) * (1 + info.geometry.has_encoder)
     return Setting(spec, info.captures_attention, most, is_compared)

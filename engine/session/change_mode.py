@@ -45,8 +45,8 @@ def change_mode(model: LoadedModel, live: LiveSequences, history: History, spec:
 
 
 def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history: History) -> Converted:
-    sequence, cache = live.sequence, mode.new_cache(live.seq_id)
-    count = sequence.num_tokens
+    sequence = live.sequence
+    cache, count = mode.new_cache(live.seq_id, sequence.num_prompt_tokens), sequence.num_tokens
     mode.check_holds(sequence, cache)
     dropped = None if live.is_stale else convert(live.cache, cache, sequence, count)
     by_hand = live.cache.by_hand

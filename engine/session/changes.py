@@ -30,7 +30,7 @@ def make(session: Session, change: Change) -> None:
     match change:
         case SequenceAdded(seq_id, token_ids, sampling, chat):
             with_id(session, seq_id)
-            session.submit(Prompt(token_ids=token_ids, sampling=sampling), chat)
+            session.submit(Prompt(token_ids=token_ids, sampling=sampling, has_start=True), chat)
         case SequenceForked(seq_id, parent, step, num_tokens):
             with_id(session, seq_id)
             session.fork(parent, step, num_tokens)

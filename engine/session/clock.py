@@ -34,13 +34,15 @@ class Clock:
         finally:
             self._last += time.perf_counter() - began
 
-    def timings(self, probing_s: float) -> Timings:
-        """With the rest as observing; so counts what a forward spent on its newest attention rows."""
+    def timings(self, probing_s: float, encoder_s: float = 0.0) -> Timings:
+        """With the rest as observing; so counts what a forward spent on its newest attention rows. What an encoder took
+        is none of the forward's."""
         self.lap("observe")
         seconds = self._seconds
         return Timings(
             prepare_ms=seconds["prepare"] * 1e3,
-            forward_ms=(seconds["forward"] - probing_s) * 1e3,
+            forward_ms=(seconds["forward"] - probing_s - encoder_s) * 1e3,
             sample_ms=seconds["sample"] * 1e3,
             observe_ms=(seconds["observe"] + probing_s) * 1e3,
+            encoder_ms=encoder_s * 1e3,
         )

@@ -112,6 +112,8 @@ def why_no_rows(session: Session) -> str:
         return "this mode keeps nothing between two steps"
     if not mode.spec.is_append_only:
         return "this mode codes or drops rows when a prompt has ended, and a longer prompt ends elsewhere"
+    if session.model.start_id is not None:
+        return "an encoder reads a prompt as a whole, and every row depends on all of it"
     if mode.feeds_whole_prompts:
         return "a recurrent state has read the tokens one after the other, and a prompt is read into it at once"
     return ""

@@ -66,7 +66,7 @@ def sequence_at(
         return None
     sequence = origin.sequence.fork(seq_id)
     sequence.go_back(mark)
-    cache = mode.new_cache(seq_id)
+    cache = mode.new_cache(seq_id, sequence.num_prompt_tokens)
     if is_fed and cache.spec.recomputes:
         cache.num_tokens = mark.num_tokens
     else:

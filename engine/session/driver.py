@@ -84,7 +84,7 @@ class ModeDriver(Driver):
 
     def __init__(self, model: LoadedModel, spec: CacheSpec, num_prompt_tokens: int) -> None:
         self._mode = CacheMode(model, spec)
-        super().__init__(model, self._mode.new_cache(0), num_prompt_tokens)
+        super().__init__(model, self._mode.new_cache(0, num_prompt_tokens), num_prompt_tokens)
         self._mode.check_fits(num_prompt_tokens, self.cache)
 
     def feed(self, token_ids: Sequence[int], check: Callable[[], None] | None = None) -> torch.Tensor:

@@ -76,7 +76,7 @@ def edited_copies(
 def copy_of(session: Session, live: LiveSequence) -> LiveSequence:
     """The same sequence with rows of its own; in pages they are shared until one of the two writes."""
     session.refresh(live)
-    cache = session.live.mode.new_cache(live.seq_id)
+    cache = session.live.mode.new_cache(live.seq_id, live.sequence.num_prompt_tokens)
     count = live.cache.num_tokens
     if count and not cache.fork_from(live.cache, count, as_itself=True):
         cache.close()

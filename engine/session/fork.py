@@ -147,7 +147,9 @@ class Forking:
 
     def _empty(self, parent: LiveSequence) -> LiveSequence:
         seq_id = self._live.next_id
-        return LiveSequence(parent.sequence.fork(seq_id), self._live.mode.new_cache(seq_id))
+        return LiveSequence(
+            parent.sequence.fork(seq_id), self._live.mode.new_cache(seq_id, parent.sequence.num_prompt_tokens)
+        )
 
 
 def how(cache: SequenceCache) -> str:

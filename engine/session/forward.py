@@ -30,6 +30,7 @@ class Forward:
     weights: dict[int, torch.Tensor]
     probe: Probe | None = None
     probing_s: float = 0.0  # what the newest attention row cost, apart from the forward that it was read from
+    encoder_s: float = 0.0  # what the encoder took, where it ran
 
 
 class Runner:
@@ -59,7 +60,8 @@ class Runner:
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if cache.spec.recomputes else ids
         probe = cache.probe(self.observe)
         surprisal = None
-        if self.observe and self._late.is_wanted and len(ids) > 1:
+        is_scored = not self._model.info.geometry.has_encoder  # there are no logits of what an encoder reads
+        if self.observe and self._late.is_wanted and len(ids) > 1 and is_scored:
             surprisal = Surprisal(ids, self._vocab, may_wait=self._late.has_room)
         passed = phases.after_layer([work], probe, weights_of_one) if phases else None
         logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check, passed)
@@ -68,7 +70,7 @@ class Runner:
         weights = {layer: weights_of_one(work, layer, rows) for layer, rows in seen.items()}
         probing = time.perf_counter() - began
         # a view would keep the logits of a whole chunk alive where the model makes them all
-        return Forward(work, logits.clone(), surprisal, weights, probe, probing)
+        return Forward(work, logits.clone(), surprisal, weights, probe, probing, cache.take_encoder_s())
 
     def _run_together(self, work: list[Work], store: PageStore, phases: PhasedStep | None) -> list[Forward]:
         """One decode step of several sequences: rows right-aligned, padding masked, positions given."""
@@ -95,7 +97,7 @@ class Runner:
 def weights_of_one(work: Work, layer: int, rows: torch.Tensor) -> torch.Tensor:
     """The newest query's weights `[H, S]` over all tokens, out of what a forward of one sequence gave, `[1, H, R]`."""
     count = work.num_tokens
-    held = rows[0].narrow(1, 0, min(count, rows.shape[2]))
+    held = rows[0].narrow(1, 0, min(work.live.cache.num_own(layer, count), rows.shape[2]))
     return spread(held, work.live.cache.positions(layer), count)
 
 

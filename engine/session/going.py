@@ -127,7 +127,7 @@ class GoingTo:
         then, mode = state.sequences.get(live.seq_id), self._live.mode
         if then is None or state.mode.spec != mode.spec or then.sequence.num_tokens != live.sequence.num_tokens:
             return
-        cache = mode.new_cache(live.seq_id)
+        cache = mode.new_cache(live.seq_id, live.sequence.num_prompt_tokens)
         try:
             if not cache.fork_from(then.cache, then.cache.num_tokens, as_itself=True):
                 cache.copy_from(then.cache)  # it lies in another pool

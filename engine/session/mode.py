@@ -12,7 +12,7 @@ from engine.cache.paged.store import PageStore
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
-from engine.predict.capacity import is_endless
+from engine.predict.capacity import check_layout, is_endless, num_source
 from engine.session.sequence import Sequence
 from engine.session.stop_strings import ends_in
 from engine.spec.cache import CacheSpec
@@ -27,6 +27,7 @@ class CacheMode:
 
     def __init__(self, model: LoadedModel, spec: CacheSpec) -> None:
         self.model, self.spec = model, spec
+        check_layout(spec, model.info.geometry)
         self._rotation = self._new_rotation()
         self.store = self._new_store()
 
@@ -50,12 +51,14 @@ class CacheMode:
     @property
     def feeds_whole_prompts(self) -> bool:
         """Whether a prompt goes in at once: where every step begins anew, where the first forward fixes the scales
-        (transformers' quantised cache), and into a recurrent state, which not every architecture can continue."""
+        (transformers' quantised cache), into an encoder, and into a recurrent state, which not every architecture can
+        continue."""
         is_linear = any(layer.kind == "linear" for layer in self.model.info.geometry.layers)
-        return is_linear or self.spec.recomputes or self.spec.layout == "quantized"
+        has_encoder = self.model.info.geometry.has_encoder
+        return is_linear or has_encoder or self.spec.recomputes or self.spec.layout == "quantized"
 
-    def new_cache(self, seq_id: int) -> SequenceCache:
-        """An empty cache for a sequence."""
+    def new_cache(self, seq_id: int, num_prompt_tokens: int) -> SequenceCache:
+        """An empty cache for a sequence; of its prompt an encoder, where there is one, reads all but the last token."""
         spec, geometry = self.spec, self.model.info.geometry
         config, limit = self.model.model.config, self.model.max_length
         check_reserved(spec, geometry, self.model.info.dtype, self.model.device)
@@ -66,11 +69,11 @@ class CacheMode:
             return PagedCache(self.store, config, limit, seq_id)
         if spec.is_compressed:
             return CompressedCache(spec, config, limit, seq_id, self._rotation)
-        return SequenceCache(spec, config, limit)
+        return SequenceCache(spec, config, limit, num_source(geometry, num_prompt_tokens))
 
     def check(self) -> None:
         """Refuse a cache that this model cannot have, before any sequence needs one."""
-        self.new_cache(-1).close()
+        self.new_cache(-1, 0).close()
 
     # ---- room ----------------------------------------------------------------------------------------------------
 
@@ -80,7 +83,8 @@ class CacheMode:
         return is_endless(self.spec, self.model.info)
 
     def full_at(self, num_tokens: int, cache: SequenceCache) -> StopReason | None:
-        """Why no token can follow on so many; None where one can."""
+        """Why no token can follow on so many; None where one can. Behind an encoder the decoder's are counted alone."""
+        num_tokens -= cache.num_source
         if num_tokens >= self.model.max_length and not self.is_endless:
             return "context full"
         return "cache full" if cache.capacity is not None and num_tokens >= cache.capacity else None
@@ -92,6 +96,9 @@ class CacheMode:
         stops, fed = sequence.sampling.stop, sequence.token_ids
         if stops and ends_in(stops, fed, len(fed) - sequence.num_prompt_tokens, token_id, self.model.tokenizer):
             return "stop string"
+        most = sequence.sampling.max_new_tokens
+        if most is not None and len(fed) - sequence.num_prompt_tokens + 1 >= most:
+            return "length"
         return self.full_at(len(fed), cache)
 
     def stop_of(self, sequence: Sequence, cache: SequenceCache) -> StopReason | None:
@@ -102,6 +109,12 @@ class CacheMode:
 
     def check_fits(self, num_tokens: int, cache: SequenceCache) -> None:
         """Refuse a prompt that is too long for a cache."""
+        if cache.num_source > self.model.max_length:
+            count, most = cache.num_source, self.model.max_length
+            raise InputError(
+                f"The prompt has {count:,} tokens and the model's encoder reads {most:,}: shorten the prompt."
+            )
+        num_tokens -= cache.num_source
         limit = self.model.max_length if cache.capacity is None else min(cache.capacity, self.model.max_length)
         if num_tokens > limit:
             mine = "the page pool" if self.spec.is_paged else "the static cache"
@@ -110,7 +123,7 @@ class CacheMode:
 
     def check_holds(self, sequence: Sequence, cache: SequenceCache, remedy: str = "") -> None:
         """Refuse a cache that has no room for a live sequence, those of its tokens that still wait included."""
-        count, context = len(sequence.token_ids), self.model.max_length
+        count, context = len(sequence.token_ids) - cache.num_source, self.model.max_length
         if cache.capacity is not None and count > cache.capacity:
             mine = "page pool" if self.spec.is_paged else "static cache"
             raise InputError(

@@ -40,9 +40,10 @@ def observe(forward: Forward, choice: SampledToken | None) -> Observation:
     cache, ids = forward.work.live.cache, forward.work.token_ids
     first, num_tokens = forward.work.live.sequence.num_tokens, forward.work.num_tokens
     rows = cache.all_newest_rows(first)
-    stats, checksums = row_stats(rows, len(ids))
-    summary, weights = attention_summary(forward.weights, num_tokens)
-    places = find_non_finite(rows, stats, first)
+    offsets = cache.new_row_offsets(first)
+    stats, checksums = row_stats(rows, len(ids), offsets)
+    summary, weights = attention_summary(forward.weights, num_tokens, cache.num_source)
+    places = find_non_finite(rows, stats, first, offsets)
     if choice and choice.entropy != choice.entropy:
         bad = int((~forward.logits.isfinite()).sum())
         places += (NonFinite("logits", None, None, num_tokens - 1, bad),) if bad else ()
@@ -75,7 +76,7 @@ def surprisal(forward: Forward) -> tuple[float | None, ...]:
         head = [-float(live.logprobs[ids[0]])]
     elif live.logits is not None:
         head = [float(live.logits.float().logsumexp(-1) - live.logits[ids[0]])]
-    return (*head, *forward.surprisal.values) if forward.surprisal else tuple(head)
+    return (*head, *(forward.surprisal.values if forward.surprisal else (None,) * (len(ids) - 1)))
 
 
 def sequence_step(

@@ -40,6 +40,17 @@ def encode_prompt(model: LoadedModel, prompt: Prompt) -> Encoded:
     return encoded
 
 
+def first_ids(model: LoadedModel, prompt: Prompt) -> list[int]:
+    """What a sequence begins with: the ids of a prompt, behind which the token stands that a decoder with an encoder
+    starts from."""
+    return with_start(model, prompt, encode(model, prompt))
+
+
+def with_start(model: LoadedModel, prompt: Prompt, ids: list[int]) -> list[int]:
+    """The ids of a prompt with that token behind them, unless it is there."""
+    return ids if model.start_id is None or prompt.has_start else [*ids, model.start_id]
+
+
 def encode_forced(model: LoadedModel, text: str) -> tuple[int, ...]:
     """The token ids of a text to force, without special tokens."""
     if model.tokenizer is None:

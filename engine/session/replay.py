@@ -46,7 +46,7 @@ class Replay:
         stages = moves[:-1] if moves and moves[-1].cache == cache.spec else []
         before: SequenceCache | None = None
         for number, move in enumerate(stages):
-            stage = CacheMode(self._model, move.cache).new_cache(-1)
+            stage = CacheMode(self._model, move.cache).new_cache(-1, sequence.num_prompt_tokens)
             start = continued(before, stage, sequence, move.num_tokens)
             repeat(self._model, sequence, stage, lengths, start, moves[number + 1].num_tokens)
             before = stage

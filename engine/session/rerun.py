@@ -176,7 +176,7 @@ class Reruns:
         return driver
 
     def _new_driver(self, spec: CacheSpec, prompt_end: int, token_ids: list[int] | None = None) -> Driver:
-        return Driver(self._model, CacheMode(self._model, spec).new_cache(0), prompt_end, token_ids or ())
+        return Driver(self._model, CacheMode(self._model, spec).new_cache(0, prompt_end), prompt_end, token_ids or ())
 
     def _feed_chunks(self, driver: Driver, token_ids: list[int], total: int) -> Generator[Progress, None, None]:
         for done in range(len(driver.token_ids), len(token_ids), self._chunk):

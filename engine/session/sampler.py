@@ -27,21 +27,29 @@ class SampledToken:
 
 
 def choose(
-    logits: torch.Tensor, sampling: SamplingParams, position: int, text_of: Callable[[int], str]
+    logits: torch.Tensor,
+    sampling: SamplingParams,
+    position: int,
+    text_of: Callable[[int], str],
+    ruled: torch.Tensor | None = None,
 ) -> SampledToken:
     """Choose the token that will stand at `position` from logits `[V]`.
 
     The draw depends on the seed and the position alone, so that going back and stepping again repeats it. NaN logits
     choose nothing sensible; they are reported as non-finite by the caller. Candidates are those of the raw logits; what
-    steers the choice shows in their `sampled_prob`.
+    steers the choice shows in their `sampled_prob`. `ruled` are the logits as rules of the model make them, if it has
+    any.
     """
     raw = torch.log_softmax(logits.float(), -1)
-    wanted = steered(logits, sampling.bias)
+    wanted, is_steered = (
+        steered(logits if ruled is None else ruled, sampling.bias),
+        bool(sampling.bias or ruled is not None),
+    )
     probs = None if sampling.is_greedy else filtered(wanted.cpu(), sampling)
     top = largest(raw, min(NUM_CANDIDATES, raw.shape[0]))
     if probs is None or not probs.isfinite().all():
-        best = top if sampling.bias is None else largest(wanted, min(NUM_CANDIDATES, raw.shape[0]))
-        token_id = first_of_equals(raw if sampling.bias is None else wanted, best)
+        best = largest(wanted, min(NUM_CANDIDATES, raw.shape[0])) if is_steered else top
+        token_id = first_of_equals(wanted if is_steered else raw, best)
     else:
         generator = torch.Generator().manual_seed((sampling.seed * 1_000_003 + position) % 2**63)
         token_id = int(torch.multinomial(probs, 1, generator=generator))

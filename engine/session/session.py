@@ -26,7 +26,7 @@ from engine.session.ledger import cache_bytes
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.phases import PhasedStep, Reached
-from engine.session.prompt import encode, encode_forced, encode_prompt
+from engine.session.prompt import encode, encode_forced, encode_prompt, with_start
 from engine.session.replay import Replay
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
@@ -208,7 +208,8 @@ class Session:
         """Add a sequence, which is prefilled with the next steps; its `seq_id`. `chat`: what ids were rendered from."""
         encoded, seq_id = encode_prompt(self.model, prompt), self.live.next_id
         check_stop_strings(self.model, prompt.sampling)
-        cache, ids = self.live.mode.new_cache(seq_id), encoded.token_ids
+        ids = with_start(self.model, prompt, encoded.token_ids)
+        cache = self.live.mode.new_cache(seq_id, len(ids))
         try:
             self.live.mode.check_fits(len(ids), cache)
         except InputError:

@@ -131,7 +131,7 @@ class Stepper:
             random_weights=self._model.info.random_weights,
             sequences=tuple(parts),
             num_bytes=self._num_bytes(),
-            timings=clock.timings(sum(forward.probing_s for forward in forwards)),
+            timings=clock.timings(sum(f.probing_s for f in forwards), sum(f.encoder_s for f in forwards)),
             non_finite=tuple(place for observation in observations for place in observation.non_finite),
             wall_time=time.time(),
             page_events=events,
@@ -150,7 +150,9 @@ class Stepper:
         sequence, position = forward.work.live.sequence, forward.work.num_tokens
         if position < len(sequence.token_ids):
             return None
-        return choose(forward.logits, sequence.sampling, position, self._text_of)
+        fed = sequence.token_ids if sequence.is_prefilling else [*sequence.token_ids, *forward.work.token_ids]
+        ruled = self._model.ruled(forward.logits, fed, sequence.num_prompt_tokens, sequence.sampling.max_new_tokens)
+        return choose(forward.logits, sequence.sampling, position, self._text_of, ruled)
 
     def _observe(self, forward: Forward, choice: SampledToken | None) -> Observation:
         if self._runner.observe:

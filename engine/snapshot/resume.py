@@ -49,7 +49,9 @@ def resumed(model: LoadedModel, file: SnapshotFile) -> Session:
     session = Session(model, spec)
     session.open_rows = rows_of_file
     sequence = sequence_of(file)
-    session.live.mode.check_holds(sequence, cache := session.live.mode.new_cache(sequence.seq_id))
+    session.live.mode.check_holds(
+        sequence, cache := session.live.mode.new_cache(sequence.seq_id, sequence.num_prompt_tokens)
+    )
     try:
         cache.restore(stored_cache(file, model.device))
     except PoolExhausted as error:

@@ -36,7 +36,8 @@ class SamplingParams(Struct, frozen=True):
 
     The draw at a position depends on `seed` and that position alone, so going back and stepping again repeats it. A
     sequence ends with the token that completes one of the texts `stop` in what it generated. `bias` steers the logits
-    before; an edit sets it, and it stays until another one does.
+    before; an edit sets it, and it stays until another one does. `max_new_tokens` ends a sequence that has generated so
+    many, with the token that the model's generation config forces there, if it does.
     """
 
     temperature: float = 0.0
@@ -46,6 +47,7 @@ class SamplingParams(Struct, frozen=True):
     seed: int = 0
     stop: tuple[str, ...] = ()
     bias: LogitBias | None = None
+    max_new_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -56,6 +58,8 @@ class SamplingParams(Struct, frozen=True):
             raise InputError(f"top-p {self.top_p} is outside (0, 1].")
         if self.min_p is not None and not 0 <= self.min_p <= 1:
             raise InputError(f"min-p {self.min_p} is outside [0, 1].")
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            raise InputError(f"{self.max_new_tokens} new tokens are none: give 1 or more.")
         if not 0 <= self.seed < 2**63:
             raise InputError(f"Seed {self.seed} is outside 0 … 2^63 - 1.")
         self._check_stop()
@@ -76,12 +80,14 @@ class SamplingParams(Struct, frozen=True):
 
 class Prompt(Struct, frozen=True):
     """What a sequence starts from: text, token ids taken as they are, or a conversation. Exactly one of the three.
-    `sampling` None: what the session says of the next prompt."""
+    `sampling` None: what the session says of the next prompt. An encoder reads all of it, and the decoder starts from a
+    token of its own; `has_start`: that one is the last of these ids."""
 
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     sampling: SamplingParams | None = None
     chat: Chat | None = None
+    has_start: bool = False
 
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.text, self.token_ids, self.chat)) != 1:

@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 Phase = Literal["prefill", "decode"]
-StopReason = Literal["end of text", "stop string", "context full", "cache full", "stopped"]
+StopReason = Literal["end of text", "stop string", "length", "context full", "cache full", "stopped"]
 SequenceState = Literal["waiting", "prefill", "decode", "finished"]
 Provenance = Literal["live cache", "dequantised", "recomputed", "recorded", "as stored now", "predicted", "difference"]
 
@@ -98,16 +98,18 @@ class SequenceStep(Part, frozen=True, eq=False):
 
 class Timings(Part, frozen=True):
     """Milliseconds of one step. `prepare_ms` is the cache's own work: room, and rows coded and dropped; `observe_ms` is
-    what looking cost: the newest attention row, statistics, candidates, this record."""
+    what looking cost: the newest attention row, statistics, candidates, this record; `encoder_ms` is the run of an
+    encoder over the source, which belongs to the first step of a sequence."""
 
     prepare_ms: float
     forward_ms: float
     sample_ms: float
     observe_ms: float
+    encoder_ms: float = 0.0
 
     @property
     def total_ms(self) -> float:
-        return self.prepare_ms + self.forward_ms + self.sample_ms + self.observe_ms
+        return self.prepare_ms + self.encoder_ms + self.forward_ms + self.sample_ms + self.observe_ms
 
 
 class ByteGap(Part, frozen=True):

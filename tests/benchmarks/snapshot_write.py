@@ -68,7 +68,7 @@ def filled(model: LoadedModel, num_tokens: int, spec: CacheSpec) -> Session:
     for index in range(LAYERS):
         keys, values = (StoredPart({"rows": torch.randn(1, HEADS, num_tokens, DIM)}) for _ in range(2))
         layers[index] = StoredLayer(keys, values, num_tokens, num_tokens, torch.float32)
-    cache = session.live.mode.new_cache(0)
+    cache = session.live.mode.new_cache(0, 0)
     cache.restore(StoredCache(num_tokens, layers))
     sequence = Sequence(0, [3] * num_tokens, num_tokens, SamplingParams(), num_tokens)
     session.live.add(LiveSequence(sequence, cache, None))

@@ -68,10 +68,37 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mpt": {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 128},
 }
 
+# an encoder of three layers and a decoder of two: nothing may take one for the other
+_LIKE_T5: dict[str, Any] = {
+    "vocab_size": 128, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, "tie_word_embeddings": False,
+    "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1,
+}  # fmt: skip
+_LIKE_BART: dict[str, Any] = {
+    "vocab_size": 128, "d_model": 64, "encoder_layers": 3, "decoder_layers": 2, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "max_position_embeddings": 64,
+    "scale_embedding": True, "tie_word_embeddings": False, "decoder_start_token_id": 2, "bos_token_id": 0,
+    "pad_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+ENCODER_DECODERS: dict[str, dict[str, Any]] = {
+    "t5": _LIKE_T5,
+    "mt5": _LIKE_T5,
+    "umt5": _LIKE_T5,
+    "bart": _LIKE_BART,
+    "mbart": _LIKE_BART,
+    "plbart": _LIKE_BART,
+    "pegasus": _LIKE_BART,
+    "marian": _LIKE_BART,
+    "blenderbot": _LIKE_BART,
+    "blenderbot-small": _LIKE_BART,
+    "m2m_100": _LIKE_BART,
+}
+
 
 def config_dict(name: str) -> dict[str, Any]:
     """A config.json of that architecture, tiny."""
-    config = AutoConfig.for_model(name, **{**COMMON, **CONFIGS[name]})
+    sizes = ENCODER_DECODERS[name] if name in ENCODER_DECODERS else {**COMMON, **CONFIGS[name]}
+    config = AutoConfig.for_model(name, **sizes)
     return {**config.to_dict(), "model_type": name}
 
 
@@ -94,7 +121,7 @@ def model_of(name: str) -> LoadedModel:
         generator = torch.Generator().manual_seed(7)
         for parameter in model.model.parameters():
             if parameter.dim() > 1:
-                parameter.normal_(0.0, 0.15, generator=generator)
+                parameter.normal_(0.0, 0.4 if name in ENCODER_DECODERS else 0.15, generator=generator)
     return model
 
 

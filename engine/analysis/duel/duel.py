@@ -165,7 +165,7 @@ class Follower:
     """The other run of a duel: a session of its own, which is fed the tokens of another sequence."""
 
     def __init__(self, model: LoadedModel, cache: CacheSpec, name: str, prompt_ids: Sequence[int]) -> None:
-        self._model, self._cache, self._prompt = model, cache, Prompt(token_ids=tuple(prompt_ids))
+        self._model, self._cache, self._prompt = model, cache, Prompt(token_ids=tuple(prompt_ids), has_start=True)
         session = Session(model, cache, surprisal=False)
         self.run = LiveRun(session, session.submit(self._prompt), name)
 

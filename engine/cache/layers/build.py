@@ -8,8 +8,10 @@ import torch
 from transformers import DynamicCache, QuantizedCache, StaticCache
 from transformers.cache_utils import Cache
 
+from engine.cache.contract import LayerHandle
+from engine.cache.layers.cross import CrossLayer, DecoderRows, SourceCache
 from engine.cache.layers.growing import GrowingLayer, Room
-from engine.cache.layers.handles import is_pageable
+from engine.cache.layers.handles import handle_of, is_pageable
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.capacity import DEFAULT_STATIC_TOKENS
@@ -29,6 +31,23 @@ def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
             if is_pageable(layer):
                 cache.layers[index] = GrowingLayer(room, index)
     return cache
+
+
+def decoder_config(config: Any) -> Any:
+    """The config that a cache is made from: that of the text decoder, with its own number of layers."""
+    found = config.get_text_config(decoder=True)
+    if getattr(found, "is_encoder_decoder", False):
+        found.num_hidden_layers = CacheGeometry.from_config(config).num_blocks
+    return found
+
+
+def handles_of(live: Cache) -> list[LayerHandle]:
+    """Who answers for each layer of a cache."""
+    if not isinstance(live, SourceCache):
+        return [handle_of(layer) for layer in live.layers]
+    own = [DecoderRows(handle_of(layer), live.num_source) for layer in live.self_attention_cache.layers]
+    cross: list[CrossLayer] = live.cross_attention_cache.layers
+    return [*own, *cross]
 
 
 def quantized_cache(quantizer: Quantizer, config: Any) -> Cache:

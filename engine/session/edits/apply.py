@@ -165,7 +165,9 @@ def attention_rows(live: LiveSequence, probe: Probe) -> dict[int, torch.Tensor]:
     cache, count = live.cache, live.sequence.num_tokens
     found = {}
     for index, weights in probe.rows().items():
-        row = spread(weights[0].narrow(1, 0, min(count, weights.shape[2])), cache.positions(index), count)
+        row = spread(
+            weights[0].narrow(1, 0, min(cache.num_own(index, count), weights.shape[2])), cache.positions(index), count
+        )
         found[index] = nan_where_dropped(row, cache.positions(index))
     return found
 

@@ -13,7 +13,10 @@ def choose_again(live: LiveSequence, mode: CacheMode, text_of: TokenTexts) -> Sa
     sequence, count = live.sequence, live.sequence.num_tokens
     if live.logits is None or sequence.is_prefilling:
         return None
-    choice = choose(live.logits, sequence.sampling, count, text_of)
+    ruled = mode.model.ruled(
+        live.logits, sequence.token_ids[:count], sequence.num_prompt_tokens, sequence.sampling.max_new_tokens
+    )
+    choice = choose(live.logits, sequence.sampling, count, text_of, ruled)
     if sequence.sampled_is_forced:
         return choice
     after = mode.stop_after(sequence, choice.token_id, live.cache)

@@ -100,7 +100,7 @@ def test_a_config_file_gives_the_dimensions(sheet: Calculator, tmp_path: Path) -
     [
         ("[1]", "holds no JSON object"),
         ("{", "is not valid JSON"),
-        ('{"model_type": "t5", "is_encoder_decoder": true}', "choose a decoder-only model"),
+        ('{"model_type": "whisper", "is_encoder_decoder": true}', "whose layers are not known here"),
     ],
 )
 def test_a_bad_config_is_refused_in_one_sentence(sheet: Calculator, tmp_path: Path, content: str, words: str) -> None:

@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, dtype_bytes
-from engine.geometry.families import FAMILY_DEFAULTS, LAYERS_ARE_LISTED
+from engine.geometry.families import ENCODER_DECODER, FAMILY_DEFAULTS, LAYERS_ARE_LISTED
 
 BASE = {
     "vocab_size": 64,
@@ -249,9 +249,11 @@ def test_a_config_that_is_silent_gets_the_defaults_of_its_class(family: str) -> 
     assert (from_name.hidden_size, from_name.vocab_size) == (config.hidden_size, config.vocab_size)
     kinds = {"full_attention": F, "indexed_attention": F, "sliding_attention": S, "chunked_attention": C, "dummy": N}
     kinds |= {"linear_attention": L, "conv": L, "hybrid": F}
-    expected = [kinds[name] for name in get_layer_types_and_kwargs(config)[0]]
+    expected = [kinds[name] for name in get_layer_types_and_kwargs(config.get_text_config(decoder=True))[0]]
     seen = {X: N, M: F}  # transformers keeps a placeholder for sharing layers, and MLA in an ordinary layer
-    assert [seen.get(layer.kind, layer.kind) for layer in from_name.layers] == expected
+    own, cross = from_name.layers[: from_name.num_blocks], from_name.layers[from_name.num_blocks :]
+    assert [seen.get(layer.kind, layer.kind) for layer in own] == expected
+    assert [layer.kind for layer in cross] == (["cross"] * len(own) if family in ENCODER_DECODER else [])
 
 
 def test_a_decoder_nested_in_a_multimodal_config() -> None:

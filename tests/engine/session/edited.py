@@ -28,7 +28,7 @@ def running(cache: CacheSpec, architecture: str = "llama", length: int = 40, num
 def copy_of(session: Session, seq_id: int) -> LiveSequence:
     """The sequence beside itself: the same rows in a cache of its own."""
     live = session.live.get(seq_id)
-    cache = session.live.mode.new_cache(seq_id)
+    cache = session.live.mode.new_cache(seq_id, session.sequence(seq_id).num_prompt_tokens)
     assert cache.fork_from(live.cache, live.cache.num_tokens)
     return LiveSequence(live.sequence.fork(seq_id), cache, live.logits, live.logprobs)
 

@@ -1,0 +1,196 @@
+"""The cache of an encoder-decoder: rows of what the encoder read, written once, beside those of the decoder's tokens.
+
+A sequence is one run of tokens, those of the source first and behind them those of the decoder: a cross layer holds the
+rows of positions `0 … num_source`, the decoder's own layers those from `num_source` on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import EncoderDecoderCache
+from transformers.cache_utils import Cache
+
+from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, LayerHandle, Pair, RowDelta, StoredLayer
+from engine.cache.layers.own import OwnLayer
+from engine.spec.codec import Part
+
+
+class CrossLayer(OwnLayer):
+    """K and V `[B, H_kv, S, D]` of the tokens that the encoder read: written by the first forward, constant then."""
+
+    is_sliding = False
+    keeps_all_rows = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+
+    def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
+        self.keys, self.values = (rows.clone(memory_format=torch.contiguous_format) for rows in (keys, values))
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        return 0 if self.keys is None else int(self.keys.shape[2])
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_seq_length(), 0
+
+    # ---- its own handle ------------------------------------------------------------------------------------------
+
+    def rows(self) -> HeldRows | None:
+        return None if self.keys is None else HeldRows(self.keys, self.values, 0)
+
+    def row_positions(self) -> torch.Tensor | None:
+        """Said, though they are one run: those of the newest tokens are not among them."""
+        if self.keys is None:
+            return None
+        return torch.arange(self.get_seq_length(), device=self.keys.device).expand(self.keys.shape[1], -1)
+
+    def held_bytes(self) -> HeldBytes:
+        count = 0 if self.keys is None else int(self.keys.nbytes + self.values.nbytes)
+        return HeldBytes(count, count)
+
+    def commit(self, written: RowDelta) -> RowDelta:
+        return within(written, range(self.get_seq_length()))
+
+    def can_crop(self, num_tokens: int) -> bool:
+        return self.keys is None or num_tokens == 0 or num_tokens > self.get_seq_length()
+
+    def crop(self, num_tokens: int) -> int:
+        if num_tokens == 0:
+            self.keys = self.values = None  # type: ignore[assignment]
+            self.is_initialized = False
+        return 0
+
+
+class SourceCache(EncoderDecoderCache):  # type: ignore[misc]
+    """What a decoder with an encoder is called with: `layers` are its own, and behind them a cross layer for each.
+
+    `encoded` `[B, S, D]` is what the encoder made of the source, until every cross layer has its rows, and in a scratch
+    that is made anew for every forward as long as it is asked for again. `encoder_s` is what that took.
+    """
+
+    encoder_s = 0.0
+
+    def __init__(self, own: Cache, num_source: int) -> None:
+        self.self_attention_cache = own
+        self.cross_attention_cache = Cache(layers=[CrossLayer() for _ in own.layers])
+        self.num_source = num_source
+        self.encoded: torch.Tensor | None = None
+
+    @property
+    def layers(self) -> list[Any]:
+        return [*self.self_attention_cache.layers, *self.cross_attention_cache.layers]
+
+    @layers.setter
+    def layers(self, layers: list[Any]) -> None:
+        half = len(layers) // 2
+        self.self_attention_cache.layers, self.cross_attention_cache.layers = layers[:half], layers[half:]
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *args: object, **kwargs: object) -> Pair:
+        """Add rows to one of all its layers; a decoder asks the one or the other half for itself."""
+        return self.layers[layer_idx].update(keys, values, *args, **kwargs)  # type: ignore[no-any-return]
+
+    @property
+    def is_updated(self) -> dict[int, bool]:
+        """Which cross layers have their rows; a decoder asks before it makes them."""
+        return {index: layer.is_initialized for index, layer in enumerate(self.cross_attention_cache.layers)}
+
+    @property
+    def has_source(self) -> bool:
+        """Whether every cross layer has its rows."""
+        return all(self.is_updated.values())
+
+
+class DecoderRows:
+    """The handle of one of the decoder's own layers: its first row is that of the first token behind the source."""
+
+    def __init__(self, layer: LayerHandle, num_source: int) -> None:
+        self._layer, self._source = layer, num_source
+        self.keeps_all_rows, self.takes_rows, self.has_state = layer.keeps_all_rows, layer.takes_rows, layer.has_state
+
+    def _own(self, num_tokens: int) -> int:
+        """How many of so many tokens are the decoder's."""
+        return max(0, num_tokens - self._source)
+
+    def _moved(self, rows: HeldRows | None) -> HeldRows | None:
+        return None if rows is None else replace(rows, first=rows.first + self._source)
+
+    def rows(self) -> HeldRows | None:
+        return self._moved(self._layer.rows())
+
+    def rows_at(self, num_tokens: int) -> HeldRows | None:
+        return self._moved(self._layer.rows_at(self._own(num_tokens)))
+
+    def newest_rows(self, first_position: int) -> HeldRows | None:
+        return self._moved(self._layer.newest_rows(self._own(first_position)))
+
+    def row_positions(self) -> torch.Tensor | None:
+        found = self._layer.row_positions()
+        return None if found is None else found + self._source
+
+    def held_bytes(self) -> HeldBytes:
+        return self._layer.held_bytes()
+
+    def reserve(self, num_new: int) -> None:
+        self._layer.reserve(num_new)
+
+    def commit(self, written: RowDelta) -> RowDelta:
+        mine = within(written, range(self._source, max(self._source, written.written.stop)))
+        return moved(self._layer.commit(moved(mine, -self._source)), self._source)
+
+    def num_final(self, part: Part) -> int:
+        return self._layer.num_final(part)
+
+    def knows(self, num_tokens: int) -> bool:
+        return self._layer.knows(self._own(num_tokens))
+
+    def can_crop(self, num_tokens: int) -> bool:
+        return self._layer.can_crop(self._own(num_tokens))
+
+    def crop(self, num_tokens: int) -> int:
+        return self._layer.crop(self._own(num_tokens))
+
+    def stored(self, num_tokens: int) -> StoredLayer | None:
+        found = self._layer.stored(self._own(num_tokens))
+        return None if found is None else replace(found, num_tokens=num_tokens, first=found.first + self._source)
+
+    def restore(self, stored: StoredLayer) -> None:
+        own = self._own(stored.num_tokens)
+        self._layer.restore(replace(stored, num_tokens=own, first=stored.first - self._source))
+
+    def first_position(self) -> int:
+        return self._layer.first_position() + self._source
+
+    def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
+        self._layer.write_rows(part, heads, slots, numbers)
+
+
+def within(delta: RowDelta, span: range) -> RowDelta:
+    """What of it happened to the rows of a span of positions."""
+    return on_runs(delta, lambda run: common(run, span))
+
+
+def moved(delta: RowDelta, by: int) -> RowDelta:
+    """The same, so many positions later."""
+    return on_runs(delta, lambda run: range(run.start + by, run.stop + by) if run else NO_ROWS)
+
+
+def on_runs(delta: RowDelta, change: Callable[[range], range]) -> RowDelta:
+    """The same with every run of positions changed."""
+    return replace(
+        delta,
+        written=change(delta.written),
+        rewritten_keys=change(delta.rewritten_keys),
+        rewritten_values=change(delta.rewritten_values),
+        left_window=change(delta.left_window),
+    )
+
+
+def common(one: range, other: range) -> range:
+    """The run that both have."""
+    found = range(max(one.start, other.start), min(one.stop, other.stop))
+    return found if found else NO_ROWS

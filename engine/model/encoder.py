@@ -1,0 +1,80 @@
+"""An encoder-decoder as the rest of the program sees it: a run of tokens, the first of which an encoder reads once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from engine.cache.layers.cross import SourceCache
+from engine.errors import InputError
+from engine.model.attention import NAME as ATTENTION
+from engine.model.attention import NO_LAYER
+
+CROSS_NAMES = ("EncDecAttention", "encoder_attn", "cross_attn", "crossattention")  # what families call the module
+
+
+def has_encoder(model: Any) -> bool:
+    return bool(getattr(model.config, "is_encoder_decoder", False))
+
+
+def number_attention(model: Any, num_blocks: int) -> None:
+    """Tell the modules whose attention is not that of a decoder's own tokens which layer of the cache they read: a
+    cross layer, or none in an encoder."""
+    if not has_encoder(model):
+        return
+    for name, module in model.get_decoder().named_modules():
+        if name.rpartition(".")[2] in CROSS_NAMES and hasattr(module, "layer_idx"):
+            module.cache_layer = num_blocks + module.layer_idx
+    for module in model.get_encoder().modules():
+        module.cache_layer = NO_LAYER
+
+
+def start_id(model: Any) -> int:
+    """The token that the decoder starts from; `InputError` where the model names none."""
+    generation, config = getattr(model, "generation_config", None), model.config
+    names = ("decoder_start_token_id", "bos_token_id")
+    found = [getattr(of, name, None) for name in names for of in (generation, config)]
+    chosen = next((i for i in found if isinstance(i, int)), None)
+    if chosen is None:
+        raise InputError(
+            "The model's config names no decoder_start_token_id, so its decoder has nothing to start from: add it."
+        )
+    return chosen
+
+
+def arguments_of(
+    model: Any, ids: torch.Tensor, cache: SourceCache, check: Callable[[], None] | None = None
+) -> dict[str, Any]:
+    """What a forward of `ids` `[1, T]` is called with: those of the source, where the cache has no rows of it yet, go
+    through the encoder first; the rest is the decoder's."""
+    if not cache.has_source:
+        source, ids = ids[:, : cache.num_source], ids[:, cache.num_source :]
+        if cache.encoded is None:
+            began = time.perf_counter()
+            cache.encoded = encoded(model, source, check)
+            cache.encoder_s = time.perf_counter() - began
+    hidden = cache.encoded
+    if hidden is None:  # cross layers read their rows, and nothing but the shape of what they were made of
+        hidden = torch.zeros(1, 1, 1, dtype=model.dtype, device=ids.device).expand(1, cache.num_source, 1)
+    return {"encoder_outputs": (hidden,), "decoder_input_ids": ids, "past_key_values": cache, "use_cache": True}
+
+
+def encoded(model: Any, source: torch.Tensor, check: Callable[[], None] | None) -> torch.Tensor:
+    """What the encoder makes of a source `[1, S]`: `[1, S, D]`."""
+    run = model.get_encoder()
+    arguments = {} if check is None or not reads_arguments(model) else {"check": check}
+    return run(input_ids=source, **arguments).last_hidden_state  # type: ignore[no-any-return]
+
+
+def reads_arguments(model: Any) -> bool:
+    """Whether what a forward is called with reaches our attention."""
+    return bool(model.config._attn_implementation == ATTENTION)
+
+
+def attentions_of(output: Any) -> Iterator[torch.Tensor]:
+    """The weights that a model reports, in order of layers."""
+    for name in ("attentions", "decoder_attentions", "cross_attentions"):
+        yield from (row for row in getattr(output, name, None) or () if row is not None)

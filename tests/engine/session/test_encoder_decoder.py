@@ -1,0 +1,239 @@
+"""Encoder-decoders: the encoder once, then the decoder step by step, beside transformers' own `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.analysis.parity import live_parity
+from engine.errors import InputError
+from engine.model.loader import LoadedModel
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.measuring import CheckParity
+from tests.engine.tiny import ENCODER_DECODERS, model_of, prompt_ids
+
+LAYOUTS = ("growing", "dynamic", "static", "none")
+NUM_BLOCKS = 2
+
+
+def generated(model: LoadedModel, source: tuple[int, ...], count: int, **options: Any) -> list[int]:
+    """What transformers' greedy `generate` says, the token that the decoder starts from included."""
+    ids = torch.tensor([source])
+    with torch.inference_mode():
+        return model.model.generate(ids, max_new_tokens=count, do_sample=False, num_beams=1, **options)[0].tolist()  # type: ignore[no-any-return]
+
+
+def decoded(
+    model: LoadedModel, source: tuple[int, ...], count: int, layout: str = "growing"
+) -> tuple[Session, list[int]]:
+    """A session that came to its end, and what it says."""
+    session = Session(model, PRESETS[layout].spec)
+    seq_id = session.submit(Prompt(token_ids=source, sampling=SamplingParams(max_new_tokens=count)))
+    while session.has_work:
+        session.step()
+    sequence = session.sequence(seq_id)
+    assert sequence.sampled is not None
+    return session, [*sequence.token_ids[len(source) :], sequence.sampled]
+
+
+def started(name: str = "bart", layout: str = "growing", steps: int = 6, length: int = 7) -> Session:
+    session = Session(model_of(name), PRESETS[layout].spec)
+    session.submit(Prompt(token_ids=prompt_ids(length, 3)))
+    for _ in range(steps):
+        session.step()
+    return session
+
+
+# ---- the tokens ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_the_tokens_are_those_of_transformers(name: str) -> None:
+    model = model_of(name)
+    assert model.info.captures_attention
+    for length, layouts in ((1, LAYOUTS if name in ("t5", "bart") else ()), (19, LAYOUTS[:1])):
+        source = prompt_ids(length, length)
+        expected = generated(model, source, 9)
+        for layout in layouts:
+            session, found = decoded(model, source, 9, layout)
+            assert found == expected
+            for layer in session.bytes().layers:
+                assert layer.stored == layer.predicted
+
+
+@pytest.fixture
+def asked() -> Iterator[Any]:
+    """The generation config of a model, put back as it was."""
+    generation = model_of("bart").model.generation_config
+    before = generation.to_dict()
+    yield generation
+    for name, value in before.items():
+        setattr(generation, name, value)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"forced_bos_token_id": 9},
+        {"forced_eos_token_id": None},
+        {"forced_eos_token_id": 17},
+        {"no_repeat_ngram_size": 2, "min_length": 8},
+        {"bad_words_ids": [[124], [38]], "suppress_tokens": [71]},
+        {"repetition_penalty": 1.7, "encoder_no_repeat_ngram_size": 1},
+    ],
+)
+def test_the_rules_of_a_generation_config_are_followed(asked: Any, rules: dict[str, Any]) -> None:
+    model, source = model_of("bart"), prompt_ids(11, 2)
+    plain = decoded(model, source, 8)[1]
+    for name, value in rules.items():
+        setattr(asked, name, value)
+    found = decoded(model, source, 8)[1]
+    assert found == generated(model, source, 8)
+    assert found != plain
+
+
+def test_no_decoder_starts_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("t5")
+    monkeypatch.setitem(model.__dict__, "start_id", 77)
+    session = Session(model, CacheSpec())
+    session.submit(Prompt(token_ids=(5, 6)))
+    session.submit(Prompt(token_ids=(5, 6, 8), has_start=True))
+    assert [session.sequence(seq_id).token_ids for seq_id in (0, 1)] == [[5, 6, 77], [5, 6, 8]]
+
+
+# ---- the cache -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_source_stands_in_cross_layers_and_the_rest_in_the_others(layout: str) -> None:
+    session = started(layout=layout, steps=1)
+    cache = session.cache_of(0)
+    first = [cache.rows(layer) for layer in range(2 * NUM_BLOCKS)]
+    kept = [rows.keys.clone() for rows in first if rows is not None]
+    records = [session.step() for _ in range(5)]
+    for layer in range(2 * NUM_BLOCKS):
+        rows, newest = cache.rows(layer), cache.newest_rows(layer, 12)
+        assert rows is not None
+        if layer < NUM_BLOCKS:
+            assert (rows.first, rows.stop) == (7, 13)
+            assert newest is not None
+            assert newest.first == 12
+        else:
+            assert (rows.first, rows.stop) == (0, 7)
+            assert newest is None
+            assert torch.equal(rows.keys, kept[layer])
+    assert [len(record.checksums) for record in records] == [NUM_BLOCKS] * 5
+
+
+def test_the_first_step_is_that_of_the_encoder() -> None:
+    session = Session(model_of("t5"), CacheSpec())
+    session.submit(Prompt(token_ids=prompt_ids(5)))
+    first, second = session.step(), session.step()
+    assert first.timings.encoder_ms > 0 == second.timings.encoder_ms
+    assert first.timings.total_ms > first.timings.encoder_ms + first.timings.forward_ms
+    part = first.sequences[0]
+    assert (part.token_ids[-1], part.num_prompt_tokens, part.num_tokens) == (0, 6, 6)
+    assert part.surprisal == (None,) * 6
+    assert len(first.checksums) == 2 * NUM_BLOCKS
+    assert part.rows is not None
+    is_row = np.isfinite(part.rows.key_norm[:, 0])
+    assert is_row.tolist() == [[False] * 5 + [True]] * NUM_BLOCKS + [[True] * 5 + [False]] * NUM_BLOCKS
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_attention_of_a_cross_layer_is_over_the_source(name: str) -> None:
+    """Against the weights that transformers' own eager attention reports."""
+    for layout in ("growing", "static"):
+        session = started(name, layout)
+        model = session.model.model
+        found = session.history.attention_at(0, 5)
+        ids = session.sequence(0).token_ids[:13]
+        model.set_attn_implementation("eager")
+        try:
+            with torch.inference_mode():
+                output = model(
+                    torch.tensor([ids[:7]]), decoder_input_ids=torch.tensor([ids[7:]]), output_attentions=True
+                )
+        finally:
+            model.set_attn_implementation("kvloupe")
+        for layer in range(NUM_BLOCKS):
+            assert torch.allclose(found[layer], output.decoder_attentions[layer][0, :, -1], atol=1e-4)
+            cross = found[NUM_BLOCKS + layer]
+            assert torch.allclose(cross[:, :7], output.cross_attentions[layer][0, :, -1], atol=1e-4)
+            assert bool(cross[:, 7:].isnan().all())
+            assert cross.shape[1] == 13
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_going_back_and_on_repeats_every_bit(layout: str) -> None:
+    session = Session(model_of("t5"), PRESETS[layout].spec)
+    session.submit(Prompt(token_ids=prompt_ids(7, 3)))
+    records = [session.step() for _ in range(6)]
+    ids = list(session.sequence(0).token_ids)
+    session.go_to(records[1].step)
+    again = [session.step() for _ in range(4)]
+    assert session.sequence(0).token_ids == ids
+    assert [one.checksums for one in again] == [one.checksums for one in records[2:]]
+    child = session.fork(0, records[0].step).child
+    session.step()
+    for layer in range(NUM_BLOCKS, 2 * NUM_BLOCKS):
+        mine, its = session.cache_of(0).rows(layer), session.cache_of(child).rows(layer)
+        assert mine is not None
+        assert its is not None
+        assert torch.equal(mine.keys, its.keys)
+
+
+def test_a_change_of_the_mode_takes_the_source_along() -> None:
+    session = started()
+    expected = started(steps=8).sequence(0).token_ids
+    for layout in ("static", "none", "dynamic"):
+        session.set_cache(PRESETS[layout].spec)
+    session.step()
+    session.step()
+    assert session.sequence(0).token_ids == expected
+    for layer in session.bytes().layers:
+        assert layer.stored == layer.predicted
+
+
+def test_steps_agree_with_a_forward_without_a_cache() -> None:
+    for name in ("t5", "bart"):
+        session = started(name, "static")
+        *_, found = live_parity(session, CheckParity(0))
+        assert (found.verdict, len(found.steps)) == ("within rounding", 6)
+        rows = session.cache_of(0).rows(NUM_BLOCKS)
+        assert rows is not None
+        with torch.inference_mode():
+            rows.values[0, 1, 4] += 2.0
+        *_, found = live_parity(session, CheckParity(0))
+        assert (found.verdict, found.layer, found.tensor, found.position) == ("departs", NUM_BLOCKS, "values", 4)
+
+
+# ---- what there is no room for ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["paged", "h2o", "int8", "allocated", "transformers-quantized"])
+def test_other_modes_are_refused_in_a_sentence_that_names_those_that_work(name: str) -> None:
+    with pytest.raises(InputError, match="growing, dynamic, static or none"):
+        Session(model_of("t5"), PRESETS[name].spec)
+    session = started(steps=2)
+    with pytest.raises(InputError, match="growing, dynamic, static or none"):
+        session.set_cache(PRESETS[name].spec)
+    assert session.step().sequences[0].num_tokens == 10
+
+
+def test_source_and_decoder_are_bounded_apart() -> None:
+    with pytest.raises(InputError, match="70 tokens and the model's encoder reads 64"):
+        Session(model_of("bart"), CacheSpec()).submit(Prompt(token_ids=prompt_ids(70)))
+    session = Session(model_of("bart"), CacheSpec("static", max_length=4))
+    session.submit(Prompt(token_ids=prompt_ids(60)))
+    while session.has_work:
+        session.step()
+    assert session.sequence(0).stop == "cache full"
+    assert session.sequence(0).num_tokens == 64
