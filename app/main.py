@@ -47,6 +47,8 @@ class Program(QObject):
             self._settings.theme = _theme(arguments.theme)
         if arguments.prompt is not None:
             self._settings.prompt = arguments.prompt
+        if arguments.loading is not None:
+            self._settings.loading = arguments.loading
         self._arguments = arguments
         self._engine = Engine(arguments.engine or self._settings.engine)
         self.shell = Shell(app, self._settings, self._engine.send, self._engine.drain)
@@ -61,6 +63,7 @@ class Program(QObject):
         self.shell.window.first_painted.connect(self._start_engine)
         self.shell.window.closing.connect(self._on_closing)
         self.shell.engine_wanted.connect(self._restart_engine)
+        self.shell.reload_wanted.connect(self._reload_model)
         self._connect_journals()
 
     def _connect_journals(self) -> None:
@@ -103,7 +106,13 @@ class Program(QObject):
     def _start_engine(self) -> None:
         if not self._has_started:
             self._has_started = True
-            self._engine.start(self._arguments.model, self._arguments.cache, self._arguments.snapshot)
+            model = self._arguments.model.loaded_as(self._settings.loading)
+            self._engine.start(
+                model,
+                self._arguments.cache,
+                self._arguments.snapshot,
+                is_remembered=self._arguments.loading is None,
+            )
             self._show_engine()
             self._clock.start()
             threading.Thread(target=_import_pictures, name="pictures", daemon=True).start()
@@ -123,6 +132,11 @@ class Program(QObject):
         self._engine.restart(self.shell.models.status.cache)
         self._show_engine()
         self.shell.models.status.fail("")
+        self.shell.controller.replay()
+
+    def _reload_model(self) -> None:
+        """The engine that runs has the model again, and does its steps once more."""
+        self._engine.reload(self.shell.models.status.cache)
         self.shell.controller.replay()
 
     def _show_engine(self) -> None:

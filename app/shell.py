@@ -37,6 +37,7 @@ class Shell(QObject):
     """Builds the window on the models, and connects wishes with those who grant them; every action is given it."""
 
     engine_wanted = Signal(str)
+    reload_wanted = Signal()
 
     window: MainWindow
     controller: Controller
@@ -69,6 +70,7 @@ class Shell(QObject):
         self.window.prompt.edit.set_text(settings.prompt)
         self.window.top.model.set_recent(settings.recent_models)
         self.window.recent.set_paths(settings.recent_snapshots)
+        self.controller.requests.loading.chosen = settings.loading
         self.intents.on_stops_changed(settings.kept_stops())
         self.window.restore_state(settings.geometry, settings.docks, settings.layout)
         if settings.set_aside is not None:
@@ -78,6 +80,7 @@ class Shell(QObject):
         """Bring the settings up to date with the window."""
         self.settings.prompt = self.window.prompt.edit.text()
         self.settings.layout = self.window.docks.layout_name
+        self.settings.loading = self.controller.requests.loading.chosen
         self.settings.keep_stops(self.models.stops.stops)
         self.settings.geometry, self.settings.docks = self.window.save_state()
 
@@ -115,6 +118,10 @@ class Shell(QObject):
     def restart_engine(self) -> None:
         """Intent: the engine begins again where it runs."""
         self.engine_wanted.emit("")
+
+    def reload_model(self) -> None:
+        """Intent: the model that was unloaded comes back, and with it what was done."""
+        self.reload_wanted.emit()
 
     def run_engine_in(self, choice: str) -> None:
         """Intent: the engine begins again in a thread, in a process, or where it suits the device."""

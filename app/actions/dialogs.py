@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QFileDialog
 
 from app.models.export_plan import view_text
 from engine.spec.bookmark import BookmarkTarget
-from engine.spec.model import SHAPE_PREFIX, ModelSpec
+from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
 
 if TYPE_CHECKING:
     from app.kit.sheet import Sheet
@@ -63,6 +63,19 @@ def ask_hub_name(shell: Shell) -> None:
     from app.dialogs.hub import HubDialog
 
     HubDialog(shell.window).ask(shell.intents.on_model_chosen)
+
+
+def ask_loading(shell: Shell) -> None:
+    from app.dialogs.loading import LoadingDialog
+
+    loading, status = shell.controller.requests.loading, shell.models.status
+    present = ModelSpec(status.last_source or BUNDLED).loaded_as(loading.chosen)
+    dialog = LoadingDialog(present, status.cache, shell.window)
+    dialog.forecast_wanted.connect(shell.intents.on_forecast_wanted)
+    loading.found.connect(dialog.show_devices)
+    loading.told.connect(dialog.show_forecast)
+    shell.intents.on_devices_wanted()
+    dialog.ask(shell.intents.on_loading_chosen)
 
 
 def ask_export(shell: Shell, kind: str = "snapshot") -> None:

@@ -8,9 +8,11 @@ from app.control.conditions import (
     needs_comparison,
     needs_file,
     needs_live_steps,
+    needs_loaded,
     needs_resumable,
     needs_saveable,
     needs_steps,
+    needs_unloaded,
 )
 from engine.spec.model import ModelSpec
 
@@ -25,6 +27,14 @@ FILES = (
                "Build an architecture with random weights, to see its cache", dialogs.open_shape),
         Action("model.bundled", "", "Bundled model", "Load the small model that comes with the program",
                lambda shell: shell.intents.on_model_chosen(ModelSpec())),
+        Action("model.compute", "", "Device, dtype and threads…",
+               "Where and in which numbers models are loaded, and what this one would take there", dialogs.ask_loading),
+        Action("model.unload", "", "Unload model",
+               "Let the model and its caches go; what was done stays, and is done once more when it is loaded again",
+               lambda shell: shell.intents.on_unloaded(), needs_loaded),
+        Action("model.reload", "", "Load model again",
+               "Bring back the model that was unloaded, and do its steps once more",
+               lambda shell: shell.reload_model(), needs_unloaded),
     ),
     (
         Action("snapshot.open", "Ctrl+O", "Open snapshot or session…",

@@ -20,6 +20,19 @@ def needs_model(models: Models) -> str:
     return "" if status is not None and status.model is not None else "no model is loaded yet"
 
 
+def needs_loaded(models: Models) -> str:
+    """A model whose memory can be given back."""
+    return needs_engine(models) or ("" if models.status.model is not None else "no model is loaded")
+
+
+def needs_unloaded(models: Models) -> str:
+    """A model that was loaded here and let go."""
+    status = models.status
+    if status.now is None or status.now.model is not None:
+        return "the model is loaded" if status.model is not None else "no model was loaded yet"
+    return needs_engine(models) or ("" if status.last_source else "no model was loaded yet")
+
+
 def needs_live(models: Models) -> str:
     """A model that computes: an opened file has none."""
     status = models.status.now

@@ -104,7 +104,7 @@ class Controller(QObject):
         self.waiting.wake()
 
     def _ask_for_pictures(self) -> None:
-        if not self._models.status.is_engine_lost:
+        if self._models.status.model is not None and not self._models.status.is_engine_lost:
             self.requests.ask_for_pictures()
 
     def _on_view_moved(self) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from engine.client import Choice, Client, Kind, kind_for, open_client
 from engine.spec.cache import CacheSpec
-from engine.spec.model import ModelSpec
+from engine.spec.model import AUTO_DEVICE, ModelSpec
 from engine.wire.commands import CloseSnapshot, Command, Continue, LoadModel, OpenSnapshot
 from engine.wire.events import CacheChanged, Event, Failed, Restarted
 
@@ -41,13 +43,18 @@ class Engine:
         """Whether the engine that runs is of the kind that the choice asks for."""
         return self._client is not None and self._client.kind == kind_for(self.choice, self._model.device)
 
-    def start(self, model: ModelSpec, cache: CacheSpec, snapshot: Path | None = None) -> None:
+    def start(
+        self, model: ModelSpec, cache: CacheSpec, snapshot: Path | None = None, *, is_remembered: bool = False
+    ) -> None:
         """Begin, with a model to load, or a snapshot to look at; where that cannot be opened, the model is loaded
-        instead. An engine that was there before is ended."""
+        instead. Where a model goes that `is_remembered` from another day may be gone: then the engine chooses. An
+        engine that was there before is ended."""
         self.close(EXCHANGE_S)
         self._model, self._opened = model, snapshot
         first = LoadModel(model, cache)
         self._instead = first if snapshot is not None else None
+        if snapshot is None and is_remembered and model.device != AUTO_DEVICE:
+            self._instead = LoadModel(replace(model, device=AUTO_DEVICE), cache)
         self._asked.clear()  # of the engine that is ended, which answers no more
         self._client = open_client(kind_for(self.choice, model.device))
         self._client.listen(self._ring)
@@ -56,6 +63,11 @@ class Engine:
     def restart(self, cache: CacheSpec) -> None:
         """Begin again with the model that was loaded last, or the snapshot that is open."""
         self.start(self._model, cache, self._opened)
+
+    def reload(self, cache: CacheSpec) -> None:
+        """The engine that is there has the model again that was loaded last."""
+        if self._client is not None:
+            self._client.send(LoadModel(self._model, cache))
 
     def send(self, command: Command) -> None:
         match command:
@@ -75,12 +87,12 @@ class Engine:
         return events
 
     def _load_instead(self, event: Event) -> None:
-        """The snapshot that it should begin with is refused: then it begins with the model, and nobody is left with a
-        window that has neither."""
+        """What it should begin with is refused: then it begins with a model that will do, and nobody is left with a
+        window that has none."""
         if self._instead is None or self._client is None:
             return
         if isinstance(event, Failed) and event.reply_to == self._instead.id:
-            self._opened = None
+            self._opened, self._model = None, self._instead.model
             self._client.send(self._instead)
         if isinstance(event, Failed | Restarted):
             self._instead = None

@@ -75,7 +75,7 @@ class EventHandlers(QObject):
             events.ModelsFound: self._on_models_found,
             devices.DevicesFound: requests.loading.take_found,
             devices.LoadForecast: requests.loading.take_forecast,
-            devices.Unloaded: requests.loading.take_unloaded,
+            devices.Unloaded: self._on_unloaded,
             events.Failed: self._on_failed,
             events.EngineLost: self._on_engine_lost,
             events.EngineBusy: self._on_engine_busy,
@@ -244,6 +244,12 @@ class EventHandlers(QObject):
 
     def _on_models_found(self, event: events.ModelsFound) -> None:
         self.models_found.emit(event.models)
+
+    def _on_unloaded(self, event: devices.Unloaded) -> None:
+        self._requests.pictures.reset()
+        self._requests.measurements.outdate()
+        self._models.slices.clear()
+        self._requests.loading.take_unloaded(event)
 
     def _on_failed(self, failure: events.Failed) -> None:
         """Who asked says so, where somebody waits for the answer; anything else is told to all."""

@@ -106,7 +106,29 @@ class Intents(StepIntents, TreeIntents, EditIntents):
     # ---- model, cache and measurements ---------------------------------------------------------------------------
 
     def on_model_chosen(self, model: ModelSpec) -> None:
+        """Load a model, where and how models are loaded."""
+        model = model.loaded_as(self._requests.loading.chosen)
         self._send(commands.LoadModel(model, self._models.status.cache))
+
+    def on_loading_chosen(self, model: ModelSpec) -> None:
+        """Load this model so, and others from now on."""
+        self._requests.loading.chosen = model
+        self.on_model_chosen(model)
+
+    def on_devices_wanted(self) -> None:
+        self._requests.loading.look()
+        self._waiting.wake()
+
+    def on_forecast_wanted(self, model: ModelSpec, context: int) -> None:
+        """Ask what a model would take with so many tokens (0: its own context)."""
+        self._requests.loading.ask(model, self._models.status.cache, context or None)
+        self._waiting.wake()
+
+    def on_unloaded(self) -> None:
+        """Let the model go."""
+        self._models.selection.update(step=None)
+        self._requests.loading.unload()
+        self._waiting.wake()
 
     def on_snapshot_chosen(self, path: Path) -> None:
         """Look at a file in place of what there is, unless a window writes it."""
@@ -155,7 +177,8 @@ class Intents(StepIntents, TreeIntents, EditIntents):
 
     def on_file_closed(self) -> None:
         """Begin anew with the model that was there before the opened file, else the bundled one."""
-        self._send(commands.CloseSnapshot(ModelSpec(self._models.status.last_source or BUNDLED)))
+        model = ModelSpec(self._models.status.last_source or BUNDLED).loaded_as(self._requests.loading.chosen)
+        self._send(commands.CloseSnapshot(model))
 
     def on_models_wanted(self) -> None:
         self._sender.post(commands.FindModels())

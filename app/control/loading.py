@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from app.control.sender import Sender
@@ -15,8 +14,8 @@ from engine.wire.devices import DevicesFound, FindDevices, ForecastLoad, LoadFor
 
 
 class Loading(QObject):
-    """Asks, and knows what a person chose: `placed` gives any model that device, dtype, threads and weights. News:
-    `found(DevicesFound)`; `told(LoadForecast)`, of the newest that was asked for."""
+    """Asks, and keeps what a person chose for all models: device, dtype, threads and weights of `chosen`, whose source
+    is of no account. News: `found(DevicesFound)`; `told(LoadForecast)`, of the newest that was asked for."""
 
     found = Signal(object)
     told = Signal(object)
@@ -26,18 +25,7 @@ class Loading(QObject):
         self._models = models
         self._sender = sender
         self._forecast = 0  # the id of the newest that was asked for
-        self.chosen = ModelSpec()  # its source is of no account
-
-    def placed(self, model: ModelSpec) -> ModelSpec:
-        """The model as a person wants models to be loaded."""
-        chosen = self.chosen
-        return replace(
-            model,
-            device=chosen.device,
-            dtype=chosen.dtype,
-            num_threads=chosen.num_threads,
-            weights=chosen.weights,
-        )
+        self.chosen = ModelSpec()
 
     def look(self) -> None:
         """Ask which devices there are."""
@@ -48,6 +36,7 @@ class Loading(QObject):
         self._forecast = self._sender.post(ForecastLoad(model, cache, context))
 
     def unload(self) -> None:
+        """Let the model go; what was done stays on the screen."""
         self._sender.post(UnloadModel())
 
     # ---- answers -------------------------------------------------------------------------------------------------

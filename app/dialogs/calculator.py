@@ -194,6 +194,10 @@ class Calculator(Sheet):
             facts.append(self._bytes("copy in host memory", budget.host_bytes))
         total = "total, {0} sequences" if budget.spec.batch > 1 else "total, one sequence"
         facts.append(self._bytes(total.format(thousands(budget.spec.batch)), budget.total_bytes))
+        if self.source.currentData() == LOADED and self._model is not None and self._model.weight_bytes:
+            held = max(budget.total_bytes, budget.pool_bytes)
+            facts.append(self._bytes("weights of the model", self._model.weight_bytes))
+            facts.append(self._bytes("model and cache", self._model.weight_bytes + held))
         return facts
 
     def _formula(self, geometry: CacheGeometry, spec: BudgetSpec) -> str:

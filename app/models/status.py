@@ -66,7 +66,14 @@ class Status(QObject):
     @property
     def why_no_rows(self) -> str:
         """Why there is no K and V to look at; empty where there is."""
+        if self.is_unloaded:
+            return "The model is unloaded: load it again to have its K and V."
         return self.why_unmeasured("K and V")
+
+    @property
+    def is_unloaded(self) -> bool:
+        """Whether a model was here and was let go."""
+        return self._now is not None and self._now.model is None and bool(self._sources)
 
     def why_unmeasured(self, what: str) -> str:
         """Why there is nothing of what a step measures: a session is open, which is written down without; empty where

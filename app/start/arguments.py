@@ -7,13 +7,13 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from engine.client import CHOICES, Choice
 from engine.errors import InputError
 from engine.saved.folder import check_nobody_writes
 from engine.spec.cache import CacheSpec
-from engine.spec.model import ModelSpec
+from engine.spec.model import AUTO_DEVICE, WEIGHTS, Dtype, ModelSpec
 from engine.spec.presets import NAMES, cache_named
 from engine.spec.runners import RUNNERS
 
@@ -23,9 +23,11 @@ DEFAULT_SIZE = (1600, 1000)
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was asked for. `engine`, `theme` and `prompt` None: as remembered."""
+    """What was asked for. `engine`, `theme` and `prompt` None: as remembered; so is where and how models are loaded,
+    for `loading` None, else it is that of `model`."""
 
     model: ModelSpec
+    loading: ModelSpec | None
     snapshot: Path | None
     cache: CacheSpec
     engine: Choice | None
@@ -52,7 +54,15 @@ def parse(argv: list[str]) -> Arguments:
     parser = _parser()
     given = parser.parse_args(argv)
     try:
-        model, cache = ModelSpec(given.model, runner=given.runner), cache_named(given.cache)
+        asked = ModelSpec(
+            given.model,
+            given.dtype or "auto",
+            given.device or AUTO_DEVICE,
+            num_threads=given.threads,
+            runner=given.runner,
+            weights=given.weights or "stored",
+        )
+        cache = cache_named(given.cache)
     except InputError as error:
         parser.error(str(error))
     if given.steps < 1:
@@ -69,7 +79,8 @@ def parse(argv: list[str]) -> Arguments:
     if given.prompt is not None and not given.prompt:
         parser.error("The prompt is empty: give some text.")
     return Arguments(
-        model=model,
+        model=asked,
+        loading=asked if any((given.dtype, given.device, given.threads, given.weights)) else None,
         snapshot=given.snapshot,
         cache=cache,
         engine=given.engine,
@@ -97,6 +108,12 @@ def _parser() -> OneLineParser:
         "--model", default="bundled", help="bundled, a folder, a hub name on this computer, or shape:CONFIG.json"
     )
     parser.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {NAMES}")
+    parser.add_argument(
+        "--device", help="auto, cpu, cuda, cuda:1, mps, or split: over all GPUs; as remembered unless given"
+    )
+    parser.add_argument("--dtype", help=f"{', '.join(get_args(Dtype))}; as remembered unless given")
+    parser.add_argument("--threads", type=int, help="threads of a CPU; as remembered unless given")
+    parser.add_argument("--weights", help=f"{', '.join(WEIGHTS)}; as remembered unless given")
     parser.add_argument("--runner", default="auto", help=f"what computes the forwards: {', '.join(RUNNERS)}")
     parser.add_argument(
         "--engine",

@@ -14,11 +14,14 @@ from PySide6.QtCore import QSettings
 from app.control.pace import PACES, USUAL_PACE
 from app.kit.theme import ThemeChoice
 from engine.client import CHOICES, Choice
+from engine.errors import InputError
+from engine.spec.model import AUTO_DEVICE, Dtype, ModelSpec, WeightFormat
 from engine.spec.stops import MAX_STOPS, Stop, read_stops, written_stops
 
 MAX_RECENT = 8
 MAX_PROMPT = 20_000
 MAX_STATE = 1 << 20
+MAX_DIGITS = 6  # of a number of threads
 DEFAULT_PROMPT = "Once upon a time"
 
 
@@ -36,6 +39,7 @@ class Settings:
     engine: Choice = "auto"
     set_aside: Path | None = None
     recent_snapshots: list[str] = field(default_factory=list)
+    loading: ModelSpec = field(default_factory=ModelSpec)  # where and how models are loaded, of no source
     stops: list[str] = field(default_factory=list)  # conditions, one that is off behind a sign
 
     @classmethod
@@ -52,6 +56,7 @@ class Settings:
             layout=_text(store, "window/layout", "inspect"),
             pace=pace if (pace := _text(store, "run/pace", USUAL_PACE)) in PACES else USUAL_PACE,
             engine=engine if (engine := _text(store, "run/engine", "auto")) in CHOICES else "auto",
+            loading=_loading(store),
             recent_models=_texts(store, "models/recent")[:MAX_RECENT],
             recent_snapshots=_texts(store, "snapshots/recent")[:MAX_RECENT],
             stops=_texts(store, "run/stops")[:MAX_STOPS],
@@ -74,6 +79,10 @@ class Settings:
         store.setValue("window/layout", self.layout)
         store.setValue("run/pace", self.pace)
         store.setValue("run/engine", self.engine)
+        store.setValue("load/device", _storable(self.loading.device))
+        store.setValue("load/dtype", self.loading.dtype)
+        store.setValue("load/weights", self.loading.weights)
+        store.setValue("load/threads", str(self.loading.num_threads or ""))
         store.setValue("models/recent", self.recent_models[:MAX_RECENT])
         store.setValue("snapshots/recent", self.recent_snapshots[:MAX_RECENT])
         store.setValue("run/stops", self.stops)
@@ -99,6 +108,20 @@ class Settings:
     def remember_snapshot(self, path: str) -> None:
         """Put a file first in the list of recent ones."""
         self.recent_snapshots = [path, *(known for known in self.recent_snapshots if known != path)][:MAX_RECENT]
+
+
+def _loading(store: QSettings) -> ModelSpec:
+    """Where and how models are loaded; what is nonsense leaves all of it to the program."""
+    threads = _text(store, "load/threads", "")
+    try:
+        return ModelSpec(
+            device=_text(store, "load/device", AUTO_DEVICE) or AUTO_DEVICE,
+            dtype=cast(Dtype, _text(store, "load/dtype", "auto")),
+            weights=cast(WeightFormat, _text(store, "load/weights", "stored")),
+            num_threads=int(threads) if threads.isdecimal() and len(threads) < MAX_DIGITS else None,
+        )
+    except InputError:
+        return ModelSpec()
 
 
 def _storable(text: str) -> str:

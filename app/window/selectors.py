@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from PySide6.QtCore import QPoint, QRectF, QSize, Qt, Signal
@@ -136,6 +137,9 @@ class ModelSelector(SelectorButton[ModelInfo]):
         self._menu.addSeparator()
         for key in ("model.open", "model.hub", "model.shape"):
             self._menu.addAction(self._actions[key])
+        self._menu.addSeparator()
+        for key in ("model.compute", "model.unload", "model.reload"):
+            self._menu.addAction(self._actions[key])
 
     def _section(self, title: str, items: Sequence[tuple[str, str, str]]) -> None:
         if not items:
@@ -263,9 +267,19 @@ def _model_detail(model: ModelInfo) -> str:
     geometry = model.geometry
     heads = f"{geometry.num_heads} heads on {geometry.num_kv_heads} kv"
     shape = f"{geometry.num_layers} layers · {heads} · head_dim {geometry.head_dim}"
-    where = f"{model.device} {short_dtype(model.dtype)}"
+    devices = len(set(model.layer_devices))
+    where = f"{f'{devices} devices' if devices else model.device} {short_dtype(model.dtype)}"
     parts = [_family(model.architecture), shape if geometry.num_heads else f"{geometry.num_layers} layers", where]
     return " · ".join((["random weights"] if model.random_weights else []) + parts)
+
+
+def layer_places(devices: Sequence[str]) -> list[str]:
+    """`layers 0–15 on cuda:0`, for layers that stand on several devices."""
+    runs = [(device, [index for index, _ in group]) for device, group in groupby(enumerate(devices), lambda d: d[1])]
+    return [
+        f"layer {where[0]} on {device}" if len(where) == 1 else f"layers {where[0]}–{where[-1]} on {device}"
+        for device, where in runs
+    ]
 
 
 def _family(architecture: str) -> str:
@@ -279,6 +293,8 @@ def _model_tip(model: ModelInfo) -> str:
         f"{thousands(model.num_parameters)} parameters · {byte_size(model.weight_bytes)}"
         if model.num_parameters
         else "",
+        f"on {model.device}: {model.why_device}" if model.why_device else "",
+        *layer_places(model.layer_devices),
         prose(model.fingerprint),
         prose(model.note),
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.spec.runners import RunnerName, check_runner
@@ -80,6 +81,16 @@ class ModelSpec(Struct, frozen=True):
         if self.num_threads is not None and self.num_threads < 1:
             raise InputError(f"{self.num_threads} threads cannot compute: give 1 or more.")
         check_runner(self.runner)
+
+    def loaded_as(self, chosen: ModelSpec) -> ModelSpec:
+        """This model, on the device, in the numbers and on the threads of another."""
+        return replace(
+            self,
+            dtype=chosen.dtype,
+            device=chosen.device,
+            num_threads=chosen.num_threads,
+            weights=chosen.weights,
+        )
 
     @property
     def shape_config(self) -> Path | None:

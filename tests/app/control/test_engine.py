@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from app.control.engine import Engine
 from app.shell import Shell
@@ -123,3 +124,27 @@ def test_a_file_that_cannot_be_opened_at_the_start_leaves_the_model(monkeypatch:
     clients[2].events += [Restarted(reply_to=0), Failed("The disk is full.", reply_to=0)]
     engine.drain()
     assert clients[2].sent == [OpenSnapshot(file)], "it was opened"
+
+
+def test_a_remembered_device_that_is_gone_leaves_the_choice_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients: list[Recording] = []
+
+    def opened(kind: str) -> Recording:
+        clients.append(Recording())
+        return clients[-1]
+
+    monkeypatch.setattr("app.control.engine.open_client", opened)
+    engine, model = Engine("thread"), ModelSpec("/one", device="cuda:5", num_threads=2)
+    engine.listen(lambda: None)
+    failure = Failed("The device 'cuda:5' cannot be used here: use cpu.", reply_to=0)
+    engine.start(model, CacheSpec(), is_remembered=True)
+    clients[0].events.append(failure)
+    engine.drain()
+    here = replace(model, device="auto")
+    assert clients[0].sent == [LoadModel(model, CacheSpec()), LoadModel(here, CacheSpec())]
+    engine.reload(CacheSpec("paged"))
+    assert clients[0].sent[-1] == LoadModel(here, CacheSpec("paged"))
+    engine.start(model, CacheSpec())  # it was asked for just now: then it is refused
+    clients[1].events.append(failure)
+    engine.drain()
+    assert clients[1].sent == [LoadModel(model, CacheSpec())]

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.start.arguments import parse
 from app.start.settings import DEFAULT_PROMPT, MAX_RECENT, Settings
+from engine.spec.model import ModelSpec
 
 
 @pytest.fixture
@@ -134,3 +135,17 @@ def test_no_corruption_blocks_a_start(qapp: QApplication, tmp_path: Path) -> Non
         assert settings.theme in ("dark", "light", "system"), seed
         assert all(isinstance(source, str) for source in settings.recent_models), seed
     assert settings.save(path)
+
+
+def test_where_models_are_loaded_comes_back_unless_it_is_nonsense(path: Path) -> None:
+    loading = ModelSpec(device="cuda:1", dtype="bfloat16", weights="int8", num_threads=3)
+    assert Settings(loading=loading).save(path)
+    assert Settings.load(path).loading == loading
+    path.write_text(path.read_text().replace("bfloat16", "float3").replace("threads=3", "threads=-1"))
+    assert Settings.load(path).loading == ModelSpec()
+    assert parse([]).loading is None  # what was remembered counts
+    given = parse(["--device", "cpu", "--threads", "2", "--dtype", "float16", "--weights", "int4"])
+    assert given.loading == given.model == ModelSpec(device="cpu", dtype="float16", weights="int4", num_threads=2)
+    for bad in (["--threads", "0"], ["--dtype", "float3"], ["--weights", "int3"]):
+        with pytest.raises(SystemExit):
+            parse(bad)

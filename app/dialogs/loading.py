@@ -1,0 +1,165 @@
+"""Where and in which numbers a model is loaded, and what it would take there: told by the engine before it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast, get_args
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QStandardItemModel
+from PySide6.QtWidgets import QComboBox, QSpinBox, QVBoxLayout, QWidget
+
+from app.draw.format import byte_size, shortened, thousands
+from app.kit.changes import on_change
+from app.kit.dialog import QuestionDialog
+from app.kit.facts import Fact, Facts
+from app.kit.labels import plain_label, plain_tip, prose
+from app.kit.theme import TextRole, font_fixed
+from app.kit.units import inset
+from engine.spec.cache import CacheSpec
+from engine.spec.model import AUTO_DEVICE, BUNDLED, BUNDLED_NAME, SPLIT, WEIGHTS, Dtype, ModelSpec, WeightFormat
+from engine.spec.presets import cache_label
+from engine.wire.devices import Device, DevicesFound, LoadForecast
+
+AUTO_TEXT = "auto: as suits the machine"
+WIDTH = 560
+
+
+class LoadingDialog(QuestionDialog):
+    """Intents: `chosen(ModelSpec)`; `forecast_wanted(ModelSpec, context)`, whenever something else is chosen."""
+
+    forecast_wanted = Signal(object, int)
+
+    def __init__(self, model: ModelSpec, cache: CacheSpec, parent: QWidget) -> None:
+        super().__init__("Device, dtype and threads", parent)
+        self._model, self._cache = model, cache
+        self._name = plain_label(prose(shortened(BUNDLED_NAME if model.source == BUNDLED else model.source, 60)))
+        self.device = self._choice("Device", [(AUTO_DEVICE, AUTO_TEXT)], model.device)
+        dtypes = [(name, "auto: as suits the device" if name == "auto" else name) for name in get_args(Dtype)]
+        self.dtype = self._choice("Numbers", dtypes, model.dtype)
+        weights = [(row.name, f"{row.label} · logits differ" if row.bits else row.label) for row in WEIGHTS.values()]
+        self.weights = self._choice("Weights", weights, model.weights)
+        for index, row in enumerate(WEIGHTS.values()):
+            self.weights.setItemData(index, plain_tip(row.summary), Qt.ItemDataRole.ToolTipRole)
+        self.threads = self._number("Threads of a CPU", "all but one", model.num_threads or 0)
+        self.context = self._number("Tokens to count on", "its own context", 0, " tokens")
+        self.facts = Facts()
+        self.facts.setAccessibleName("What the model would take")
+        self.form.insertRow(0, "Model", self._name)
+        layout = self.layout()
+        assert isinstance(layout, QVBoxLayout)
+        layout.insertWidget(1, self.facts)
+        self.ok.setText("Load")
+        self.setMinimumWidth(WIDTH)
+        self._show([Fact("asking the engine…", role="muted")])
+        on_change(self._refresh, self.device, self.dtype, self.weights, self.threads, self.context)
+
+    # ---- fields --------------------------------------------------------------------------------------------------
+
+    def _choice(self, label: str, choices: Sequence[tuple[str, str]], chosen: str) -> QComboBox:
+        field = QComboBox()
+        for value, text in choices:
+            field.addItem(text, value)
+        if field.findData(chosen) < 0:  # what is not known to be here yet
+            field.addItem(chosen, chosen)
+        field.setCurrentIndex(field.findData(chosen))
+        field.setAccessibleName(label)
+        self.form.addRow(label, field)
+        return field
+
+    def _number(self, label: str, automatic: str, value: int, unit: str = "") -> QSpinBox:
+        field = QSpinBox()
+        field.setRange(0, 2**31 - 1 if unit else 4096)
+        field.setGroupSeparatorShown(True)
+        field.setSpecialValueText(automatic)
+        field.setValue(value)
+        field.setFont(font_fixed())
+        inset(field, unit)
+        field.setAccessibleName(label)
+        self.form.addRow(label, field)
+        return field
+
+    def wanted(self) -> ModelSpec:
+        """The model as it is chosen; raises `InputError` where that cannot be."""
+        return ModelSpec(
+            self._model.source,
+            cast(Dtype, self.dtype.currentData()),
+            self.device.currentData(),
+            num_threads=self.threads.value() or None,
+            runner=self._model.runner,
+            weights=cast(WeightFormat, self.weights.currentData()),
+        )
+
+    def answer(self) -> ModelSpec:
+        return self.wanted()
+
+    def _refresh(self) -> None:
+        self.forecast_wanted.emit(self.wanted(), self.context.value())
+
+    # ---- what the engine says ------------------------------------------------------------------------------------
+
+    def show_devices(self, found: DevicesFound) -> None:
+        """Offer the devices that are here, and of the weights what can be had."""
+        chosen = self.device.currentData()
+        self.device.blockSignals(True)
+        self.device.clear()
+        self.device.addItem(AUTO_TEXT, AUTO_DEVICE)
+        for device in found.devices:
+            self.device.addItem(device_words(device), device.name)
+        if sum(device.is_gpu for device in found.devices) > 1:
+            self.device.addItem("split over all GPUs", SPLIT)
+            _enable(self.device, self.device.count() - 1, found.why_no_split)
+        self.device.setCurrentIndex(max(0, self.device.findData(chosen)))
+        self.device.blockSignals(False)
+        for each in found.weights:
+            _enable(self.weights, self.weights.findData(each.name), each.why_not)
+        self._refresh()
+
+    def show_forecast(self, told: LoadForecast) -> None:
+        """What the newest choice would take."""
+        self.refuse(told.problem)
+        self.ok.setEnabled(not told.problem)
+        self._show([] if told.problem else forecast_facts(told, cache_label(self._cache)))
+
+    def _show(self, facts: list[Fact]) -> None:
+        self.facts.show_facts(tuple(facts))
+        self.facts.setVisible(bool(facts))
+
+
+def _enable(box: QComboBox, index: int, why_not: str) -> None:
+    """An entry that cannot be had steps back, and says why in its text."""
+    model = box.model()
+    assert isinstance(model, QStandardItemModel)
+    item = model.item(index)
+    item.setEnabled(not why_not)
+    if why_not:
+        item.setText(f"{item.text().partition(' — ')[0]} — {prose(why_not)}")
+
+
+def device_words(device: Device) -> str:
+    """`cuda:0 · NVIDIA L4 · 20.1 of 22.0 GiB free · no bfloat16`."""
+    parts = [device.name, prose(device.label)]
+    parts.append(f"{byte_size(device.free_bytes)} of {byte_size(device.total_bytes)} free")
+    return " · ".join((*parts, *(f"no {name}" for name in device.lacks)))
+
+
+def forecast_facts(told: LoadForecast, cache: str) -> list[Fact]:
+    """What a model would take, beside what is free."""
+    free, freed = byte_size(told.free_bytes), byte_size(told.freed_bytes)
+    fits_later = told.needed_bytes <= told.free_bytes + told.freed_bytes
+    role: TextRole = "good" if told.fits else "warning" if fits_later else "bad"
+    verdict = "fits" if told.fits else "fits once the present model is unloaded" if fits_later else "does not fit"
+    where = f"{told.device} in {told.dtype}"
+    return [
+        Fact("goes to", where),
+        *([Fact(prose(told.why_device), role="muted", indent=1)] if told.why_device else []),
+        Fact("weights", byte_size(told.weight_bytes), thousands(told.weight_bytes)),
+        Fact(
+            f"{cache} cache, {thousands(told.context)} tokens", byte_size(told.cache_bytes), thousands(told.cache_bytes)
+        ),
+        Fact("together", byte_size(told.needed_bytes), thousands(told.needed_bytes), has_rule=True),
+        Fact("free there", free, thousands(told.free_bytes)),
+        *([Fact("held by the present model", freed, role="muted", indent=1)] if told.freed_bytes else []),
+        Fact("", verdict, role=role),
+        *(Fact(prose(note), role="warning") for note in told.notes),
+    ]
