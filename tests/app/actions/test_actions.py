@@ -422,7 +422,7 @@ def test_every_other_action_does_what_it_says(desk: Desk) -> None:
         if not effect.lasts:
             faults.append(effect.fault(desk, key))
             desk.rest()
-    assert [fault for fault in faults if fault] == []
+    assert not any(faults), "\n".join(filter(None, faults))
 
 
 def test_every_edit_of_rows_is_made(desk: Desk) -> None:
@@ -431,7 +431,7 @@ def test_every_edit_of_rows_is_made(desk: Desk) -> None:
     for key, edit in EDITS.items():
         faults.append(Effect(edits, [], [edit], drag_over).fault(desk, key))
         desk.rest()
-    assert [fault for fault in faults if fault] == []
+    assert not any(faults), "\n".join(filter(None, faults))
 
 
 def test_eight_layers_up_are_eight(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:
