@@ -27,6 +27,7 @@ class Driver:
         load_fonts()
         settings = Settings(theme="dark", prompt=prompt) if prompt else Settings(theme="dark")
         self.loop = ThreadClient()
+        app.setStyleSheet("")  # as at a start: the shell sets it once the window is built
         self.shell = Shell(app, settings, self.loop.send, self.loop.drain)
         self.models, self.window, self.controller = self.shell.models, self.shell.window, self.shell.controller
         self.intents = self.shell.intents

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from engine.geometry.dimensions import CacheGeometry
@@ -42,60 +44,16 @@ from engine.wire.slices import (
     WallSlice,
 )
 
+S = TypeVar("S", bound=Struct)
+
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 6, 8, 4, 32, 1024
 ROW_BYTES = 2 * LAYERS * KV_HEADS * HEAD_DIM * 4
 WORDS = [
-    "Once",
-    " upon",
-    " a",
-    " time",
-    ",",
-    " there",
-    " was",
-    " a",
-    " little",
-    " g",
-    "ir",
-    "l",
-    " named",
-    " Lily",
-    ".",
-    " She",
-    " lo",
-    "ved",
-    " to",
-    " play",
-    ".",
-    " One",
-    " day",
-    ",",
-    " she",
-    " saw",
-    " a",
-    " big",
-    ",",
-    " red",
-    " ball",
-    ".",
-    "\n",
-    ' "',
-    "Can",
-    " I",
-    " play",
-    '?"',
-    " she",
-    " asked",
-    ".",
-    " Her",
-    " mom",
-    " said",
-    ",",
-    ' "',
-    "Yes",
-    '."',
-    "é�",
-    "<b>",
-]
+    "Once", " upon", " a", " time", ",", " there", " was", " a", " little", " g", "ir", "l", " named", " Lily",
+    ".", " She", " lo", "ved", " to", " play", ".", " One", " day", ",", " she", " saw", " a", " big", ",",
+    " red", " ball", ".", '\n', ' "', "Can", " I", " play", '?"', " she", " asked", ".", " Her", " mom",
+    " said", ",", ' "', "Yes", '."', "é�", "<b>",
+]  # fmt: skip
 PROMPT = 4
 
 
@@ -154,18 +112,14 @@ def row_stats(num_new: int, seed: int, layers: int = LAYERS, kv_heads: int = KV_
     key = (4 + 2 * rng.random(shape)).astype(np.float32)
     value = (1 + rng.random(shape)).astype(np.float32)
     flat = np.full((layers, kv_heads), 3.0, dtype=np.float32)
-    return RowStats(tuple(range(layers)), key, value, -flat, flat, -flat / 2, flat / 2)
+    return _sealed(RowStats(tuple(range(layers)), key, value, -flat, flat, -flat / 2, flat / 2))
 
 
 def attention_summary(seed: int) -> AttentionSummary:
     rng = np.random.default_rng(seed)
     shape = (LAYERS, HEADS)
-    return AttentionSummary(
-        tuple(range(LAYERS)),
-        rng.random(shape).astype(np.float32) * 0.6,
-        rng.random(shape).astype(np.float32) * 0.4,
-        (rng.random(shape) * 2).astype(np.float32),
-    )
+    weights = (rng.random(shape).astype(np.float32) * most for most in (0.6, 0.4))
+    return _sealed(AttentionSummary(tuple(range(LAYERS)), *weights, (rng.random(shape) * 2).astype(np.float32)))
 
 
 def cache_bytes(num_tokens: int, reserved_tokens: int | None = None) -> CacheBytes:
@@ -179,6 +133,12 @@ def cache_bytes(num_tokens: int, reserved_tokens: int | None = None) -> CacheByt
 
 def step_record(step: int, num_prompt: int = PROMPT, *, seq_id: int = 0, cache: CacheSpec | None = None) -> StepRecord:
     """Step 0 feeds the prompt, every later one a token: after step s the cache holds `num_prompt + s` tokens."""
+    return replace(_step_record(step, num_prompt, seq_id), cache=cache or CacheSpec())
+
+
+@lru_cache(maxsize=4096)
+def _step_record(step: int, num_prompt: int, seq_id: int) -> StepRecord:
+    """Made once for all windows that take the step: nobody may write into it."""
     is_prefill = step == 0
     first = 0 if is_prefill else num_prompt + step - 1
     last = num_prompt + step
@@ -209,7 +169,7 @@ def step_record(step: int, num_prompt: int = PROMPT, *, seq_id: int = 0, cache: 
     return StepRecord(
         step=step,
         phase=part.phase,
-        cache=cache or CacheSpec(),
+        cache=CacheSpec(),
         dtype="float32",
         random_weights=False,
         sequences=(part,),
@@ -234,42 +194,39 @@ def story(num_steps: int, num_prompt: int = PROMPT) -> list[StepRecord]:
 # ---- slices ------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=1024)
 def _field(columns: int, rows: int, seed: int) -> np.ndarray:
-    """Signed data with the stripes of real keys: some channels large and constant, most small and varied.
-
-    The same few are asked for in thousands of windows; nobody may write into them.
-    """
+    """Signed data with the stripes of real keys: some channels large and constant, most small and varied."""
     rng = np.random.default_rng(seed)
     channel = rng.normal(0, 1.0, rows) * (rng.random(rows) < 0.35) * 2.5
     drift = np.cumsum(rng.normal(0, 0.12, (columns, rows)), axis=0)
-    field = (channel[None] + drift + rng.normal(0, 0.6, (columns, rows))).astype(np.float32)
-    field.setflags(write=False)
-    return field
+    return (channel[None] + drift + rng.normal(0, 0.6, (columns, rows))).astype(np.float32)
 
 
-@lru_cache(maxsize=256)
-def _wall(columns: int, rows: int, salt: int) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the greatest of every column of every head of every layer."""
-    low = np.stack(
-        [np.stack([_field(columns, rows, 97 * i + h + salt) for h in range(KV_HEADS)]) for i in range(LAYERS)]
-    )
-    high = low + 0.1
-    low.setflags(write=False)
-    high.setflags(write=False)
-    return low, high
+def _sealed(piece: S) -> S:
+    """The same with arrays that nobody can write into: the tests of a process share it."""
+    for part in astuple(piece):
+        if isinstance(part, np.ndarray):
+            part.setflags(write=False)
+    return piece
 
 
 def wall_slice(request: WallRequest) -> WallSlice:
+    return replace(_wall_slice(request))
+
+
+@lru_cache(maxsize=512)
+def _wall_slice(request: WallRequest) -> WallSlice:
     per_column = max(1, math.ceil(request.num_tokens / max(1, request.max_columns)))
     per_row = max(1, math.ceil(HEAD_DIM / max(1, request.max_rows)))
     columns, rows = math.ceil(request.num_tokens / per_column), math.ceil(HEAD_DIM / per_row)
     salt = (7 if request.tensor == "values" else 0) + (31 if request.change else 0)
-    low, high = _wall(columns, rows, salt)
-    return WallSlice(
-        request, "live cache", "float32", tuple(range(LAYERS)), (KV_HEADS,) * LAYERS, low, high, 0,
+    low = np.stack(
+        [np.stack([_field(columns, rows, 97 * i + h + salt) for h in range(KV_HEADS)]) for i in range(LAYERS)]
+    )
+    return _sealed(WallSlice(
+        request, "live cache", "float32", tuple(range(LAYERS)), (KV_HEADS,) * LAYERS, low, low + 0.1, 0,
         request.num_tokens, per_column, per_row, "", 1.5, magnitudes=magnitudes(),
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def magnitudes(layers: int = LAYERS) -> Magnitudes:
@@ -279,11 +236,16 @@ def magnitudes(layers: int = LAYERS) -> Magnitudes:
 
 
 def head_slice(request: HeadRequest) -> HeadSlice:
+    return replace(_head_slice(request))
+
+
+@lru_cache(maxsize=4096)
+def _head_slice(request: HeadRequest) -> HeadSlice:
     per_column = max(1, math.ceil((request.stop - request.start) / max(1, request.max_columns)))
     positions = np.arange(request.start, request.stop, per_column, dtype=np.int64)
     values = _field(len(positions), HEAD_DIM, 97 * request.layer + request.kv_head)
     counts, edges = np.histogram(values, bins=64)
-    return HeadSlice(
+    return _sealed(HeadSlice(
         request=request, provenance="live cache", dtype="float32", low=values,
         high=values if per_column == 1 else values + 0.1, positions=positions, tokens_per_column=per_column,
         counts=counts.astype(np.int64), edges=edges.astype(np.float32),
@@ -292,10 +254,15 @@ def head_slice(request: HeadRequest) -> HeadSlice:
         num_nan=0, num_inf=0, query_heads=(2 * request.kv_head, 2 * request.kv_head + 1),
         magnitudes=Magnitudes(*(part[request.layer : request.layer + 1] for part in astuple(magnitudes()))),
         tensor_label="keys after rotary embedding" if request.tensor == "keys" else "values", note="", took_ms=0.6,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def attention_slice(request: AttentionRequest, num_tokens: int) -> AttentionSlice:
+    return replace(_attention_slice(request, num_tokens))
+
+
+@lru_cache(maxsize=4096)
+def _attention_slice(request: AttentionRequest, num_tokens: int) -> AttentionSlice:
     stop = num_tokens if request.stop is None else min(request.stop, num_tokens)
     per_column = max(1, math.ceil((stop - request.start) / max(1, request.max_columns)))
     rng = np.random.default_rng(request.layer * 1000 + request.step)
@@ -305,10 +272,10 @@ def attention_slice(request: AttentionRequest, num_tokens: int) -> AttentionSlic
     top = np.argsort(-row, axis=1)[:, :5]
     positions = np.arange(request.start, stop, per_column, dtype=np.int64)
     weights = np.maximum.reduceat(row[:, request.start : stop], positions - request.start, axis=1)
-    return AttentionSlice(
+    return _sealed(AttentionSlice(
         request, "live cache", weights, positions, per_column, HEADS // KV_HEADS, num_tokens - 1, "", 0.4,
         top_positions=top.astype(np.int64), top_weights=np.take_along_axis(row, top, 1),
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def outliers_slice(request: OutliersRequest) -> OutliersSlice:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 from msgspec.structs import replace
@@ -157,29 +158,27 @@ def test_a_layer_far_beyond_its_range_keeps_its_name(
 
 
 @sizes
-@pytest.mark.parametrize("layout", ["learn", "inspect", "compare", "truth"])
-@pytest.mark.parametrize("step", [None, 7])
-def test_no_label_cuts_a_word(
-    fresh: Shell, layout: str, step: int | None, spy: type[Spy], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_label_cuts_a_word(fresh: Shell, spy: type[Spy], monkeypatch: pytest.MonkeyPatch) -> None:
     """What strips, selectors and the status line paint are whole words of what they are to say."""
     window = fresh.window
-    fresh.models.selection.update(step=step)
-    window.arrange(layout)
-    turn(fresh)
     for module in (labels, selectors):
         monkeypatch.setattr(module, "QPainter", spy)
-    spy.drawn.clear()
-    window.grab()
-    shown = [text for text, _ in spy.drawn if text]
-    assert len(shown) >= 5
-    assert "Tales" in shown
-    said = [f"{one.text()} {one._brief}" for one in window.findChildren(ElidedLabel)]
-    said += [one.text for one in window.findChildren(DotLabel)]
-    said += [f"{one._name} {one._detail}" for one in window.findChildren(selectors.SelectorButton)]
-    words = set(" ".join(said).replace("·", " ").split())
-    assert {word for text in shown for word in text.replace("·", " ").replace("…", " ").split()} <= words
-    assert not [text for text in shown if text.endswith("…") and not text.endswith(" …")]
+    for layout, step in product(("learn", "inspect", "compare", "truth"), (None, 7)):
+        fresh.models.selection.update(step=step)
+        window.arrange(layout)
+        turn(fresh)
+        spy.drawn.clear()
+        window.grab()
+        shown = [text for text, _ in spy.drawn if text]
+        assert len(shown) >= 5, (layout, step)
+        assert "Tales" in shown, (layout, step)
+        said = [f"{one.text()} {one._brief}" for one in window.findChildren(ElidedLabel)]
+        said += [one.text for one in window.findChildren(DotLabel)]
+        said += [f"{one._name} {one._detail}" for one in window.findChildren(selectors.SelectorButton)]
+        words = set(" ".join(said).replace("·", " ").split())
+        painted = {word for text in shown for word in text.replace("·", " ").replace("…", " ").split()}
+        assert painted <= words, (layout, step, painted - words)
+        assert not [text for text in shown if text.endswith("…") and not text.endswith(" …")], (layout, step)
 
 
 def test_a_first_window_takes_all_of_a_small_screen(fresh: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,23 +207,23 @@ def test_entries_are_whole_or_left_out() -> None:
 
 
 @sizes
-@pytest.mark.parametrize("layout", ["learn", "inspect"])
-def test_the_newest_row_lists_whole_entries(fresh: Shell, layout: str) -> None:
-    fresh.window.arrange(layout)
-    turn(fresh)
-    view, piece = fresh.window.attention, fresh.models.slices.attention
-    readout, metrics = view._readout, view._readout.fontMetrics()
-    lines = readout.text().split("\n")
-    assert max(map(metrics.horizontalAdvance, lines)) <= readout.width()
-    assert len(lines) * metrics.height() <= readout.height()
-    known = [
-        f"{position} {token_name(fresh.models, 0, int(position), 8)} {percent(float(weight))}"
-        for position, weight in zip(piece.top_positions[0], piece.top_weights[0], strict=True)
-    ]
-    shown = re.split(r" {3}|\n", readout.text().removeprefix("head 0 → "))
-    assert shown == known[: len(shown)]
-    if layout == "learn" and fresh.window.height() >= 800:
-        assert len(shown) == 5
+def test_the_newest_row_lists_whole_entries(fresh: Shell) -> None:
+    for layout in ("learn", "inspect"):
+        fresh.window.arrange(layout)
+        turn(fresh)
+        view, piece = fresh.window.attention, fresh.models.slices.attention
+        readout, metrics = view._readout, view._readout.fontMetrics()
+        lines = readout.text().split("\n")
+        assert max(map(metrics.horizontalAdvance, lines)) <= readout.width(), layout
+        assert len(lines) * metrics.height() <= readout.height(), layout
+        known = [
+            f"{position} {token_name(fresh.models, 0, int(position), 8)} {percent(float(weight))}"
+            for position, weight in zip(piece.top_positions[0], piece.top_weights[0], strict=True)
+        ]
+        shown = re.split(r" {3}|\n", readout.text().removeprefix("head 0 → "))
+        assert shown == known[: len(shown)], layout
+        if layout == "learn" and fresh.window.height() >= 800:
+            assert len(shown) == 5
 
 
 @sizes
@@ -260,18 +259,18 @@ def test_the_key_of_the_masses_is_in_a_colour_of_text(
 
 
 @sizes
-@pytest.mark.parametrize("layout", ["inspect", "truth"])
-def test_bars_of_the_ledger_are_never_squeezed(fresh: Shell, layout: str) -> None:
-    fresh.window.arrange(layout)
-    turn(fresh)
-    view = fresh.window.panels["bytes"]
-    (area,) = view.findChildren(WholeLines)
-    bars, viewport = view._bars, area.viewport()
-    top = bars.mapTo(viewport, bars.rect().topLeft()).y()
-    is_out_of_sight = top >= viewport.height()
-    is_whole = top >= 0 and top + bars.height() <= viewport.height() + 1
-    assert is_out_of_sight or is_whole, (top, bars.height(), viewport.height())
-    assert viewport.height() % PITCH == 0
+def test_bars_of_the_ledger_are_never_squeezed(fresh: Shell) -> None:
+    for layout in ("inspect", "truth"):
+        fresh.window.arrange(layout)
+        turn(fresh)
+        view = fresh.window.panels["bytes"]
+        (area,) = view.findChildren(WholeLines)
+        bars, viewport = view._bars, area.viewport()
+        top = bars.mapTo(viewport, bars.rect().topLeft()).y()
+        is_out_of_sight = top >= viewport.height()
+        is_whole = top >= 0 and top + bars.height() <= viewport.height() + 1
+        assert is_out_of_sight or is_whole, (layout, top, bars.height(), viewport.height())
+        assert viewport.height() % PITCH == 0, layout
 
 
 def test_the_widest_number_of_a_what_if_stands_free_of_its_bar(qtbot: QtBot, qapp: QApplication) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from PySide6.QtCore import QPoint, QRect, Qt
 
@@ -22,21 +24,23 @@ def test_a_failure_is_a_banner_that_can_be_dismissed(running: Shell, engine: Fak
     assert running.models.timeline.latest is not None
 
 
-@pytest.mark.parametrize("size", [(980, 700), (1280, 800), (1600, 1000), (2560, 1440)])
-@pytest.mark.parametrize("layout", ["learn", "inspect", "truth"])
-def test_a_banner_covers_no_title(running: Shell, engine: FakeEngine, size: tuple[int, int], layout: str) -> None:
-    running.window.resize(*size)
-    running.window.arrange(layout)
-    engine.emit(Failed("The folder holds no config.json: choose another."))
-    turn(running)
-    docks = running.window.docks
-    banner = QRect(running.window.banner.mapTo(running.window, QPoint(0, 0)), running.window.banner.size())
-    titles = [
-        dock.titleBarWidget() for dock in docks.docks.values() if dock.isVisible() and dock.geometry().right() >= 0
-    ]
-    assert len(titles) >= 6
-    for title in titles:
-        assert not banner.intersects(QRect(title.mapTo(running.window, QPoint(0, 0)), title.size()))
+def test_a_banner_covers_no_title(running: Shell, engine: FakeEngine) -> None:
+    window = running.window
+    for size, layout in product(((980, 700), (1280, 800), (1600, 1000), (2560, 1440)), ("learn", "inspect", "truth")):
+        window.banner._close.click()
+        assert not window.banner.isVisible()
+        window.resize(*size)
+        window.arrange(layout)
+        engine.emit(Failed("The folder holds no config.json: choose another."))
+        turn(running)
+        assert window.banner.isVisible()
+        banner = QRect(window.banner.mapTo(window, QPoint(0, 0)), window.banner.size())
+        docks = window.docks.docks.values()
+        titles = [dock.titleBarWidget() for dock in docks if dock.isVisible() and dock.geometry().right() >= 0]
+        assert len(titles) >= 6, (size, layout)
+        for title in titles:
+            place = QRect(title.mapTo(window, QPoint(0, 0)), title.size())
+            assert not banner.intersects(place), (size, layout, title.parentWidget().objectName())
 
 
 def test_a_banner_moves_nothing(running: Shell, engine: FakeEngine) -> None:
