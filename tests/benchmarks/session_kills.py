@@ -143,6 +143,7 @@ def kills(count: int, seed: int, say: Callable[[str], None] = lambda _: None) ->
 def _live(window: Window, chance: random.Random, tally: Tally, shown: Shown, *, is_first: bool, is_last: bool) -> None:
     """One life: what is offered at its begin is compared, and its end comes at a random moment."""
     end = time.monotonic() + PATIENCE_S
+    state = "it said nothing"
     dies_early = chance.random() < 0.15  # while the session is being done once more
     while time.monotonic() < end:
         told = window.next(end - time.monotonic())
@@ -160,18 +161,23 @@ def _live(window: Window, chance: random.Random, tally: Tally, shown: Shown, *, 
                 tally.fates["a window that was taking a session up"] += 1
                 return
         elif told["what"] == "nothing is offered":
-            if not is_first and (shown.moments or shown.draft):
-                tally.problems.append("nothing was offered")
+            if not is_first and (shown.moments or shown.draft not in ("", told["draft"])):
+                tally.problems.append(
+                    f"nothing was offered of {len(shown.moments)} moments and the draft {shown.draft!r}; "
+                    f"the editor has {told['draft']!r}"
+                )
             if is_last:
                 return
         elif told["what"] == "problem":
             tally.problems.append(told["words"])
+        elif told["what"] == "waits":
+            state = told["words"]
         elif told["what"] == "works":
             _work(window, chance, tally, shown)
             return
         else:
             shown.take(told)
-    tally.problems.append("a window did not get to work")
+    tally.problems.append(f"a window did not get to work: {state}")
 
 
 def _work(window: Window, chance: random.Random, tally: Tally, shown: Shown) -> None:

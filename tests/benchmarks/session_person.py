@@ -20,6 +20,7 @@ from engine.wire.tree import Node
 
 EVERY_MS = 60
 LOOKING_S = 40.0  # after which what was left is not offered any more
+WORDS_EVERY = 160  # ticks of waiting: a line about it every ten seconds
 WORDS = ("a fox", "the forest", "and then", "Lily", "a big red ball", "one day")
 
 
@@ -112,6 +113,8 @@ class Person(QObject):
         """The offer is waited for, taken up, and waited for again until it is there."""
         offered, status = self._models.recovery.offered, self._models.status.now
         self._waited += 1
+        if self._waited % WORDS_EVERY == 0:
+            tell("waits", words=self._state())
         if status is None or status.model is None or status.work is not None:
             return
         if offered is not None:
@@ -127,9 +130,21 @@ class Person(QObject):
         elif self._is_taking_up or not self._journals.left() or self._waited * EVERY_MS > LOOKING_S * 1000:
             self._start_work()
 
+    def _state(self) -> str:
+        """What is waited for, in words for whoever looks into a start that did not come to work."""
+        status = self._models.status.now
+        if status is None:
+            return "no word from the engine"
+        return (
+            f"work {status.work}, opened {status.opened is not None}, running {status.running}, "
+            f"{len(self._models.history)} moments, offered {self._models.recovery.offered is not None}, "
+            f"taking up {self._is_taking_up}, restoring {self._shell.controller.requests.restore.is_going_on}, "
+            f"lost {self._models.status.is_engine_lost}, failure {self._models.status.failure!r}"
+        )
+
     def _start_work(self) -> None:
         if not self._is_taking_up:
-            tell("nothing is offered")
+            tell("nothing is offered", draft=self._shell.window.prompt.edit.text())
         elif self._models.status.failure:
             tell("problem", words=self._models.status.failure)
         self._works = True
