@@ -27,7 +27,8 @@ class Probe:
     `num_rows` queries' weights `[B, H, t, S]`; the sum over all queries of the forward `[B, H, S]`.
 
     The newest weights of all layers are computed together after the forward: thirty times a handful of small kernels
-    between the large ones would cost three times as much.
+    between the large ones would cost three times as much. Sequences of a batch that are attended apart have a probe
+    each, in `parts`; what is read here is then right-aligned.
     """
 
     num_rows: int = 1
@@ -36,6 +37,7 @@ class Probe:
     seen: dict[int, Seen] = field(default_factory=dict)
     latest: dict[int, torch.Tensor] = field(default_factory=dict)
     sums: dict[int, torch.Tensor] = field(default_factory=dict)
+    parts: list[Probe] = field(default_factory=list)
 
     @property
     def wants_more(self) -> bool:
@@ -59,14 +61,26 @@ class Probe:
             together = latest.clone() if is_first else torch.cat([self.latest[layer], latest], 2)
             self.latest[layer] = together[:, :, -self.num_rows :]
 
+    def apart(self, count: int) -> list[Probe]:
+        """A probe for each of so many sequences."""
+        self.parts = [Probe() for _ in range(count)]
+        return self.parts
+
     def row(self, layer: int) -> torch.Tensor | None:
         """The newest query's weights `[B, H, S]` of one layer while the forward goes on, where it has reported."""
+        if self.parts:
+            rows = [part.row(layer) for part in self.parts]
+            return right_aligned([row[None] for row in rows if row is not None])[0]
         if layer in self.seen:
             return newest_weights([self.seen[layer]])[0]
         return self.weights.get(layer)
 
     def rows(self) -> dict[int, torch.Tensor]:
         """The newest query's weights of every layer that reported, in order of layers."""
+        if self.parts:
+            found = [part.rows() for part in self.parts]
+            stacked = right_aligned([stacked_view(list(rows.values())) for rows in found])
+            return dict(zip(found[0], stacked, strict=True))
         alike: dict[tuple[object, ...], list[int]] = {}
         for layer, seen in self.seen.items():
             alike.setdefault((seen.query.shape, seen.keys.shape, id(seen.mask), seen.scale), []).append(layer)
@@ -74,6 +88,15 @@ class Probe:
             self.weights.update(zip(layers, newest_weights([self.seen[layer] for layer in layers]), strict=True))
         self.seen.clear()  # it holds on to the keys
         return dict(sorted(self.weights.items()))
+
+
+def right_aligned(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Weights `[L, 1, H, S]` of several sequences as `[L, B, H, longest]`, zero where one has no rows."""
+    longest = max(part.shape[3] for part in parts)
+    made = parts[0].new_zeros(len(parts[0]), len(parts), parts[0].shape[2], longest)
+    for number, part in enumerate(parts):
+        made[:, number, :, longest - part.shape[3] :] = part[:, 0]
+    return made
 
 
 def newest_weights(seen: list[Seen]) -> torch.Tensor:

@@ -30,7 +30,8 @@ from engine.model.encoder import arguments_of, attentions_of, has_encoder, numbe
 from engine.model.forecast import placement_of
 from engine.model.generation_rules import ruled
 from engine.model.progress import LoadProgress, num_tensors
-from engine.model.runners.decoder import HiddenRows, Passed
+from engine.model.runners.attending import HiddenRows, right_aligned
+from engine.model.runners.decoder import Passed
 from engine.model.runners.runners import Runners
 from engine.model.source import Source, find_source, fingerprint
 from engine.model.split import layer_devices
@@ -101,12 +102,14 @@ class LoadedModel:
         check: Callable[[], None] | None = None,
         passed: Passed | None = None,
         hidden_rows: HiddenRows | None = None,
+        lengths: Sequence[int] | None = None,
     ) -> torch.Tensor:
         """Feed `ids` `[B, T]`; returns the newest logits `[B, 1, V]`. With a probe, the newest query's weights land in
         it; `surprisal` reads a chunk of one sequence.
 
-        A ragged batch is right-aligned: `padding` `[B, S + T]` is 0 where a row has no token, and `position_ids`
-        `[B, T]` say where its tokens stand. `check` is called at every layer whose attention is ours and raises to end
+        Of several sequences, which lie in pages, `lengths` are the tokens that each has had, and T is 1. In another
+        batch `padding` `[B, S + T]` is 0 at rows that are not read, and `position_ids` `[B, T]` say where its tokens
+        stand. `check` is called at every layer whose attention is ours and raises to end
         the forward; what it has put into the cache by then stays there. `passed` is called behind every layer.
         `hidden_rows` `[H_kv, S]` by layer are rows of the cache that no query reads: only of a model whose attention is
         ours.
@@ -114,12 +117,14 @@ class LoadedModel:
         check = check or self.mark
         hidden_rows = self._also_where_shared(hidden_rows)
         if padding is None and (decoder := self.runners.decoder_for(ids, cache)) is not None:
-            return decoder(ids, cache, probe, surprisal, check, passed, hidden_rows)
+            return decoder(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths)
         arguments: dict[str, Any] = {"use_cache": cache is not None}
         if isinstance(cache, SourceCache):
             arguments, surprisal = arguments_of(self.model, ids, cache, check), None
         elif cache is not None:
             arguments[self.cache_argument] = cache
+        if lengths is not None and min(lengths) < max(lengths):
+            padding, position_ids = right_aligned(lengths, ids.device)
         if padding is not None:
             arguments["attention_mask"] = padding
             if self.takes_positions:

@@ -8,6 +8,7 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from engine.cache.attention_probe import Probe
+from engine.cache.contract import Pair
 from engine.cache.layers.build import decoder_config
 from engine.cache.layers.cross import SourceCache
 from engine.geometry.dimensions import CacheGeometry
@@ -19,6 +20,7 @@ from engine.predict.capacity import context_length
 
 NOISE_SEED = 0
 PROBE_ROWS = 5
+BATCH = 3
 
 
 def runs_through_registry(model: Any) -> bool:
@@ -69,6 +71,7 @@ def decoder_of(model: Any, geometry: CacheGeometry) -> Decoder | None:
             decoder = Decoder(model, is_joined)
             if agrees(decoder, model, geometry, 1):
                 decoder.takes_chunks = agrees(decoder, model, geometry, PROBE_ROWS)
+                decoder.takes_batches = agrees_apart(decoder, model, geometry)
                 return decoder
     except (AttributeError, RuntimeError):  # the same parts, put together otherwise
         return None
@@ -88,11 +91,27 @@ def agrees(decoder: Decoder, model: Any, geometry: CacheGeometry, count: int) ->
     return torch.equal(decoder.head(decoder.hidden(ids, mine, None, start)), logits) and same_rows(mine, cache)
 
 
-def noise(model: Any, geometry: CacheGeometry) -> DynamicCache:
+@torch.inference_mode()
+def agrees_apart(decoder: Decoder, model: Any, geometry: CacheGeometry) -> bool:
+    """Whether both ways make the same of the next tokens of several sequences, each of which reads rows of noise."""
+    ids = torch.arange(1, BATCH + 1, device=model.device)[:, None] % model.get_input_embeddings().num_embeddings
+    start = context_length(geometry) - 1
+    mine, cache = noise(model, geometry, BATCH), noise(model, geometry, BATCH)
+
+    def append(layer: int, keys: torch.Tensor, values: torch.Tensor) -> list[Pair]:
+        rows = mine.update(keys, values, layer)
+        return list(zip(*(part.split(1) for part in rows), strict=True))
+
+    logits = model(ids, past_key_values=cache, use_cache=True, position_ids=torch.full_like(ids, start)).logits
+    hidden = decoder.hidden_apart(ids, append, None, [start] * BATCH)
+    return torch.equal(decoder.head(hidden), logits) and same_rows(mine, cache)
+
+
+def noise(model: Any, geometry: CacheGeometry, batch: int = 1) -> DynamicCache:
     """A cache of a few random rows, the same ones every time."""
     cache, generator = DynamicCache(config=model.config), torch.Generator().manual_seed(NOISE_SEED)
     for layer in geometry.layers:
-        sizes = [(1, layer.num_kv_heads, PROBE_ROWS, dim) for dim in (layer.key_dim, layer.value_dim)]
+        sizes = [(batch, layer.num_kv_heads, PROBE_ROWS, dim) for dim in (layer.key_dim, layer.value_dim)]
         keys, values = (torch.randn(size, generator=generator).to(model.device, model.dtype) for size in sizes)
         cache.update(keys, values, layer.index)
     return cache

@@ -73,17 +73,14 @@ class Runner:
         return Forward(work, logits.clone(), surprisal, weights, probe, probing, cache.take_encoder_s())
 
     def _run_together(self, work: list[Work], store: PageStore, phases: PhasedStep | None) -> list[Forward]:
-        """One decode step of several sequences: rows right-aligned, padding masked, positions given."""
+        """One decode step of several sequences."""
         device, caches = self._model.device, [each.live.cache for each in work]
         store.plan([cache.tables for cache in caches], 1)
-        lengths = torch.tensor([w.live.sequence.num_tokens for w in work], device=device)
-        longest = store.longest
-        columns = torch.arange(longest + 1, device=device)
-        padding = None if bool((lengths == longest).all()) else (columns >= longest - lengths[:, None]).long()
+        lengths = [w.live.sequence.num_tokens for w in work]
         probe = Probe() if self.observe else None
         fed = torch.tensor([w.token_ids for w in work], device=device)
         passed = phases.after_layer(work, probe, weights_among(work)) if phases else None
-        logits = self._model.forward(fed, caches[0].live, probe, None, padding, lengths[:, None], passed=passed)
+        logits = self._model.forward(fed, caches[0].live, probe, lengths=lengths, passed=passed)
         began = time.perf_counter()
         rows = probe.rows() if probe else {}
         probing = (time.perf_counter() - began) / len(work)

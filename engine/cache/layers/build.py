@@ -9,6 +9,7 @@ from transformers import DynamicCache, QuantizedCache, StaticCache
 from transformers.cache_utils import Cache
 
 from engine.cache.contract import LayerHandle
+from engine.cache.layers.counted import counted
 from engine.cache.layers.cross import CrossLayer, DecoderRows, SourceCache
 from engine.cache.layers.growing import GrowingLayer, Room
 from engine.cache.layers.handles import handle_of, is_pageable
@@ -21,7 +22,9 @@ from engine.spec.cache import CacheSpec, Quantizer
 def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
     """An empty cache of a contiguous layout."""
     if spec.layout == "static":
-        return StaticCache(config=config, max_cache_len=capacity)
+        cache = StaticCache(config=config, max_cache_len=capacity)
+        cache.layers = list(map(counted, cache.layers))
+        return cache
     if spec.quantizer is not None:
         return quantized_cache(spec.quantizer, config)
     cache = DynamicCache(config=config)

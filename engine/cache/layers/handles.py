@@ -26,6 +26,7 @@ from engine.cache.contract import (
     slid,
     stored_rows,
 )
+from engine.cache.layers.counted import CountedStaticLayer
 from engine.cache.layers.own import OwnLayer
 from engine.cache.layers.storage import distinct_storages, storage_bytes, tensors_of
 from engine.spec.codec import Part
@@ -178,6 +179,16 @@ class StaticRows(LayerOfTransformers):
         return 0
 
 
+class CountedStaticRows(StaticRows):
+    """The same, where the layer itself counts them."""
+
+    def crop(self, num_tokens: int) -> int:
+        super().crop(num_tokens)
+        if self.layer.is_initialized:
+            self.layer.num_rows = num_tokens
+        return 0
+
+
 class StaticWindow(StaticRows):
     """The latest rows in room for one window."""
 
@@ -321,6 +332,7 @@ HANDLES: dict[type, type[LayerOfTransformers]] = {
     DynamicSlidingWindowLayer: DynamicWindow,
     DynamicLayer: DynamicRows,
     StaticSlidingWindowLayer: StaticWindow,
+    CountedStaticLayer: CountedStaticRows,
     StaticLayer: StaticRows,
 }
 

@@ -41,6 +41,15 @@ class PagedLayer(OwnLayer):
             read.append(rows.view(heads, self.store.batch, slots // self.store.batch, dim).transpose(0, 1))
         return read[0], read[1]
 
+    def append_apart(self, keys: torch.Tensor, values: torch.Tensor) -> list[Pair]:
+        """As `append`, and returns the rows of each sequence by themselves, `[1, H_kv, S + T, D]`: nothing is padded,
+        and what lies in one run is not copied."""
+        plan, pair = self.store.plans[self.group], self.store.rows_of[self.layer_index]
+        for stored, new in zip(pair, (keys, values), strict=True):
+            stored.write(plan.writes, new.transpose(0, 1).flatten(1, 2))
+        held_keys, held_values = pair
+        return [(held_keys.read(reads)[None], held_values.read(reads)[None]) for reads in plan.reads_of]
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         plan = self.store.plans[self.group]
         return plan.held + query_length, plan.first

@@ -20,6 +20,7 @@ import torch
 from engine.cache.contract import HeldBytes, HeldRows, Pair
 from engine.cache.memory import check_room
 from engine.cache.paged.host import HostIndex, num_host_pages
+from engine.cache.paged.plan import GroupPlan
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.rows import PageRows
@@ -43,16 +44,6 @@ class PageGroup:
     layers: tuple[LayerGeometry, ...]
     window: int | None
     tables: list[PageTable]
-
-
-@dataclass(eq=False)
-class GroupPlan:
-    """Where one forward writes and reads in one group. `reads` is a slice where all rows lie in one run."""
-
-    writes: torch.Tensor
-    reads: slice | torch.Tensor
-    held: int
-    first: int
 
 
 class PageStore:
@@ -316,21 +307,8 @@ class PageStore:
         self.batch = len(tables_of)
         self.longest = max(tables[0].num_tokens for tables in tables_of) - num_new
         for number, group in enumerate(self.groups):
-            tables = [mine[number] for mine in tables_of]
             device = self.rows_of[group.layers[0].index][0].device
-            writes = [held_slots(t, t.num_tokens - num_new, t.num_tokens, device, as_tensor=True) for t in tables]
-            width = max(table.num_held_tokens for table in tables)
-            first = self.longest + num_new - width  # in columns of the right-aligned batch
-            reads: slice | torch.Tensor
-            if len(tables) == 1:
-                reads = held_slots(tables[0], tables[0].first_held_position, tables[0].num_tokens, device)
-            else:
-                index = torch.zeros(len(tables), width, dtype=torch.long, device=device)
-                for row, table in enumerate(tables):
-                    slots = held_slots(table, table.first_held_position, table.num_tokens, device, as_tensor=True)
-                    index[row, width - len(slots) :] = slots
-                reads = index.flatten()
-            self.plans[number] = GroupPlan(torch.cat(writes), reads, width - num_new, first)
+            self.plans[number] = GroupPlan([mine[number] for mine in tables_of], num_new, self.longest, device)
 
 
 def pageable(geometry: CacheGeometry) -> tuple[LayerGeometry, ...]:

@@ -3,22 +3,23 @@
 A small model spends a third of a decode step between its matrix products: on norms, rotations and calls of modules; a
 chunk of a prompt spends it on copies: of K and V for heads that share them, of masks, of everything that is not changed
 in place. Here is the same arithmetic, every number rounded where transformers rounds it, so that logits, K and V are
-its own to the last bit. That is not believed but tried, on the model itself, when it is loaded. What is not of this
-structure, or is more than one sequence, goes through transformers.
+its own to the last bit. That is not believed but tried, on the model itself, when it is loaded. Of several sequences
+the next tokens go through the products together, and each reads its own rows, without padding. What is not of this
+structure goes through transformers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 from transformers.masking_utils import create_causal_mask
 
-from engine.cache.attention_probe import Probe, Seen
-from engine.model.attention import LONG_CONTEXT, attention
+from engine.cache.attention_probe import Probe
+from engine.model.runners.attending import Apart, AppendApart, Attend, HiddenRows, Mask, OneCache
 from engine.model.runners.guard import Guard
 from engine.model.surprisal import Surprisal
 
@@ -29,9 +30,6 @@ PROJECTIONS = frozenset({*(f"self_attn.{x}_proj" for x in "qkvo"), *(f"mlp.{x}_p
 NEEDED = frozenset({f"{x}.weight" for x in (*PROJECTIONS, "input_layernorm", "post_attention_layernorm")})
 OPTIONAL = frozenset({*(f"{x}.bias" for x in PROJECTIONS), "self_attn.q_norm.weight", "self_attn.k_norm.weight"})
 AROUND = frozenset({"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"})
-
-
-HiddenRows = Mapping[int, torch.Tensor]
 
 
 def is_alike(model: nn.Module) -> bool:
@@ -59,7 +57,7 @@ class Decoder:
     `forward`, makes `is_current` false: then the model itself must be called. `takes_chunks` is set by who has tried.
     """
 
-    takes_chunks = False
+    takes_chunks = takes_batches = False
 
     def __init__(self, model: Any, is_joined: bool = True) -> None:
         body = model.model
@@ -69,8 +67,9 @@ class Decoder:
         self._guard = Guard(model)
 
     def takes(self, ids: torch.Tensor) -> bool:
-        """Whether ids `[B, T]` can go this way now."""
-        return len(ids) == 1 and (ids.shape[1] == 1 or self.takes_chunks) and self.is_current
+        """Whether ids `[B, T]` can go this way now: one sequence, or the next tokens of several."""
+        can = self.takes_batches if len(ids) > 1 else self.takes_chunks
+        return (can or ids.numel() == 1) and 1 in ids.shape and self.is_current
 
     @property
     def is_current(self) -> bool:
@@ -87,11 +86,16 @@ class Decoder:
         check: Callable[[], None] | None = None,
         passed: Passed | None = None,
         hidden_rows: HiddenRows | None = None,
+        lengths: Sequence[int] | None = None,
     ) -> torch.Tensor:
-        """Feed the ids `[1, T]` behind what the cache has seen; the newest logits `[1, 1, V]`. `check` is called before
+        """Feed the ids `[B, T]` behind what the cache has seen; the newest logits `[B, 1, V]`. `check` is called before
         every layer and behind the last, `passed` behind each with its output; either raises to end it. No query reads
-        `hidden_rows`, by layer."""
-        hidden = self.hidden(ids, cache, probe, cache.get_seq_length(), check, passed, hidden_rows)
+        `hidden_rows`, by layer. Several sequences have `lengths` tokens, and lie in pages."""
+        if lengths is None:
+            start = cache.get_seq_length()
+            hidden = self.hidden(ids, cache, probe, start, check, passed, hidden_rows)
+        else:
+            hidden = self.hidden_apart(ids, appended_apart(cache), probe, lengths, check, passed)
         if surprisal is not None:
             surprisal.read(hidden, self.head, check)
         return self.head(hidden[:, -1:])
@@ -110,11 +114,37 @@ class Decoder:
         hidden: torch.Tensor = self._embed(ids)
         places = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
         mask = Mask.of(create_causal_mask(self._config, hidden, None, cache, places), hidden)
+        return self.through(hidden, places, OneCache(cache, mask, probe, hidden_rows), check, passed)
+
+    def hidden_apart(
+        self,
+        ids: torch.Tensor,
+        append: AppendApart,
+        probe: Probe | None,
+        lengths: Sequence[int],
+        check: Callable[[], None] | None = None,
+        passed: Passed | None = None,
+    ) -> torch.Tensor:
+        """What the last layer makes of the next tokens `[B, 1]` of sequences of `lengths`, `[B, 1, hidden]`: products
+        are made of all of them at once, and attention of each by itself."""
+        places = torch.tensor(lengths, device=ids.device)[:, None]
+        attend = Apart(append, probe.apart(len(ids)) if probe is not None else None)
+        return self.through(self._embed(ids), places, attend, check, passed)
+
+    def through(
+        self,
+        hidden: torch.Tensor,
+        places: torch.Tensor,
+        attend: Attend,
+        check: Callable[[], None] | None = None,
+        passed: Passed | None = None,
+    ) -> torch.Tensor:
+        """All layers, from embeddings `[B, T, hidden]` of tokens at `places` `[B, T]` on."""
         rotate = rotation(*self._rotary(hidden, position_ids=places))
         for layer, block in enumerate(self._blocks):
             if check is not None:
                 check()
-            hidden = block(hidden, rotate, cache, mask, probe, hidden_rows)
+            hidden = block(hidden, rotate, attend)
             if passed is not None:
                 passed(layer, hidden)
         if check is not None:
@@ -125,21 +155,6 @@ class Decoder:
         """Logits `[1, T, V]` of what the last layer made."""
         logits: torch.Tensor = self._head(self._norm(hidden))
         return logits
-
-
-class Mask(NamedTuple):
-    """Which rows a query reads, `[1, 1, T, S]`: `kept` is true there, `bias` is what is added to the scores. Both None:
-    all before it and itself."""
-
-    kept: torch.Tensor | None
-    bias: torch.Tensor | None
-
-    @classmethod
-    def of(cls, mask: torch.Tensor | None, hidden: torch.Tensor) -> Mask:
-        """The bias is made once for all layers; transformers has every layer make its own."""
-        if mask is None or hidden.shape[1] == 1:
-            return cls(mask, mask)
-        return cls(mask, torch.zeros_like(mask, dtype=hidden.dtype).masked_fill_(~mask, -torch.inf))
 
 
 class Block:
@@ -156,28 +171,17 @@ class Block:
         self._heads, self._kv_heads = (p.out_features // attn.head_dim for p in (attn.q_proj, attn.k_proj))
         self._query_norm, self._key_norm = (norm_of(n) if n else None for n in head_norms(attn))
 
-    def __call__(
-        self,
-        hidden: torch.Tensor,
-        rotate: Rotate,
-        cache: Any,
-        mask: Mask,
-        probe: Probe | None,
-        hidden_rows: HiddenRows | None,
-    ) -> torch.Tensor:
-        """What the layer makes of `[1, T, hidden]`; its new rows go into the cache."""
-        attn = self._attention
+    def __call__(self, hidden: torch.Tensor, rotate: Rotate, attend: Attend) -> torch.Tensor:
+        """What the layer makes of `[B, T, hidden]`; its new rows go where `attend` puts them."""
         rows_of = self._rows_of_one if hidden.shape[1] == 1 else self._rows_of_many
-        query, new_keys, new_values = rows_of(self._before(hidden), rotate)
-        keys, values = cache.update(new_keys, new_values, attn.layer_idx)
-        read = attended(attn, query, keys, values, mask, probe, hidden_rows)
+        read = attend(self._attention, *rows_of(self._before(hidden), rotate))
         hidden = linear(read.reshape(*hidden.shape[:2], -1), *self._out).add_(hidden)
         return linear(self._inner(self._between(hidden)), *self._down).add_(hidden)
 
     def _rows_of_one(self, normed: torch.Tensor, rotate: Rotate) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Query, key and value `[1, H, 1, D]` of one token: one product, one rotation."""
+        """Query, key and value `[B, H, 1, D]` of one token each: one product, one rotation."""
         heads, kv_heads = self._heads, self._kv_heads
-        rows = self._qkv(normed).view(1, heads + 2 * kv_heads, 1, self._attention.head_dim)
+        rows = self._qkv(normed).view(len(normed), heads + 2 * kv_heads, 1, self._attention.head_dim)
         rotated = rows.narrow(1, 0, heads + kv_heads)
         if self._query_norm is not None and self._key_norm is not None:
             rotated = torch.cat([self._query_norm(rotated[:, :heads]), self._key_norm(rotated[:, heads:])], 1)
@@ -202,47 +206,22 @@ class Block:
         return self._activation(gate).mul_(up)  # type: ignore[no-any-return]
 
 
-def attended(
-    attn: Any,
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: Mask,
-    probe: Probe | None,
-    hidden_rows: HiddenRows | None = None,
-) -> torch.Tensor:
-    """What queries `[1, H, T, D]` read, `[1, T, H, D]`; where the usual kernel computes it, without asking which kernel
-    that is, and without copying K and V for every head that reads them."""
-    count = query.shape[2]
-    is_usual = query.device.type == "cpu" if count > 1 else mask.kept is None and keys.shape[2] <= LONG_CONTEXT
-    has_hidden = hidden_rows is not None and attn.layer_idx in hidden_rows
-    if not is_usual or has_hidden or (probe is not None and probe.wants_more):
-        own: Any = {"scaling": attn.scaling, "probe": probe, "hidden_rows": hidden_rows}
-        return attention(attn, query, keys, values, mask.kept, **own)[0]
-    is_causal = mask.kept is None and count > 1
-    if is_causal:  # a static cache at its first prefill: the rest of the room is still empty
-        keys, values = keys[:, :, :count], values[:, :, :count]
-    if probe is not None:
-        last = None if mask.kept is None else mask.kept[:, :, -1]
-        probe.seen[attn.layer_idx] = Seen(query.select(2, -1), keys, last, attn.scaling)
-    is_grouped = query.shape[1] != keys.shape[1]
-    read = scaled_dot_product_attention(
-        query, keys, values, mask.bias, is_causal=is_causal, scale=attn.scaling, enable_gqa=is_grouped
-    )
-    return read.transpose(1, 2)
-
-
 Rotate = Callable[[torch.Tensor], torch.Tensor]
 
 
 def rotation(cos: torch.Tensor, sin: torch.Tensor) -> Rotate:
-    """What rotates heads `[1, H, T, D]` half against half, to the positions of cos and sin `[1, T, D]`.
+    """What rotates heads `[B, H, T, D]` half against half, to the positions of cos and sin `[B, T, D]`.
 
     x cos + (-x2, x1) sin, with the sign taken to the sine: swapping halves is then all that x needs.
     """
     cos, half = cos.unsqueeze(1), sin.shape[-1] // 2
     signed = torch.cat([-sin[..., :half], sin[..., half:]], -1).unsqueeze(1)
     return lambda rows: torch.mul(rows, cos).add_(rows.roll(half, -1).mul_(signed))
+
+
+def appended_apart(cache: Any) -> AppendApart:
+    """How a paged cache takes the rows of several sequences."""
+    return lambda layer, keys, values: cache.layers[layer].append_apart(keys, values)
 
 
 def norm_of(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -68,3 +68,47 @@ def test_what_was_chosen_before_loading_and_cannot_be_is_said_once() -> None:
     assert wanted.note.startswith("no fused decoder for this model, which runs through transformers: it needs")
     assert not Runners(None, "transformers").note
     assert wanted.decoder_for(torch.ones(1, 1, dtype=torch.long), object()) is None
+
+
+def batch_of(name: str, lengths: list[int], page_size: int = 4) -> Session:
+    model = model_of(name)
+    session = Session(replace(model, runners=Runners(model.runners.decoder)), CacheSpec("paged", page_size=page_size))
+    for seed, length in enumerate(lengths):
+        session.submit(Prompt(token_ids=prompt_ids(length, seed)))
+    while session.is_prefilling:
+        session.step()
+    return session
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_several_sequences_are_fed_together_and_each_reads_its_own_rows(name: str) -> None:
+    """Lengths at every edge of a page, of which some lie in one run and one does not."""
+    lengths = [3, 4, 5, 11]
+    together, padded = batch_of(name, lengths), batch_of(name, lengths)
+    padded.model.runners.choose("transformers")
+    assert together.model.runners.decoder is not None
+    assert together.model.runners.decoder.takes_batches
+    for session in (together, padded):
+        session.remove(1)  # its pages are taken next, in another order than they lie
+        session.submit(Prompt(token_ids=prompt_ids(9, 7)))
+        session.step()
+    for _ in range(6):
+        one, other = together.step(), padded.step()
+        assert (one.runner, other.runner) == ("fused", "transformers")
+        for mine, theirs in zip(one.sequences, other.sequences, strict=True):
+            assert mine.sampled == theirs.sampled
+            assert mine.attention is not None
+            assert theirs.attention is not None
+            assert mine.attention.entropy == pytest.approx(theirs.attention.entropy, abs=1e-5)
+        for seq_id in together.live.ids:
+            mine_now, theirs_now = together.logits(seq_id), padded.logits(seq_id)
+            assert mine_now is not None
+            assert theirs_now is not None
+            assert torch.allclose(mine_now, theirs_now, atol=1e-5)
+    for seq_id in together.live.ids:
+        for layer in range(2):
+            rows, others = together.cache_of(seq_id).rows(layer), padded.cache_of(seq_id).rows(layer)
+            assert rows is not None
+            assert others is not None
+            assert torch.allclose(rows.keys, others.keys, atol=1e-5)
+            assert torch.allclose(rows.values, others.values, atol=1e-5)

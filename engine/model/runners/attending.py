@@ -1,0 +1,105 @@
+"""What the queries of a layer read, once its new rows are written: of one cache, or of several sequences apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from engine.cache.attention_probe import Probe, Seen
+from engine.cache.contract import Pair
+from engine.model.attention import LONG_CONTEXT, attention
+
+HiddenRows = Mapping[int, torch.Tensor]
+# attention module, queries [B, H, T, D], new keys and values [B, H_kv, T, D] -> what was read, [B, T, H, D]
+Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+# index of a layer, its new keys and values [B, H_kv, 1, D] -> all rows of each sequence, [1, H_kv, S, D]
+AppendApart = Callable[[int, torch.Tensor, torch.Tensor], list[Pair]]
+
+
+class Mask(NamedTuple):
+    """Which rows a query reads, `[1, 1, T, S]`: `kept` is true there, `bias` is what is added to the scores. Both None:
+    all before it and itself."""
+
+    kept: torch.Tensor | None
+    bias: torch.Tensor | None
+
+    @classmethod
+    def of(cls, mask: torch.Tensor | None, hidden: torch.Tensor) -> Mask:
+        """The bias is made once for all layers; transformers has every layer make its own."""
+        if mask is None or hidden.shape[1] == 1:
+            return cls(mask, mask)
+        return cls(mask, torch.zeros_like(mask, dtype=hidden.dtype).masked_fill_(~mask, -torch.inf))
+
+
+UNMASKED = Mask(None, None)
+
+
+@dataclass(frozen=True, eq=False)
+class OneCache:
+    """Queries of one sequence read a cache that takes their new rows."""
+
+    cache: Any
+    mask: Mask
+    probe: Probe | None
+    hidden_rows: HiddenRows | None = None
+
+    def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        keys, values = self.cache.update(keys, values, attn.layer_idx)
+        return attended(attn, query, keys, values, self.mask, self.probe, self.hidden_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Apart:
+    """Single queries of several sequences read the rows of each alone: no padding, and no mask."""
+
+    append: AppendApart
+    probes: list[Probe] | None
+
+    def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        read = []
+        for number, (held_keys, held_values) in enumerate(self.append(attn.layer_idx, keys, values)):
+            probe = None if self.probes is None else self.probes[number]
+            read.append(attended(attn, query.narrow(0, number, 1), held_keys, held_values, UNMASKED, probe))
+        return torch.cat(read)
+
+
+def attended(
+    attn: Any,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: Mask,
+    probe: Probe | None,
+    hidden_rows: HiddenRows | None = None,
+) -> torch.Tensor:
+    """What queries `[1, H, T, D]` read, `[1, T, H, D]`; where the usual kernel computes it, without asking which kernel
+    that is, and without copying K and V for every head that reads them."""
+    count = query.shape[2]
+    is_usual = query.device.type == "cpu" if count > 1 else mask.kept is None and keys.shape[2] <= LONG_CONTEXT
+    has_hidden = hidden_rows is not None and attn.layer_idx in hidden_rows
+    if not is_usual or has_hidden or (probe is not None and probe.wants_more):
+        own: Any = {"scaling": attn.scaling, "probe": probe, "hidden_rows": hidden_rows}
+        return attention(attn, query, keys, values, mask.kept, **own)[0]
+    is_causal = mask.kept is None and count > 1
+    if is_causal:  # a static cache at its first prefill: the rest of the room is still empty
+        keys, values = keys[:, :, :count], values[:, :, :count]
+    if probe is not None:
+        last = None if mask.kept is None else mask.kept[:, :, -1]
+        probe.seen[attn.layer_idx] = Seen(query.select(2, -1), keys, last, attn.scaling)
+    is_grouped = query.shape[1] != keys.shape[1]
+    read = scaled_dot_product_attention(
+        query, keys, values, mask.bias, is_causal=is_causal, scale=attn.scaling, enable_gqa=is_grouped
+    )
+    return read.transpose(1, 2)
+
+
+def right_aligned(lengths: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The padding `[B, S + 1]` of right-aligned sequences that have had so many tokens, and where their next tokens
+    stand, `[B, 1]`."""
+    positions = torch.tensor(lengths, device=device)[:, None]
+    columns = torch.arange(max(lengths) + 1, device=device)
+    return (columns >= max(lengths) - positions).long(), positions
