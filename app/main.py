@@ -64,6 +64,7 @@ class Program(QObject):
         self.shell.window.closing.connect(self._on_closing)
         self.shell.engine_wanted.connect(self._restart_engine)
         self.shell.reload_wanted.connect(self._reload_model)
+        self.shell.cpu_wanted.connect(self._leave_gpu)
         self._connect_journals()
 
     def _connect_journals(self) -> None:
@@ -130,6 +131,15 @@ class Program(QObject):
                 self._show_choice()
                 return
         self._engine.restart(self.shell.models.status.cache)
+        self._begin_again()
+
+    def _leave_gpu(self) -> None:
+        """Another engine has the model on the CPU, in the same numbers, and does the steps once more."""
+        model = self.shell.models.status.model
+        self._engine.restart_on_cpu(self.shell.models.status.cache, "auto" if model is None else model.dtype)
+        self._begin_again()
+
+    def _begin_again(self) -> None:
         self._show_engine()
         self.shell.models.status.fail("")
         self.shell.controller.replay()

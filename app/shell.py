@@ -38,6 +38,7 @@ class Shell(QObject):
 
     engine_wanted = Signal(str)
     reload_wanted = Signal()
+    cpu_wanted = Signal()
 
     window: MainWindow
     controller: Controller
@@ -123,6 +124,10 @@ class Shell(QObject):
         """Intent: the model that was unloaded comes back, and with it what was done."""
         self.reload_wanted.emit()
 
+    def leave_gpu(self) -> None:
+        """Intent: another engine goes on on the CPU."""
+        self.cpu_wanted.emit()
+
     def run_engine_in(self, choice: str) -> None:
         """Intent: the engine begins again in a thread, in a process, or where it suits the device."""
         self.engine_wanted.emit(choice)
@@ -133,6 +138,7 @@ class Shell(QObject):
         window, intents = self.window, self.intents
         connect_all(
             (window.banner.restart_wanted, self.restart_engine),
+            (window.banner.cpu_wanted, self.leave_gpu),
             (self.actions.triggered, self._on_action),
             (window.prompt.submitted, intents.on_prompt_submitted),
             (window.prompt.added, intents.on_prompt_added),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast, get_args
 
 from msgspec.structs import replace
 
 from engine.client import Choice, Client, Kind, kind_for, open_client
 from engine.spec.cache import CacheSpec
-from engine.spec.model import AUTO_DEVICE, ModelSpec
+from engine.spec.model import AUTO_DEVICE, Dtype, ModelSpec
 from engine.wire.commands import CloseSnapshot, Command, Continue, LoadModel, OpenSnapshot
 from engine.wire.events import CacheChanged, Event, Failed, Restarted
 
@@ -44,7 +45,13 @@ class Engine:
         return self._client is not None and self._client.kind == kind_for(self.choice, self._model.device)
 
     def start(
-        self, model: ModelSpec, cache: CacheSpec, snapshot: Path | None = None, *, is_remembered: bool = False
+        self,
+        model: ModelSpec,
+        cache: CacheSpec,
+        snapshot: Path | None = None,
+        *,
+        is_remembered: bool = False,
+        kind: Kind | None = None,
     ) -> None:
         """Begin, with a model to load, or a snapshot to look at; where that cannot be opened, the model is loaded
         instead. Where a model goes that `is_remembered` from another day may be gone: then the engine chooses. An
@@ -56,13 +63,18 @@ class Engine:
         if snapshot is None and is_remembered and model.device != AUTO_DEVICE:
             self._instead = LoadModel(replace(model, device=AUTO_DEVICE), cache)
         self._asked.clear()  # of the engine that is ended, which answers no more
-        self._client = open_client(kind_for(self.choice, model.device))
+        self._client = open_client(kind or kind_for(self.choice, model.device))
         self._client.listen(self._ring)
         self._client.send(first if snapshot is None else OpenSnapshot(snapshot))
 
     def restart(self, cache: CacheSpec) -> None:
         """Begin again with the model that was loaded last, or the snapshot that is open."""
         self.start(self._model, cache, self._opened)
+
+    def restart_on_cpu(self, cache: CacheSpec, dtype: str) -> None:
+        """Begin again with that model on the CPU, in a process of its own: in this one a device may have failed."""
+        model = replace(self._model, device="cpu", dtype=cast(Dtype, dtype) if dtype in get_args(Dtype) else "auto")
+        self.start(model, cache, self._opened, kind="process")
 
     def reload(self, cache: CacheSpec) -> None:
         """The engine that is there has the model again that was loaded last."""

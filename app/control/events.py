@@ -260,9 +260,11 @@ class EventHandlers(QObject):
     def _on_engine_lost(self, event: events.EngineLost) -> None:
         """What is on the screen stays. From an engine that has ended nothing is on its way any more."""
         self._models.status.lose_engine("gone" if event.has_ended else "silent")
-        remedy = "wait, or restart it"
+        model = self._models.status.model
+        elsewhere = ", or go on on the CPU" if model is not None and model.device not in ("cpu", "file") else ""
+        remedy = f"wait, or restart it{elsewhere}"
         if event.has_ended:
-            remedy = "restart it"
+            remedy = f"restart it{elsewhere}"
             self.forget_engine()
         self._models.status.fail(f"{event.cause}: {remedy}. What was recorded stays on the screen.")
 

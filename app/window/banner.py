@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from PySide6.QtCore import QEvent, QObject, QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
@@ -20,7 +22,16 @@ WIDEST, EDGE = 900, 12
 TOP = STRIP_HEIGHT + EDGE  # below the titles of the upper panels
 
 
-class Banner(Reader[tuple[str, bool]], Themed, QWidget):
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong, whether the engine can be restarted, and whether it can go on on the CPU instead."""
+
+    text: str
+    can_restart: bool
+    can_leave_gpu: bool
+
+
+class Banner(Reader[Failure], Themed, QWidget):
     """Shows `Status.failure`, floating over the upper panels, below their titles: what lies beneath keeps its place.
     While the engine is gone, which may be long, it has a place of its own above them."""
 
@@ -28,6 +39,7 @@ class Banner(Reader[tuple[str, bool]], Themed, QWidget):
     reads_while_hidden = True
 
     restart_wanted = Signal()
+    cpu_wanted = Signal()
 
     def __init__(self, models: Models, over: DockHost) -> None:
         super().__init__(over)
@@ -44,6 +56,10 @@ class Banner(Reader[tuple[str, bool]], Themed, QWidget):
         layout = QHBoxLayout(self)
         layout.setContentsMargins(34, 8, 8, 8)
         layout.addWidget(self._label, 1)
+        self._leave_gpu = push_button(
+            "Go on on the CPU", self.cpu_wanted, "Load the model there and do all steps once more"
+        )
+        layout.addWidget(self._leave_gpu, 0, Qt.AlignmentFlag.AlignTop)
         layout.addWidget(self._restart, 0, Qt.AlignmentFlag.AlignTop)
         layout.addWidget(self._close, 0, Qt.AlignmentFlag.AlignTop)
         over.installEventFilter(self)
@@ -56,15 +72,17 @@ class Banner(Reader[tuple[str, bool]], Themed, QWidget):
     def _on_close(self) -> None:
         self._models.status.fail("")
 
-    def read(self) -> tuple[str, bool]:
-        """What went wrong, and whether the engine can be restarted."""
-        return self._models.status.failure, self._models.status.is_engine_lost
+    def read(self) -> Failure:
+        status = self._models.status
+        is_on_gpu = status.model is not None and status.model.device not in ("cpu", "file")
+        return Failure(status.failure, status.is_engine_lost, status.is_engine_lost and is_on_gpu)
 
-    def show_state(self, state: tuple[str, bool]) -> None:
-        text, can_restart = state
+    def show_state(self, state: Failure) -> None:
+        text = state.text
         self._label.setText(text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…")
         self.setAccessibleName(text)
-        self._restart.setVisible(can_restart)
+        self._restart.setVisible(state.can_restart)
+        self._leave_gpu.setVisible(state.can_leave_gpu)
         self.setVisible(bool(text))
         self._place()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, NamedTuple
 
+from engine.errors import InputError, first_line, is_out_of_memory, let_go_of_frames
 from engine.loop.activity import Activity
 from engine.loop.reporter import Reporter
 from engine.spec.cache import CacheSpec
@@ -27,7 +28,18 @@ def load_model(spec: ModelSpec, reporter: Reporter, activity: Activity, *, is_fi
         # The libraries' own objects, some 350,000, stay for good: a full collection that visits them all would hold a
         # step up for two tenths of a second.
         gc.freeze()
-    model = load(spec, reporter.progress)
+    why_not = ""
+    try:
+        model = load(spec, reporter.progress)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        let_go_of_frames(error)
+        why_not = first_line(error)
+    if why_not:  # not while the error is there, which may hold tensors of what was loaded so far
+        from engine.model.forecast import no_room
+
+        raise InputError(no_room(spec, has_present=not is_first))
     model.mark = activity.mark
     return model
 

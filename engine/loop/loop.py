@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.environment import prepare
-from engine.errors import Cancelled, InputError
+from engine.errors import Cancelled, DeviceLost, InputError
 from engine.loop.activity import Activity
 from engine.loop.duelling import Duelling
 from engine.loop.inbox import Inbox
@@ -41,7 +41,7 @@ from engine.wire.commands import (
     Watch,
 )
 from engine.wire.devices import FindDevices, ForecastLoad, UnloadModel
-from engine.wire.events import EngineStatus, Event, ModelsFound, Stopped
+from engine.wire.events import EngineLost, EngineStatus, Event, Failed, ModelsFound, Stopped
 from engine.wire.measuring import WhatIf
 from engine.wire.phases import PhaseReached
 from engine.wire.stopping import SetStops
@@ -71,14 +71,29 @@ class EngineLoop:
         )
         parts = self._steps, self._stops, self._watching, self._duelling
         self._present = Present(self._reporter, self._inbox, self.activity, *parts)
+        self._reporter.memory = self._present.memory
         self._in_session = SessionCommands(self._present, self._reporter, self._inbox, *parts, self._measuring)
 
     def send(self, command: Command) -> None:
         self._inbox.put(command)
 
     def run(self) -> None:
-        """Work until a `Shutdown` comes."""
+        """Work until a `Shutdown` comes. Once a device has failed, nothing is done any more: whoever listens begins
+        again, there or elsewhere."""
         prepare()
+        try:
+            self._work()
+        except DeviceLost as lost:
+            self._refuse_all(f"{self._present.device} does not work any more ({lost})")
+        self._reporter.emit(Stopped())
+
+    def _refuse_all(self, cause: str) -> None:
+        self._reporter.emit(EngineLost(cause))
+        while not isinstance(command := self._inbox.take() or self._inbox.wait(), Shutdown):
+            if command is not None:
+                self._reporter.emit(Failed(f"{cause}: restart the engine.", reply_to=command.id))
+
+    def _work(self) -> None:
         while True:
             command = self._next_command()
             if isinstance(command, Shutdown):
@@ -98,7 +113,6 @@ class EngineLoop:
             elif self._measuring.is_trying:
                 self.activity.begin("trying another cache")
                 self._measuring.go_on()
-        self._reporter.emit(Stopped())
 
     @property
     def _session(self) -> Session | None:

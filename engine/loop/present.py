@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from engine.errors import InputError
 from engine.loop.activity import Activity
 from engine.loop.duelling import Duelling
+from engine.loop.failures import Memory
 from engine.loop.inbox import Inbox
 from engine.loop.loading import HeldModel, load_model, session_of
 from engine.loop.opened import Opened
@@ -82,6 +83,24 @@ class Present:
             held = self.session.bytes()
             return HeldModel(self.session.model.info, held.reserved + held.looking)
         return None if self._model is None else HeldModel(self._model.info, 0)
+
+    @property
+    def device(self) -> str:
+        """Where the model is, in a word."""
+        model = self._model if self.session is None else self.session.model
+        return "The device" if model is None else model.info.device
+
+    def memory(self) -> Memory | None:
+        """Give back what nothing refers to, and say what is free then, and what the next step would take; None where
+        there is no model."""
+        from engine.memory import free_bytes, give_back
+
+        model = self._model if self.session is None else self.session.model
+        if model is None:
+            return None
+        give_back(model.device)
+        needed = 0 if self.session is None else self.session.next_step_bytes()
+        return Memory(model.info.device, free_bytes(model.device), needed)
 
     def unload(self) -> None:
         """Let the model go, and with it the session: what was done stays known to whoever recorded it."""

@@ -9,9 +9,18 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from engine.errors import Cancelled, InputError, RowsMissing
+from engine.errors import (
+    Cancelled,
+    DeviceLost,
+    InputError,
+    RowsMissing,
+    first_line,
+    is_of_device,
+    is_out_of_memory,
+    let_go_of_frames,
+)
 from engine.loop.activity import Activity
-from engine.loop.failures import plain
+from engine.loop.failures import Memory, plain
 from engine.loop.inbox import Inbox
 from engine.wire.devices import DevicesFound, LoadForecast, Unloaded
 from engine.wire.duel import DuelEnded, DuelStarted
@@ -68,6 +77,7 @@ class Reporter:
         self._status, self._activity, self._inbox = status, activity, inbox
         self._said_at = self._began_at = 0.0
         self._began_with = 0
+        self.memory: Callable[[], Memory | None] = lambda: None  # gives back what can be, and says how it stands
 
     def tell(self) -> None:
         """Say how things stand."""
@@ -78,13 +88,18 @@ class Reporter:
         self.emit(replace(event, reply_to=self.reply_to))
 
     def fail(self, error: Exception, what: str, *, is_asked: bool = True) -> None:
-        """One sentence; an error that nobody foresaw goes to the log as well. Unless `is_asked`, it answers nothing."""
+        """One sentence; an error that nobody foresaw goes to the log as well. Unless `is_asked`, it answers nothing. A
+        device that failed is none of what is told here: it ends the loop's work."""
         tell = self.reply if is_asked else self.emit
         if isinstance(error, InputError):
             tell(Failed(str(error), isinstance(error, RowsMissing)))
             return
         log.error("%s failed", what, exc_info=error)
-        tell(Failed(plain(error)))
+        if is_of_device(error):
+            raise DeviceLost(first_line(error)) from None
+        if is_out_of_memory(error):
+            let_go_of_frames(error)  # what is free is asked once they hold nothing
+        tell(Failed(plain(error, self._activity.what, self.memory())))
 
     # ---- what takes a while --------------------------------------------------------------------------------------
 

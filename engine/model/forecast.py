@@ -10,13 +10,15 @@ from safetensors import safe_open
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.memory import free_bytes
+from engine.memory import free_bytes, give_back
 from engine.model.device import Placement, place, split_devices
 from engine.model.source import Source, find_source
 from engine.model.weights import build_shape
 from engine.predict.loading import WeightTensor, cache_bytes, context_of, weight_bytes
 from engine.spec.model import ModelSpec
 from engine.wire.devices import ForecastLoad, LoadForecast
+
+TINY = 1_000_000  # layers times the square of their width
 
 
 def tensors_of(source: Source, *, is_coded: bool) -> list[WeightTensor]:
@@ -73,8 +75,51 @@ def _forecast(asked: ForecastLoad, freed_bytes: int) -> LoadForecast:
         weight_bytes(tensors_of(source, is_coded=placement.weights != "stored"), dtype, placement.weights),
         cache_bytes(geometry, asked.cache, dtype, context),
         context,
-        sum(map(free_bytes, split_devices() if placement.is_split else [placement.device])),
+        free_on(placement),
         freed_bytes,
         placement.why_device,
         placement.notes,
     )
+
+
+def check_fits(spec: ModelSpec, source: Source, placement: Placement) -> None:
+    """Refuse weights that are larger than the memory that is free before they are loaded: a system ends a program that
+    takes more than there is."""
+    if source.folder is None and is_tiny(source.config):
+        return
+    dtype = str(placement.dtype).removeprefix("torch.")
+    needed = weight_bytes(tensors_of(source, is_coded=placement.weights != "stored"), dtype, placement.weights)
+    if needed > (free := free_on(placement)):
+        raise InputError(too_large(source.name, needed, dtype, free, placement, "unload the present model first"))
+
+
+def is_tiny(config: Any) -> bool:
+    """Whether a shape is so small that any memory holds it: those that are made to be tried, in hundreds."""
+    text = config.get_text_config()
+    layers, hidden = getattr(text, "num_hidden_layers", None), getattr(text, "hidden_size", None)
+    return isinstance(layers, int) and isinstance(hidden, int) and layers * hidden * hidden < TINY
+
+
+def no_room(spec: ModelSpec, *, has_present: bool) -> str:
+    """Why a model could not be loaded when memory ran out; what was loaded of it is given back."""
+    source = find_source(spec, lambda label, done, total: None)
+    placement = placement_of(spec, source)
+    give_back(placement.device)
+    dtype = str(placement.dtype).removeprefix("torch.")
+    needed = weight_bytes(tensors_of(source, is_coded=placement.weights != "stored"), dtype, placement.weights)
+    other = "unload the present model first" if has_present else "take a smaller model"
+    return too_large(source.name, needed, dtype, free_on(placement), placement, other)
+
+
+def too_large(name: str, needed: int, dtype: str, free: int, placement: Placement, other: str) -> str:
+    """The sentence for it, with two ways out."""
+    where = "all GPUs" if placement.is_split else str(placement.device)
+    fewer = "int8 or int4 weights" if placement.weights == "stored" else "a narrower dtype"
+    return (
+        f"There is not enough memory for {name}: its weights take {needed / 2**30:,.1f} GiB in {dtype}, with room for "
+        f"a forward beside them, and {free / 2**30:,.1f} GiB are free on {where}: take {fewer}, or {other}."
+    )
+
+
+def free_on(placement: Placement) -> int:
+    return sum(map(free_bytes, split_devices() if placement.is_split else [placement.device]))

@@ -27,7 +27,7 @@ from engine.model.attention import register
 from engine.model.coded import held_bytes
 from engine.model.device import Placement
 from engine.model.encoder import arguments_of, attentions_of, has_encoder, number_attention, start_id
-from engine.model.forecast import placement_of
+from engine.model.forecast import check_fits, placement_of
 from engine.model.generation_rules import ruled
 from engine.model.progress import LoadProgress, num_tensors
 from engine.model.runners.attending import HiddenRows, right_aligned
@@ -202,6 +202,7 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
 def _loaded(spec: ModelSpec, source: Source, progress: LoadProgress) -> LoadedModel:
     geometry = CacheGeometry.from_config(source.config)
     placement = placement_of(spec, source)
+    check_fits(spec, source, placement)
     progress.begin(source.label, num_tensors(source.folder))
     model, placement = built(source, placement)
     progress.begin(f"Trying {source.name} on a few tokens")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, TorchAoConfig
 
-from engine.errors import Cancelled, InputError, first_line
+from engine.errors import Cancelled, InputError, first_line, is_of_machine
 from engine.model.coded import coded, coding_of
 from engine.model.device import Placement
 from engine.model.split import check_map, device_map_of, dispatched
@@ -33,9 +33,11 @@ def load_weights(folder: Path, config: Any, placement: Placement, attention: str
             ignore_mismatched_sizes=True,  # they are refused below, by name
             output_loading_info=True,
         )
-    except (MemoryError, Cancelled):
+    except (Cancelled, InputError):
         raise
     except Exception as error:  # a folder can be broken in more ways than transformers names
+        if is_of_machine(error):
+            raise
         raise InputError(f"The weights in '{folder}' do not fit its config: {first_line(error)}") from None
     check_map(getattr(model, "hf_device_map", {}))
     for kind, words in (("missing_keys", "lack"), ("mismatched_keys", "have another shape for")):
@@ -80,7 +82,11 @@ def refusing(source: str) -> Iterator[None]:
         yield
     except (Cancelled, InputError):
         raise
-    except (MemoryError, RuntimeError) as error:
+    except RuntimeError as error:
+        if is_of_machine(error):
+            raise
         raise InputError(f"The architecture of '{source}' does not fit here: {first_line(error)}") from None
+    except MemoryError:
+        raise
     except Exception as error:  # a config can be wrong in more ways than transformers names
         raise InputError(f"'{source}' describes no decoder that can be built: {first_line(error)}") from None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from engine.cache.contract import HeldBytes
 from engine.cache.paged.store import PageStore
 from engine.cache.sequence_cache import SequenceCache
 from engine.predict.bytes import CacheFormula, Fill
+from engine.session.live import LiveSequence
 from engine.spec.cache import CacheSpec
 from engine.wire.events import ModelInfo
 from engine.wire.records import ByteGap, CacheBytes, LayerBytes
@@ -55,6 +58,19 @@ def cache_bytes(
         )
     allocator = torch.cuda.memory_allocated() if info.device.startswith("cuda") else None
     return CacheBytes(tuple(layers), looking, process, allocator)
+
+
+def growth_bytes(info: ModelInfo, spec: CacheSpec, lives: Sequence[LiveSequence]) -> int:
+    """What the caches of these sequences would take more after all of their tokens were fed, by formula, and their
+    logits in float32: the least that the next steps want."""
+    formula, more = CacheFormula(spec, info.geometry, info.dtype), 0
+    for live in lives:
+        tokens = max(len(live.sequence.token_ids), live.sequence.num_tokens + 1)
+        fill = Fill(tokens, min(tokens, live.sequence.num_prompt_tokens))
+        then = sum(formula.layer(layer, fill).reserved for layer in info.geometry.layers)
+        now = sum(one.reserved for one in live.cache.all_bytes())
+        more += max(0, then - now) + 4 * (info.geometry.vocab_size or 0)
+    return more
 
 
 def row_gaps(held: list[HeldBytes], spec: CacheSpec, unfilled: int) -> list[ByteGap]:

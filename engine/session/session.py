@@ -22,7 +22,7 @@ from engine.session.edits.numbers import RowsFrom
 from engine.session.fork import Forking
 from engine.session.going import GoingTo
 from engine.session.kept import KEPT_BYTES, KeptStates, SessionState
-from engine.session.ledger import cache_bytes
+from engine.session.ledger import cache_bytes, growth_bytes
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.phases import PhasedStep, Reached
@@ -168,6 +168,10 @@ class Session:
         looking += self.kept.row_bytes
         rss = int(self._process.memory_info().rss)
         return cache_bytes(self.model.info, self.cache, caches, store, looking, rss)
+
+    def next_step_bytes(self) -> int:
+        """What the next steps would take at least."""
+        return growth_bytes(self.model.info, self.cache, list(self.live))
 
     def step(self, check: Callable[[], None] | None = None, reached: Reached | None = None) -> StepRecord:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is

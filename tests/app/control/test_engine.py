@@ -12,7 +12,7 @@ from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.commands import Command, LoadModel, OpenSnapshot, TakeSlice, Watch
-from engine.wire.events import EngineBack, EngineLost, Event, Failed, Restarted
+from engine.wire.events import EngineBack, EngineLost, Event, Failed, Restarted, StateChanged
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
@@ -148,3 +148,42 @@ def test_a_remembered_device_that_is_gone_leaves_the_choice_to_the_engine(monkey
     clients[1].events.append(failure)
     engine.drain()
     assert clients[1].sent == [LoadModel(model, CacheSpec())]
+
+
+def test_a_lost_gpu_can_be_left_for_the_cpu(
+    running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    banner, wishes = running.window.banner, []
+    running.cpu_wanted.connect(lambda: wishes.append(True))
+    engine.is_silent = True
+    engine.emit(EngineLost("cpu does not work any more"))
+    turn(running)
+    assert not banner._leave_gpu.isVisible(), "it is on the CPU"
+    assert engine.status.model is not None
+    engine.emit(EngineBack(), StateChanged(replace(engine.status, model=replace(engine.status.model, device="cuda:0"))))
+    turn(running)
+    engine.emit(EngineLost("cuda:0 does not work any more (CUDA error: unspecified launch failure)"))
+    turn(running)
+    assert banner._leave_gpu.isVisible()
+    assert running.models.status.failure == (
+        "cuda:0 does not work any more (CUDA error: unspecified launch failure): restart it, or go on on the CPU. "
+        "What was recorded stays on the screen."
+    )
+    banner._leave_gpu.click()
+    assert wishes == [True]
+    # ---- and what becomes of the wish
+    kinds: list[str] = []
+    clients: list[Recording] = []
+
+    def opened(kind: str) -> Recording:
+        kinds.append(kind)
+        clients.append(Recording())
+        return clients[-1]
+
+    monkeypatch.setattr("app.control.engine.open_client", opened)
+    behind = Engine("thread")
+    behind.start(ModelSpec("/one", "auto", "cuda:0"), CacheSpec())
+    behind.restart_on_cpu(CacheSpec("paged"), "bfloat16")
+    assert kinds == ["thread", "process"], "a device that failed in this process may spoil it"
+    assert clients[0].is_closed
+    assert clients[1].sent == [LoadModel(ModelSpec("/one", "bfloat16", "cpu"), CacheSpec("paged"))]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from msgspec import structs
 
-from engine.errors import InputError
-from engine.loop.failures import is_out_of_memory, plain
+from engine.errors import InputError, is_of_device, is_out_of_memory
+from engine.loop.failures import plain
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
@@ -26,7 +28,7 @@ from engine.wire.commands import (
     SubmitPrompt,
     TakeSlice,
 )
-from engine.wire.events import Failed, Restarted
+from engine.wire.events import EngineLost, Failed, Restarted
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
 from engine.wire.requests import WallRequest
@@ -117,6 +119,118 @@ def test_a_step_says_what_went_wrong_by_what_was_raised(driver: Driver, error: E
         driver.rest()
     assert message.startswith(words) or words in message
     assert isinstance(error, InputError) == (message == str(error))
+
+
+SITES = {
+    "reading a prompt": "engine.session.forward.feed",  # the forward of a prompt
+    "a decode step": "engine.session.forward.feed",
+    "sampling": "engine.session.stepper.choose",
+    "looking": "engine.session.stepper.observe",
+}
+ALLOCATIONS = (
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 8 GiB."),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to "
+                 "allocate 3221225472 bytes. Error code 12"),
+)  # fmt: skip
+
+
+def run_out(error: Exception, held: list[weakref.ref[torch.Tensor]], *args: object, **more: object) -> None:
+    """Fail as an allocator does, with something in hand."""
+    workspace = torch.zeros(1000)
+    held.append(weakref.ref(workspace))
+    raise type(error)(*error.args)
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_where_memory_runs_out_all_of_the_step_is_given_back_and_two_ways_are_named(driver: Driver, site: str) -> None:
+    if site != "reading a prompt":
+        driver.send(prompt(6), Step())
+        driver.wait_for(StepRecord)
+    else:
+        driver.send(prompt(6))
+    before = driver.rest()
+    for error, needed in zip(ALLOCATIONS, ("at least", "2.5 GiB", "3.0 GiB"), strict=True):
+        held: list[weakref.ref[torch.Tensor]] = []
+        fail = partial(run_out, error, held)
+
+        driver.forget()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SITES[site], fail)
+            driver.send(Step(id=33))
+            failed = driver.wait_for(Failed)
+            after = driver.rest()
+        assert failed.reply_to == 33
+        what = "reading a prompt" if site == "reading a prompt" else "a decode step"
+        assert failed.message.startswith(f"There is not enough memory for {what}: {needed}"), failed.message
+        assert "are free on cpu" in failed.message
+        assert ", or " in failed.message.rpartition(":")[2]
+        assert held[0]() is None, "what the step had made is held no more"
+        assert (after.step, after.sequences, after.running) == (before.step, before.sequences, False)
+    driver.forget()
+    driver.send(Step())
+    assert not driver.of(Failed)
+    assert driver.wait_for(StepRecord).step == (0 if site == "reading a prompt" else 1)
+
+
+@pytest.mark.parametrize("error", ALLOCATIONS, ids=lambda error: type(error).__name__)
+def test_a_model_that_does_not_fit_leaves_the_present_one(
+    driver: Driver, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = driver.rest()
+
+    def fail(*args: object, **more: object) -> None:
+        raise error
+
+    monkeypatch.setattr("engine.model.weights.AutoModelForCausalLM.from_pretrained", fail)
+    driver.send(LoadModel(ModelSpec(num_threads=1), GROWING, id=5))
+    failed = driver.wait_for(Failed)
+    assert failed.reply_to == 5
+    assert failed.message.startswith("There is not enough memory for Tales 5M: its weights take 0.0 GiB in float32")
+    assert "are free on cpu: take int8 or int4 weights, or unload the present model first." in failed.message
+    assert driver.rest().model == before.model
+    monkeypatch.setattr("engine.model.forecast.free_bytes", lambda device: 1 << 20)
+    driver.forget()
+    driver.send(LoadModel(ModelSpec(num_threads=1), GROWING))
+    assert "0.0 GiB are free on cpu" in driver.wait_for(Failed).message, "before anything is loaded"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.AcceleratorError("CUDA error: unspecified launch failure\nmore"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        RuntimeError("HIP error: the device is gone"),
+    ],
+    ids=str,
+)
+def test_a_device_that_fails_is_named_once_and_nothing_more_is_done_there(driver: Driver, error: Exception) -> None:
+    driver.send(prompt(6), Step())
+    driver.wait_for(StepRecord)
+    driver.rest()
+
+    def fail(*args: object) -> None:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.session.stepper.choose", fail)
+        driver.send(Step())
+        lost = driver.wait_for(EngineLost)
+    assert lost.has_ended
+    assert lost.cause == f"cpu does not work any more ({str(error).splitlines()[0]})"
+    assert not driver.of(Failed)
+    driver.send(Step(id=6))
+    failed = driver.wait_for(Failed)
+    assert (failed.reply_to, failed.message) == (6, f"{lost.cause}: restart the engine.")
+
+
+def test_errors_of_a_device_are_known_from_others() -> None:
+    assert is_of_device(RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"))
+    assert not is_of_device(RuntimeError("CUDA error: out of memory"))
+    assert is_out_of_memory(RuntimeError("CUDA error: out of memory"))
+    assert is_out_of_memory(RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"))
+    assert not is_of_device(InputError("A CUDA error in a sentence."))
+    assert not is_of_device(RuntimeError("size mismatch"))
 
 
 def test_where_torch_cannot_be_imported_the_error_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
