@@ -144,12 +144,15 @@ def area_between(piece: AttentionSlice, start: tuple[float, float], stop: tuple[
     return Rows(min(first[1], last[1]), max(first[2], last[2]) + 1, (piece.request.layer,), heads)
 
 
-def masses(summary: AttentionSummary, layer: int) -> tuple[HeadMass, ...]:
-    """Every head of a layer; empty where the layer was not measured."""
+def masses(summary: AttentionSummary, layer: int, entropy: Floats | None) -> tuple[HeadMass, ...]:
+    """Every head of a layer, whose rows have that entropy `[H]`; empty where the layer was not measured."""
     if layer not in summary.layers:
         return ()
     index = summary.layers.index(layer)
-    columns = (summary.first_mass[index], summary.recent_mass[index], summary.entropy[index])
+    first, recent = summary.first_mass[index], summary.recent_mass[index]
+    if entropy is None or len(entropy) != len(first):
+        return ()
+    columns = (first, recent, entropy)
     return tuple(HeadMass(head, *(float(column[head]) for column in columns)) for head in range(len(columns[0])))
 
 

@@ -88,7 +88,7 @@ class Contender:
         """Read the prompts anew, until every sequence has its first token."""
         self.session = None  # its memory is free before it is asked for again
         self._check_context()
-        session = Session(self.model, sized(self.spec, self.place), observe=False)
+        session = Session(self.model, sized(self.spec, self.place), capture="off")
         began = time.perf_counter()
         for ids in self.prompts:
             seq_id = session.submit(Prompt(token_ids=ids, has_start=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ATTENTION_LOG_BYTES = 256 << 20
 LOGITS_LOG_BYTES = 64 << 20
+ROWS_LOG_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,7 @@ class History:
     def __init__(self) -> None:
         self.attention: BoundedLog[torch.Tensor] = BoundedLog(ATTENTION_LOG_BYTES)
         self.logits: BoundedLog[torch.Tensor] = BoundedLog(LOGITS_LOG_BYTES)
+        self.rows: BoundedLog[torch.Tensor] = BoundedLog(ROWS_LOG_BYTES)
         self.surprisal = LateSurprisal()
         self._clear()
 
@@ -51,9 +53,8 @@ class History:
 
     def restart(self, seq_ids: Iterable[int], cache: CacheSpec) -> None:
         """Steps count from 0 again, and there is nothing to go back to."""
-        self.attention.clear()
-        self.logits.clear()
-        self.surprisal.clear()
+        for log in (self.attention, self.logits, self.rows, self.surprisal):
+            log.clear()
         self._clear()
         for seq_id in seq_ids:
             self.journal.begun(seq_id, cache)
@@ -82,7 +83,7 @@ class History:
 
     @property
     def num_bytes(self) -> int:
-        return self.attention.num_bytes + self.logits.num_bytes + self.surprisal.num_bytes
+        return sum(log.num_bytes for log in (self.attention, self.logits, self.rows, self.surprisal))
 
     # ---- a step --------------------------------------------------------------------------------------------------
 
@@ -93,9 +94,20 @@ class History:
         if attention:
             self.attention.put(key, attention)
 
+    def log_rows(self, step: int, seq_id: int, rows: Mapping[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Keep the new rows of a step as they were computed: K and V `[H_kv, T, D]` by layer."""
+        if rows:
+            self.rows.put(
+                (step, seq_id), {2 * layer + part: pair[part] for layer, pair in rows.items() for part in (0, 1)}
+            )
+
+    def set_checksums(self, step: int, checksums: tuple[int, ...]) -> None:
+        """The checksums of a step that was added without."""
+        self.tree.set_checksums(step, checksums)
+
     def unlog(self, seq_id: int) -> None:
         """The coming step failed."""
-        for log in (self.attention, self.logits, self.surprisal):
+        for log in (self.attention, self.logits, self.rows, self.surprisal):
             log.drop((self.next_step, seq_id))
 
     def add(self, marks: dict[int, Mark], node: Node) -> None:
@@ -150,7 +162,7 @@ class History:
         """Forget a step and all that came of it; says which steps these are."""
         steps = sorted(self.tree.below(step))
         self.tree.remove(steps)
-        for log in (self.attention, self.logits, self.surprisal):
+        for log in (self.attention, self.logits, self.rows, self.surprisal):
             log.drop_steps(set(steps))
         self.undone = [(at, back_to) for at, back_to in self.undone if back_to not in steps]
         return tuple(steps)

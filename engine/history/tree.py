@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from engine.errors import InputError
 from engine.history import journal
 from engine.history.marks import Checkpoint
@@ -45,6 +47,11 @@ class Tree(TreeShape):
         edits = (change.edit for change in node.changes if isinstance(change, EditMade))
         self._num_replacements += sum(isinstance(edit, ReplaceTokens) for edit in edits)
         self.enter(node.step, node.parent)
+
+    def set_checksums(self, step: int, checksums: tuple[int, ...]) -> None:
+        """Of the rows that a step wrote, once they are known; a moment that was forgotten meanwhile needs none."""
+        if checksums and (moment := self._moments.get(step)) is not None:
+            moment.node = replace(moment.node, checksums=checksums)
 
     def at(self, step: int) -> Moment:
         """The moment after a step, or an `InputError` that says which are known."""

@@ -1,23 +1,18 @@
-"""What is measured of one step: the new rows of K and V, the newest attention row, and anything not finite.
-
-Costs O(new tokens) and leaves the device as a handful of small arrays.
-"""
+"""What is measured of the newest attention row, and the checksum of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from typing import Any
 
-import numpy as np
 import torch
 
 from engine.cache.contract import Pair
-from engine.cache.stacking import stacked_view
 from engine.wire.arrays import read_only_floats
-from engine.wire.records import AttentionSummary, Floats, NonFinite, RowStats
+from engine.wire.records import AttentionSummary
 
-NOTHING: Mapping[int, int] = MappingProxyType({})
 RECENT = 16
+WASTE = 2  # times what is kept
 SMALLEST = torch.finfo(torch.float32).tiny
 
 
@@ -36,28 +31,6 @@ def nan_where_dropped(weights: torch.Tensor, positions: torch.Tensor | None) -> 
         return weights
     places = positions.repeat_interleave(weights.shape[0] // positions.shape[0], 0)
     return torch.full_like(weights, torch.nan).scatter_(1, places, weights.gather(1, places))
-
-
-def row_stats(
-    rows: dict[int, Pair], num_new: int, offsets: Mapping[int, int] = NOTHING
-) -> tuple[RowStats | None, dict[int, int]]:
-    """Norms and extremes of the new rows, and a checksum of their bits by layer. Layers with fewer heads, or rows
-    already dropped, are NaN there. `offsets` say where in the new rows those of a layer begin which are not the
-    latest."""
-    if not rows:
-        return None, {}
-    keys, values = [k for k, _ in rows.values()], [v for _, v in rows.values()]
-    if are_alike([*keys, *values], num_new):
-        array, sums = measured_at_once(torch.cat([stacked_view(keys), stacked_view(values)]))
-        of_keys, of_values = apart(array[: len(keys)]), apart(array[len(keys) :])
-        key_sums, value_sums = sums[: len(keys)], sums[len(keys) :]
-    else:
-        begins = [offsets.get(layer, num_new - pair[0].shape[1]) for layer, pair in rows.items()]
-        of_keys, key_sums = measured(keys, num_new, begins)
-        of_values, value_sums = measured(values, num_new, begins)
-    (key_norm, key_min, key_max), (value_norm, value_min, value_max) = of_keys, of_values
-    stats = RowStats(tuple(rows), key_norm, value_norm, key_min, key_max, value_min, value_max)
-    return stats, {layer: wrapped(k + 3 * v) for layer, k, v in zip(rows, key_sums, value_sums, strict=True)}
 
 
 def row_checksums(rows: dict[int, Pair]) -> dict[int, int]:
@@ -97,103 +70,54 @@ def are_alike(tensors: Sequence[torch.Tensor], num_new: int) -> bool:
     return tensors[0].shape[1] == num_new and all(t.shape == tensors[0].shape for t in tensors)
 
 
-def measured_at_once(stacked: torch.Tensor) -> tuple[Floats, list[int]]:
-    """`[N, H_kv, T + 2]`: norms, smallest and largest value, of `[N, H_kv, T, D]`; and `bit_sums`.
-
-    One kernel for all layers, and one copy from the device: a step has thirty of them, and each launch costs more than
-    its arithmetic.
-    """
-    wide = stacked.float()
-    extremes = (e.unsqueeze(-1) for e in wide.flatten(2).aminmax(dim=-1))
-    floats = torch.cat([torch.linalg.vector_norm(wide, dim=-1), *extremes], -1)
-    sums = bit_sums(stacked).view(torch.float32)
-    flat = torch.cat([floats.flatten(), sums]).cpu().numpy()
-    return flat[: -len(sums)].reshape(floats.shape), flat[-len(sums) :].copy().view(np.int64).tolist()
+def own_rows(weights: Mapping[int, torch.Tensor], num_tokens: int, num_together: int = 1) -> dict[int, torch.Tensor]:
+    """The newest query's weights `[H, S]` by layer, to be kept; `num_together` sequences keep rows of the same tensors.
+    Static caches give a weight (zero) to room that is still empty: it is cut off. A row that would keep much more than
+    itself alive is copied; copying all of them would cost what there is, and not what is new."""
+    rows = {layer: row if row.shape[1] <= num_tokens else row[:, :num_tokens] for layer, row in weights.items()}
+    sizes: dict[int, int] = {}
+    for row in rows.values():
+        place = row.untyped_storage().data_ptr()
+        sizes[place] = sizes.get(place, 0) + row.nbytes * num_together
+    return {layer: row.clone() if is_wasteful(row.untyped_storage(), sizes) else row for layer, row in rows.items()}
 
 
-def apart(array: Floats) -> tuple[Floats, Floats, Floats]:
-    return read_only_floats(array[..., :-2]), read_only_floats(array[..., -2]), read_only_floats(array[..., -1])
+def is_wasteful(storage: torch.UntypedStorage, sizes: Mapping[int, int]) -> bool:
+    """Whether most of what lies there is no row that is kept."""
+    return storage.nbytes() > WASTE * sizes[storage.data_ptr()]
 
 
-def measured(
-    tensors: Sequence[torch.Tensor], num_new: int, begins: Sequence[int]
-) -> tuple[tuple[Floats, Floats, Floats], list[int]]:
-    """L2 norms `[L, H_kv, T]`, smallest and largest values `[L, H_kv]`, of tensors `[H_kv, t <= T, D]`; and
-    `bit_sums`."""
-    if are_alike(tensors, num_new):
-        array, sums = measured_at_once(stacked_view(tensors))
-        return apart(array), sums
-    heads = max(t.shape[0] for t in tensors)
-    norm = np.full((len(tensors), heads, num_new), np.nan, np.float32)
-    low, high = np.full((len(tensors), heads), np.nan, np.float32), np.full((len(tensors), heads), np.nan, np.float32)
-    for i, tensor in enumerate(tensors):
-        t = tensor.float()
-        norm[i, : t.shape[0], begins[i] : begins[i] + t.shape[1]] = t.norm(dim=-1).cpu().numpy()
-        low[i, : t.shape[0]] = t.amin((1, 2)).cpu().numpy()
-        high[i, : t.shape[0]] = t.amax((1, 2)).cpu().numpy()
-    sums = [int(bit_sums(tensor[None])) for tensor in tensors]
-    return (read_only_floats(norm), read_only_floats(low), read_only_floats(high)), sums
+def attention_measures(
+    rows: Mapping[int, torch.Tensor], num_tokens: int, num_source: int = 0
+) -> dict[str, torch.Tensor]:
+    """Of the newest query's weights `[H, S]` by layer: the mass on position 0 (none once it has left a window) and on
+    the last 16, `[L, H, 2]`, NaN for heads that a layer does not have: as few numbers are read of a long row as of a
+    short one. The first of a decoder's tokens stands behind `num_source` that an encoder read."""
+    if not rows:
+        return {}
+    heads = max(row.shape[0] for row in rows.values())
+    whole = num_tokens, num_tokens - num_source
+    first = [row[:, 0] if row.shape[1] in whole else torch.zeros_like(row[:, 0]) for row in rows.values()]
+    recent = [row[:, -RECENT:].sum(-1) for row in rows.values()]
+    if any(row.shape[0] < heads for row in rows.values()):
+        first, recent = ([padded(mass, heads) for mass in masses] for masses in (first, recent))
+    return {"attention": torch.stack([torch.stack(first), torch.stack(recent)], -1)}
 
 
-def find_non_finite(
-    rows: dict[int, Pair], stats: RowStats | None, first_position: int, offsets: Mapping[int, int] = NOTHING
-) -> tuple[NonFinite, ...]:
-    """Every (tensor, layer, head, position) whose new row holds a NaN or an infinity.
-
-    The norms tell whether there is anything to look for, so a sound step costs nothing here.
-    """
-    if stats is None or all(map(all_finite, (stats.key_norm, stats.value_norm))):
-        return ()
-    num_new = stats.key_norm.shape[2]
-    found = []
-    for layer, pair in rows.items():
-        for name, tensor in zip(("keys", "values"), pair, strict=True):
-            bad = (~tensor.isfinite()).sum(-1)
-            # a window may have dropped the first of the new rows
-            first = first_position + offsets.get(layer, num_new - tensor.shape[1])
-            for head, offset in bad.nonzero().tolist():
-                count = int(bad[head, offset])
-                found.append(NonFinite(name, layer, head, first + offset, count))  # type: ignore[arg-type]
-    return tuple(found)
+def padded(mass: torch.Tensor, heads: int) -> torch.Tensor:
+    return torch.nn.functional.pad(mass, (0, heads - mass.shape[0]), value=torch.nan)
 
 
-def all_finite(norms: Floats) -> bool:
-    return bool(np.isfinite(norms).all())
+def attention_summary(measured: Mapping[str, Any], layers: Sequence[int]) -> AttentionSummary | None:
+    """What was measured, as a record tells it."""
+    masses = measured.get("attention")
+    if masses is None:
+        return None
+    return AttentionSummary(tuple(layers), *(read_only_floats(masses[..., number]) for number in (0, 1)))
 
 
-def attention_summary(
-    weights: dict[int, torch.Tensor], num_tokens: int, num_source: int = 0
-) -> tuple[AttentionSummary | None, dict[int, torch.Tensor]]:
-    """Sink mass, recent mass and entropy of the newest row, and the rows themselves, `[H, S]` per layer.
-
-    Static caches give a weight (zero) to room that is still empty: it is cut off. The first of a decoder's tokens
-    stands behind `num_source` that an encoder read.
-    """
-    if not weights:
-        return None, {}
-    rows = [w if w.shape[1] <= num_tokens else w[:, :num_tokens] for w in weights.values()]
-    if all(r.shape == rows[0].shape for r in rows):
-        stacked = stacked_view(rows).clone()
-        packed = summed(stacked, num_tokens, num_source)
-        rows = list(stacked)
-    else:
-        packed = torch.stack([padded(summed(r, num_tokens, num_source), max(r.shape[0] for r in rows)) for r in rows])
-        rows = [r.clone() for r in rows]  # views of full matrices, or of reserved room, would keep all of that alive
-    array = packed.cpu().numpy()
-    sink_mass, recent_mass, entropy = (read_only_floats(array[..., number]) for number in range(3))
-    summary = AttentionSummary(tuple(weights), sink_mass, recent_mass, entropy)
-    return summary, dict(zip(weights, rows, strict=True))
-
-
-def summed(rows: torch.Tensor, num_tokens: int, num_source: int = 0) -> torch.Tensor:
-    """`[…, H, S]` -> `[…, H, 3]`: mass on position 0 (none once it has left a window), on the last 16, entropy."""
-    is_whole = rows.shape[-1] in (num_tokens, num_tokens - num_source)
-    first = rows[..., 0] if is_whole else torch.zeros_like(rows[..., 0])
-    recent = rows[..., -RECENT:].sum(-1)
+def entropy_of(weights: torch.Tensor) -> torch.Tensor:
+    """Entropy `[…]` in nats of weights `[…, S]`; what was dropped (NaN) has none."""
+    held = weights.nan_to_num(0.0)
     # p log p by hand: torch's own entr is four times slower; where p is 0, log p must not be -inf
-    entropy = -rows.clamp_min(SMALLEST).log_().mul_(rows).sum(-1)
-    return torch.stack([first, recent, entropy], -1)
-
-
-def padded(summary: torch.Tensor, heads: int) -> torch.Tensor:
-    return torch.nn.functional.pad(summary, (0, 0, 0, heads - summary.shape[0]), value=torch.nan)
+    return -held.clamp_min(SMALLEST).log_().mul_(held).sum(-1)

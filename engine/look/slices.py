@@ -16,6 +16,7 @@ import torch
 from msgspec import structs
 
 from engine.geometry.dimensions import CacheGeometry
+from engine.look.probe import entropy_of
 from engine.look.reductions import (
     missing,
     most_attended,
@@ -140,6 +141,7 @@ def attention_slice(
     absent: Ints | None = None
     top_positions: Ints | None = None
     top_weights: Floats | None = None
+    entropy: Floats | None = None
     if query_position is None:
         query_position, note = (
             0,
@@ -158,6 +160,7 @@ def attention_slice(
         weights, absent = pooled_weights(held[:, shown], is_gone[:, shown], per_column)
         positions = first + np.arange(weights.shape[1]) * per_column
         top_positions, top_weights = most_attended(held.masked_fill(is_gone, -1.0), base)
+        entropy = read_only_floats(entropy_of(held).cpu().numpy())
     return AttentionSlice(
         request=request,
         provenance="live cache" if newest else "recorded",
@@ -171,6 +174,7 @@ def attention_slice(
         absent=absent,
         top_positions=top_positions,
         top_weights=top_weights,
+        entropy=entropy,
     )
 
 

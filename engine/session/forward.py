@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +13,8 @@ from engine.history.late_surprisal import LateSurprisal
 from engine.look.probe import spread
 from engine.model.loader import LoadedModel
 from engine.model.surprisal import Surprisal
+from engine.session.captured import Captured
+from engine.session.clock import Clock
 from engine.session.driver import feed
 from engine.session.phases import PhasedStep, WeightsOf
 from engine.session.scheduler import Batch, Work
@@ -29,21 +30,21 @@ class Forward:
     surprisal: Surprisal | None
     weights: dict[int, torch.Tensor]
     probe: Probe | None = None
-    probing_s: float = 0.0  # what the newest attention row cost, apart from the forward that it was read from
-    encoder_s: float = 0.0  # what the encoder took, where it ran
+    num_together: int = 1  # sequences that this forward fed, whose weights are views of the same tensors
 
 
 class Runner:
-    """Runs the work of a step through a model. With `observe` False nothing is looked at but what a cache asks for.
-    `late` says whether there is room for surprisals that wait."""
+    """Runs the work of a step through a model. Beyond what a cache asks for it shows what is `captured`. `late` says
+    whether there is room for surprisals that wait."""
 
-    def __init__(self, model: LoadedModel, late: LateSurprisal, observe: bool) -> None:
-        self._model, self._vocab, self._late, self.observe = model, vocabulary(model), late, observe
+    def __init__(self, model: LoadedModel, late: LateSurprisal, captured: Captured) -> None:
+        self._model, self._vocab, self._late, self._captured = model, vocabulary(model), late, captured
 
     def run(
         self,
         batch: Batch,
         store: PageStore | None,
+        clock: Clock,
         check: Callable[[], None] | None,
         phases: PhasedStep | None = None,
     ) -> list[Forward]:
@@ -51,43 +52,49 @@ class Runner:
         either stops behind every layer."""
         is_together = store is not None and store.can_batch and not any(w.live.cache.is_fed_alone for w in batch.work)
         if len(batch.work) > 1 and store is not None and is_together:
-            return self._run_together(batch.work, store, phases)
+            return self._run_together(batch.work, store, clock, phases)
         check = check if batch.phase == "prefill" else None
-        return [self._run_one(work, check, phases) for work in batch.work]
+        return [self._run_one(work, clock, check, phases) for work in batch.work]
 
-    def _run_one(self, work: Work, check: Callable[[], None] | None, phases: PhasedStep | None) -> Forward:
+    def _run_one(
+        self, work: Work, clock: Clock, check: Callable[[], None] | None, phases: PhasedStep | None
+    ) -> Forward:
         sequence, cache, ids = work.live.sequence, work.live.cache, work.token_ids
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if cache.spec.recomputes else ids
-        probe = cache.probe(self.observe)
+        probe = cache.probe(self._captured.attention_rows)
         surprisal = None
         is_scored = not self._model.info.geometry.has_encoder  # there are no logits of what an encoder reads
-        if self.observe and self._late.is_wanted and len(ids) > 1 and is_scored:
+        if self._captured.statistics and self._late.is_wanted and len(ids) > 1 and is_scored:
             surprisal = Surprisal(ids, self._vocab, may_wait=self._late.has_room)
         passed = phases.after_layer([work], probe, weights_of_one) if phases else None
         logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check, passed)
-        began = time.perf_counter()
-        seen = probe.rows() if probe and self.observe else {}
-        weights = {layer: weights_of_one(work, layer, rows) for layer, rows in seen.items()}
-        probing = time.perf_counter() - began
         # a view would keep the logits of a whole chunk alive where the model makes them all
-        return Forward(work, logits.clone(), surprisal, weights, probe, probing, cache.take_encoder_s())
+        logits = logits.clone()
+        clock.lap("forward")
+        clock.encoder_s += cache.take_encoder_s()
+        seen = probe.rows() if probe and self._captured.attention_rows else {}
+        weights = {layer: weights_of_one(work, layer, rows) for layer, rows in seen.items()}
+        clock.lap("observe")
+        return Forward(work, logits, surprisal, weights, probe)
 
-    def _run_together(self, work: list[Work], store: PageStore, phases: PhasedStep | None) -> list[Forward]:
+    def _run_together(
+        self, work: list[Work], store: PageStore, clock: Clock, phases: PhasedStep | None
+    ) -> list[Forward]:
         """One decode step of several sequences."""
         device, caches = self._model.device, [each.live.cache for each in work]
         store.plan([cache.tables for cache in caches], 1)
         lengths = [w.live.sequence.num_tokens for w in work]
-        probe = Probe() if self.observe else None
+        probe = Probe() if self._captured.attention_rows else None
         fed = torch.tensor([w.token_ids for w in work], device=device)
         passed = phases.after_layer(work, probe, weights_among(work)) if phases else None
         logits = self._model.forward(fed, caches[0].live, probe, lengths=lengths, passed=passed)
-        began = time.perf_counter()
+        clock.lap("forward")
         rows = probe.rows() if probe else {}
-        probing = (time.perf_counter() - began) / len(work)
         forwards, weights_of = [], weights_among(work)
         for number, each in enumerate(work):
             weights = {layer: weights_of(each, layer, row) for layer, row in rows.items()}
-            forwards.append(Forward(each, logits[number, -1], None, weights, None, probing))
+            forwards.append(Forward(each, logits[number, -1], None, weights, None, len(work)))
+        clock.lap("observe")
         return forwards
 
 

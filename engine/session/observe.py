@@ -1,4 +1,8 @@
-"""What is measured of a step: rows, attention, surprisal, whatever is not finite."""
+"""What is measured of a step: rows, attention, candidates, surprisal, whatever is not finite.
+
+`measure` works where the tensors are and reads nothing; `told` says it in the words of a record, once the numbers have
+left the device.
+"""
 
 from __future__ import annotations
 
@@ -6,88 +10,138 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from msgspec.structs import replace
 
+from engine.cache.contract import Pair
+from engine.look.candidates import NextToken, candidate_measures, next_token
+from engine.look.new_rows import NewRows
+from engine.look.packing import Arrays
 from engine.look.probe import (
+    attention_measures,
     attention_summary,
-    find_non_finite,
     nan_where_dropped,
+    own_rows,
     row_checksums,
-    row_stats,
     wrapped,
 )
 from engine.model.text import TokenTexts
+from engine.session.captured import Captured
 from engine.session.forward import Forward
-from engine.session.sampler import SampledToken
+from engine.session.sampler import Sample
 from engine.wire.records import AttentionSummary, NonFinite, Phase, RowStats, SequenceStep, StopReason
 
 PLACES = 1 << 32  # more than a sequence has positions
 
 
 @dataclass(frozen=True, eq=False)
+class Measured:
+    """What was measured of one forward and has not left the device: `tensors` by name. `new_rows` and `layers` say what
+    they are of. `attention` rows `[H, S]` by layer stay where they are; NaN where there is no row to attend to."""
+
+    first_position: int
+    num_tokens: int
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    new_rows: NewRows | None = None
+    layers: tuple[int, ...] = ()
+    attention: dict[int, torch.Tensor] = field(default_factory=dict)
+    checksums: dict[int, int] = field(default_factory=dict)  # known already
+
+
+@dataclass(frozen=True, eq=False)
 class Observation:
-    """What was measured of one forward: attention rows `[H, S]` by layer, NaN where there is no row to attend to."""
+    """What was measured of one forward, told. `rows` are the new ones as they were computed, where they were wanted."""
 
-    stats: RowStats | None
-    summary: AttentionSummary | None
-    attention: dict[int, torch.Tensor]
-    surprisal: tuple[float | None, ...]
-    non_finite: tuple[NonFinite, ...]
+    stats: RowStats | None = None
+    summary: AttentionSummary | None = None
+    surprisal: float | None = None
+    non_finite: tuple[NonFinite, ...] = ()
     checksums: dict[int, int] = field(default_factory=dict)
+    next_token: NextToken | None = None
+    rows: dict[int, Pair] = field(default_factory=dict)
 
 
-def observe(forward: Forward, choice: SampledToken | None) -> Observation:
-    """Measure a forward, before its rows are coded or dropped."""
-    cache, ids = forward.work.live.cache, forward.work.token_ids
-    first, num_tokens = forward.work.live.sequence.num_tokens, forward.work.num_tokens
-    rows = cache.all_newest_rows(first)
-    offsets = cache.new_row_offsets(first)
-    stats, checksums = row_stats(rows, len(ids), offsets)
-    summary, weights = attention_summary(forward.weights, num_tokens, cache.num_source)
-    places = find_non_finite(rows, stats, first, offsets)
-    if choice and choice.entropy != choice.entropy:
-        bad = int((~forward.logits.isfinite()).sum())
-        places += (NonFinite("logits", None, None, num_tokens - 1, bad),) if bad else ()
-    attention = {i: nan_where_dropped(row, cache.positions(i)) for i, row in weights.items()}
-    return Observation(stats, summary, attention, surprisal(forward), places, checksums)
+def measure(forward: Forward, choice: Sample | None, captured: Captured) -> Measured:
+    """Measure a forward, before its rows are coded or dropped; nothing is read by the host."""
+    live, num_tokens = forward.work.live, forward.work.num_tokens
+    first = live.sequence.num_tokens
+    if not captured.statistics:
+        return Measured(first, num_tokens)
+    rows = live.cache.all_newest_rows(first)
+    offsets = live.cache.new_row_offsets(first)
+    new_rows = NewRows.of(rows, len(forward.work.token_ids), offsets) if rows else None
+    tensors = surprisal_measure(forward)
+    if new_rows is not None:
+        tensors |= new_rows.measure(rows, with_rows=captured.new_rows)
+    if choice is not None:
+        tensors |= candidate_measures(choice.logprobs, choice.probs, choice.token_id)
+    weights = own_rows(forward.weights, num_tokens, forward.num_together)
+    tensors |= attention_measures(weights, num_tokens, live.cache.num_source)
+    attention = {i: nan_where_dropped(row, live.cache.positions(i)) for i, row in weights.items()}
+    return Measured(first, num_tokens, tensors, new_rows, tuple(weights), attention)
 
 
-def nothing_observed(forward: Forward, *, has_checksums: bool = False) -> Observation:
-    """Of a step that nobody is told of, the checksums of its rows alone, or not even those."""
-    cache, first = forward.work.live.cache, forward.work.live.sequence.num_tokens
-    checksums = row_checksums(cache.all_newest_rows(first)) if has_checksums else {}
-    return Observation(None, None, {}, (None,) * len(forward.work.token_ids), (), checksums)
+def measure_checksums(forward: Forward) -> Measured:
+    """The checksums of the new rows alone, of a step that nobody is told of."""
+    first = forward.work.live.sequence.num_tokens
+    rows = forward.work.live.cache.all_newest_rows(first)
+    return Measured(first, forward.work.num_tokens, checksums=row_checksums(rows))
 
 
-def checksums_of(forwards: Sequence[Forward], observations: Sequence[Observation]) -> tuple[int, ...]:
-    """One for each layer with rows, of all sequences of a step, each times an odd number of the place of its rows."""
+def surprisal_measure(forward: Forward) -> dict[str, torch.Tensor]:
+    """log p of the first token that was fed, under the logits before it, where there are any."""
+    token_id, live = forward.work.token_ids[0], forward.work.live
+    if live.logprobs is not None:
+        return {"surprisal": live.logprobs[token_id]}
+    if live.logits is not None:
+        return {"surprisal": live.logits[token_id] - live.logits.float().logsumexp(-1)}
+    return {}
+
+
+def told(measured: Measured, arrays: Arrays, choice: Sample | None, text_of: TokenTexts) -> Observation:
+    """What was measured, out of what has left the device; `choice` as it was measured."""
+    stats: RowStats | None = None
+    non_finite: tuple[NonFinite, ...] = ()
+    checksums, rows = measured.checksums, dict[int, Pair]()
+    if measured.new_rows is not None:
+        told_rows = measured.new_rows.told(arrays, measured.first_position)
+        stats, non_finite, checksums = told_rows.stats, told_rows.non_finite, told_rows.checksums
+        rows = measured.new_rows.rows_of(arrays)
+    following = next_token(arrays, choice.token_id, text_of) if choice and "candidates.ids" in arrays else None
+    if following is not None and following.entropy != following.entropy and following.num_non_finite:
+        bad = NonFinite("logits", None, None, measured.num_tokens - 1, following.num_non_finite)
+        non_finite = (*non_finite, bad)
+    surprisal = -float(arrays["surprisal"]) if "surprisal" in arrays else None
+    summary = attention_summary(arrays, measured.layers)
+    return Observation(stats, summary, surprisal, non_finite, checksums, following, rows)
+
+
+def packed_together(parts: Sequence[Measured]) -> dict[str, torch.Tensor]:
+    """The tensors of all sequences of a step, each name behind the number of its sequence."""
+    return {f"{n}.{name}": tensor for n, part in enumerate(parts) for name, tensor in part.tensors.items()}
+
+
+def arrays_of(arrays: Arrays, number: int) -> Arrays:
+    """Those of one sequence again."""
+    start = f"{number}."
+    return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
+
+
+def checksums_of(firsts: Sequence[int], observations: Sequence[Observation]) -> tuple[int, ...]:
+    """One for each layer with rows, of all sequences of a step, each times an odd number of the place of its rows, the
+    first of which stands at `firsts`."""
     found: dict[int, int] = {}
-    for number, (forward, observation) in enumerate(zip(forwards, observations, strict=True)):
-        odd = 2 * (forward.work.live.sequence.num_tokens + number * PLACES) + 1
+    for number, (first, observation) in enumerate(zip(firsts, observations, strict=True)):
+        odd = 2 * (first + number * PLACES) + 1
         for layer, checksum in observation.checksums.items():
             found[layer] = wrapped(found.get(layer, 0) + odd * checksum)
     return tuple(found[layer] for layer in sorted(found))
 
 
-def surprisal(forward: Forward) -> tuple[float | None, ...]:
-    """-log p of every token fed, under the logits before it; None where there are none, or not yet."""
-    ids, live = forward.work.token_ids, forward.work.live
-    head: list[float | None] = [None]
-    if live.logprobs is not None:
-        head = [-float(live.logprobs[ids[0]])]
-    elif live.logits is not None:
-        head = [float(live.logits.float().logsumexp(-1) - live.logits[ids[0]])]
-    return (*head, *(forward.surprisal.values if forward.surprisal else (None,) * (len(ids) - 1)))
-
-
 def sequence_step(
-    forward: Forward,
-    choice: SampledToken | None,
-    observation: Observation,
-    phase: Phase,
-    stop: StopReason | None,
-    text_of: TokenTexts,
+    forward: Forward, choice: Sample | None, phase: Phase, stop: StopReason | None, text_of: TokenTexts
 ) -> SequenceStep:
-    """What a record says of one sequence; its cache has been compressed, the sequence has not moved on yet."""
+    """What a record says of one sequence before anything measured has left the device; its cache has been compressed,
+    the sequence has not moved on yet."""
     work, sequence, cache = forward.work, forward.work.live.sequence, forward.work.live.cache
     return SequenceStep(
         seq_id=sequence.seq_id,
@@ -97,15 +151,28 @@ def sequence_step(
         first_position=sequence.num_tokens,
         num_tokens=work.num_tokens,
         num_prompt_tokens=sequence.num_prompt_tokens,
-        surprisal=observation.surprisal,
+        surprisal=(None, *(forward.surprisal.values if forward.surprisal else (None,) * (len(work.token_ids) - 1))),
         sampled=choice.token_id if choice else None,
         sampled_text=text_of(choice.token_id) if choice else "",
         forced=sequence.sampled_is_forced and phase == "decode",
-        candidates=choice.candidates if choice else (),
-        entropy=choice.entropy if choice else None,
+        candidates=(),
+        entropy=None,
         stop=stop,
-        rows=observation.stats,
-        attention=observation.summary,
+        rows=None,
+        attention=None,
         stored_bytes=0 if cache.spec.recomputes else cache.stored_bytes,
         hit_tokens=cache.page_counts().hit_tokens,
+    )
+
+
+def with_observation(part: SequenceStep, observation: Observation) -> SequenceStep:
+    """The same with what was measured."""
+    following = observation.next_token
+    return replace(
+        part,
+        surprisal=(observation.surprisal, *part.surprisal[1:]),
+        candidates=following.candidates if following else (),
+        entropy=following.entropy if following else None,
+        rows=observation.stats,
+        attention=observation.summary,
     )

@@ -13,7 +13,7 @@ from engine.look.rows_at import HalfWritten
 from engine.model.runners.decoder import Passed
 from engine.model.text import TokenTexts
 from engine.session.clock import Clock
-from engine.session.sampler import SampledToken
+from engine.session.sampler import Sample, SampledToken, with_candidates
 from engine.session.scheduler import Batch, Work
 from engine.wire.arrays import read_only_floats
 from engine.wire.page_events import PageAllocated, PageCopied
@@ -87,7 +87,7 @@ class PhasedStep:
 
     def scheduled(self, batch: Batch, preempted: Sequence[int]) -> None:
         """The work is chosen and has room."""
-        with self._clock.stopped():
+        with self._clock.stopped("prepare"):
             self._work = {work.live.seq_id: work for work in batch.work}
             parts = tuple(self._scheduled_part(work, batch) for work in batch.work)
             self._tell(Scheduled(parts, tuple(preempted)))
@@ -107,7 +107,7 @@ class PhasedStep:
         """What a forward of these sequences calls behind each layer, with its number and output `[B, T, hidden]`."""
 
         def passed(layer: int, output: torch.Tensor) -> None:
-            with self._clock.stopped():
+            with self._clock.stopped("forward"):
                 self._layer = layer
                 rows = None if probe is None else probe.row(layer)
                 for work in works:
@@ -133,14 +133,15 @@ class PhasedStep:
         keys, values = (part[0, :, -1].float().norm(dim=-1).cpu().numpy() for part in (newest.keys, newest.values))
         return NewRow(seq_id, read_only_floats(keys), read_only_floats(values), output_norm, position, weight)
 
-    def chosen(self, choices: Sequence[SampledToken | None]) -> None:
+    def chosen(self, choices: Sequence[Sample | None]) -> None:
         """The next tokens are chosen; where no prompt has ended there is none to choose."""
         self._layer, self._is_chosen = None, True
         self._passed = dict.fromkeys(self._work, self._num_layers)
         pairs = [(w, c) for w, c in zip(self._work.values(), choices, strict=True) if c is not None]
         if pairs:
-            with self._clock.stopped():
-                self._tell(Chosen(tuple(self._chosen_part(work, choice) for work, choice in pairs)))
+            with self._clock.stopped("sample"):
+                found = [(work, with_candidates(choice, self._text_of)) for work, choice in pairs]
+                self._tell(Chosen(tuple(self._chosen_part(work, choice) for work, choice in found)))
 
     def _chosen_part(self, work: Work, choice: SampledToken) -> ChosenToken:
         sampling = work.live.sequence.sampling

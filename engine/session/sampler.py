@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
 from engine.errors import InputError
+from engine.look.candidates import candidate_measures, next_token
 from engine.spec.sampling import LogitBias, SamplingParams
 from engine.wire.records import Candidate
 
-NUM_CANDIDATES = 20
-GROUP = 256
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The chosen token, the log-probabilities of all `[V]`, and the probabilities `[V]` that it was drawn from (None:
+    it was the largest)."""
+
+    token_id: int
+    logprobs: torch.Tensor
+    probs: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,25 @@ class SampledToken:
     logprobs: torch.Tensor = field(compare=False, repr=False)
 
 
+def sample(logits: torch.Tensor, sampling: SamplingParams, position: int, ruled: torch.Tensor | None = None) -> Sample:
+    """Choose the token that will stand at `position` from logits `[V]`; `ruled` are those as rules of the model make
+    them, if it has any.
+
+    The draw depends on the seed and the position alone, so that going back and stepping again repeats it. NaN logits
+    choose nothing sensible; they are reported as non-finite by the caller.
+    """
+    raw = torch.log_softmax(logits.float(), -1)
+    wanted = steered(logits if ruled is None else ruled, sampling.bias)
+    probs = None if sampling.is_greedy else filtered(wanted, sampling)
+    if probs is None or not probs.isfinite().all():
+        # the first of equal ones, as transformers' argmax has it; nothing is drawn from what is no number
+        token_id = int((raw if sampling.bias is None and ruled is None else wanted).argmax())
+    else:
+        generator = torch.Generator().manual_seed((sampling.seed * 1_000_003 + position) % 2**63)
+        token_id = int(torch.multinomial(probs.cpu(), 1, generator=generator))
+    return Sample(token_id, raw, probs)
+
+
 def choose(
     logits: torch.Tensor,
     sampling: SamplingParams,
@@ -33,32 +59,16 @@ def choose(
     text_of: Callable[[int], str],
     ruled: torch.Tensor | None = None,
 ) -> SampledToken:
-    """Choose the token that will stand at `position` from logits `[V]`.
+    """`sample`, and the candidates at once: those of the raw logits; what steers the choice shows in their
+    `sampled_prob`."""
+    return with_candidates(sample(logits, sampling, position, ruled), text_of)
 
-    The draw depends on the seed and the position alone, so that going back and stepping again repeats it. NaN logits
-    choose nothing sensible; they are reported as non-finite by the caller. Candidates are those of the raw logits; what
-    steers the choice shows in their `sampled_prob`. `ruled` are the logits as rules of the model make them, if it has
-    any.
-    """
-    raw = torch.log_softmax(logits.float(), -1)
-    wanted, is_steered = (
-        steered(logits if ruled is None else ruled, sampling.bias),
-        bool(sampling.bias or ruled is not None),
-    )
-    probs = None if sampling.is_greedy else filtered(wanted.cpu(), sampling)
-    top = largest(raw, min(NUM_CANDIDATES, raw.shape[0]))
-    if probs is None or not probs.isfinite().all():
-        best = largest(wanted, min(NUM_CANDIDATES, raw.shape[0])) if is_steered else top
-        token_id = first_of_equals(wanted if is_steered else raw, best)
-    else:
-        generator = torch.Generator().manual_seed((sampling.seed * 1_000_003 + position) % 2**63)
-        token_id = int(torch.multinomial(probs, 1, generator=generator))
-    logprobs = shown(raw, top, token_id)
-    ids = list(logprobs)
-    sampled = [float(i == token_id) for i in ids] if probs is None else probs[ids].tolist()
-    triples = zip(ids, logprobs.values(), sampled, strict=True)
-    candidates = tuple(Candidate(i, text_of(i), lp, math.exp(lp), sp) for i, lp, sp in triples)
-    return SampledToken(token_id, candidates, entropy_of(raw), raw)
+
+def with_candidates(chosen: Sample, text_of: Callable[[int], str]) -> SampledToken:
+    """What else could have been chosen, read at once."""
+    measured = candidate_measures(chosen.logprobs, chosen.probs, chosen.token_id)
+    told = next_token({name: numbers.cpu().numpy() for name, numbers in measured.items()}, chosen.token_id, text_of)
+    return SampledToken(chosen.token_id, told.candidates, told.entropy, chosen.logprobs)
 
 
 def steered(logits: torch.Tensor, bias: LogitBias | None) -> torch.Tensor:
@@ -77,50 +87,6 @@ def steered(logits: torch.Tensor, bias: LogitBias | None) -> torch.Tensor:
     if bool((made == -torch.inf).all()):
         raise InputError("Every token is banned, so none can be chosen: end the bias of logits.")
     return made
-
-
-def entropy_of(raw: torch.Tensor) -> float:
-    """Entropy in nats of log-probabilities `[V]`."""
-    probs = raw.exp()
-    entropy = -float(torch.dot(probs, raw))
-    # where p is 0, log p must not be -inf; bounding all of a vocabulary only then spares every other step a copy of it
-    entropy = entropy if entropy == entropy else -float(torch.dot(probs, raw.clamp_min(-1e4)))
-    return 0.0 if entropy <= 0.0 else entropy  # a token that is certain gives -0.0; NaN stays, it tells of bad logits
-
-
-def largest(raw: torch.Tensor, count: int) -> dict[int, float]:
-    """The `count` largest values of `[V]` by index, exactly.
-
-    They lie in those `count` groups that have the largest maxima: looking there only is five times faster than a search
-    of a whole vocabulary, which would cost as much as a layer.
-    """
-    if raw.shape[0] <= GROUP * count:
-        top = raw.topk(count)
-        return dict(zip(top.indices.tolist(), top.values.tolist(), strict=True))
-    missing = -raw.shape[0] % GROUP
-    groups = (torch.nn.functional.pad(raw, (0, missing), value=-torch.inf) if missing else raw).view(-1, GROUP)
-    chosen = groups.amax(1).topk(count).indices
-    top = groups[chosen].flatten().topk(count)
-    firsts = [group * GROUP for group in chosen.tolist()]
-    indices = [firsts[place // GROUP] + place % GROUP for place in top.indices.tolist()]
-    return dict(zip(indices, top.values.tolist(), strict=True))
-
-
-def first_of_equals(raw: torch.Tensor, top: dict[int, float]) -> int:
-    """The index of the largest value, of equal ones the first, as transformers' argmax has it."""
-    best = max(top.values())
-    equals = [index for index, value in top.items() if value == best]
-    return min(equals) if 0 < len(equals) < len(top) else int(raw.argmax())
-
-
-def shown(raw: torch.Tensor, top: dict[int, float], chosen: int) -> dict[int, float]:
-    """Log-probabilities of the most probable tokens, in order, equal ones by their number; the chosen one is among
-    them, however improbable."""
-    ranked = dict(top)
-    if chosen not in ranked:
-        ranked.popitem()
-        ranked[chosen] = float(raw[chosen])
-    return {i: ranked[i] for i in sorted(ranked, key=lambda i: (-ranked[i], i))}
 
 
 def filtered(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:

@@ -12,9 +12,11 @@ from msgspec.structs import replace
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
+from engine.look.ring import ObservationRing
 from engine.look.rows_at import RowsAt
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
+from engine.session.captured import Captured
 from engine.session.change_mode import change_mode
 from engine.session.chunks import PrefillPlan
 from engine.session.edits.choosing import choose_again
@@ -25,6 +27,7 @@ from engine.session.kept import KEPT_BYTES, KeptStates, SessionState
 from engine.session.ledger import cache_bytes, growth_bytes
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
+from engine.session.observer import Observer
 from engine.session.phases import PhasedStep, Reached
 from engine.session.prompt import encode, encode_forced, encode_prompt, with_start
 from engine.session.replay import Replay
@@ -35,6 +38,7 @@ from engine.session.slices import Slices
 from engine.session.stepper import Stepper
 from engine.session.stop_strings import check_stop_strings
 from engine.spec.cache import CacheSpec
+from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.chat import Chat
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import (
@@ -63,9 +67,10 @@ class Session:
     """Sequences of one model in one cache mode.
 
     `step()` does one unit of work: one prefill chunk of one sequence, else one decode step of every sequence that has
-    something to do. `prefill_chunk` is its size; None: what the model allows. `observe` False skips every
-    measurement: it is there to price them; `surprisal` False that of prompts alone. `kept_bytes` is what moments may
-    take that are kept to be returned to. `is_aside`: it repeats steps for another session, and nobody is told of them.
+    something to do. `prefill_chunk` is its size; None: what the model allows. `capture` is how much is measured of
+    every step, `late_steps` how many may be on their way from the device at once (None: what the device is given);
+    `surprisal` False leaves that of prompts out. `kept_bytes` is what moments may take that are kept to be returned to.
+    `is_aside`: it repeats steps for another session, and nobody is told of them.
     """
 
     def __init__(
@@ -74,7 +79,8 @@ class Session:
         cache: CacheSpec | CacheMode,
         *,
         prefill_chunk: int | None = None,
-        observe: bool = True,
+        capture: CaptureLevel = DEFAULT_CAPTURE,
+        late_steps: int | None = None,
         surprisal: bool = True,
         kept_bytes: int = KEPT_BYTES,
         is_aside: bool = False,
@@ -94,9 +100,13 @@ class Session:
         self._forking = Forking(self.live, self.history, self._replay, self._going, self.kept)
         plan = PrefillPlan.of(model, prefill_chunk)
         self._scheduler = Scheduler(self.live, self.history, self._replay, plan, self.kept)
+        self.captured = Captured(capture)
+        self.ring = ObservationRing(model.device, late_steps)
+        self._observer = Observer(self.ring, self.captured, self.history, self.text_of, is_aside=is_aside)
         self._stepper = Stepper(
-            model, self.live, self.history, self._scheduler, self.text_of, self.bytes, observe, is_aside
-        )
+            model, self.live, self.history, self._scheduler, self.text_of, self.bytes, self.captured, self._observer,
+            is_aside,
+        )  # fmt: skip
         self.slices = Slices(model, self.live, self.history, self._stepper)
         self._process = psutil.Process()
 
@@ -177,11 +187,28 @@ class Session:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
         called between the layers of a prefill. `reached` is told of every phase, and returns when the step goes on;
         while it waits, pictures show what is there so far."""
+        self._begin_step(check)
+        return self._stepper.step(check, reached=reached)
+
+    def step_late(self, check: Callable[[], None] | None = None) -> list[StepRecord]:
+        """Do one unit of work as `step` does, without waiting for what it measures: returns the records of those steps
+        before it whose measurements are there by now. `finish_records` gives the rest."""
+        self._begin_step(check)
+        return self._stepper.step_late(check)
+
+    def finish_records(self) -> list[StepRecord]:
+        """The records of all steps that are done and were not told yet."""
+        return self._observer.complete()
+
+    def rest(self) -> None:
+        """Nothing is stepped for a while: what passes until the next step belongs to none."""
+        self._stepper.rest()
+
+    def _begin_step(self, check: Callable[[], None] | None) -> None:
         self.kept.trim()
         if self.history.next_step % JOURNALS_EVERY == 0:  # what comes after the step could not be undone with it
             self.live.bound_journals(JOURNAL_BYTES + self.bytes().stored // JOURNAL_PART)
         self._going.fill_emptied(check)
-        return self._stepper.step(check, reached=reached)
 
     def redo_step(self, planned: PlannedStep, check: Callable[[], None] | None = None) -> StepRecord:
         """Do a step as it was done before: the same tokens of the same sequences. The token that was chosen then is
@@ -196,7 +223,7 @@ class Session:
 
     def _aside(self, cache: CacheSpec | CacheMode) -> Session:
         """An empty session to repeat steps in."""
-        made = Session(self.model, cache, observe=False, surprisal=False, is_aside=True)
+        made = Session(self.model, cache, capture="off", surprisal=False, is_aside=True)
         made.open_rows = self.open_rows
         return made
 

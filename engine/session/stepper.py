@@ -6,29 +6,32 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 from msgspec import structs
 
 from engine.history.history import History
 from engine.history.journal import Noted
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
+from engine.session.captured import Captured
 from engine.session.clock import Clock
 from engine.session.forward import Forward, Runner
 from engine.session.live import LiveSequences, RestorePoint
-from engine.session.observe import Observation, checksums_of, nothing_observed, observe, sequence_step
+from engine.session.observe import sequence_step
+from engine.session.observer import Observer
 from engine.session.phases import PhasedStep, Reached
-from engine.session.sampler import SampledToken, choose
+from engine.session.sampler import Sample, sample
 from engine.session.scheduler import Scheduler
 from engine.wire.evictions import Eviction
 from engine.wire.planned import PlannedPart, PlannedStep
-from engine.wire.records import CacheBytes, Phase, SequenceStep, StepRecord
+from engine.wire.records import NO_TIMES, CacheBytes, Phase, SequenceStep, StepRecord
 from engine.wire.tree import Node
 
 
 class Stepper:
     """Does the work that the scheduler chooses: forward, sample, observe, compress, record. `num_bytes` says what the
-    caches hold; `observe` False skips every measurement. `is_aside`: nobody is told of these steps, and what happens to
-    pages is left to be told with the next step of whoever goes on."""
+    caches hold; `observer` measures. `is_aside`: nobody is told of these steps, and what happens to pages is left to be
+    told with the next step of whoever goes on."""
 
     def __init__(
         self,
@@ -38,13 +41,15 @@ class Stepper:
         scheduler: Scheduler,
         text_of: TokenTexts,
         num_bytes: Callable[[], CacheBytes],
-        observe: bool,
+        captured: Captured,
+        observer: Observer,
         is_aside: bool,
     ) -> None:
         self._model, self._live, self._history, self._text_of = model, live, history, text_of
         self._scheduler, self._num_bytes = scheduler, num_bytes
-        self._runner = Runner(model, history.surprisal, observe)
-        self._is_aside = is_aside
+        self._observer, self._is_aside = observer, is_aside
+        self._runner = Runner(model, history.surprisal, captured)
+        self._clock: Clock | None = None  # of the step before, where the next one follows it
         self.phases: PhasedStep | None = None  # of the step in hand, where somebody wants to see them
 
     def step(
@@ -55,8 +60,8 @@ class Stepper:
     ) -> StepRecord:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
         called between the layers of a prefill. `planned` is a step to be done once more; None: the scheduler chooses.
-        `reached` is told of every phase, and raises to give the step up."""
-        clock = Clock()
+        `reached` is told of every phase, and raises to give the step up. What was measured is waited for."""
+        clock = self._begun()
         phases = self.phases = self._phased(clock, reached) if reached is not None else None
         try:
             record = self._step(clock, check, planned)
@@ -66,11 +71,36 @@ class Stepper:
             phases.written(record, {seq_id: self._live.get(seq_id).cache for seq_id in phases.seq_ids})
         return record
 
+    def step_late(self, check: Callable[[], None] | None = None) -> list[StepRecord]:
+        """Do one unit of work as `step` does, and return the records of the steps whose measurements have left the
+        device by now, a step or two before this one: nothing of this step is waited for."""
+        clock = self._begun()
+        records = self._observer.complete(num_late=max(0, self._observer.ring.late_steps - 1))
+        clock.lap("observe")
+        self._step(clock, check, None, is_late=True)
+        return records
+
+    def rest(self) -> None:
+        """The next step does not follow the newest one: what lies between them is nobody's time."""
+        self._clock = None
+
+    def _begun(self) -> Clock:
+        return Clock(self._model.device, self._clock)
+
     def _phased(self, clock: Clock, reached: Reached) -> PhasedStep:
         num_layers = len(self._model.info.geometry.layers)
         return PhasedStep(self._history.next_step, num_layers, self._text_of, clock, reached)
 
-    def _step(self, clock: Clock, check: Callable[[], None] | None, planned: PlannedStep | None) -> StepRecord:
+    def _step(
+        self,
+        clock: Clock,
+        check: Callable[[], None] | None,
+        planned: PlannedStep | None,
+        *,
+        is_late: bool = False,
+    ) -> StepRecord:
+        """One unit of work and its record, which lacks what was measured where that `is_late`."""
+        self._clock = None
         if planned is None:
             self._scheduler.check_has_work()
         before, noted = self._live.restore_points(), self._history.journal.num_noted()
@@ -81,25 +111,28 @@ class Stepper:
                 self.phases.scheduled(batch, self._scheduler.preempted)
             self._model.runners.begin()
             with self._model.runners.chosen_as("" if planned is None else planned.runner):
-                forwards = self._runner.run(batch, self._live.mode.store, check, self.phases)
+                forwards = self._runner.run(batch, self._live.mode.store, clock, check, self.phases)
             clock.lap("forward")
-            choices = [self._choose(forward) for forward in forwards]
-            told = [None if choice is None else choice.token_id for choice in choices]
+            sampled = [self._sample(forward) for forward in forwards]
+            choices = sampled
             if planned is not None:
-                choices = [as_planned(choice, part) for choice, part in zip(choices, planned.parts, strict=True)]
+                choices = [as_planned(choice, part) for choice, part in zip(sampled, planned.parts, strict=True)]
             clock.lap("sample")
             if self.phases:
                 self.phases.chosen(choices)
-            observations = [self._observe(f, c) for f, c in zip(forwards, choices, strict=True)]
-            checksums = checksums_of(forwards, observations)
+            measuring = self._observer.begin(forwards, sampled)
             clock.lap("observe")
             evictions = [eviction for forward in forwards for eviction in self._compress(forward)]
             clock.lap("prepare")
             parts = [
-                self._accept(each, choice, observation, batch.phase)
-                for each, choice, observation in zip(forwards, choices, observations, strict=True)
+                self._accept(each, choice, measured.attention, batch.phase)
+                for each, choice, measured in zip(forwards, choices, measuring.parts, strict=True)
             ]
-            record = self._record(batch.phase, forwards, parts, observations, evictions, clock, checksums)
+            record = self._record(batch.phase, parts, evictions)
+            if is_late:
+                clock.end()
+            else:
+                record = self._observer.complete_at_once(record, measuring, clock)
             self._history.add({live.seq_id: live.sequence.mark() for live in self._live}, Node.of(record))
         except BaseException:
             self._undo(before, noted)
@@ -107,18 +140,14 @@ class Stepper:
         for work in batch.work:
             work.live.cache.release_undo()
         self._scheduler.preempted.clear()
+        self._clock = clock
+        if is_late:
+            self._observer.complete_later(record, measuring, clock)
+        told = [None if choice is None else choice.token_id for choice in sampled]
         return record if planned is None else with_choices(record, told)
 
-    def _record(
-        self,
-        phase: Phase,
-        forwards: list[Forward],
-        parts: list[SequenceStep],
-        observations: list[Observation],
-        evictions: list[Eviction],
-        clock: Clock,
-        checksums: tuple[int, ...],
-    ) -> StepRecord:
+    def _record(self, phase: Phase, parts: list[SequenceStep], evictions: list[Eviction]) -> StepRecord:
+        """What is known of the step before anything measured has left the device."""
         store, step = self._live.mode.store, self._history.next_step
         if store is not None:
             store.note_step(step)
@@ -131,8 +160,8 @@ class Stepper:
             random_weights=self._model.info.random_weights,
             sequences=tuple(parts),
             num_bytes=self._num_bytes(),
-            timings=clock.timings(sum(f.probing_s for f in forwards), sum(f.encoder_s for f in forwards)),
-            non_finite=tuple(place for observation in observations for place in observation.non_finite),
+            timings=NO_TIMES,
+            non_finite=(),
             wall_time=time.time(),
             page_events=events,
             pools=pools,
@@ -141,23 +170,17 @@ class Stepper:
             evictions=tuple(evictions),
             parent=self._history.last_step,
             changes=tuple(self._history.changes),
-            checksums=checksums,
             runner=self._model.runners.used,
         )
 
-    def _choose(self, forward: Forward) -> SampledToken | None:
+    def _sample(self, forward: Forward) -> Sample | None:
         """The next token, unless the prompt goes on."""
         sequence, position = forward.work.live.sequence, forward.work.num_tokens
         if position < len(sequence.token_ids):
             return None
         fed = sequence.token_ids if sequence.is_prefilling else [*sequence.token_ids, *forward.work.token_ids]
         ruled = self._model.ruled(forward.logits, fed, sequence.num_prompt_tokens, sequence.sampling.max_new_tokens)
-        return choose(forward.logits, sequence.sampling, position, self._text_of, ruled)
-
-    def _observe(self, forward: Forward, choice: SampledToken | None) -> Observation:
-        if self._runner.observe:
-            return observe(forward, choice)
-        return nothing_observed(forward, has_checksums=self._is_aside)
+        return sample(forward.logits, sequence.sampling, position, ruled)
 
     def _compress(self, forward: Forward) -> tuple[Eviction, ...]:
         """Let the cache code and drop what its spec asks for."""
@@ -165,7 +188,7 @@ class Stepper:
         return live.cache.compress(forward.work.num_tokens, live.sequence.num_prompt_tokens, forward.probe)
 
     def _accept(
-        self, forward: Forward, choice: SampledToken | None, observation: Observation, phase: Phase
+        self, forward: Forward, choice: Sample | None, attention: dict[int, torch.Tensor], phase: Phase
     ) -> SequenceStep:
         """The sequence moves on; what the record says of it."""
         live, mode, num_tokens = forward.work.live, self._live.mode, forward.work.num_tokens
@@ -173,13 +196,12 @@ class Stepper:
         if not sequence.is_prefilling:
             sequence.token_ids.append(forward.work.token_ids[0])
         stop = mode.stop_after(sequence, choice.token_id, live.cache) if choice else None
-        part = sequence_step(forward, choice, observation, phase, stop, self._text_of)
+        part = sequence_step(forward, choice, phase, stop, self._text_of)
         sequence.num_tokens = num_tokens
         live.cache.commit(num_tokens)
         live.cache.register_prefix(sequence.token_ids)
         live.set_logits(forward.logits, choice.logprobs if choice else None)
-        if self._runner.observe or self._is_aside:
-            self._history.log(live.seq_id, forward.logits, observation.attention)
+        self._history.log(live.seq_id, forward.logits, attention)
         if forward.surprisal is not None and forward.surprisal.is_waiting:
             step, first = self._history.next_step, part.first_position + 1
             self._history.surprisal.put(step, live.seq_id, first, forward.surprisal)
@@ -194,7 +216,7 @@ class Stepper:
         self._scheduler.preempted.clear()
 
 
-def as_planned(choice: SampledToken | None, part: PlannedPart) -> SampledToken | None:
+def as_planned(choice: Sample | None, part: PlannedPart) -> Sample | None:
     """The token that was chosen then is chosen again."""
     if choice is None or part.sampled is None or choice.token_id == part.sampled:
         return choice

@@ -64,12 +64,12 @@ class NonFinite(Part, frozen=True):
 
 
 class AttentionSummary(Part, frozen=True, eq=False):
-    """The newest query's attention, `[L, H]` each: mass on position 0, on the last 16 positions, entropy in nats."""
+    """The newest query's attention, `[L, H]` each: mass on position 0, and on the last 16 positions. What has to be
+    computed from the whole row is in the pictures of it."""
 
     layers: tuple[int, ...]
     first_mass: Floats
     recent_mass: Floats
-    entropy: Floats
 
 
 class SequenceStep(Part, frozen=True, eq=False):
@@ -99,17 +99,24 @@ class SequenceStep(Part, frozen=True, eq=False):
 class Timings(Part, frozen=True):
     """Milliseconds of one step. `prepare_ms` is the cache's own work: room, and rows coded and dropped; `observe_ms` is
     what looking cost: the newest attention row, statistics, candidates, this record; `encoder_ms` is the run of an
-    encoder over the source, which belongs to the first step of a sequence."""
+    encoder over the source, which belongs to the first step of a sequence. `gap_ms` is what lay between the step before
+    and this one, where one followed the other, and `wall_ms` what the host's clock says of both together: on a GPU the
+    parts are measured there."""
 
     prepare_ms: float
     forward_ms: float
     sample_ms: float
     observe_ms: float
     encoder_ms: float = 0.0
+    gap_ms: float = 0.0
+    wall_ms: float = 0.0
 
     @property
     def total_ms(self) -> float:
         return self.prepare_ms + self.encoder_ms + self.forward_ms + self.sample_ms + self.observe_ms
+
+
+NO_TIMES = Timings(0.0, 0.0, 0.0, 0.0)
 
 
 class ByteGap(Part, frozen=True):

@@ -95,7 +95,7 @@ class AttentionSlice(Reply, frozen=True, eq=False):
     where a model has sink logits. `absent` `[H, columns]` counts the positions of a column whose rows had been dropped
     before the query looked: one with none left is NaN, which is no non-finite weight. None: all were there.
     `top_positions` and `top_weights` `[H, N]` are the positions of the whole row that received most, most first; fewer
-    than `N` where a head has fewer rows: their weight is NaN."""
+    than `N` where a head has fewer rows: their weight is NaN. `entropy` `[H]` in nats is that of the whole row."""
 
     request: AttentionRequest
     provenance: Provenance
@@ -109,6 +109,7 @@ class AttentionSlice(Reply, frozen=True, eq=False):
     absent: Ints | None = None
     top_positions: Ints | None = None
     top_weights: Floats | None = None
+    entropy: Floats | None = None
 
 
 class RowSlice(Reply, frozen=True, eq=False):

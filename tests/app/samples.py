@@ -119,7 +119,7 @@ def attention_summary(seed: int) -> AttentionSummary:
     rng = np.random.default_rng(seed)
     shape = (LAYERS, HEADS)
     weights = (rng.random(shape).astype(np.float32) * most for most in (0.6, 0.4))
-    return _sealed(AttentionSummary(tuple(range(LAYERS)), *weights, (rng.random(shape) * 2).astype(np.float32)))
+    return _sealed(AttentionSummary(tuple(range(LAYERS)), *weights))
 
 
 def cache_bytes(num_tokens: int, reserved_tokens: int | None = None) -> CacheBytes:
@@ -275,6 +275,7 @@ def _attention_slice(request: AttentionRequest, num_tokens: int) -> AttentionSli
     return _sealed(AttentionSlice(
         request, "live cache", weights, positions, per_column, HEADS // KV_HEADS, num_tokens - 1, "", 0.4,
         top_positions=top.astype(np.int64), top_weights=np.take_along_axis(row, top, 1),
+        entropy=-(row * np.log(np.maximum(row, 1e-30))).sum(axis=1),
     ))  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from transformers import DynamicCache
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.capture import CaptureLevel
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 from tests.benchmarks.protocol import GREEDY, header, native_attention, paired, progress, smollm_shape
@@ -37,9 +38,9 @@ def random_rows(model: LoadedModel, tokens: int) -> list[tuple[torch.Tensor, tor
 
 
 @torch.inference_mode()
-def filled_session(model: LoadedModel, spec: CacheSpec, context: int, observe: bool = True) -> Session:
+def filled_session(model: LoadedModel, spec: CacheSpec, context: int, capture: CaptureLevel = "rows") -> Session:
     """A session that stands after `context` tokens."""
-    session = Session(model, spec, observe=observe)
+    session = Session(model, spec, capture=capture)
     seq_id = session.submit(Prompt(token_ids=(1,) * context))
     sequence, cache = session.sequence(seq_id), session.cache_of(seq_id)
     cache.begin(context)

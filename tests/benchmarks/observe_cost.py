@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.capture import CaptureLevel
 from engine.spec.presets import cache_preset
 from tests.benchmarks.decode_speed import filled_session
 from tests.benchmarks.protocol import header, paired, smollm_shape
@@ -37,8 +38,8 @@ def step_ms(session: Session, steps: int) -> float:
     return (time.perf_counter() - began) * 1e3 / steps
 
 
-def standing_at(model: LoadedModel, spec: CacheSpec, context: int, observe: bool = True) -> Session:
-    session = filled_session(model, spec, context, observe)
+def standing_at(model: LoadedModel, spec: CacheSpec, context: int, capture: CaptureLevel = "rows") -> Session:
+    session = filled_session(model, spec, context, capture)
     session.step()
     return session
 
@@ -58,7 +59,7 @@ def main() -> None:
     print(paired(lambda: observe_ms(close, steps), lambda: observe_ms(distant, steps), pairs).row("observing", "ms"))
     print(header("blind", "observed"))
     for context, session in ((near, close), (far, distant)):
-        blind = standing_at(model, spec, context, observe=False)
+        blind = standing_at(model, spec, context, capture="off")
 
         def a(blind: Session = blind) -> float:
             return step_ms(blind, steps)

@@ -210,7 +210,7 @@ class AttentionView(MapView[Shown]):
         part = timeline.part(seq_id, record.step) if record is not None else None
         if part is None or part.attention is None or self.width() < _ROOM_FOR_MASSES:
             return ()
-        return draw.masses(part.attention, piece.request.layer)
+        return draw.masses(part.attention, piece.request.layer, piece.entropy)
 
     def tell(self, point: QPointF | None) -> None:
         piece = self._piece

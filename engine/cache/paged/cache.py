@@ -16,11 +16,10 @@ from engine.cache.paged.evicting import EvictingPages
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.pool_errors import PoolExhausted
-from engine.cache.paged.store import PageGroup, PageStore
+from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
 from engine.cache.sequence_cache import SequenceCache
 from engine.predict.capacity import cache_capacity, tokens_at_once
-from engine.wire.page_events import PageCopied
 from engine.wire.prefix_match import Converted, Forked, PrefixMatch, WhyNotReused
 
 
@@ -113,8 +112,12 @@ class PagedCache(EvictingPages):
             for group, table in zip(self.store.groups, self.tables, strict=True):
                 copied = group.pool.append(table, num_new)
                 done += 1
-                if copied is not None:
-                    self._copy_page(group, table, copied)
+                if copied is not None:  # fill the page that took the place of a shared one, or leave that where it was
+                    try:
+                        self.store.copy_page(group, copied)
+                    except BaseException:
+                        group.pool.undo_copy(table, copied)
+                        raise
         except BaseException:
             for group, table in list(zip(self.store.groups, self.tables, strict=True))[:done]:
                 group.pool.truncate(table, table.num_tokens - num_new)
@@ -123,14 +126,6 @@ class PagedCache(EvictingPages):
     def give_room_back(self) -> None:
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.truncate(table, self.num_tokens)
-
-    def _copy_page(self, group: PageGroup, table: PageTable, copied: PageCopied) -> None:
-        """Fill a page that took the place of a shared one, or leave that where it was."""
-        try:
-            self.store.copy_page(group, copied)
-        except BaseException:
-            group.pool.undo_copy(table, copied)
-            raise
 
     def plan_forward(self, num_new: int) -> None:
         self.store.plan([self.tables], num_new)

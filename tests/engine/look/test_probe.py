@@ -7,24 +7,38 @@ import math
 import pytest
 import torch
 
-from engine.look.probe import attention_summary, bit_sums, find_non_finite, row_checksums, row_stats
+from engine.look.new_rows import row_stats
+from engine.look.probe import (
+    attention_measures,
+    attention_summary,
+    bit_sums,
+    entropy_of,
+    own_rows,
+    row_checksums,
+)
+from engine.wire.records import AttentionSummary
+
+
+def summary_of(weights: dict[int, torch.Tensor], num_tokens: int) -> AttentionSummary | None:
+    measured = attention_measures(own_rows(weights, num_tokens), num_tokens)
+    return attention_summary({name: numbers.numpy() for name, numbers in measured.items()}, tuple(weights))
+
 
 EVEN = torch.full((2, 20), 0.05)  # two heads that look at twenty tokens alike
 
 
-def test_mass_on_the_first_token_on_the_latest_and_entropy() -> None:
-    summary, rows = attention_summary({3: EVEN}, 20)
+def test_mass_on_the_first_token_and_on_the_latest() -> None:
+    summary = summary_of({3: EVEN}, 20)
     assert summary is not None
     assert summary.layers == (3,)
     assert summary.first_mass[0].tolist() == pytest.approx([0.05, 0.05])
     assert summary.recent_mass[0].tolist() == pytest.approx([0.8, 0.8])
-    assert summary.entropy[0].tolist() == pytest.approx([math.log(20)] * 2, rel=1e-5)
-    assert torch.equal(rows[3], EVEN)
+    assert own_rows({3: EVEN}, 20)[3] is EVEN, "what is new is not copied because it is long"
 
 
 def test_a_window_that_has_left_the_first_token_gives_it_no_mass() -> None:
     """Its first weight is of another token; layers of both kinds stand in one summary."""
-    summary, _ = attention_summary({0: EVEN, 1: torch.full((1, 4), 0.25)}, 20)
+    summary = summary_of({0: EVEN, 1: torch.full((1, 4), 0.25)}, 20)
     assert summary is not None
     assert summary.first_mass[0].tolist() == pytest.approx([0.05, 0.05])
     assert summary.first_mass[1, 0] == 0
@@ -33,24 +47,29 @@ def test_a_window_that_has_left_the_first_token_gives_it_no_mass() -> None:
 
 
 def test_room_behind_the_last_token_is_cut_off() -> None:
-    padded = torch.cat([EVEN, torch.zeros(2, 12)], 1)
-    summary, rows = attention_summary({0: padded}, 20)
+    padded = torch.cat([EVEN, torch.zeros(2, 32)], 1)
+    rows, summary = own_rows({0: padded}, 20), summary_of({0: padded}, 20)
     assert summary is not None
     assert rows[0].shape == (2, 20)
     assert summary.recent_mass[0].tolist() == pytest.approx([0.8, 0.8])
     assert rows[0].data_ptr() != padded.data_ptr(), "a view would keep all of the room"
 
 
-def test_certainty_has_no_entropy() -> None:
-    row = torch.zeros(1, 9)
-    row[0, 4] = 1
-    summary, _ = attention_summary({0: row}, 9)
-    assert summary is not None
-    assert summary.entropy[0].tolist() == pytest.approx([0.0], abs=1e-6)
+def test_layers_and_sequences_that_share_a_tensor_keep_no_more_than_they_need() -> None:
+    together = torch.rand(4, 3, 2, 20)  # layers, sequences
+    mine = {layer: together[layer, 1] for layer in range(4)}
+    assert own_rows(mine, 20, num_together=3)[2].data_ptr() == mine[2].data_ptr(), "the others keep theirs"
+    assert own_rows(mine, 20)[2].data_ptr() != mine[2].data_ptr(), "two thirds would be nobody's"
+
+
+def test_entropy_of_even_and_of_certain_weights_and_of_rows_that_were_dropped() -> None:
+    row = torch.zeros(3, 9)
+    row[0, 4], row[1], row[2] = 1, 1 / 9, torch.tensor([0.5, 0.5, *[math.nan] * 7])
+    assert entropy_of(row).tolist() == pytest.approx([0, math.log(9), math.log(2)], abs=1e-6)
 
 
 def test_nothing_watched_is_no_summary() -> None:
-    assert attention_summary({}, 9) == (None, {})
+    assert summary_of({}, 9) is None
 
 
 @pytest.mark.parametrize("held", [3, 2])
@@ -60,7 +79,7 @@ def test_values_that_are_no_numbers_are_found_where_they_stand(held: int) -> Non
     keys[1, held - 2, :3] = math.nan
     values[0, held - 1, 2] = math.inf
     rows = {5: (keys, values)}
-    found = find_non_finite(rows, row_stats(rows, 3)[0], 10)
+    found = row_stats(rows, 3, first_position=10).non_finite
     assert [(one.tensor, one.layer, one.kv_head, one.position, one.count) for one in found] == [
         ("keys", 5, 1, 11, 3),
         ("values", 5, 0, 12, 1),
@@ -85,8 +104,8 @@ def test_checksums_are_the_same_with_statistics_and_without_and_in_pieces(monkey
     rows = {layer: (torch.randn(2, 3, 8, generator=made), torch.randn(2, 3, 8, generator=made)) for layer in (0, 2)}
     ragged = {**rows, 3: (torch.randn(1, 2, 8, generator=made), torch.randn(1, 2, 4, generator=made))}
     for each in (rows, ragged):
-        assert row_stats(each, 3)[1] == row_checksums(each)
+        assert row_stats(each, 3).checksums == row_checksums(each)
     whole = row_checksums(rows)
     monkeypatch.setattr("engine.look.probe.AT_ONCE", 50)
-    assert row_checksums(rows) == row_stats(rows, 3)[1] == whole
+    assert row_checksums(rows) == row_stats(rows, 3).checksums == whole
     assert all(-(1 << 63) <= checksum < 1 << 63 for checksum in whole.values())

@@ -81,7 +81,7 @@ def test_an_unexpected_error_in_a_step_is_told_once_and_stops_the_run(driver: Dr
     driver.send(prompt(6), Step())
     driver.wait_for(StepRecord)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.session.stepper.choose", lambda *args: 1 / 0)
+        patch.setattr("engine.session.stepper.sample", lambda *args: 1 / 0)
         driver.send(Run())
         failed = driver.wait_for(Failed)
         assert "ZeroDivisionError" in failed.message
@@ -113,7 +113,7 @@ def test_a_step_says_what_went_wrong_by_what_was_raised(driver: Driver, error: E
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.session.stepper.choose", fail)
+        patch.setattr("engine.session.stepper.sample", fail)
         driver.send(Step())
         message = driver.wait_for(Failed).message
         driver.rest()

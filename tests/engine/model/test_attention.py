@@ -12,6 +12,8 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
+from engine.wire.requests import AttentionRequest
+from engine.wire.slices import AttentionSlice
 from tests.engine.largest import largest_tensor
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
@@ -53,7 +55,10 @@ def test_weights_of_the_newest_query_are_eagers(architecture: str, layout: str) 
     assert summary is not None
     for n, full in enumerate(expected):
         assert summary.recent_mass[n] == pytest.approx(full[:, -16:].sum(-1).numpy(), abs=1e-5)
-        assert summary.entropy[n] == pytest.approx(torch.special.entr(full).sum(-1).numpy(), abs=1e-4)
+        layer = model.info.geometry.attention_layers[n].index
+        piece = session.take_slice(AttentionRequest(seq_id, record.step, layer, 64))
+        assert isinstance(piece, AttentionSlice)
+        assert piece.entropy == pytest.approx(torch.special.entr(full).sum(-1).numpy(), abs=1e-4)
         assert summary.first_mass[n] == pytest.approx(full[:, 0].numpy(), abs=1e-6)
 
 
@@ -106,7 +111,7 @@ def test_models_with_attention_code_of_their_own_are_read_through_eager(architec
 
 
 def test_without_observing_nothing_is_measured() -> None:
-    session = Session(model_of("llama"), CacheSpec("growing"), observe=False)
+    session = Session(model_of("llama"), CacheSpec("growing"), capture="off")
     session.submit(Prompt(token_ids=prompt_ids(6)))
     part = session.step().sequences[0]
     assert part.attention is None

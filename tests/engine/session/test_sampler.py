@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.session.sampler import NUM_CANDIDATES, SampledToken, choose, filtered
+from engine.look.candidates import NUM_CANDIDATES
+from engine.session.sampler import SampledToken, choose, filtered
 from engine.spec.sampling import SamplingParams
 
 LOGITS = st.lists(

@@ -1,0 +1,79 @@
+"""The most probable next tokens: found where the logits are, told as `Candidate`s once they have left the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine.wire.records import Candidate
+
+NUM_CANDIDATES = 20
+GROUP = 256
+LOWEST = -1e4  # in place of log 0, whose product with 0 is no number
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """What could come next: the most probable tokens, the entropy in nats, and how many logits are not finite."""
+
+    candidates: tuple[Candidate, ...]
+    entropy: float
+    num_non_finite: int
+
+
+def candidate_measures(raw: torch.Tensor, probs: torch.Tensor | None, token_id: int) -> dict[str, torch.Tensor]:
+    """Of log-probabilities `[V]` the largest with their ids, what the chosen token has, entropy and the number of those
+    that are not finite. `probs` `[V]` are those that the token was drawn from; None: it was simply the largest.
+
+    Shapes depend on the vocabulary alone, and nothing is read by the host.
+    """
+    ids, logprobs = largest(raw, min(NUM_CANDIDATES, raw.shape[0]))
+    entropy = -torch.dot(raw.exp(), raw.clamp_min(LOWEST))
+    found = {
+        "candidates.ids": ids.int(),
+        "candidates.logprobs": logprobs,
+        "candidates.numbers": torch.stack([raw[token_id], entropy, (~raw.isfinite()).sum()]),
+    }
+    if probs is not None:
+        found["candidates.probs"] = torch.cat([probs[ids], probs[token_id, None]])
+    return found
+
+
+def next_token(measured: Mapping[str, npt.NDArray[Any]], token_id: int, text_of: Callable[[int], str]) -> NextToken:
+    """What was measured, in order of probability, equal ones by their number; the chosen token is among them, however
+    improbable."""
+    ids, logprobs = measured["candidates.ids"].tolist(), measured["candidates.logprobs"].tolist()
+    own_logprob, entropy, num_non_finite = measured["candidates.numbers"].tolist()
+    probs = measured.get("candidates.probs")
+    sampled = [float(i == token_id) for i in ids] if probs is None else probs[:-1].tolist()
+    own = 1.0 if probs is None else float(probs[-1])
+    known = dict(zip(ids, zip(logprobs, sampled, strict=True), strict=True))
+    if token_id not in known:
+        known.popitem()
+        known[token_id] = own_logprob, own
+    order = sorted(known, key=lambda i: (-known[i][0], i))
+    candidates = tuple(Candidate(i, text_of(i), known[i][0], math.exp(known[i][0]), known[i][1]) for i in order)
+    # a token that is certain gives -0.0; NaN stays, it tells of bad logits
+    return NextToken(candidates, 0.0 if entropy <= 0.0 else entropy, int(np.nan_to_num(num_non_finite)))
+
+
+def largest(raw: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices and values of the `count` largest of `[V]`, exactly.
+
+    They lie in those `count` groups that have the largest maxima: looking there only is five times faster than a search
+    of a whole vocabulary, which would cost as much as a layer.
+    """
+    if raw.shape[0] <= GROUP * count:
+        top = raw.topk(count)
+        return top.indices, top.values
+    missing = -raw.shape[0] % GROUP
+    groups = (torch.nn.functional.pad(raw, (0, missing), value=-torch.inf) if missing else raw).view(-1, GROUP)
+    chosen = groups.amax(1).topk(count).indices
+    top = groups[chosen].flatten().topk(count)
+    return chosen[top.indices // GROUP] * GROUP + top.indices % GROUP, top.values

@@ -1,0 +1,117 @@
+"""The new rows of K and V of a step: measured where they lie, in one kernel for all that are alike, and told once that
+has left the device. O(new rows), however many there are already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import torch
+
+from engine.cache.contract import Pair
+from engine.cache.stacking import stacked_view
+from engine.look.packing import Arrays
+from engine.look.probe import bit_sums, wrapped
+from engine.wire.arrays import read_only_floats
+from engine.wire.records import NonFinite, RowStats
+
+Tensors = dict[str, torch.Tensor]
+KEYS, VALUES = 0, 1
+NAMES = ("keys", "values")
+NO_OFFSETS: Mapping[int, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False)
+class RowGroup:
+    """Tensors `[H_kv, T, D]` of one shape and dtype: the layer of each, and whether it is of keys or values."""
+
+    dtype: torch.dtype
+    places: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class NewRows:
+    """What there was to measure: layers that have rows, their tensors in groups, and how many tokens were fed. Where a
+    layer has fewer rows, a window has dropped the first of the new ones already, unless `offsets` say where else in the
+    new rows those of a layer begin."""
+
+    layers: tuple[int, ...]
+    groups: tuple[RowGroup, ...]
+    num_new: int
+    offsets: Mapping[int, int]
+
+    @classmethod
+    def of(cls, rows: Mapping[int, Pair], num_new: int, offsets: Mapping[int, int] = NO_OFFSETS) -> NewRows:
+        groups: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+        for part in (KEYS, VALUES):
+            for layer, pair in rows.items():
+                groups.setdefault((pair[part].shape, pair[part].dtype), []).append((layer, part))
+        made = (RowGroup(rows[places[0][0]][places[0][1]].dtype, tuple(places)) for places in groups.values())
+        return cls(tuple(rows), tuple(made), num_new, offsets)
+
+    def measure(self, rows: Mapping[int, Pair], *, with_rows: bool = False) -> Tensors:
+        """Of each of N tensors: norms, extremes, a checksum of the bits, and how many numbers are not finite.
+        `with_rows`: and the rows themselves, bit for bit. Nothing is read by the host."""
+        found: Tensors = {}
+        for number, group in enumerate(self.groups):
+            stacked = stacked_view([rows[layer][part] for layer, part in group.places])  # [N, H_kv, T, D]
+            wide = stacked.float()
+            extremes = (extreme.unsqueeze(-1) for extreme in wide.flatten(2).aminmax(dim=-1))
+            norms = torch.linalg.vector_norm(wide, dim=-1)
+            found[f"rows.{number}.floats"] = torch.cat([norms, *extremes], -1)  # [N, H_kv, T + 2]
+            found[f"rows.{number}.sums"] = bit_sums(stacked)  # [N]
+            found[f"rows.{number}.bad"] = (~stacked.isfinite()).sum(-1, dtype=torch.int16)  # [N, H_kv, T]
+            if with_rows:
+                found[f"rows.{number}.bits"] = stacked.contiguous().view(torch.uint8)
+        return found
+
+    def told(self, measured: Arrays, first_position: int) -> ToldRows:
+        """What was measured, as a record tells it. Heads that a layer does not have are NaN."""
+        heads = max(measured[f"rows.{number}.floats"].shape[1] for number in range(len(self.groups)))
+        index = {layer: n for n, layer in enumerate(self.layers)}
+        norms = np.full((2, len(index), heads, self.num_new), np.nan, np.float32)
+        extremes = np.full((2, len(index), heads, 2), np.nan, np.float32)
+        sums = dict.fromkeys(self.layers, 0)
+        bad: list[NonFinite] = []
+        for number, group in enumerate(self.groups):
+            floats, counts = measured[f"rows.{number}.floats"], measured[f"rows.{number}.bad"]
+            held = floats.shape[2] - 2
+            for n, (layer, part) in enumerate(group.places):
+                begin = self.offsets.get(layer, self.num_new - held)
+                norms[part, index[layer], : floats.shape[1], begin : begin + held] = floats[n, :, :-2]
+                extremes[part, index[layer], : floats.shape[1]] = floats[n, :, -2:]
+                sums[layer] += (1, 3)[part] * int(measured[f"rows.{number}.sums"][n])
+            for n, head, offset in zip(*np.nonzero(counts), strict=True):
+                layer, part = group.places[n]
+                position = first_position + self.offsets.get(layer, self.num_new - held) + int(offset)
+                bad.append(NonFinite(NAMES[part], layer, int(head), position, int(counts[n, head, offset])))  # type: ignore[arg-type]
+        numbers = (norms[KEYS], norms[VALUES], *(extremes[part, ..., n] for part in (KEYS, VALUES) for n in (0, 1)))
+        stats = RowStats(self.layers, *map(read_only_floats, numbers))
+        bad.sort(key=lambda each: (each.layer or 0, each.tensor, each.kv_head or 0, each.position))
+        return ToldRows(stats, {layer: wrapped(total) for layer, total in sums.items()}, tuple(bad))
+
+    def rows_of(self, measured: Arrays) -> dict[int, Pair]:
+        """The new rows as they were computed, on the CPU, where `measure` was asked for them."""
+        parts: dict[tuple[int, int], torch.Tensor] = {}
+        for number, group in enumerate(self.groups):
+            bits = measured.get(f"rows.{number}.bits")
+            if bits is not None:
+                parts.update(zip(group.places, torch.from_numpy(bits).view(group.dtype), strict=True))
+        return {layer: (parts[layer, KEYS], parts[layer, VALUES]) for layer in self.layers if (layer, KEYS) in parts}
+
+
+@dataclass(frozen=True, eq=False)
+class ToldRows:
+    """Statistics of the new rows, the checksum of their bits by layer, and where a number is not finite."""
+
+    stats: RowStats
+    checksums: dict[int, int]
+    non_finite: tuple[NonFinite, ...]
+
+
+def row_stats(rows: Mapping[int, Pair], num_new: int, first_position: int = 0) -> ToldRows:
+    """Measured and told at once."""
+    new = NewRows.of(rows, num_new)
+    return new.told({name: found.cpu().numpy() for name, found in new.measure(rows).items()}, first_position)

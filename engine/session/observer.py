@@ -1,0 +1,100 @@
+"""Measures the steps of a session and completes their records once the numbers have left the device."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from engine.history.history import History
+from engine.look.ring import ObservationRing, Sent
+from engine.model.text import TokenTexts
+from engine.session.captured import Captured
+from engine.session.clock import Clock
+from engine.session.forward import Forward
+from engine.session.observe import (
+    Measured,
+    arrays_of,
+    checksums_of,
+    measure,
+    measure_checksums,
+    packed_together,
+    told,
+    with_observation,
+)
+from engine.session.sampler import Sample
+from engine.wire.records import StepRecord
+
+
+@dataclass(eq=False)
+class Measuring:
+    """What was measured of the sequences of one step, on its way from the device."""
+
+    parts: list[Measured]
+    choices: list[Sample | None]
+    sent: Sent | None
+
+
+@dataclass(eq=False)
+class OpenRecord:
+    """A record without what was measured of its step, which is on its way."""
+
+    record: StepRecord
+    measuring: Measuring
+    clock: Clock
+
+
+class Observer:
+    """Measures what is `captured`; checksums alone where a step `is_aside`. Records are completed in the order of their
+    steps: at once, or as many steps late as the ring allows."""
+
+    def __init__(
+        self, ring: ObservationRing, captured: Captured, history: History, text_of: TokenTexts, *, is_aside: bool
+    ) -> None:
+        self.ring, self._captured = ring, captured
+        self._history, self._text_of, self._is_aside = history, text_of, is_aside
+        self._open: deque[OpenRecord] = deque()
+
+    def begin(self, forwards: Sequence[Forward], choices: list[Sample | None]) -> Measuring:
+        """Measure the forwards of a step and send it on its way."""
+        if self._is_aside:
+            return Measuring([measure_checksums(forward) for forward in forwards], choices, None)
+        pairs = zip(forwards, choices, strict=True)
+        parts = [measure(forward, choice, self._captured) for forward, choice in pairs]
+        tensors = packed_together(parts)
+        return Measuring(parts, choices, self.ring.send(tensors) if tensors else None)
+
+    def complete_at_once(self, record: StepRecord, measuring: Measuring, clock: Clock) -> StepRecord:
+        """The record of a step with what was measured, which is waited for; so long the step lasts."""
+        return self._completed(OpenRecord(record, measuring, clock), ends=clock)
+
+    def complete_later(self, record: StepRecord, measuring: Measuring, clock: Clock) -> None:
+        """A step is done: its record lacks what was measured."""
+        self._open.append(OpenRecord(record, measuring, clock))
+
+    def complete(self, num_late: int = 0) -> list[StepRecord]:
+        """The records of the oldest steps, complete, until so many are left on their way."""
+        return [self._completed(self._open.popleft()) for _ in range(len(self._open) - num_late)]
+
+    def _completed(self, opened: OpenRecord, ends: Clock | None = None) -> StepRecord:
+        record, measuring = opened.record, opened.measuring
+        arrays = self.ring.read(measuring.sent) if measuring.sent is not None else {}
+        observations = [
+            told(part, arrays_of(arrays, n), choice, self._text_of)
+            for n, (part, choice) in enumerate(zip(measuring.parts, measuring.choices, strict=True))
+        ]
+        checksums = checksums_of([part.first_position for part in measuring.parts], observations)
+        self._history.set_checksums(record.step, checksums)
+        for part, seen in zip(record.sequences, observations, strict=True):
+            self._history.log_rows(record.step, part.seq_id, seen.rows)
+        if ends is not None:
+            ends.end()
+        return replace(
+            record,
+            sequences=tuple(map(with_observation, record.sequences, observations)),
+            non_finite=tuple(place for seen in observations for place in seen.non_finite),
+            checksums=checksums,
+            timings=opened.clock.timings(),
+        )

@@ -1,0 +1,50 @@
+"""How much is measured of every step: one row for each level, from nothing to everything. No torch."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+from engine.errors import InputError
+
+CaptureLevel = Literal["off", "statistics", "rows", "everything"]
+DEFAULT_CAPTURE: CaptureLevel = "rows"
+
+
+class CaptureRow(NamedTuple):
+    """A level as people read it; each measures what those before it do, and more."""
+
+    name: CaptureLevel
+    label: str
+    summary: str
+
+
+CAPTURES: dict[CaptureLevel, CaptureRow] = {
+    row.name: row
+    for row in (
+        CaptureRow("off", "Nothing", "Tokens and times alone: no candidates, no statistics, nothing to compare by."),
+        CaptureRow(
+            "statistics",
+            "Statistics",
+            "Norms, extremes and checksums of the new rows of K and V, what is not finite, candidates, surprisal.",
+        ),
+        CaptureRow("rows", "Attention rows", "And where the newest token looked, every head of every layer."),
+        CaptureRow(
+            "everything",
+            "Everything",
+            "And the new rows of K and V as they were computed, beside what the cache made of them.",
+        ),
+    )
+}
+
+
+def check_capture(name: str) -> CaptureLevel:
+    """A level by its name; raises `InputError` for what is none."""
+    if name not in CAPTURES:
+        raise InputError(f"There is no capture level '{name[:40]}': choose one of {', '.join(CAPTURES)}.")
+    return name
+
+
+def captures(level: CaptureLevel, what: CaptureLevel) -> bool:
+    """Whether a level measures what another one adds."""
+    order = get_args(CaptureLevel)
+    return order.index(level) >= order.index(what)
