@@ -68,7 +68,7 @@ class Shell(QObject):
         self._connect_intents()
         self._mark_theme()
         self.set_pace(settings.pace)
-        self.window.prompt.edit.set_text(settings.prompt)
+        self.window.prompt.take_draft(settings.prompt)
         self.window.top.model.set_recent(settings.recent_models)
         self.window.recent.set_paths(settings.recent_snapshots)
         self.controller.requests.loading.chosen = settings.loading
@@ -79,7 +79,7 @@ class Shell(QObject):
 
     def remember(self) -> None:
         """Bring the settings up to date with the window."""
-        self.settings.prompt = self.window.prompt.edit.text()
+        self.settings.prompt = self.window.prompt.draft
         self.settings.layout = self.window.docks.layout_name
         self.settings.loading = self.controller.requests.loading.chosen
         self.settings.keep_stops(self.models.stops.stops)
@@ -96,7 +96,7 @@ class Shell(QObject):
 
     def take_draft(self, text: str) -> None:
         """A prompt that was being written comes back."""
-        self.window.prompt.edit.set_text(text)
+        self.window.prompt.take_draft(text)
 
     def set_theme(self, choice: ThemeChoice) -> None:
         """Dark, light, or as the desktop says."""
@@ -145,6 +145,8 @@ class Shell(QObject):
             (window.prompt.begun, intents.on_prompt_begun),
             (window.prompt.sampling_changed, intents.on_sampling_changed),
             (window.prompt.text_edited, intents.on_text_edited),
+            (window.prompt.continued, intents.on_chat_continued),
+            (window.prompt.chat_edited, intents.on_chat_edited),
             (window.sequences.stopped, intents.on_sequence_stopped),
             (window.stops.stops_changed, intents.on_stops_changed),
             (window.sequences.removed, intents.on_sequence_removed),
@@ -181,6 +183,7 @@ class Shell(QObject):
             (intents.model_wanted, window.top.model.offer),
             (window.truth_added, self._on_truth_added),
             (window.compare_added, self._on_compare_added),
+            (self.controller.requests.texts.previewed, window.prompt.set_preview),
             (self.controller.requests.texts.counted, window.prompt.set_tokens),
             (self.controller.requests.texts.refused, window.prompt.refuse),
             (self.controller.events.models_found, window.top.model.set_found),
@@ -222,11 +225,11 @@ class Shell(QObject):
         dialogs.ask_note(self, target)
 
     def _on_draft(self) -> None:
-        self.controller.saving.set_draft(self.window.prompt.edit.text())
+        self.controller.saving.set_draft(self.window.prompt.draft)
 
     def _on_session_opened(self, event: SessionOpened) -> None:
         """Its prompt comes along, unless a person has begun another one."""
-        if event.draft and self.window.prompt.edit.text() == self.settings.prompt:
+        if event.draft and self.window.prompt.draft == self.settings.prompt:
             self.take_draft(event.draft)
 
     def _on_action(self, action: Action) -> None:

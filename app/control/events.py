@@ -69,6 +69,7 @@ class EventHandlers(QObject):
             events.Redone: self._on_redone,
             events.CacheChanged: self._on_cache_changed,
             events.Tokenized: requests.take_tokens,
+            events.Previewed: requests.take_tokens,
             exporting.Exported: requests.exports.take_exported,
             exporting.ExportCancelled: requests.exports.take_cancelled,
             exporting.ExportEstimate: requests.exports.take_estimate,
@@ -173,6 +174,8 @@ class EventHandlers(QObject):
     def _on_submitted(self, event: events.Submitted) -> None:
         self._models.timeline.begin(event.seq_id, event.token_ids, event.texts)
         self._requests.sequences.show(event.seq_id, event)
+        if event.note:
+            self._notify(event.note)
 
     def _on_forked(self, event: events.Forked) -> None:
         self._models.timeline.branch(event.child, event.parent, event.step, event.num_tokens)

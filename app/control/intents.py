@@ -17,10 +17,13 @@ from engine.errors import InputError
 from engine.saved.folder import check_nobody_writes
 from engine.saved.session import spec_of
 from engine.spec.cache import CacheSpec
+from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED, BUNDLED_NAME, ModelSpec
 from engine.spec.runners import RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire import commands, exporting, opponents
+
+Content = str | tuple[int, ...] | Chat  # of a prompt
 
 
 class Intents(StepIntents, TreeIntents, EditIntents):
@@ -30,31 +33,43 @@ class Intents(StepIntents, TreeIntents, EditIntents):
 
     # ---- sequences -----------------------------------------------------------------------------------------------
 
-    def on_prompt_submitted(self, content: str | tuple[int, ...], sampling: SamplingParams) -> None:
-        """A new run from a text or from token ids."""
+    def on_prompt_submitted(self, content: Content, sampling: SamplingParams) -> None:
+        """A new run from a text, from token ids or from a conversation."""
         self._submit(content, sampling, alone=True)
 
-    def on_prompt_added(self, content: str | tuple[int, ...], sampling: SamplingParams) -> None:
+    def on_chat_continued(self, chat: Chat, seq_id: int, sampling: SamplingParams) -> None:
+        """A conversation in the place of the sequence that it goes on from."""
+        self._submit(chat, sampling, alone=False, after=seq_id)
+
+    def on_prompt_added(self, content: Content, sampling: SamplingParams) -> None:
         """Another sequence beside those that are there."""
         self._submit(content, sampling, alone=False)
 
-    def on_prompt_begun(self, content: str | tuple[int, ...], sampling: SamplingParams) -> None:
+    def on_prompt_begun(self, content: Content, sampling: SamplingParams) -> None:
         """A new run, whose first step is taken in phases."""
         self._submit(content, sampling, alone=True, in_phases=True)
 
     def _submit(
-        self, content: str | tuple[int, ...], sampling: SamplingParams, *, alone: bool, in_phases: bool = False
+        self,
+        content: Content,
+        sampling: SamplingParams,
+        *,
+        alone: bool,
+        in_phases: bool = False,
+        after: int | None = None,
     ) -> None:
         try:
             if isinstance(content, str):
                 prompt = Prompt(text=content, sampling=sampling)
+            elif isinstance(content, Chat):
+                prompt = Prompt(chat=content, sampling=sampling)
             else:
                 prompt = Prompt(token_ids=content, sampling=sampling)
         except InputError as error:
             self._models.status.fail(str(error))
         else:
             num_steps = 0 if in_phases else 1
-            self._ask_for_sequence(commands.SubmitPrompt(prompt, alone, num_steps, in_phases))
+            self._ask_for_sequence(commands.SubmitPrompt(prompt, alone, num_steps, in_phases, after))
 
     def on_forked(self, seq_id: int) -> None:
         """A branch of a sequence, from the step that is looked at."""
@@ -92,6 +107,12 @@ class Intents(StepIntents, TreeIntents, EditIntents):
         """Count the tokens of a text while it is typed, where somebody is there to count."""
         if not self._models.status.is_engine_lost:
             self._requests.texts.ask(text)
+            self._waiting.wake()
+
+    def on_chat_edited(self, chat: Chat, after: int | None) -> None:
+        """Render a conversation while it is written, and say how much of a sequence it would keep."""
+        if not self._models.status.is_engine_lost:
+            self._requests.texts.ask_of_chat(chat, after)
             self._waiting.wake()
 
     # ---- comparing -----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from app.control.slice_requests import SliceRequests
 from app.control.stopping import Stopping
 from app.control.tokenizing import Tokenizing
 from app.models import Models
-from engine.wire.events import Failed, Tokenized
+from engine.wire.events import Failed, Previewed, Tokenized
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Requests:
             self.pictures.ask()
             self.comparing.ask()
 
-    def take_tokens(self, answer: Tokenized) -> None:
+    def take_tokens(self, answer: Tokenized | Previewed) -> None:
         """The tokens of a text: whoever asked takes them."""
         self.texts.take(answer)
         self.edited_texts.take(answer)

@@ -1,18 +1,21 @@
-"""Has the tokens of a text counted while it is typed; only the answer to the newest text counts."""
+"""Has the tokens of a text or of a conversation counted while it is typed; only the newest answer counts."""
 
 from __future__ import annotations
 
 from PySide6.QtCore import QObject, Signal
 
 from app.control.sender import Sender
-from engine.wire.commands import Tokenize
-from engine.wire.events import Failed, Tokenized
+from engine.spec.chat import Chat
+from engine.spec.sampling import Prompt
+from engine.wire.commands import PreviewPrompt, Tokenize
+from engine.wire.events import Failed, Previewed, Tokenized
 
 
 class Tokenizing(QObject):
-    """News: `counted(token_ids)`, or `refused(why)`."""
+    """News: `counted(token_ids)`, of a conversation `previewed(answer)` before, or `refused(why)`."""
 
     counted = Signal(object)
+    previewed = Signal(object)
     refused = Signal(str)
 
     def __init__(self, sender: Sender, parent: QObject | None = None) -> None:
@@ -23,9 +26,16 @@ class Tokenizing(QObject):
     def ask(self, text: str) -> None:
         self._asked.append(self._sender.post(Tokenize(text)))
 
-    def take(self, answer: Tokenized) -> None:
-        if self._is_newest(answer):
-            self.counted.emit(answer.token_ids)
+    def ask_of_chat(self, chat: Chat, after: int | None) -> None:
+        """How a conversation is rendered, and how much of a sequence it would keep."""
+        self._asked.append(self._sender.post(PreviewPrompt(Prompt(chat=chat), after)))
+
+    def take(self, answer: Tokenized | Previewed) -> None:
+        if not self._is_newest(answer):
+            return
+        if isinstance(answer, Previewed):
+            self.previewed.emit(answer)
+        self.counted.emit(answer.token_ids)
 
     def refuse(self, failure: Failed) -> bool:
         """Whether it was asked here: then the prompt says why, and nobody else."""
@@ -39,7 +49,7 @@ class Tokenizing(QObject):
         """No answer comes any more."""
         self._asked.clear()
 
-    def _is_newest(self, answer: Tokenized | Failed) -> bool:
+    def _is_newest(self, answer: Tokenized | Previewed | Failed) -> bool:
         """Whether it answers what stands there now; older ones, which it overtook, are answered no more."""
         if answer.reply_to not in self._asked:
             return False

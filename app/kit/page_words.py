@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.draw.format import byte_size, milliseconds, thousands, token_label, visible
+from app.kit.labels import prose
 from app.models import Models
 from engine.wire import page_events
 from engine.wire.events import SequenceInfo
@@ -123,7 +124,7 @@ def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None) ->
     why = info.why_not_reused
     served = info.hit_tokens
     if isinstance(why, ContinuedFrom):
-        return why.words(quoted_whole)
+        return prose(why.words(quoted_whole))
     if page_size is None:
         return "This cache mode shares no prefixes: choose Paged to reuse them."
     match why:

@@ -148,6 +148,7 @@ def font_fixed(size: float = FIXED_SIZE, weight: QFont.Weight = QFont.Weight.Nor
     font = _font(FIXED_FAMILIES, size, weight)
     font.setStyleHint(QFont.StyleHint.Monospace)
     font.setFixedPitch(True)
+    font.setFeature(QFont.Tag("calt"), 0)  # no ligatures: what stands there is what it is made of
     return font
 
 

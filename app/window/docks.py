@@ -23,6 +23,7 @@ from app.window.layouts import (
     Grid,
 )
 
+LEAST_TOKENS = 110  # pixels that the tokens keep beside a tall prompt
 GAP = 6
 STATE_VERSION = 1
 
@@ -74,6 +75,14 @@ class DockHost(QMainWindow):
             self.addDockWidget(Qt.DockWidgetArea.LeftDockWidgetArea, dock)
             dock.hide()
             self._watch(dock)
+
+    def make_prompt_taller(self, pixels: int) -> None:
+        """Give the prompt so many pixels of what it and the tokens have, where it has less."""
+        prompt, tokens = self.docks["prompt"], self.docks["tokens"]
+        both = prompt.height() + tokens.height()
+        wanted = min(pixels, both - LEAST_TOKENS)
+        if prompt.isVisible() and tokens.isVisible() and prompt.height() < wanted:
+            self.resizeDocks([prompt, tokens], [wanted, both - wanted], Qt.Orientation.Vertical)
 
     def leave_room(self, pixels: int) -> None:
         """Keep so much free above the panels."""

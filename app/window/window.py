@@ -231,6 +231,7 @@ class MainWindow(QMainWindow):
         self.timeline.menu_wanted.connect(self._timeline_menu.open_at)
         self._listen_to(self.panels)
         self.top.remedies.prompt_wanted.connect(self.prompt.begin)
+        self.prompt.room_wanted.connect(self.docks.make_prompt_taller)
         self.prompt.set_add_action(self.actions_["prompt.add"])
         self.prompt.set_send_action(self.actions_["prompt.send"], native("Ctrl+Return").replace("Return", "↵"))
         QApplication.instance().focusChanged.connect(self._on_focus)  # type: ignore[union-attr]

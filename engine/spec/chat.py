@@ -15,6 +15,11 @@ ROLES = ("system", "user", "assistant")  # that people choose from; a template m
 MAX_TURNS = 4_096
 MAX_CHARS = 4 << 20  # of all turns together
 MAX_TEMPLATE_CHARS = 256 << 10
+PLAIN_NAME = "plain (ours)"
+PLAIN_TEMPLATE = """{% for message in messages %}
+{{ message.role | capitalize }}: {{ message.content }}
+{% endfor %}
+{% if add_generation_prompt %}Assistant:{% endif %}"""  # of no model: for those that come without a template
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 

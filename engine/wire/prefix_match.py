@@ -124,7 +124,7 @@ class ContinuedFrom(Variant, frozen=True):
         had = f"{quoted(self.cached[1])} (id {self.cached[0]}) in the cache"
         if self.token is None:
             return f"The prompt ends at token {self.position:,}, where there is {had}."
-        line = f" Line {self.line} of the chat template wrote it: {quoted(self.line_text)}" if self.line else ""
+        line = f" Line {self.line} of the chat template wrote it: {self.line_text}" if self.line else ""
         return f"Token {self.position:,} differs: {quoted(self.token[1])} (id {self.token[0]}) here, {had}.{line}"
 
 

@@ -163,7 +163,7 @@ def _mapped(values: npt.NDArray[np.generic], table: Codes) -> Codes:
 def shapes(pool: PoolArrays, mode: Mode) -> Codes:
     """A shape for every page."""
     state = pool["state"]
-    found = np.take(np.array([EMPTY, PLAIN, NOTCHED, FRAMED, EMPTY], np.uint8), state)
+    found = np.take(np.array([EMPTY, PLAIN, NOTCHED, FRAMED, EMPTY, DOTTED], np.uint8), state)
     if mode == "owner":
         is_used = state == _USED
         found[is_used] = pool["owner"][is_used] % _OWNER_SHAPES

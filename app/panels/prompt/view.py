@@ -1,8 +1,8 @@
-"""The prompt: a text or token ids, how to sample, and the button that sends it."""
+"""The prompt: a text, a conversation or token ids, how to sample, and the button that sends it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent, QTextCursor
@@ -21,43 +21,30 @@ from app.models import Models
 from app.models.prompt_ids import is_random, random_prompt, token_ids
 from app.models.sequence_status import reading
 from app.panels.prompt import words
+from app.panels.prompt.chat import ChatEditor
 from app.panels.prompt.editor import PromptEdit
 from app.panels.prompt.sampling import SamplingButton
 from app.panels.prompt.sampling_of import SamplingOf
-from app.panels.prompt.words import MAX_COUNTED_CHARS, Text
+from app.panels.prompt.words import CHAT, IDS, MAX_COUNTED_CHARS, TEXT, Shown, Text
 from engine.errors import InputError
 from engine.predict.capacity import most_tokens
+from engine.spec.chat import Chat
 from engine.spec.sampling import SamplingParams
-from engine.wire.events import ModelInfo
+from engine.wire.events import ModelInfo, Previewed
 
 READY_IDS = 4096
+CHAT_HEIGHT = 440  # pixels in which a conversation can be read
 RANDOM_TIP = "Token ids drawn at random by the seed: a prompt that means nothing"
 FIRST_TIP = "The beginning of the text, as many tokens as there is room for"
 ROOM_FOR_KEY = 324
 CHEVRON = 42  # pixels of a button beside its words
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What stands around the editor: words after the title, and which offers are made. `problem` keeps the prompt from
-    being sent, `is_wrong` says so in the title."""
-
-    detail: str
-    brief: str
-    is_wrong: bool
-    problem: str
-    invitation: str
-    has_seed: bool
-    can_clear: bool
-    limit: int
-    can_send_first: bool
-    can_draw_random: bool
-
-
 class PromptPanel(View[Shown]):
     """Intents: `submitted(content, sampling)`, `added(content, sampling)` beside the others, `begun(content, sampling)`
-    in phases, where the content is a text or a tuple of token ids; `sampling_changed(sampling)`, `text_edited(text)`
-    after a pause.
+    in phases, where the content is a text, a tuple of token ids or a conversation; `continued(chat, seq_id, sampling)`
+    where that goes on from a sequence; `sampling_changed(sampling)`, `room_wanted(pixels)`, and after a pause
+    `text_edited(text)` and `chat_edited(chat, sequence or None)`.
 
     Writes `models.draft`: what keeps the prompt from being sent.
     """
@@ -65,11 +52,19 @@ class PromptPanel(View[Shown]):
     title = "Prompt"
     follows = (STATUS, STEPS, SELECTION)
     reads_while_hidden = True  # actions ask whether the prompt can be sent
+    choices = (
+        (TEXT, "Text", "A text as it is, with the special tokens that begin one"),
+        (CHAT, "Chat", "Turns with roles, rendered by a chat template"),
+        (IDS, "Ids", "Token ids, taken as they are"),
+    )
 
     submitted = Signal(object, object)
     added = Signal(object, object)
     begun = Signal(object, object)
+    continued = Signal(object, int, object)
+    room_wanted = Signal(int)
     sampling_changed = Signal(object)
+    chat_edited = Signal(object, object)
     text_edited = Signal(str)
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
@@ -79,6 +74,9 @@ class PromptPanel(View[Shown]):
         self._counted = ""
         self._fingerprint = ""  # of the model that the tokens of the text are of
         self._send_key = ""
+        self._drafts = {TEXT: "", IDS: ""}  # what is written in the modes that are not shown
+        self.chat = ChatEditor(models)
+        self.chat.hide()
         self.edit = PromptEdit()
         self.edit.setAccessibleName("Prompt text")
         self._sampling = SamplingButton()
@@ -94,6 +92,9 @@ class PromptPanel(View[Shown]):
             (self.edit.edited, self._count),
             (self.edit.textChanged, self._on_typing),
             (self._sampling_of.wished, self._on_sampling),
+            (self.chat.typed, self._on_typing),
+            (self.chat.send_wanted, self._on_send_wanted),
+            (self.chat.preview_wanted, self._on_preview_wanted),
         )
         self.follow(models)
 
@@ -113,6 +114,41 @@ class PromptPanel(View[Shown]):
         self._ids = ids
         self.refresh()
 
+    def set_preview(self, told: Previewed) -> None:
+        """A conversation as it would be taken."""
+        if self._mode == CHAT:
+            self.chat.show_preview(told)
+
+    @property
+    def draft(self) -> str:
+        """The text that is being written, whatever mode is shown."""
+        return self.edit.text() if self.choice == TEXT else self._drafts[TEXT]
+
+    def take_draft(self, text: str) -> None:
+        """A text that was being written comes back."""
+        if self.choice == TEXT:
+            self.edit.set_text(text)
+        else:
+            self._drafts[TEXT] = text
+
+    def choose(self, choice: str) -> None:
+        """Another mode: what is written in each stays, and the tokens of a text are the ids to begin with."""
+        before, ids = self.choice, self._ids
+        if before != CHAT:
+            self._drafts[before] = self.edit.text()
+        if before == TEXT and choice == IDS and ids and not self._drafts[IDS]:
+            self._drafts[IDS] = " ".join(map(str, ids))
+        self.choice = choice
+        if choice != CHAT:
+            self.edit.set_text(self._drafts[choice])
+        self._on_typing()
+        super().choose(choice)
+        self._show_mode()
+        self._count()
+        if choice == CHAT:
+            self.room_wanted.emit(CHAT_HEIGHT)
+        self.begin()
+
     def refuse(self, reason: str) -> None:
         """The text cannot be made tokens of."""
         self._refusal = reason
@@ -120,6 +156,9 @@ class PromptPanel(View[Shown]):
 
     def begin(self) -> None:
         """Write another prompt: the cursor in the editor, its text selected."""
+        if self._mode == CHAT:
+            self.chat.focus_last()
+            return
         self.edit.setFocus(Qt.FocusReason.OtherFocusReason)
         self.edit.selectAll()
 
@@ -128,8 +167,12 @@ class PromptPanel(View[Shown]):
         return self._sampling_of.params
 
     def submit(self) -> None:
-        """Send what is in the editor."""
-        self.submitted.emit(self._content(), self.sampling)
+        """Send what is in the editor: a conversation in the place of the sequence that it is of."""
+        content, after = self._content(), self.chat.after
+        if isinstance(content, Chat) and after is not None:
+            self.continued.emit(content, after, self.sampling)
+        else:
+            self.submitted.emit(content, self.sampling)
 
     def submit_beside(self) -> None:
         """Send what is in the editor as another sequence."""
@@ -160,7 +203,7 @@ class PromptPanel(View[Shown]):
         self._first.hide()
         offers = row(self._seed, self._random, self._first, None)
         send = row(self._sampling, self._clear, None, self._add, self._send)
-        self.set_body(column((self.edit, 1), offers, send, spacing=8))
+        self.set_body(column((self.edit, 1), (self.chat, 1), offers, send, spacing=8))
         self.setFocusProxy(self.edit)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -175,7 +218,9 @@ class PromptPanel(View[Shown]):
     def _on_typing(self) -> None:
         """Ids are read at once; a text is counted after a pause, and until then nothing speaks against it."""
         self._ids, self._refusal, self._counted = None, "", ""
-        if self._model is not None and self._by_ids:
+        if self._mode == CHAT:
+            self._refusal = self.chat.problem
+        elif self._model is not None and self._by_ids:
             self._read_ids(self._model)
         self.refresh()
 
@@ -191,10 +236,27 @@ class PromptPanel(View[Shown]):
         return "" if model is None else f"{self._tokenizer}\n{self.edit.text()[:MAX_COUNTED_CHARS]}"
 
     def _on_sampling(self, sampling: SamplingParams) -> None:
-        if is_random(self.edit.text()):
+        if self._mode != CHAT and is_random(self.edit.text()):
             self._on_typing()  # another seed draws other tokens
         self.refresh()
         self.sampling_changed.emit(sampling)
+
+    def _show_mode(self) -> None:
+        """The editor of the mode, and the modes that this model has."""
+        model, mode = self._model, self._mode
+        is_bare = model is not None and not model.has_tokenizer
+        self.set_choices(self.choices[-1:] if is_bare else self.choices)
+        self.set_choice(mode)
+        self.edit.setVisible(mode != CHAT)
+        self.chat.setVisible(mode == CHAT)
+        self.setFocusProxy(self.chat if mode == CHAT else self.edit)
+
+    def _on_send_wanted(self) -> None:
+        self._send.click()
+
+    def _on_preview_wanted(self, chat: Chat, after: int | None) -> None:
+        if self._model is not None and self._mode == CHAT:
+            self.chat_edited.emit(chat, after)
 
     def _on_clear(self) -> None:
         self.edit.set_text("")
@@ -212,11 +274,14 @@ class PromptPanel(View[Shown]):
     def _count(self) -> None:
         """Ask for the tokens of the text once per text and model."""
         model, key = self._model, self._key()
+        if model is not None and self._mode == CHAT:
+            self.chat.ask()
+            return
         if model is None or key == self._counted:
             return
         self._counted = key
         text = self.edit.text()[:MAX_COUNTED_CHARS]
-        if model.has_tokenizer and text:
+        if not self._by_ids and text:
             self.text_edited.emit(text)
 
     # ---- what is so ----------------------------------------------------------------------------------------------
@@ -234,16 +299,23 @@ class PromptPanel(View[Shown]):
         return self._models.status.model
 
     @property
+    def _mode(self) -> str:
+        """How the prompt is written: a model without a tokenizer takes ids alone."""
+        is_bare = self._model is not None and not self._model.has_tokenizer
+        return IDS if is_bare else self.choice
+
+    @property
     def _by_ids(self) -> bool:
-        """Whether the model has no tokenizer."""
-        return self._model is not None and not self._model.has_tokenizer
+        return self._mode == IDS
 
     @property
     def _limit(self) -> int | None:
         """Tokens that model and cache take."""
         return None if self._model is None else most_tokens(self._models.status.cache, self._model.geometry)
 
-    def _content(self) -> str | tuple[int, ...]:
+    def _content(self) -> str | tuple[int, ...] | Chat:
+        if self._mode == CHAT:
+            return self.chat.chat
         if is_random(self.edit.text()):
             self._on_typing()  # the seed may be another sequence's by now
         return self._ids or () if self._by_ids and self._ids is not None else self.edit.text()
@@ -252,27 +324,22 @@ class PromptPanel(View[Shown]):
         fingerprint = self._tokenizer
         if fingerprint != self._fingerprint:  # another model has other tokens for the same text
             self._fingerprint = fingerprint
+            self._show_mode()
             self._on_typing()
             self._count()
         self._sampling_of.show_told()
+        if self._mode == CHAT:
+            self.chat.follow_selection()
         super().refresh()
 
     def read(self) -> Shown:
-        model, now, by_ids = self._model, reading(self._models), self._by_ids
-        text = Text(self.edit.text(), self._ids, self._refusal, self._limit, by_ids, self.edit.is_held)
-        is_refused = bool(text.refusal) and not now
-        return Shown(
-            detail=text.refusal if is_refused else now or words.detail(text),
-            brief=("no token ids" if by_ids else "no tokens") if is_refused else "",
-            is_wrong=text.is_wrong and not now,
-            problem="" if model is None else words.problem(text),  # the actions say themselves that there is no model
-            invitation=words.invitation(by_ids, self._send_key),
-            has_seed=not self.sampling.is_greedy or text.is_random,  # else it draws nothing
-            can_clear=text.is_held,
-            limit=text.limit or 0,
-            can_send_first=bool(text.excess),
-            can_draw_random=by_ids and model is not None and model.geometry.vocab_size is not None,
-        )
+        model, mode = self._model, self._mode
+        content, is_held = (CHAT, False) if mode == CHAT else (self.edit.text(), self.edit.is_held)
+        text = Text(content, self._ids, self._refusal, self._limit, mode == IDS, is_held)
+        shown = words.shown(text, mode, reading(self._models), self._send_key, is_greedy=self.sampling.is_greedy)
+        if model is None:  # the actions say themselves that there is no model
+            return replace(shown, problem="", can_draw_random=False)
+        return replace(shown, can_draw_random=shown.can_draw_random and model.geometry.vocab_size is not None)
 
     def show_state(self, state: Shown) -> None:
         self.set_detail(state.detail, state.brief)

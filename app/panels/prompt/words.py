@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.draw.format import thousands
 from app.models.prompt_ids import is_random
 
+TEXT, CHAT, IDS = "text", "chat", "ids"  # how a prompt is written
 # Counting the tokens of more than this while typing would keep the engine busy: of a longer text its beginning counts.
 MAX_COUNTED_CHARS = 100_000
 
@@ -14,8 +15,8 @@ MAX_COUNTED_CHARS = 100_000
 @dataclass(frozen=True)
 class Text:
     """What is in the editor, and what is known of it: its token `ids` once they are counted, the `refusal` where there
-    are none, and the `limit` of tokens that model and cache take. `by_ids`: the model has no tokenizer. `is_held`:
-    only its beginning is shown."""
+    are none, and the `limit` of tokens that model and cache take. `by_ids`: it is token ids. `is_held`: only its
+    beginning is shown."""
 
     content: str
     ids: tuple[int, ...] | None
@@ -37,6 +38,40 @@ class Text:
     def is_random(self) -> bool:
         """Whether it asks for random tokens."""
         return is_random(self.content)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What stands around the editor: words after the title, and which offers are made. `problem` keeps the prompt from
+    being sent, `is_wrong` says so in the title."""
+
+    detail: str
+    brief: str
+    is_wrong: bool
+    problem: str
+    invitation: str
+    has_seed: bool
+    can_clear: bool
+    limit: int
+    can_send_first: bool
+    can_draw_random: bool
+
+
+def shown(text: Text, mode: str, now: str, send_key: str, *, is_greedy: bool) -> Shown:
+    """All of it; `now` is how far a prompt that is read has come, empty while none is."""
+    is_refused = bool(text.refusal) and not now
+    return Shown(
+        detail=text.refusal if is_refused else now or detail(text),
+        brief=brief_refusal(mode) if is_refused else "",
+        is_wrong=text.is_wrong and not now,
+        problem=problem(text),
+        invitation=invitation(text.by_ids, send_key),
+        has_seed=not is_greedy or text.is_random,  # else it draws nothing
+        can_clear=text.is_held,
+        limit=text.limit or 0,
+        can_send_first=bool(text.excess),
+        can_draw_random=text.by_ids,
+    )
 
 
 def count(text: Text) -> str:
@@ -65,10 +100,15 @@ def detail(text: Text) -> str:
         if text.is_random:
             words.append("random")
     elif text.by_ids:
-        words.append("no tokenizer: token ids")
+        words.append("token ids")
     if text.is_held:
         words.append(f"{thousands(len(text.content))} characters, shown in part, sent whole")
     return " · ".join(words)
+
+
+def brief_refusal(mode: str) -> str:
+    """What is wrong, where there is no room to say why."""
+    return {IDS: "no token ids", CHAT: "not yet"}.get(mode, "no tokens")
 
 
 def invitation(by_ids: bool, send_key: str) -> str:

@@ -29,6 +29,7 @@ from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed
 from app.models import Token
 from app.models.lane import num_shared
+from app.panels.tokens.chip_marks import paint_marks
 from app.panels.tokens.draw import ChipLayout, Place
 from app.panels.tokens.edited_chip import paint_edited
 from app.panels.tokens.surprisal_key import surprisal_color
@@ -47,7 +48,7 @@ GHOST_LEAST, GHOST_MOST = 2.0, 6.0
 class Chips:
     """The tokens in the cache, the text of the one that is chosen but not fed yet, the selected position, who still
     holds each token (None: every head of every layer), whether surprisals are still to come, the positions that were
-    dragged over, what was changed by hand, and the bookmarks on them."""
+    dragged over, what was changed by hand, the bookmarks on them, and the ids that mark a place and are no text."""
 
     tokens: Sequence[Token] = ()
     pending: str | None = None
@@ -57,6 +58,7 @@ class Chips:
     area: tuple[int, int] | None = None
     edited: tuple[Edited, ...] = ()
     noted: tuple[Bookmark, ...] = ()
+    special: frozenset[int] = frozenset()
 
 
 class TokenStrip(Themed, QAbstractScrollArea):
@@ -199,11 +201,9 @@ class TokenStrip(Themed, QAbstractScrollArea):
             painter.drawRoundedRect(chip.adjusted(0, 0.5, 0, -0.5), 3.5, 3.5)
         if dropped > 0:
             self._paint_ghost(painter, chip, dropped)
-        if token.forced:
-            foot = QRectF(chip.left() + PADDING, chip.bottom() - 2.5, chip.width() - 2 * PADDING, 1.5)
-            painter.fillRect(foot, theme.color("accent"))
-        if index and not token.is_prompt and self._chips.tokens[index - 1].is_prompt:
-            painter.fillRect(QRectF(chip.left() - 1.5, chip.top() + 1, 2, chip.height() - 2), theme.color("accent"))
+        is_special = token.token_id in self._chips.special
+        is_first = index > 0 and not token.is_prompt and self._chips.tokens[index - 1].is_prompt
+        paint_marks(painter, chip, PADDING, is_special=is_special, is_forced=token.forced, is_first=is_first)
         painter.setPen(theme.color("text" if dropped < 1 else "muted"))
         self._painter.left(painter, chip.left() + PADDING, chip.center().y(), _shown(token.text))
         paint_edited(painter, chip, at(self._chips.edited, token.position))

@@ -91,7 +91,9 @@ class TokensPanel(View[Chips]):
             area = None
         holders, edited = holders_of(self._models), edits_shown(self._models)
         noted = tuple(self._models.bookmarks.on_tokens(now.seq_id).values())
-        return Chips(tokens, pending, now.position, holders, awaits, area, edited, noted)
+        model = self._models.status.model
+        special = frozenset(model.special_ids) if model is not None else frozenset()
+        return Chips(tokens, pending, now.position, holders, awaits, area, edited, noted, special)
 
     def _fed(self, now: Selected) -> int:
         """The step that fed the sequence last."""

@@ -1,0 +1,220 @@
+"""The editor of a conversation: turns, the template that renders them, and what it makes of them."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QWidget
+
+from app.kit.boxes import column, row
+from app.kit.buttons import push_button
+from app.kit.changes import connect_all
+from app.kit.labels import plain_label, plain_tip, prose, set_text_role
+from app.kit.page_words import quoted_whole
+from app.kit.theme import font_text
+from app.models import Models
+from app.models.conversation import conversation_of
+from app.models.sequence_status import selected_info
+from app.panels.prompt.rendered import RenderedText
+from app.panels.prompt.template_choice import TemplateChoice
+from app.panels.prompt.turns import TurnList
+from engine.errors import InputError
+from engine.spec.chat import Chat, Turn
+from engine.wire.events import Previewed, SequenceInfo
+from engine.wire.prefix_match import ContinuedFrom
+
+EMPTY = (Turn("user", ""),)
+ANSWER_TIP = "Take what was generated so far as the assistant's turn, and write the next one"
+NEW_TIP = "Begin another conversation"
+
+
+class ChatEditor(QWidget):
+    """`typed` at once, `edited` after a pause, `send_wanted`; `preview_wanted(chat, sequence or None)`.
+
+    A conversation belongs to the selected sequence where that was rendered from one: then the next turn goes `after`
+    it. Its turns are shown, unless something else is being written. When its answer has ended, that becomes the
+    assistant's turn.
+    """
+
+    typed = Signal()
+    edited = Signal()
+    send_wanted = Signal()
+    preview_wanted = Signal(object, object)
+
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._of: int | None = None  # the sequence that these turns are of
+        self._taken: tuple[Turn, ...] = EMPTY  # the turns as they were sent, or shown first
+        self._seen: tuple[object, ...] = ()  # of which sequence and history the turns were looked up
+        self._wants_answer = False
+        self._answered: tuple[int, int] | None = None  # the sequence, with so many tokens, whose answer was asked for
+        self.turns = TurnList()
+        self.turns.set_turns(EMPTY)
+        self.template = TemplateChoice()
+        self.rendered = RenderedText()
+        self.words = plain_label()
+        self._problem = ""
+        self._add = push_button("+ Turn", self._on_add, "Another turn at the end")
+        self._system = push_button("+ System", self._on_system, "What the system says, before all others")
+        self._answer = push_button("Answer", self._on_answer, ANSWER_TIP)
+        self._new = push_button("New", self._on_new, NEW_TIP)
+        self._build()
+        connect_all(
+            (self.turns.typed, self._on_typed),
+            (self.turns.edited, self._on_edited),
+            (self.turns.send_wanted, self.send_wanted),
+            (self.template.changed, self._on_edited),
+            (self.template.refused, self._on_refused),
+        )
+
+    def _build(self) -> None:
+        self.words.setWordWrap(True)
+        self.words.setFont(font_text(11.5))
+        self.words.hide()
+        self.turns.setMinimumHeight(112)
+        self.words.setMaximumHeight(3 * self.words.fontMetrics().lineSpacing() + 2)  # all of it is in the tool tip
+        self.words.setAlignment(Qt.AlignmentFlag.AlignTop)
+        self.rendered.setMinimumHeight(62)
+        buttons = row(self._add, self._system, self._answer, self._new, None, self.template, spacing=4)
+        column((self.turns, 3), buttons, (self.rendered, 2), self.words, spacing=5, on=self)
+
+    # ---- what is written -----------------------------------------------------------------------------------------
+
+    @property
+    def chat(self) -> Chat:
+        """The conversation; `InputError` says why it is none."""
+        name, text = self.template.template
+        return Chat(self.turns.turns, name, text)
+
+    @property
+    def after(self) -> int | None:
+        """The sequence that the next turn takes the place of; None: it begins a new one."""
+        info = selected_info(self._models)
+        return self._of if info is not None and info.seq_id == self._of else None
+
+    @property
+    def problem(self) -> str:
+        """What keeps it from being sent; empty where nothing does."""
+        turns = self.turns.turns
+        if not turns:
+            return "add a turn first"
+        if not turns[-1].text:
+            return f"type what the {turns[-1].role} says first"
+        return self._problem
+
+    def focus_last(self) -> None:
+        self.turns.focus_last()
+
+    def ask(self) -> None:
+        """Have the tokens counted, and the text rendered."""
+        try:
+            chat = self.chat
+        except InputError as error:
+            self._on_refused(str(error))
+        else:
+            is_sent = chat.turns == self._taken and not self._wants_answer  # its rows are its own
+            self.preview_wanted.emit(chat, None if is_sent else self.after)
+
+    # ---- the sequence that it is of ------------------------------------------------------------------------------
+
+    def follow_selection(self) -> None:
+        """Belong to the selected sequence, and take its answer once that has ended."""
+        model, info = self._models.status.model, selected_info(self._models)
+        self.template.show_names(model.templates if model is not None else ())
+        seen = (None if info is None else info.seq_id, self._models.history.shape)
+        if seen != self._seen:
+            self._seen = seen
+            self._belong_to(info)
+        is_mine = info is not None and self._of == info.seq_id and self.turns.turns == self._taken
+        can_answer = is_mine and info is not None and has_answer(info) and self._taken[-1].role == "user"
+        self._answer.setVisible(can_answer)
+        if (
+            can_answer
+            and info is not None
+            and info.stop is not None
+            and self._answered != (info.seq_id, info.num_tokens)
+        ):
+            self._on_answer()
+
+    def _belong_to(self, info: SequenceInfo | None) -> None:
+        chat = None if info is None else conversation_of(self._models, info.seq_id)
+        mine = self.turns.turns
+        is_other = chat is not None and mine != self._taken and mine[:1] != chat.turns[:1]  # that is being written
+        self._of = None if info is None or chat is None or is_other else info.seq_id
+        if chat is None or self._of is None:
+            return
+        if mine == self._taken or mine == chat.turns:
+            self.turns.set_turns(chat.turns)
+            self.template.take(chat.template, chat.template_text)
+            self.ask()
+        self._taken = chat.turns
+
+    # ---- what the engine says ------------------------------------------------------------------------------------
+
+    def show_preview(self, told: Previewed) -> None:
+        """The tokens of the conversation; where an answer was waited for, it is the next turn."""
+        if self._wants_answer and told.reuse is not None:
+            self._wants_answer = False
+            self._taken = ()  # what follows is being written
+            self.turns.set_turns((*self.turns.turns, Turn("assistant", told.answer), Turn("user", "")))
+            self.turns.focus_last() if self.isVisible() and self.isActiveWindow() else None
+            self._on_typed()
+            self.ask()
+            return
+        model, reuse = self._models.status.model, told.reuse
+        special = frozenset(model.special_ids) if model is not None else frozenset()
+        differs = -1 if reuse is None or reuse.position is None else reuse.position
+        kept = 0 if reuse is None else reuse.num_reused
+        self.rendered.show_tokens(told.token_ids, told.texts, special, kept, differs)
+        info = selected_info(self._models)
+        if reuse is None and info is not None and info.seq_id == self._of:
+            reuse = info.why_not_reused if isinstance(info.why_not_reused, ContinuedFrom) else None
+        self._say(told.note or ("" if reuse is None else reuse.words(quoted_whole)), is_wrong=bool(told.note))
+
+    def _say(self, words: str, *, is_wrong: bool) -> None:
+        shown = prose(words)
+        self.words.setText(shown)
+        self.words.setToolTip(plain_tip(shown))
+        self.words.setVisible(bool(words))
+        set_text_role(self.words, "warning" if is_wrong else "muted")
+
+    # ---- what happens --------------------------------------------------------------------------------------------
+
+    def _on_typed(self) -> None:
+        self._problem = ""
+        self._system.setVisible(self.turns.turns[:1] == () or self.turns.turns[0].role != "system")
+        self.typed.emit()
+
+    def _on_edited(self) -> None:
+        self.ask()
+        self.edited.emit()
+
+    def _on_refused(self, why: str) -> None:
+        self._problem = why
+        self._say(why, is_wrong=True)
+        self.typed.emit()
+
+    def _on_add(self) -> None:
+        turns = self.turns.turns
+        self.turns.add(Turn("assistant" if turns and turns[-1].role == "user" else "user", ""))
+
+    def _on_system(self) -> None:
+        self.turns.begin_with(Turn("system", ""))
+
+    def _on_answer(self) -> None:
+        info = selected_info(self._models)
+        if info is not None:
+            self._answered, self._wants_answer = (info.seq_id, info.num_tokens), True
+            self.ask()
+
+    def _on_new(self) -> None:
+        self._of, self._taken = None, EMPTY
+        self.turns.set_turns(EMPTY)
+        self._on_typed()
+        self.ask()
+        self.focus_last()
+
+
+def has_answer(info: SequenceInfo) -> bool:
+    """Whether a sequence has generated something."""
+    return info.num_tokens >= info.num_prompt_tokens and info.sampled is not None

@@ -1,0 +1,186 @@
+"""The turns of a conversation as rows: who speaks, and what is said."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QKeyEvent, QResizeEvent
+from PySide6.QtWidgets import QScrollArea, QWidget
+
+from app.kit.boxes import column, row
+from app.kit.buttons import push_button
+from app.kit.changes import connect_all
+from app.kit.small_box import SmallBox
+from app.kit.theme import font_fixed
+from app.panels.prompt.editor import PromptEdit
+from engine.spec.chat import ROLES, Turn
+
+MAX_LINES = 5  # of a turn that are shown at once
+FRAME = 18  # pixels around the lines
+ROLE_TIP = "Who says this: the template writes each role in its own way"
+
+
+class TurnEdit(PromptEdit):
+    """As high as its lines, up to a few. `send_wanted`: Enter was pressed; with Shift it begins another line."""
+
+    send_wanted = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setFont(font_fixed(12.5))
+        self.textChanged.connect(self._fit)
+        self._fit()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        is_enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
+        if is_enter and event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier == Qt.KeyboardModifier.NoModifier:
+            self.send_wanted.emit()
+            return
+        super().keyPressEvent(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        lines = min(max(1, round(self.document().size().height())), MAX_LINES)
+        height = lines * self.fontMetrics().lineSpacing() + FRAME
+        is_long = self.document().size().height() > MAX_LINES
+        shown = Qt.ScrollBarPolicy.ScrollBarAsNeeded if is_long else Qt.ScrollBarPolicy.ScrollBarAlwaysOff
+        self.setVerticalScrollBarPolicy(shown)
+        if height != self.height():
+            self.setFixedHeight(height)
+
+
+class TurnRow(QWidget):
+    """One turn. `typed` at once, `edited` after a pause or for another role; `removed(row)`."""
+
+    typed = Signal()
+    edited = Signal()
+    send_wanted = Signal()
+    removed = Signal(object)
+
+    def __init__(self, turn: Turn, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        known = ROLES if turn.role in ROLES else (*ROLES, turn.role)
+        self.role = SmallBox("Role", ROLE_TIP, [(role, role, f"The {role} says this") for role in known], height=18)
+        self.role.choose(turn.role)
+        self.edit = TurnEdit()
+        self.edit.set_text(turn.text)
+        self.remove = push_button("×", self._on_remove, "Take this turn out")
+        self.remove.setFixedWidth(20)
+        self.remove.setAccessibleName("Remove this turn")
+        column(row(self.role, None, self.remove), self.edit, spacing=1, on=self)
+        connect_all(
+            (self.edit.textChanged, self.typed),
+            (self.edit.edited, self.edited),
+            (self.edit.send_wanted, self.send_wanted),
+            (self.role.currentIndexChanged, self._on_role),
+        )
+        self._name()
+
+    @property
+    def turn(self) -> Turn:
+        return Turn(str(self.role.currentData()), self.edit.text())
+
+    def _name(self) -> None:
+        self.edit.setAccessibleName(f"What the {self.role.currentData()} says")
+        is_user = self.role.currentData() == "user"
+        self.edit.setPlaceholderText("Enter sends · Shift+Enter: new line" if is_user else "")
+
+    def _on_role(self, _index: int) -> None:
+        self._name()
+        self.typed.emit()
+        self.edited.emit()
+
+    def _on_remove(self) -> None:
+        self.removed.emit(self)
+
+
+class TurnList(QScrollArea):
+    """All turns, one below the other. `typed` at once, `edited` after a pause, `send_wanted`."""
+
+    typed = Signal()
+    edited = Signal()
+    send_wanted = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._rows: list[TurnRow] = []
+        self._shows_end = True  # as turns come
+        self._inner = QWidget()
+        self._column = column(spacing=4, on=self._inner)
+        self._column.addStretch(1)
+        self.setWidget(self._inner)
+        self.setWidgetResizable(True)
+        self.setFrameShape(QScrollArea.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setAccessibleName("Turns")
+        self.viewport().setAutoFillBackground(False)
+        self._inner.setAutoFillBackground(False)
+        self.verticalScrollBar().rangeChanged.connect(self._on_range)
+
+    @property
+    def rows(self) -> tuple[TurnRow, ...]:
+        return tuple(self._rows)
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return tuple(row.turn for row in self._rows)
+
+    def set_turns(self, turns: tuple[Turn, ...]) -> None:
+        """Replace all of them, without a word about it; those that are the same keep their rows."""
+        same = next((n for n, (row, turn) in enumerate(zip(self._rows, turns, strict=False)) if row.turn != turn), None)
+        keep = min(len(self._rows), len(turns)) if same is None else same
+        for row_ in self._rows[keep:]:
+            self._drop(row_)
+        for turn in turns[keep:]:
+            self._add(turn)
+        self._shows_end = True
+
+    def begin_with(self, turn: Turn) -> None:
+        """Another one before all others, with the cursor in it."""
+        self.set_turns((turn, *self.turns))
+        self._shows_end = False
+        self.verticalScrollBar().setValue(0)
+        self._rows[0].edit.setFocus(Qt.FocusReason.OtherFocusReason)
+        self.typed.emit()
+
+    def add(self, turn: Turn) -> None:
+        """One more at the end, with the cursor in it."""
+        self._add(turn)
+        self._shows_end = True
+        self.typed.emit()
+        self.edited.emit()
+        self.focus_last()
+
+    def focus_last(self) -> None:
+        """The cursor in the last turn, and that in sight."""
+        if self._rows:
+            self._rows[-1].edit.setFocus(Qt.FocusReason.OtherFocusReason)
+            self.ensureWidgetVisible(self._rows[-1])
+
+    def _add(self, turn: Turn) -> None:
+        made = TurnRow(turn)
+        connect_all(
+            (made.typed, self.typed),
+            (made.edited, self.edited),
+            (made.send_wanted, self.send_wanted),
+            (made.removed, self._on_removed),
+        )
+        self._rows.append(made)
+        self._column.insertWidget(self._column.count() - 1, made)
+
+    def _drop(self, row_: TurnRow) -> None:
+        self._rows.remove(row_)
+        self._column.removeWidget(row_)
+        row_.hide()
+        row_.deleteLater()
+
+    def _on_range(self, _least: int, most: int) -> None:
+        if self._shows_end:
+            self.verticalScrollBar().setValue(most)
+
+    def _on_removed(self, row_: TurnRow) -> None:
+        self._drop(row_)
+        self.typed.emit()
+        self.edited.emit()

@@ -1,0 +1,26 @@
+"""What a chip tells beside its text: that it is a special token, was forced, or is the first that was generated."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QRectF, Qt
+from PySide6.QtGui import QPainter, QPen
+
+from app.kit.theme import current_theme
+
+FOOT = 2.5  # pixels from the lower edge
+
+
+def paint_marks(
+    painter: QPainter, chip: QRectF, padding: float, *, is_special: bool, is_forced: bool, is_first: bool
+) -> None:
+    """Under the text. A special token, which marks a place and is no text, has a frame with square corners."""
+    accent = current_theme().color("accent")
+    if is_special:
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.setPen(QPen(accent, 1))
+        painter.drawRect(chip.adjusted(0.5, 1.5, -0.5, -1.5))
+    if is_forced:
+        foot = QRectF(chip.left() + padding, chip.bottom() - FOOT, chip.width() - 2 * padding, 1.5)
+        painter.fillRect(foot, accent)
+    if is_first:
+        painter.fillRect(QRectF(chip.left() - 1.5, chip.top() + 1, 2, chip.height() - 2), accent)
