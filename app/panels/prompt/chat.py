@@ -72,7 +72,7 @@ class ChatEditor(QWidget):
         self.words.setFont(font_text(11.5))
         self.words.hide()
         self.turns.setMinimumHeight(112)
-        self.words.setMaximumHeight(3 * self.words.fontMetrics().lineSpacing() + 2)  # all of it is in the tool tip
+        self.words.setMaximumHeight(5 * self.words.fontMetrics().lineSpacing() + 2)  # all of it is in the tool tip
         self.words.setAlignment(Qt.AlignmentFlag.AlignTop)
         self.rendered.setMinimumHeight(62)
         buttons = row(self._add, self._system, self._answer, self._new, None, self.template, spacing=4)
@@ -107,6 +107,8 @@ class ChatEditor(QWidget):
 
     def ask(self) -> None:
         """Have the tokens counted, and the text rendered."""
+        if self._models.status.model is None:
+            return
         try:
             chat = self.chat
         except InputError as error:

@@ -94,7 +94,7 @@ class PromptPanel(View[Shown]):
             (self._sampling_of.wished, self._on_sampling),
             (self.chat.typed, self._on_typing),
             (self.chat.send_wanted, self._on_send_wanted),
-            (self.chat.preview_wanted, self._on_preview_wanted),
+            (self.chat.preview_wanted, self.chat_edited),
         )
         self.follow(models)
 
@@ -253,10 +253,6 @@ class PromptPanel(View[Shown]):
 
     def _on_send_wanted(self) -> None:
         self._send.click()
-
-    def _on_preview_wanted(self, chat: Chat, after: int | None) -> None:
-        if self._model is not None and self._mode == CHAT:
-            self.chat_edited.emit(chat, after)
 
     def _on_clear(self) -> None:
         self.edit.set_text("")
