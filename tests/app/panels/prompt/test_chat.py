@@ -1,0 +1,174 @@
+"""A conversation in the window on the real engine: turns, the rendered text, the answer, and what is kept of the cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+
+from app.models.conversation import conversation_of
+from app.panels.prompt.rendered import MAX_SHOWN, pieces_of
+from app.panels.prompt.template_choice import FILE, NONE
+from engine.spec.chat import PLAIN_NAME, Chat, Turn
+from engine.spec.model import ModelSpec
+from engine.spec.presets import PRESETS
+from engine.wire import commands
+from engine.wire.prefix_match import ContinuedFrom
+from tests.app.driver import Driver
+from tests.engine.chat.templates import THINKING
+from tests.engine.session.talks import ids_of, talking
+
+BEGIN, END = "<|im_start|>", "<|im_end|>"
+
+
+@pytest.fixture(scope="module")
+def driver(qapp: QApplication) -> Iterator[Driver]:
+    driver = Driver(qapp, PRESETS["paged"].spec)
+    yield driver
+    driver.close()
+
+
+def write(driver: Driver, text: str, turn: int = -1) -> None:
+    """Write a turn and wait until it is rendered."""
+    chat = driver.window.prompt.chat
+    chat.turns.rows[turn].edit.set_text(text)
+    driver.until(lambda: driver.window.prompt._ids is not None)
+    shown = time.monotonic() + 0.25  # the pause in typing may have begun before
+    driver.until(lambda: time.monotonic() > shown and driver.window.prompt._ids is not None)
+
+
+def says(driver: Driver, text: str) -> None:
+    """The selected sequence is made to say this; the last token is chosen, and not fed."""
+    seq_id, ids = driver.models.selection.now.seq_id, ids_of(text)
+    driver.intents._send(commands.Force(seq_id, ids))
+    driver.intents._send(commands.Step(len(ids) - 1))
+    count = len(driver.models.timeline) + len(ids) - 1
+    driver.settle(lambda: len(driver.models.timeline) == count)
+
+
+def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None:
+    prompt, models = driver.window.prompt, driver.models
+    driver.intents.on_model_chosen(ModelSpec(talking(THINKING).info.source))
+    driver.settle(lambda: models.status.model is not None and bool(models.status.model.templates))
+    prompt.choose("chat")
+    assert prompt.chat.isVisible()
+    assert not prompt.edit.isVisible()
+    assert "type what the user says first" in driver.window.actions_.reason("prompt.send")
+
+    # the first turn, rendered while it is written
+    write(driver, "hi")
+    first = f"{BEGIN}user\nhi{END}\n{BEGIN}assistant\n"
+    assert prompt.chat.rendered.toPlainText() == first.replace("\n", "⏎\n")
+    assert prompt.chat.rendered.special_texts == (BEGIN, END, BEGIN)
+    assert prompt.detail_text == f"{len(ids_of(first))} of 512 tokens"
+    QTest.keyClick(prompt.chat.turns.rows[0].edit, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
+    assert prompt.chat.turns.turns == (Turn("user", "hi\n"),)
+    write(driver, "hi")
+    QTest.keyClick(prompt.chat.turns.rows[0].edit, Qt.Key.Key_Return)
+    driver.settle(driver.has_chosen)
+    seq_id = models.selection.now.seq_id
+    assert [token.token_id for token in models.timeline.tokens(seq_id)] == [*ids_of(first)]
+    assert conversation_of(models, seq_id) == Chat((Turn("user", "hi"),))
+
+    # its answer becomes the assistant's turn
+    says(driver, f"<think>hm</think>yes{END}")
+    assert prompt.chat._answer.isVisible()
+    prompt.chat._answer.click()
+    driver.until(lambda: len(prompt.chat.turns.turns) == 3)
+    assert prompt.chat.turns.turns[1:] == (Turn("assistant", "<think>hm</think>yes"), Turn("user", ""))
+    write(driver, "and now?")
+    kept, cached = len(ids_of(first)), len(ids_of(f"{first}<think>hm</think>yes"))
+    words = f"{kept} of {cached} rows of seq {seq_id} kept. Token {kept} differs: “y” (id {ids_of('y')[0]}) here, “<” "
+    assert prompt.chat.words.text().startswith(words)
+    assert "Line 12 of the chat template wrote it: {{- '<|im_start|>assistant" in prompt.chat.words.text()
+
+    # the third turn keeps what agrees, in the same history, and the card of the sequences says the same
+    driver.window.actions_["prompt.send"].trigger()
+    driver.settle(lambda: models.selection.now.seq_id != seq_id and driver.has_chosen())
+    child = models.selection.now.seq_id
+    part = models.timeline.part(child)
+    assert part is not None
+    assert part.first_position == kept
+    whole = f"{BEGIN}user\nhi{END}\n{BEGIN}assistant\nyes{END}\n{BEGIN}user\nand now?{END}\n{BEGIN}assistant\n"
+    assert [token.token_id for token in models.timeline.tokens(child)] == [*ids_of(whole)]
+    status = models.status.now
+    assert status is not None
+    (info,) = status.sequences
+    assert isinstance(info.why_not_reused, ContinuedFrom)
+    driver.window.sequences.refresh()
+    assert driver.window.sequences.read().why.startswith(words)  # type: ignore[union-attr]
+    assert [turn.role for turn in conversation_of(models, child).turns] == ["user", "assistant", "user"]  # type: ignore[union-attr]
+    driver.window.tokens.refresh()
+    assert ids_of(BEGIN)[0] in driver.window.tokens.strip.chips.special
+
+    # going back shows the turns of then; a new conversation begins with an empty turn
+    driver.window.timeline.returned.emit(0)
+    driver.settle(lambda: models.selection.now.seq_id == seq_id or models.history.live == 0)
+    models.selection.update(seq_id=seq_id)
+    driver.until(lambda: prompt.chat.turns.turns == (Turn("user", "hi"),))
+    prompt.chat._new.click()
+    assert prompt.chat.turns.turns == (Turn("user", ""),)
+    assert prompt.chat.after is None
+
+
+def test_turns_are_added_taken_out_and_given_to_others(driver: Driver) -> None:
+    chat = driver.window.prompt.chat
+    chat._new.click()
+    write(driver, "hi")
+    chat._add.click()
+    assert [turn.role for turn in chat.turns.turns] == ["user", "assistant"]
+    chat._system.click()
+    assert [turn.role for turn in chat.turns.turns] == ["system", "user", "assistant"]
+    assert not chat._system.isVisible()
+    chat.turns.rows[2].role.choose("user")
+    chat.turns.rows[0].remove.click()
+    write(driver, "<b>no</b>")
+    assert chat.turns.turns == (Turn("user", "hi"), Turn("user", "<b>no</b>"))
+    assert "<b>no</b>" in chat.rendered.toPlainText()  # as it is
+
+
+def test_ids_and_texts_are_kept_beside_each_other(driver: Driver) -> None:
+    prompt = driver.window.prompt
+    prompt.choose("text")
+    prompt.edit.set_text("hi")
+    driver.until(lambda: prompt._ids == ids_of("hi"))
+    prompt.choose("ids")
+    assert prompt.edit.text() == " ".join(map(str, ids_of("hi")))
+    assert prompt.draft == "hi"
+    prompt.edit.set_text("5 6 7")
+    prompt.choose("text")
+    assert prompt.edit.text() == "hi"
+    prompt.choose("ids")
+    driver.window.actions_["prompt.send"].trigger()
+    driver.settle(driver.has_chosen)
+    assert [token.token_id for token in driver.models.timeline.tokens(driver.models.selection.now.seq_id)] == [5, 6, 7]
+
+
+def test_a_model_without_a_template_says_so_and_offers_ours(driver: Driver) -> None:
+    prompt, models = driver.window.prompt, driver.models
+    driver.intents.on_model_chosen(ModelSpec(talking(None).info.source))
+    driver.settle(lambda: models.status.model is not None and not models.status.model.templates)
+    prompt.choose("chat")
+    prompt.chat._new.click()
+    write(driver, "hi")
+    assert prompt.chat.words.text().startswith("This model has no chat template: the turns were joined as plain text")
+    assert prompt.chat.rendered.toPlainText() == "hi"
+    choice = prompt.chat.template
+    assert [choice.itemText(n) for n in range(choice.count())] == [NONE, PLAIN_NAME, FILE]
+    choice.activated.emit(1)
+    driver.until(lambda: prompt.chat.rendered.toPlainText() == "User:·hi⏎\nAssistant:")
+    assert not prompt.chat.words.isVisible()
+    prompt.choose("text")
+
+
+def test_what_is_shown_of_many_tokens_is_their_beginning_and_end() -> None:
+    ids = tuple(range(MAX_SHOWN + 10))
+    text, pieces = pieces_of(ids, [f"{n} " for n in ids], {0})
+    assert "· … 10 tokens … " in text
+    assert (pieces[0].is_special, pieces[1].is_special) == (True, False)
+    assert text[pieces[-1].start : pieces[-1].stop] == f"{ids[-1]}·"
+    assert pieces_of((7,), ("a\n\nb",), ())[0] == "a⏎\n⏎\nb"
