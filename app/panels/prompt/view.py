@@ -168,8 +168,8 @@ class PromptPanel(View[Shown]):
 
     def submit(self) -> None:
         """Send what is in the editor: a conversation in the place of the sequence that it is of."""
-        content, after = self._content(), self.chat.after
-        if isinstance(content, Chat) and after is not None:
+        content = self._content()
+        if isinstance(content, Chat) and (after := self.chat.after) is not None:
             self.continued.emit(content, after, self.sampling)
         else:
             self.submitted.emit(content, self.sampling)

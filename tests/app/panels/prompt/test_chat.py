@@ -1,4 +1,4 @@
-"""A conversation in the window on the real engine: turns, the rendered text, the answer, and what is kept of the cache."""
+"""A conversation in the window on the real engine: turns, the rendered text, the answer, what is kept of the cache."""
 
 from __future__ import annotations
 
