@@ -162,7 +162,7 @@ class Shell(QObject):
             (window.next_token.sampling_tried, intents.on_sampling_tried),
             (window.branches.gone_to, intents.on_gone_to),
             (window.branches.joined, intents.on_joined),
-            (window.timeline.returned, intents.on_gone_to),
+            (window.timeline.ran_here, intents.on_run_here),
             (window.branches.named, intents.on_branch_named),
             (window.branches.deleted, intents.on_branch_deleted),
             (window.branches.compared, self._on_branch_compared),

@@ -9,6 +9,7 @@ from app.actions import dialogs
 from app.control.actions import Action
 from app.control.conditions import (
     has_sequences,
+    needs_here,
     needs_history,
     needs_left,
     needs_live_past,
@@ -22,6 +23,7 @@ from app.control.conditions import (
     needs_step,
     needs_stops,
     needs_token,
+    needs_token_here,
     needs_unfinished,
     needs_work,
 )
@@ -85,7 +87,13 @@ RUN = (
                lambda shell: shell.intents.on_step_back(), needs_history),
         Action("run.run", "F5", "Run or pause", "Generate until paused, finished or full",
                lambda shell: shell.intents.on_run_or_pause(), needs_run),
-        Action("run.to", "Ctrl+F10", "Run to…",
+        Action("run.here", "Ctrl+F10", "Run to here",
+               "Run on to the place that is chosen on the timeline, or make the moment that is looked at the live one",
+               lambda shell: shell.intents.on_run_here(), needs_here),
+        Action("run.here_token", "", "Run to this token",
+               "Run on until the sequence has this token, or go back to the step that fed it",
+               lambda shell: shell.intents.on_run_to_token(), needs_token_here),
+        Action("run.to", "Shift+F5", "Run to…",
                "Generate a number of steps, up to a number of tokens, or to where a condition holds",
                dialogs.ask_run_to, needs_unfinished),
         Action("run.cancel", "Esc", "Stop",

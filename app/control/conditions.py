@@ -131,6 +131,23 @@ def needs_past(models: Models) -> str:
     return "" if models.selection.now.step is not None else "look at a past step first"
 
 
+def needs_here(models: Models) -> str:
+    """A place to run to: ahead of the live moment, or a moment that is not the live one."""
+    now = models.selection.now
+    if now.ahead or models.timeline.num_steps_ahead:
+        return needs_unfinished(models)
+    return needs_no_file(models) or ("" if now.step is not None else "choose a place on the timeline first")
+
+
+def needs_token_here(models: Models) -> str:
+    """A token to run to: one that the live moment does not end with."""
+    now, timeline = models.selection.now, models.timeline
+    if why_not := needs_no_file(models) or needs_token(models):
+        return why_not
+    token = timeline.token(now.seq_id, now.position or 0)
+    return "the live moment ends with this token" if token is not None and token.step == timeline.live else ""
+
+
 def needs_left(models: Models) -> str:
     """Moments behind the live one."""
     history = models.history

@@ -14,6 +14,7 @@ from app.control.saving import Saving
 from app.control.sender import Sender
 from app.control.waiting import Waiting
 from app.models import Models, Selected
+from app.models.sequence_status import fitting_sequence
 from engine.wire.commands import Command
 from engine.wire.events import Event
 
@@ -112,6 +113,14 @@ class Controller(QObject):
         self.waiting.wake()
 
     def _on_selected(self, old: Selected, new: Selected) -> None:
+        if self._models.timeline.is_elsewhere:
+            self._models.slices.clear()  # they are of the live cache
+        if (
+            old.step != new.step
+            and old.seq_id == new.seq_id
+            and (fitting := fitting_sequence(self._models)) != new.seq_id
+        ):
+            self._models.selection.update(seq_id=fitting, position=None)
         if old.seq_id != new.seq_id:
             self._models.viewport.show_all()
         self._models.timeline.tell()  # every view looks anew, and must find the same step

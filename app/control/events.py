@@ -211,6 +211,8 @@ class EventHandlers(QObject):
 
     def _on_branch_deleted(self, event: events.BranchDeleted) -> None:
         self._models.history.delete(event.steps)
+        if self._models.selection.now.step in event.steps:
+            self._models.selection.update(step=None)
 
     def _on_step_redone(self, event: events.StepRedone) -> None:
         """The record stays as it was, but for the pages, which are those of another pool."""
@@ -225,7 +227,7 @@ class EventHandlers(QObject):
         self._requests.restore.take(event)
         self._status.tell()
         self._requests.pictures.reset()
-        latest = self._models.timeline.latest
+        latest = self._models.timeline.live_path.latest
         if latest is not None and latest.step != event.step:
             self._show_path_to(event.step)
         self._models.timeline.tell(again=True)

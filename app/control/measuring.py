@@ -29,7 +29,7 @@ class Measuring:
         """Panels ask by themselves as well: what went wrong before is not taken back by that."""
         if isinstance(question, WhatIf | MapDamage | MeasureRegret):
             question = replace(question, rebuild=self._measurements.is_rebuilding)
-        latest, measurement = self._models.timeline.latest, self._of(question)
+        latest, measurement = self._models.timeline.live_path.latest, self._of(question)
         question = replace(question, id=self._sender.post(question))
         self._asked[question.id] = measurement
         measurement.ask(question, latest.step if latest is not None else None)

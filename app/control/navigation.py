@@ -114,5 +114,5 @@ class Navigator(QObject):
     def _on_replay(self) -> None:
         step = self._models.timeline.neighbour(self._models.selection.now.step, +1)
         self._models.selection.update(step=step)
-        if step is None:
+        if step == self._models.timeline.tip:
             self._replay.stop()

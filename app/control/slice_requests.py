@@ -97,6 +97,8 @@ class SliceRequests:
         for kind in [kind for kind, since in self._waiting.items() if now - since >= PATIENCE_S]:
             del self._waiting[kind], self._asked[kind]
         is_live = self._models.selection.now.step is None
+        if self._models.timeline.is_elsewhere:  # nothing of it is in the live cache
+            self._asked.clear()
         if self._is_watching and not is_live:  # what is watched is taken back, those included that were not answered
             self._waiting.clear()
         wanted = self._wanted()
@@ -156,6 +158,8 @@ class SliceRequests:
             return {}
         if all(sequence.seq_id != selected.seq_id for sequence in status.sequences):
             return {}  # it was removed: the engine has nothing of it any more
+        if self._models.timeline.is_elsewhere:
+            return {}
         if status.opened is not None and not status.opened.has_rows:
             return {}  # a session that is written down has no rows to be pictures of
         num_tokens = self._models.timeline.num_tokens(selected.seq_id, record.step)

@@ -51,7 +51,7 @@ class StatusWriter:
         if old is not None and status.model != old.model:  # over a wire an equal one is another object
             self._models.pages.forget_model()
         ids = [sequence.seq_id for sequence in status.sequences]
-        if ids and self._models.selection.now.seq_id not in ids:
+        if ids and self._models.selection.now.seq_id not in ids and not self._models.timeline.is_elsewhere:
             self._models.selection.update(seq_id=ids[-1])
         self._models.status.set(status)
         if self._models.phases.follow(status.suspended, status.step):

@@ -44,6 +44,28 @@ class StepIntents(Asking):
         self._models.selection.update(step=None)
         self._send_steps(commands.Run(num_steps))
 
+    def on_run_here(self) -> None:
+        """Run to the place that is chosen: so many steps ahead, or as many as the moment that is looked at is ahead of
+        the live one on a branch that was left; a moment that is not ahead becomes the live one again."""
+        now, timeline = self._models.selection.now, self._models.timeline
+        if num_steps := now.ahead or timeline.num_steps_ahead:
+            self._models.selection.update(step=None, ahead=0)
+            self.on_run_to(num_steps)
+        elif now.step is not None:
+            self._send(commands.GoTo(now.step))
+
+    def on_run_to_token(self) -> None:
+        """Run until the sequence has the selected token's position, where the live moment is before it; else the moment
+        that fed the token becomes the live one again."""
+        now, timeline = self._models.selection.now, self._models.timeline
+        token = timeline.token(now.seq_id, now.position) if now.position is not None else None
+        if token is None:
+            return
+        if timeline.num_steps_ahead and timeline.live_path.num_tokens(now.seq_id) <= token.position:
+            self.on_run_until(f"tokens >= {token.position + 1} and sequence = {now.seq_id}")
+        elif token.step != timeline.live:
+            self._send(commands.GoTo(token.step))
+
     def on_run_to_chosen(self, chosen: int | str) -> None:
         """So many steps, or on to where a condition holds."""
         if isinstance(chosen, int):
@@ -58,17 +80,16 @@ class StepIntents(Asking):
 
     def on_step_of_token(self) -> None:
         """Look at the step that fed the selected token."""
-        now, latest = self._models.selection.now, self._models.timeline.latest
+        now = self._models.selection.now
         token = self._models.timeline.token(now.seq_id, now.position) if now.position is not None else None
-        if token is not None and latest is not None:
-            self._models.selection.update(step=None if token.step == latest.step else token.step)
+        if token is not None:
+            self._models.selection.update(step=token.step)
 
     def on_match_wanted(self, direction: int) -> None:
         """Look at the next step, or the previous, where the condition that is looked for held."""
         step = self._models.stops.next_match(self._models.selection.now.step, direction)
-        latest = self._models.timeline.latest
         if step is not None:
-            self._models.selection.update(step=None if latest is not None and step == latest.step else step)
+            self._models.selection.update(step=step)
 
     def on_all_stops_switched(self) -> None:
         """All stops on where one is off, else all off."""
@@ -91,4 +112,8 @@ class StepIntents(Asking):
         self._pace.choose(pace, has_engine=self._models.status.now is not None)
 
     def _look_from_here(self, direction: int) -> None:
-        self._models.selection.update(step=self._models.timeline.neighbour(self._models.selection.now.step, direction))
+        timeline, step = self._models.timeline, self._models.selection.now.step
+        if direction > 0 and timeline.is_elsewhere and step == timeline.tip:
+            self._models.status.notify(f"Step {step} is the newest of its branch: go there to step on from it")
+        else:
+            self._models.selection.update(step=timeline.neighbour(step, direction))

@@ -76,14 +76,9 @@ class TreeIntents(Asking):
             self._models.status.fail(str(error))
 
     def on_bookmark_wanted(self, target: BookmarkTarget) -> None:
-        """Look at the place of a bookmark; where its moment is on another branch, that becomes the live one."""
+        """Look at the place of a bookmark, whatever branch its moment is on."""
         models = self._models
-        latest, history = models.timeline.latest, models.history
-        if target.step not in history:
+        if target.step not in models.history:
             models.status.notify(f"Step {target.step} is not there any more: its branch was deleted")
             return
-        is_here = models.timeline.record(target.step) is not None
-        if not is_here:
-            self.on_gone_to(target.step)
-        is_live = not is_here or (latest is not None and latest.step == target.step)
-        models.selection.update(step=None if is_live else target.step, **place_of(target))
+        models.selection.update(step=target.step, **place_of(target))

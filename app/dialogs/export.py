@@ -57,7 +57,7 @@ class ExportDialog(QuestionDialog):
         self._pictures = {WHOLE_WINDOW: parent, **pictures}
         self._record_bytes = 0
         self._kind_box, self._words = QComboBox(), plain_label()
-        self._steps = StepChoice(models.timeline, models.selection.now.step)
+        self._steps = StepChoice(models.timeline.live_path, _looked_at(models))
         self._layers, self._heads, self._path, self._notes = QLineEdit(), QLineEdit(), QLineEdit(), QLineEdit()
         self._form_box, self._picture = QComboBox(), QComboBox()
         self._script = QCheckBox("A Python script beside it goes on from it in plain transformers")
@@ -262,7 +262,7 @@ class ExportDialog(QuestionDialog):
 
     def _suggested(self) -> Path:
         last = self._steps.range[1]
-        latest = self._models.timeline.at(last)
+        latest = self._models.timeline.live_path.at(last)
         name = f"kvloupe-step{latest.step}" if latest is not None else "kvloupe"
         return self._folder / (name + self.kind.suffix + self.kind.endings[0])
 
@@ -280,3 +280,10 @@ def _free_bytes(path: Path) -> int | None:
         return shutil.disk_usage(path.expanduser().parent).free
     except (OSError, ValueError, RuntimeError):
         return None
+
+
+def _looked_at(models: Models) -> int | None:
+    """The step of the live path that is looked at; None where the live one is, or one of another branch."""
+    step, timeline = models.selection.now.step, models.timeline
+    record = timeline.at(step) if step is not None and not timeline.is_elsewhere else None
+    return record.step if record is not None else None

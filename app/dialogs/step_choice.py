@@ -12,7 +12,7 @@ from app.kit.labels import plain_label
 from app.kit.theme import font_fixed
 from app.kit.units import inset
 from app.models.export_plan import records_between
-from app.models.timeline import Timeline
+from app.models.path import Path
 
 ALL, ONE, RANGE = range(3)
 
@@ -22,7 +22,7 @@ class StepChoice(QWidget):
 
     changed = Signal()
 
-    def __init__(self, timeline: Timeline, looked_at: int | None, parent: QWidget | None = None) -> None:
+    def __init__(self, timeline: Path, looked_at: int | None, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._timeline = timeline
         first, latest = timeline.first, timeline.latest

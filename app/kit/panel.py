@@ -20,7 +20,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.kit.boxes import holder
+from app.kit.boxes import column, holder
+from app.kit.buttons import ActionButton
 from app.kit.files import PICTURE_KINDS, save_look
 from app.kit.icons import icon
 from app.kit.labels import DotLabel, ElidedLabel, set_text_role
@@ -100,7 +101,7 @@ class Panel(Themed, QWidget):
         self._pin.setVisible(can_pin)
         self._menu_button = self._make_menu_button()
         self._extras = QHBoxLayout()
-        self._empty = QLabel()
+        self._empty, self._remedy = QLabel(), ActionButton("")
         self._body = QWidget()
         self._strip = TitleBar()
         self._frame_actions: list[QAction] = []
@@ -144,11 +145,17 @@ class Panel(Themed, QWidget):
         same words unless given), `brief` is what stands there where the words have no room. The empty text hides it."""
         self._provenance.set_state(text, kind, whole, brief)
 
-    def set_empty(self, text: str | None) -> None:
+    def set_remedy(self, text: str, action: QAction) -> None:
+        """What can be done where there is nothing to show because another branch is looked at."""
+        self._remedy.set_action(action)
+        self._remedy.setText(text)
+
+    def set_empty(self, text: str | None, *, has_remedy: bool = False) -> None:
         """One line instead of the body: what would appear and how to get it. None shows the body."""
         if (text or "") != self._empty.text():
             self._empty.setText(text or "")
-        wanted = self._body if text is None else self._empty
+        self._remedy.setVisible(has_remedy and bool(self._remedy.text()))
+        wanted = self._body if text is None else self._blank
         if self._pages.currentWidget() is not wanted:
             self._pages.setCurrentWidget(wanted)
 
@@ -170,7 +177,7 @@ class Panel(Themed, QWidget):
     @property
     def empty_text(self) -> str:
         """The sentence that stands there instead of the body; empty while the body is shown."""
-        return self._empty.text() if self._pages.currentWidget() is self._empty else ""
+        return self._empty.text() if self._pages.currentWidget() is self._blank else ""
 
     @property
     def detail_text(self) -> str:
@@ -272,7 +279,12 @@ class Panel(Themed, QWidget):
         self._strip.setLayout(strip)
         self._pages = QStackedLayout()
         self._pages.addWidget(self._body)
-        self._pages.addWidget(self._empty)
+        self._remedy.hide()
+        middle = Qt.AlignmentFlag.AlignHCenter
+        blank = column(None, self._empty, 8, self._remedy, None, spacing=0)
+        blank.setAlignment(self._remedy, middle)
+        self._blank = holder(blank)
+        self._pages.addWidget(self._blank)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)

@@ -129,8 +129,9 @@ def source_of(
     recorded in a cache mode that was left since, unless it was measured after that (`is_of_cache_now`). The tool tip
     has the whole sentence, with the step that `fed` the sequence last, where the newest did not.
     """
-    latest, asked = models.timeline.latest, models.selection.now.step
-    shown = asked if asked is not None else latest.step if latest is not None else None
+    asked = models.selection.now.step
+    record = shown_record(models)
+    shown = record.step if record is not None else asked
     status = models.status.now
     model = status.model if status is not None else None
     place = short_dtype(dtype)

@@ -53,7 +53,7 @@ class View(Reader[State], Panel):
         self.refresh()
 
     def show_nothing(self, why: str) -> None:
-        self.set_empty(why)
+        self.set_empty(why, has_remedy=self._models.timeline.is_elsewhere)
         self.set_detail("")
         self.set_provenance("")
 

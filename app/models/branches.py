@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 
 from app.draw.change_marks import MarkKind, kind_of
@@ -35,11 +34,7 @@ def beyond(history: History, step: int | None) -> tuple[int, ...]:
     that was left last, else towards the newest of all."""
     if not history.children_of(step):  # asked with every picture: a path is long, and mostly nothing is behind it
         return ()
-    ends = [tip for tip in history.tips if step is None or history.is_on_path(step, tip)]
-    if (left := history.left) is not None and (step is None or history.is_on_path(step, left)):
-        ends = [tip for tip in ends if history.is_on_path(left, tip)]
-    path = history.path(max(ends, default=None))
-    return path[bisect_right(path, step) if step is not None else 0 :]
+    return history.path(history.end_beyond(step), above=step)
 
 
 def arm_of(history: History, step: int) -> int:

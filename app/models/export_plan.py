@@ -26,7 +26,7 @@ def whole_session(models: Models, path: Path, notes: str = "") -> Export:
 def export_of(models: Models, path: Path, first: int | None, last: int | None, *, notes: str = "") -> Export:
     """The cache of the selected sequence after step `last` (None: now), with the records from step `first` (None: the
     first there is) to that one."""
-    timeline, seq_id = models.timeline, models.selection.now.seq_id
+    timeline, seq_id = models.timeline.live_path, models.selection.now.seq_id
     is_past = last is not None and timeline.latest is not None and last < timeline.latest.step
     records = tuple(records_between(timeline.records, first, last))
     steps = {record.step for record in records}

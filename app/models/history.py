@@ -97,6 +97,14 @@ class History(TreeShape, QObject):
         """The nodes of a branch before which something was done."""
         return tuple(self._changed.get(first, ()))
 
+    def end_beyond(self, step: int | None) -> int | None:
+        """The newest moment that came of one (None: of the root): of those towards the moment that was left last, else
+        of all."""
+        ends = [tip for tip in self.tips if step is None or self.is_on_path(step, tip)]
+        if (left := self.left) is not None and (step is None or self.is_on_path(step, left)):
+            ends = [tip for tip in ends if self.is_on_path(left, tip)]
+        return max(ends, default=None)
+
     @property
     def names(self) -> dict[int, str]:
         """The names that were given to branches, by their first node."""

@@ -62,6 +62,11 @@ class Path:
         return self._steps
 
     @property
+    def nodes(self) -> Sequence[int]:
+        """Every moment of the path, made by a step or not; read it, do not keep it."""
+        return self._nodes
+
+    @property
     def latest(self) -> StepRecord | None:
         return self._records[-1] if self._records else None
 
@@ -91,8 +96,17 @@ class Path:
             yield from map(self._records.__getitem__, range(bisect_left(self._steps, lane.first_step), len(self)))
 
     def at(self, step: int | None) -> StepRecord | None:
-        """The record of a step, or the newest one for None: what a view shows for `Selected.step`."""
-        return self.latest if step is None else self.record(step)
+        """The record of a step, or the newest one for None: what a view shows for `Selected.step`. Of a moment that no
+        step made it is that of the step before."""
+        if step is None:
+            return self.latest
+        found = self.record(step)
+        return self.before(step) if found is None and self.node_index(step) is not None else found
+
+    def node_index(self, step: int) -> int | None:
+        """Where a moment stands on the path, None where it is not on it."""
+        index = bisect_left(self._nodes, step)
+        return index if index < len(self._nodes) and self._nodes[index] == step else None
 
     def part(self, seq_id: int, step: int | None = None) -> SequenceStep | None:
         """What a step (None: the newest) did to a sequence; None where it did nothing to it. Until a fork is stepped
@@ -122,13 +136,12 @@ class Path:
         return self._records[index - 1] if index else None
 
     def neighbour(self, step: int | None, direction: int) -> int | None:
-        """The recorded step next to one, as `Selected.step` says it: None is the live step."""
-        if not self._steps:
+        """The moment of the path next to one (None: its newest), kept within it; None where there is none."""
+        if not self._nodes:
             return None
-        live = len(self._steps) - 1
-        here = live if step is None else bisect_left(self._steps, step)
-        there = min(max(here + direction, 0), live)
-        return None if there == live else self._steps[there]
+        last = len(self._nodes) - 1
+        here = last if step is None else bisect_left(self._nodes, step)
+        return self._nodes[min(max(here + direction, 0), last)]
 
     def fed(self, seq_id: int, step: int | None = None) -> StepRecord | None:
         """The newest record up to a step (None: of all) that fed a sequence: one that has ended beside others stands

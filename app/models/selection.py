@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal
 
 from engine.spec.edit import Rows
 from engine.wire.requests import TensorName
 
+if TYPE_CHECKING:
+    from app.models.timeline import Timeline
+
 
 @dataclass(frozen=True)
 class Selected:
-    """One place. `step` None follows the live step; `position` None selects no token.
+    """One place. `step` is a moment of any branch, None follows the live one; `position` None selects no token.
 
     `page` is a page that was chosen itself, in the pool of that number; None where the token decides. `channel` is one
     of the selected head's, chosen together with it: another head or tensor ends it. `area` are the rows that were
-    dragged over, tokens of some layers, heads and channels; None where one place was chosen.
+    dragged over, tokens of some layers, heads and channels; None where one place was chosen. `ahead` is a place to run
+    to, so many steps ahead of the live moment; 0 where none was chosen.
     """
 
     step: int | None = None
@@ -31,6 +35,7 @@ class Selected:
     pool: int = 0
     channel: int | None = None
     area: Rows | None = None
+    ahead: int = 0
 
 
 class Selection(QObject):
@@ -41,13 +46,18 @@ class Selection(QObject):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._now = Selected()
+        self._timeline: Timeline | None = None
+
+    def follow(self, timeline: Timeline) -> None:
+        """Whose moments are looked at: its live one is the one that is followed."""
+        self._timeline = timeline
 
     @property
     def now(self) -> Selected:
         return self._now
 
     def update(self, **changes: Any) -> None:
-        """Move to another place; says nothing when it is the same one.
+        """Move to another place; says nothing when it is the same one. The live moment is followed.
 
         Naming another token or sequence gives up a chosen page: it would not be that token's. Choosing one place gives
         up the area.
@@ -58,6 +68,10 @@ class Selection(QObject):
             changes["channel"] = None
         if "area" not in changes and {"position", "layer", "kv_head", "seq_id", "channel"} & changes.keys():
             changes["area"] = None
+        if "step" in changes and "ahead" not in changes:
+            changes["ahead"] = 0
+        if self._timeline is not None and changes.get("step") == self._timeline.live:
+            changes = {name: None if name == "step" else value for name, value in changes.items()}
         old, new = self._now, replace(self._now, **changes)
         if new != old:
             self._now = new

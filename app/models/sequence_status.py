@@ -31,6 +31,9 @@ def sequence_status(models: Models) -> SequenceStatus:
     status = models.status.now
     if status is None or status.model is None:
         return SequenceStatus("no model yet", "faint")
+    if models.timeline.is_elsewhere:
+        why = "what was recorded of it is shown; its K and V are there once it is gone to"
+        return SequenceStatus("another branch", "selected", why)
     if models.selection.now.step is not None:
         return SequenceStatus("looking back", "selected")
     if status.opened is not None and not models.status.loss:
@@ -44,6 +47,27 @@ def sequence_status(models: Models) -> SequenceStatus:
         return SequenceStatus(reading(models) or "running", "accent")
     info = selected_info(models)
     return SequenceStatus("ready", "good") if info is None else _at_rest(info, status, models)
+
+
+def fitting_sequence(models: Models) -> int:
+    """The selected sequence, or where it is not there at the moment that is looked at, the newest of those that are."""
+    status, chosen, timeline = models.status.now, models.selection.now.seq_id, models.timeline
+    if timeline.is_elsewhere:
+        record = timeline.at(models.selection.now.step)
+        there = timeline.sequence_ids()
+        ids = [part.seq_id for part in record.sequences] if record is not None else []
+    else:
+        ids = [info.seq_id for info in status.sequences] if status is not None else []
+        there = tuple(ids)
+    return chosen if chosen in there or not ids else ids[-1]
+
+
+def can_go_on(models: Models) -> bool:
+    """Whether there is a step to be taken from the live moment."""
+    status = models.status.now
+    if status is None or status.opened is not None or models.status.loss == "gone":
+        return False
+    return any(info.state != "finished" for info in status.sequences)
 
 
 def selected_info(models: Models) -> SequenceInfo | None:

@@ -1,5 +1,5 @@
-"""The path that the window shows: the steps from the root of the history tree to the live node. Looking back is an
-index."""
+"""The path that the window shows: the moments from the root of the history tree to the live one, or, while one of
+another branch is looked at, to the end of that. Looking back is an index."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.models.history import History
 from app.models.path import Birth, Path
+from app.models.selection import Selected
 from engine.wire.records import CacheBytes, StepRecord
 
 __all__ = ["Birth", "Timeline"]
@@ -16,6 +17,7 @@ __all__ = ["Birth", "Timeline"]
 
 class Timeline(Path, QObject):
     """Step records in order. Only the controller writes; every view reads. `history` has what is on other branches.
+    Which path is shown follows from the moment that is looked at, here alone.
 
     `appended` follows the engine as fast as the window goes. `legible` comes after it, at once while the engine rests
     and no more often than words and numbers can be read while it runs. What follows the first shows a later step then
@@ -33,6 +35,8 @@ class Timeline(Path, QObject):
     def __init__(self, history: History | None = None, parent: QObject | None = None) -> None:
         QObject.__init__(self, parent)
         Path.__init__(self, history or History(self))
+        self._looked_at: int | None = None
+        self._forked: list[tuple[int, int, int | None, int]] = []  # since the live moment, and in no record yet
         self._since_change: CacheBytes | None = None
         self._is_untold = False
         self._owes_charts = False
@@ -56,15 +60,19 @@ class Timeline(Path, QObject):
     def append(self, records: Iterable[StepRecord]) -> None:
         """Add records; O(what is new). One whose parent is not the newest node is shown on the path to that parent.
         Emits once."""
-        is_new = is_elsewhere = False
+        is_new = is_other_path = False
         for record in records:
-            if record.step in self.history and record.parent != self.tip:
-                is_elsewhere |= self.follow(record.parent)
-            self._enter(record)
             is_new = True
-        if is_elsewhere:
+            if record.step in self.history:
+                if not self.history.is_on_path(record.step, self._end()):
+                    continue  # a moment of another branch is looked at
+                if record.parent != self.tip:
+                    is_other_path |= self.follow(record.parent)
+            self._enter(record)
+        if is_other_path:
             self.reset.emit()
         if is_new:
+            self._forked.clear()
             self._since_change = None
             self._is_untold = True
             self.appended.emit()
@@ -124,24 +132,78 @@ class Timeline(Path, QObject):
         """A sequence of `num_tokens` tokens, read or not, has just been forked: until it is stepped it stands where its
         parent stood after `step`."""
         self._prompts[seq_id] = self._prompts.get(parent, ())[:num_tokens]
-        if self._fork(seq_id, parent, step, num_tokens):
+        self._forked.append((seq_id, parent, step, num_tokens))
+        if not self.is_elsewhere and self._fork(seq_id, parent, step, num_tokens):
             self.reset.emit()
 
-    def add(self, node: int) -> None:
-        """A node of the history that no step made follows."""
-        self._make(node, self.history.changes(node))
-        self._since_change = None
-        self.reset.emit()
-
     def go_to(self, step: int | None) -> None:
-        """Show the path to another node of the history; None: there is nothing yet."""
-        is_other, was_changed = self.follow(step), self._since_change is not None
+        """Another node of the history is live: show the path to it, or to what is looked at; None: there is nothing
+        yet."""
+        self._forked.clear()
+        is_other, was_changed = self.follow(self._end(step)), self._since_change is not None
         self._since_change = None
         if is_other or was_changed:
             self.reset.emit()
 
+    def on_selected(self, _old: Selected, new: Selected) -> None:
+        """Another moment is looked at: show a path that goes through it."""
+        if new.step == self._looked_at:
+            return
+        self._looked_at, was_elsewhere = new.step, self.is_elsewhere
+        if len(self.history) and self.follow(self._end()):
+            if was_elsewhere and not self.is_elsewhere:
+                for fork in self._forked:
+                    self._fork(*fork)
+            self.reset.emit()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the moment that is looked at is not on the path to the live one, which alone has its rows."""
+        step, history = self._looked_at, self.history
+        return step is not None and step in history and not history.is_on_path(step, history.live)
+
+    @property
+    def live(self) -> int | None:
+        """The moment that the engine is at."""
+        return self.history.live if len(self.history) else self.tip
+
+    @property
+    def is_of_live(self) -> bool:
+        """Whether the path that is shown is the one to the live moment."""
+        return self.tip not in self.history or self.history.is_on_path(self.tip or 0, self.history.live)
+
+    @property
+    def live_path(self) -> Path:
+        """The path to the live moment, whatever is looked at."""
+        live = self.history.live
+        return self if self.is_of_live or live is None else self._elsewhere(live)
+
+    @property
+    def num_steps_ahead(self) -> int:
+        """How many steps the moment that is looked at is ahead of the live one; 0 where it did not come of that."""
+        step, history = self._looked_at, self.history
+        if (
+            not self.is_elsewhere
+            or step is None
+            or not (history.live is None or history.is_on_path(history.live, step))
+        ):
+            return 0
+        return sum(history.record(node) is not None for node in history.path(step, above=history.live))
+
+    def _end(self, live: int | None = None) -> int | None:
+        """The newest moment of the path to be shown. A path of another branch stays while it has what is looked at."""
+        history, step = self.history, self._looked_at
+        live = history.live if live is None else live
+        if step is None or step not in history:
+            return live
+        if not self.is_of_live and history.is_on_path(step, self.tip):
+            return self.tip
+        return live if history.is_on_path(step, live) else history.end_beyond(step)
+
     def clear(self) -> None:
         """Begin anew."""
         self._clear()
+        self._forked.clear()
+        self._looked_at = None
         self._since_change = None
         self.reset.emit()

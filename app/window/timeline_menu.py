@@ -1,4 +1,4 @@
-"""The menu of a step on the timeline: go on from it, or run to a later one; the steps that were found."""
+"""The menu of a place on the timeline: run to it, go on from it; the steps that were found."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from app.draw.format import thousands
 from app.window.place_menu import PlaceMenu
 
 GROUPS = (
-    ("run.go_on", "run.live"),
+    ("run.here", "run.go_on", "run.live", "run.return"),
     ("run.to", "stops.add", "note.add"),
     ("stops.find", "stops.next", "stops.previous"),
 )
@@ -21,8 +21,17 @@ class TimelineMenu(PlaceMenu):
         return GROUPS
 
     def words(self) -> tuple[str]:
-        """Which step is looked at."""
-        step, latest = self._models.selection.now.step, self._models.timeline.latest
-        if step is not None:
-            return (f"Step {thousands(step)}",)
-        return ("The live step" if latest is not None else "No step was taken",)
+        """Which moment is looked at, or which place ahead is chosen."""
+        now, timeline = self._models.selection.now, self._models.timeline
+        if now.ahead:
+            return (f"{_steps(now.ahead)} ahead of the live moment",)
+        if now.step is not None:
+            ahead = timeline.num_steps_ahead
+            where = f", {_steps(ahead)} ahead of the live one" if ahead else ""
+            where = ", on another branch" if timeline.is_elsewhere and not ahead else where
+            return (f"Step {thousands(now.step)}{where}",)
+        return ("The live step" if timeline.latest is not None else "No step was taken",)
+
+
+def _steps(count: int) -> str:
+    return f"{thousands(count)} {'step' if count == 1 else 'steps'}"

@@ -166,15 +166,14 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
         tip, step = self._models.timeline.tip, self._models.selection.now.step
         now = sequence_status(self._models)
         total = "" if tip is None or now.role == "faint" else thousands(tip)
-        words = "live · edited" if now.words == "live" and self._is_edit(tip) else now.words
+        shown = tip if step is None else step
+        words = f"{now.words} · edited" if now.role in ("good", "selected") and self._is_edit(shown) else now.words
         return StepShown(total if step is None else thousands(step), total, words, now.role, now.why)
 
-    def _is_edit(self, tip: int | None) -> bool:
-        """Whether a moment is that of an edit, which has a number of its own behind the newest step."""
-        latest, history = self._models.timeline.latest, self._models.history
-        if tip is None or latest is None or tip == latest.step:
-            return False
-        return any(isinstance(change, EditMade) for change in history.changes(tip))
+    def _is_edit(self, node: int | None) -> bool:
+        """Whether a moment is that of an edit, which has a number of its own."""
+        added = self._models.history.added(node) if node is not None else None
+        return added is not None and any(isinstance(change, EditMade) for change in added.node.changes)
 
     def show_state(self, state: StepShown) -> None:
         self.setToolTip(state.why)

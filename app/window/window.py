@@ -226,6 +226,8 @@ class MainWindow(QMainWindow):
         for panel in (self.wall, self.head, self.attention, self.tokens):
             self.actions_.attach("rows", panel)
             panel.menu_wanted.connect(self._edit_menu.open_at)
+        for picture in (self.wall, self.head, self.attention):
+            picture.set_remedy("Go there", self.actions_["run.go_on"])
         self.pages.menu_wanted.connect(self.note_menu.open_at)
         self.actions_.attach("timeline", self.timeline)
         self.timeline.menu_wanted.connect(self._timeline_menu.open_at)

@@ -110,7 +110,7 @@ class AttentionView(MapView[Shown]):
         if status is not None and status.model is not None and not status.model.captures_attention:
             return "This model computes its attention in a way that cannot be watched."
         if piece is None:
-            return self._models.status.why_no_rows or "The newest row is on its way."
+            return self._models.why_no_rows or "The newest row is on its way."
         if not piece.weights.size:
             return piece.note or "This layer has no attention weights."
         selected, head, area = selected_run(self._models), self._chosen_head(piece), self._area(piece)

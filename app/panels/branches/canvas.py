@@ -8,9 +8,9 @@ from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit, QToolTip, 
 
 from app.kit.branch_words import branch_name
 from app.kit.labels import plain_tip
+from app.kit.moment_words import node_lines
 from app.kit.theme import Themed, current_theme
 from app.models import Models
-from app.panels.branches import words
 from app.panels.branches.picture import ROW, Drawn, TreePicture, size_words
 
 
@@ -59,11 +59,10 @@ class TreeCanvas(Themed, QAbstractScrollArea):
             self._reveal()
         self.viewport().update()
 
-    def choose(self, step: int | None) -> None:
-        """Another moment is chosen, and no others beside it; None: none of its own."""
-        if step != self.picture.chosen or self.picture.picked:
-            self.picture.chosen, self.picture.picked = step, ()
-            self._reveal()
+    def drop_picked(self) -> None:
+        """No others are chosen beside the moment that is looked at."""
+        if self.picture.picked:
+            self.picture.picked = ()
             self.viewport().update()
 
     def begin_naming(self) -> None:
@@ -130,10 +129,11 @@ class TreeCanvas(Themed, QAbstractScrollArea):
             self.chosen.emit(step)
 
     def _pick(self, step: int) -> None:
-        """One more of several moments; one that was picked already is not any more. The chosen one is the first."""
-        now = self.picture.picked
-        if not now and (chosen := self.picture.chosen) is not None and chosen != step:
-            now = (chosen,)
+        """One more of several moments; one that was picked already is not any more. The one that is looked at is the
+        first."""
+        now, looked_at = self.picture.picked, self.picture.drawn.looked_at
+        if not now and looked_at is not None and looked_at != step:
+            now = (looked_at,)
         self.picture.picked = tuple(each for each in now if each != step) if step in now else (*now, step)
         self.viewport().update()
         self.picked.emit()
@@ -198,7 +198,7 @@ class TreeCanvas(Themed, QAbstractScrollArea):
 
     def _tip(self, step: int) -> str:
         branch = self._models.history.branch_of(step)
-        lines = [branch_name(self._models, branch.first), *words.node_lines(self._models, step)]
+        lines = [branch_name(self._models, branch.first), *node_lines(self._models, step)]
         held = self.picture.drawn.num_bytes.get(branch.tip)
         if held is not None or (self.picture.drawn.num_bytes and branch.tip != self._models.history.live):
             lines.append(size_words(held, is_whole=True))

@@ -49,9 +49,8 @@ NOTHING = Drawn(-1, None, None, 0)
 
 
 class TreePicture:
-    """Rows of branches in a frame of `size`, whose upper `scrolled` pixels are above it. `chosen` is a moment that is
-    framed beside those of `drawn`, `picked` are several, `hovered` is the row under the mouse; `has_keys`: keys move
-    the choice."""
+    """Rows of branches in a frame of `size`, whose upper `scrolled` pixels are above it. `picked` are moments that are
+    chosen beside the one that is looked at, `hovered` is the row under the mouse; `has_keys`: keys move the choice."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -59,7 +58,6 @@ class TreePicture:
         self.rows: tuple[BranchRow, ...] = ()
         self._row_of: dict[int, int] = {}
         self._shape = -1
-        self.chosen: int | None = None
         self.picked: tuple[int, ...] = ()
         self.hovered = -1
         self.has_keys = False
@@ -77,8 +75,6 @@ class TreePicture:
             self._row_of = {row.branch.first: row.row for row in self.rows}
         elif self.drawn.version != drawn.version and drawn.live is not None:
             self._grow(history.branch_of(drawn.live))
-        if (self.drawn.live, self.drawn.looked_at) != (drawn.live, drawn.looked_at):
-            self.chosen = None
         self.picked = tuple(step for step in self.picked if step in history)
         self.drawn = drawn
 
@@ -98,8 +94,8 @@ class TreePicture:
 
     @property
     def step(self) -> int | None:
-        """The moment that is chosen here, else the one that is looked at, else the live one."""
-        asked = (self.chosen, self.drawn.looked_at, self.drawn.live)
+        """The moment that is looked at, else the live one."""
+        asked = (self.drawn.looked_at, self.drawn.live)
         return next((step for step in asked if step in self._models.history), None)
 
     @property
@@ -246,7 +242,7 @@ class TreePicture:
         painter.drawPolygon(QPolygonF([QPointF(x + dx, y + dy) for dx, dy in corners]))
 
     def _paint_moments(self, painter: QPainter, row: BranchRow) -> None:
-        """The end of the branch, and the moments that are live, looked at and chosen."""
+        """The end of the branch, and the moments that are live, looked at and picked."""
         theme, history = current_theme(), self._models.history
         tip = QPointF(self._axis.x_of(row.end), self._top(row.row) + ROW / 2)
         painter.setPen(QPen(theme.color("muted"), 1.5))
@@ -258,9 +254,9 @@ class TreePicture:
             painter.setPen(QPen(theme.color("panel"), 1.5))
             painter.setBrush(theme.color("accent"))
             painter.drawEllipse(self.point_of(live), 5.5, 5.5)
-        for step, width in ((self.drawn.looked_at, 2.0), (self.chosen, 1.5), *((one, 2.0) for one in self.picked)):
+        for step in (self.drawn.looked_at, *self.picked):
             if step is not None and step in history and history.branch_of(step).first == row.branch.first:
-                painter.setPen(QPen(theme.color("selected"), width))
+                painter.setPen(QPen(theme.color("selected"), 2.0))
                 painter.setBrush(Qt.BrushStyle.NoBrush)
                 painter.drawEllipse(self.point_of(step), 6.5, 6.5)
 

@@ -13,6 +13,7 @@ from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, own_action
 from app.kit.changes import connect_all
 from app.kit.labels import ElidedLabel, set_text_role
+from app.kit.moment_words import node_lines
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, Source
 from app.kit.view import View
@@ -131,14 +132,14 @@ class BranchesView(View[Shown]):
         if step is None or state is None:
             return
         is_live = step == history.live
-        role, text = "muted", " · ".join(words.node_lines(self._models, step))
+        role, text = "muted", " · ".join(node_lines(self._models, step))
         if self._to_delete is not None:
             role, text = "warning", self._question(self._to_delete)
         elif is_live and len(self.tree.picture.rows) == 1:
             text = INVITATION
         set_text_role(self.line, role)  # type: ignore[arg-type]
         self.line.setText(text)
-        self.line.setToolTip("" if self._to_delete is not None else "\n".join(words.node_lines(self._models, step)))
+        self.line.setToolTip("" if self._to_delete is not None else "\n".join(node_lines(self._models, step)))
         self.tree.setAccessibleDescription(self.line.text())
         if len(self.tree.picture.picked) > 1 and self._to_delete is None:
             numbers = ", ".join(map(thousands, sorted(self.tree.picture.picked)))
@@ -176,13 +177,10 @@ class BranchesView(View[Shown]):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def _on_chosen(self, step: int) -> None:
-        """A moment of the path that is shown is looked at everywhere; one of another branch is told of here alone."""
+        """A moment of any branch is looked at everywhere."""
         self._to_delete = None
-        timeline = self._models.timeline
-        is_shown = timeline.record(step) is not None
-        self.tree.choose(None if is_shown else step)
-        if is_shown:
-            self._models.selection.update(step=None if step == timeline.tip else step)
+        self.tree.drop_picked()
+        self._models.selection.update(step=step)
         self._show_line()
 
     def _on_picked(self) -> None:
@@ -198,7 +196,7 @@ class BranchesView(View[Shown]):
 
     def _on_join(self) -> None:
         if steps := self._to_join:
-            self.tree.choose(None)
+            self.tree.drop_picked()
             self.joined.emit(steps)
 
     def _on_opened(self, step: int) -> None:
@@ -232,5 +230,5 @@ class BranchesView(View[Shown]):
 
     def _on_dismissed(self) -> None:
         self._to_delete = None
-        self.tree.choose(None)
+        self.tree.drop_picked()
         self._show_line()

@@ -1,75 +1,9 @@
-"""What is told of a moment and of a branch, in words."""
+"""What is told of moments and of what they take, in words."""
 
 from __future__ import annotations
 
-from app.draw.format import byte_size, divergence_words, milliseconds, shortened, thousands, visible
-from app.models import Models
-from engine.spec.presets import cache_label
-from engine.wire.changes import (
-    Change,
-    EditMade,
-    ModeChanged,
-    PromptAppended,
-    SamplingChanged,
-    SequenceAdded,
-    SequenceForked,
-    SequenceRemoved,
-    SequenceStopped,
-    TokensForced,
-)
+from app.draw.format import byte_size, thousands
 from engine.wire.events import EngineStatus
-
-MOST_CHANGES = 4
-
-
-def change_words(change: Change) -> str:
-    """`cache: KIVI-2`, `sequence 1 forked from 0 after step 5`: what was done."""
-    match change:
-        case EditMade(edit):
-            return f"edit: {edit.describe()}"
-        case ModeChanged(cache):
-            return f"cache: {cache_label(cache)}"
-        case TokensForced(seq_id, token_ids):
-            count = len(token_ids)
-            return f"{count} {'token' if count == 1 else 'tokens'} forced on sequence {seq_id}"
-        case SamplingChanged(seq_id, sampling):
-            how = "greedy" if sampling.is_greedy else f"temperature {sampling.temperature:g}, seed {sampling.seed}"
-            return f"sampling of sequence {seq_id}: {how}"
-        case SequenceAdded(seq_id, token_ids):
-            return f"prompt of {thousands(len(token_ids))} tokens as sequence {seq_id}"
-        case SequenceForked(seq_id, parent, _, int(num_tokens)):
-            return f"sequence {seq_id} goes on from {parent}: {thousands(num_tokens)} tokens kept"
-        case SequenceForked(seq_id, parent, step):
-            where = "" if step is None else f" after step {thousands(step)}"
-            return f"sequence {seq_id} forked from {parent}{where}"
-        case PromptAppended(seq_id, token_ids):
-            return f"{thousands(len(token_ids))} tokens more of the prompt of sequence {seq_id}"
-        case SequenceRemoved(seq_id):
-            return f"sequence {seq_id} removed"
-        case SequenceStopped(seq_id):
-            return f"sequence {seq_id} stopped"
-
-
-def node_lines(models: Models, step: int) -> list[str]:
-    """What a moment is: the step with its token and its time, what was done before it, what an edit did."""
-    history = models.history
-    record, added = history.record(step), history.added(step)
-    lines = []
-    if record is not None:
-        part = record.of(models.selection.now.seq_id) or next(iter(record.sequences), None)
-        fed = "" if part is None else f" · fed “{shortened(visible(''.join(part.texts[-8:])), 24)}”"
-        next_one = f", chose “{shortened(visible(part.sampled_text), 16)}”" if part and part.sampled is not None else ""
-        took = f" · {milliseconds(ms)}" if (ms := record.timings.total_ms) else ""  # 0 where nobody measured
-        lines.append(f"step {thousands(step)} · {record.phase}{fed}{next_one}{took}")
-    elif added is not None:
-        lines.append(f"moment {thousands(step)}, made by no step")
-    changes = history.changes(step)
-    lines += [change_words(change) for change in changes[:MOST_CHANGES]]
-    if len(changes) > MOST_CHANGES:
-        lines.append(f"and {thousands(len(changes) - MOST_CHANGES)} changes more")
-    if added is not None and added.kl is not None:
-        lines.append(f"next token moved by {divergence_words(added.kl)}")
-    return lines
 
 
 def steps_words(count: int) -> str:

@@ -101,7 +101,7 @@ class BytesView(View[Ledger]):
             records, newest = self._models.timeline.records, self._models.timeline.latest
             index = self._pointed
             told = records[index] if index is not None and index < len(records) else record
-            return Ledger(record, newest=newest, selected=self._models.selection.now.step, told=told)
+            return Ledger(record, newest=newest, selected=self._selected(), told=told)
         if self.choice == LAYERS:
             return Ledger(record, cells=layer_cells(held))
         is_shared = any(pool.num_shared for pool in record.page_maps)
@@ -141,8 +141,12 @@ class BytesView(View[Ledger]):
     def _on_picked(self, index: int) -> None:
         records = self._models.timeline.records
         if index < len(records):  # going back may have taken it away
-            is_newest = index == len(records) - 1
-            self._models.selection.update(step=None if is_newest else records[index].step)
+            self._models.selection.update(step=records[index].step)
+
+    def _selected(self) -> int | None:
+        """The step that is looked at; None while the live one is followed."""
+        record = shown_record(self._models)
+        return None if self._models.selection.now.step is None or record is None else record.step
 
     def _formula(self, dtype: str) -> str:
         """The formula itself, where every layer is the same."""

@@ -98,9 +98,7 @@ class CompareStepsView(View[State]):
         self.refresh()
 
     def _on_picked(self, step: int) -> None:
-        latest = self._models.timeline.latest
-        is_newest = latest is not None and latest.step == step
-        self._models.selection.update(step=None if is_newest else step)
+        self._models.selection.update(step=step)
 
     def _on_layer(self, index: QModelIndex) -> None:
         compared = self._models.comparison.now

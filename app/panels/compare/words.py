@@ -76,11 +76,11 @@ def parts_at(models: Models, compared: Compared) -> DuelStep | None:
     """The last step that two branches have in common, where both go on behind it with other tokens; None where the
     sides are no two branches."""
     steps, against = models.comparison.steps, compared.against
-    if not steps or not isinstance(against, OtherStep) or models.timeline.record(against.step) is not None:
+    if not steps or not isinstance(against, OtherStep) or models.timeline.live_path.record(against.step) is not None:
         return None
     record = models.history.record(against.step)
     other = record.of(compared.seq_id) if record is not None else None
-    mine, shared = models.timeline.num_tokens(compared.seq_id), steps[-1].num_tokens
+    mine, shared = models.timeline.live_path.num_tokens(compared.seq_id), steps[-1].num_tokens
     return steps[-1] if other is not None and shared < min(mine, other.num_tokens) else None
 
 
@@ -133,7 +133,7 @@ def departure_words(models: Models, compared: Compared, first: Departure | None,
         return f"{rows}; then A was fed “{a}”, B “{b}”: rows behind that are compared by position alone"
     if first is None:
         return f"All rows of K and V that both hold are the same within rounding: {_tokens(num_scanned)}"
-    token = models.timeline.token(compared.seq_id, first.position)
+    token = models.timeline.live_path.token(compared.seq_id, first.position)
     text = f" “{token_label(token.text)}”" if token is not None else ""
     name = "K" if first.tensor == "keys" else "V"
     return (
@@ -174,7 +174,10 @@ Cost = tuple[float | None, int | None]
 def costs(models: Models, compared: Compared, step: DuelStep) -> tuple[Cost, Cost]:
     """Milliseconds that the step took and bytes of K and V after it, of A and of B, as far as they are known. Of side A
     the records of the window know."""
-    record, part = models.timeline.record(step.step), models.timeline.part(compared.seq_id, step.step)
+    record, part = (
+        models.timeline.live_path.record(step.step),
+        models.timeline.live_path.part(compared.seq_id, step.step),
+    )
     (a_ms, b_ms), (a_bytes, b_bytes) = step.ms, step.kv_bytes
     if record is not None and part is not None:
         a_ms = record.timings.total_ms if a_ms is None else a_ms

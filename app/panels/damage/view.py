@@ -173,7 +173,7 @@ class DamageView(AskingView[Shown]):
 
     def _is_asked(self) -> bool:
         """Whether what is chosen was asked about the newest step."""
-        latest = self._models.timeline.latest
+        latest = self._models.timeline.live_path.latest
         return latest is None or (self._question() is not None and self.measurement.step == latest.step)
 
     def _on_rest(self) -> None:
@@ -226,7 +226,7 @@ class DamageView(AskingView[Shown]):
         )
 
     def provenance(self, state: Shown) -> Provenance | None:
-        found, latest = state.found, self._models.timeline.latest
+        found, latest = state.found, self._models.timeline.live_path.latest
         if found is None:
             return None
         is_old = latest is not None and latest.step != found.step

@@ -143,7 +143,7 @@ class RegretSheet(QWidget):
         if regret is None:
             return ""
         rule = regret.request.cache.retention.row
-        latest = self._models.timeline.latest
+        latest = self._models.timeline.live_path.latest
         newer = latest.step - regret.step if latest is not None else 0
         parts = [
             rule.label if rule is not None else "",

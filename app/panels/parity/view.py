@@ -123,9 +123,7 @@ class ParityView(AskingView[Compared]):
         report: ParityReport | None = self.answer
         if report is not None and index < len(report.steps):
             step = int(report.steps[index])
-            latest = self._models.timeline.latest
-            is_newest = latest is not None and latest.step == step
-            self._models.selection.update(step=None if is_newest else step)
+            self._models.selection.update(step=step)
 
     def _on_pointed(self, index: int | None) -> None:
         self._pointed = index
@@ -146,7 +144,7 @@ class ParityView(AskingView[Compared]):
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def read(self) -> Compared | str:
-        report, latest = self.answer, self._models.timeline.latest
+        report, latest = self.answer, self._models.timeline.live_path.latest
         if report is None or latest is None:
             return self.measurement.refusal or self.problem() or self.invited(INVITATION)
         step = self._models.selection.now.step
@@ -228,7 +226,7 @@ class ParityView(AskingView[Compared]):
 
     def _steps_taken(self, seq_id: int) -> set[int]:
         """Steps that fed this sequence, those of the one it was forked from included."""
-        return {token.step for token in self._models.timeline.tokens(seq_id)}
+        return {token.step for token in self._models.timeline.live_path.tokens(seq_id)}
 
     def _number_words(self, report: ParityReport, num_newer: int) -> str:
         count, most = len(report.steps), float(np.max(report.max_abs_logit_diff, initial=0.0))
@@ -250,7 +248,7 @@ class ParityView(AskingView[Compared]):
         if report.layer is None or report.position is None:
             self.place.show_link("All rows of K and V that both hold are the same within rounding", "", leads=False)
             return
-        tokens = self._models.timeline.tokens(report.request.seq_id)
+        tokens = self._models.timeline.live_path.tokens(report.request.seq_id)
         text = f" “{token_label(tokens[report.position].text)}”" if report.position < len(tokens) else ""
         name = "K" if report.tensor == "keys" else "V"
         words = f"First row beyond rounding: layer {report.layer}, {name}, token {report.position}{text}  →"

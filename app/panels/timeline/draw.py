@@ -1,8 +1,8 @@
-"""The ticks of the timeline: how surprising each step's tokens were, and where one was forced."""
+"""The ticks of the timeline: how surprising each moment's tokens were, and where one was forced."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,36 +14,41 @@ MOST = 16384  # an even number, and several for every pixel of a wide screen
 
 
 class Ticks:
-    """Height and forcedness of the steps, in at most `most` blocks of equally many: taking a step costs what is new, a
+    """Height and forcedness of the moments, in at most `most` blocks of equally many: taking one costs what is new, a
     frame the same however long the history."""
 
     def __init__(self, most: int = MOST) -> None:
         self._count = 0
         self._per_block = 1
-        self._last: StepRecord | None = None
+        self._last: tuple[int, StepRecord | None] | None = None
         self._heights = np.zeros(most, np.float32)
         self._forced = np.zeros(most, np.bool_)
 
     def __len__(self) -> int:
         return self._count
 
-    def take(self, records: Sequence[StepRecord]) -> None:
-        """Take the records that are not in yet; a history that was cut is read again."""
-        if self._count > len(records) or (self._count and records[self._count - 1] is not self._last):
+    def take(self, nodes: Sequence[int], record_of: Callable[[int], StepRecord | None]) -> None:
+        """Take the moments that are not in yet, with the record of the step that made them; another path is read
+        anew."""
+        if self._count > len(nodes) or (self._count and not self._is_last(nodes[self._count - 1], record_of)):
             self._clear()
-        for index in range(self._count, len(records)):
+        for index in range(self._count, len(nodes)):
             if index // self._per_block >= len(self._heights):
                 self._join_blocks()
-            self._enter(index, records[index])
-        self._count = len(records)
-        self._last = records[-1] if records else None
+            if (record := record_of(nodes[index])) is not None:
+                self._enter(index, record)
+        self._count = len(nodes)
+        self._last = (nodes[-1], record_of(nodes[-1])) if nodes else None
+
+    def _is_last(self, node: int, record_of: Callable[[int], StepRecord | None]) -> bool:
+        return self._last is not None and self._last[0] == node and self._last[1] is record_of(node)
 
     def put(self, index: int, record: StepRecord) -> None:
         """Another record of a step that was taken: one that knows more of its surprise."""
         if index < self._count:
             self._enter(index, record)
         if index == self._count - 1:
-            self._last = record
+            self._last = record.step, record
 
     def columns(self, width: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
         """The highest tick of every pixel column, and whether a token was forced there."""

@@ -40,7 +40,7 @@ class Found:
 def paint_found(painter: QPainter, models: Models, left: float, right: float) -> None:
     """A bar above each step that was found, a red block where a run halted, on a line of steps from `left` to `right`:
     one for each pixel at most."""
-    stops, on_path, theme = models.stops, models.timeline.steps, current_theme()
+    stops, on_path, theme = models.stops, models.timeline.nodes, current_theme()
     for steps, mark, role in (
         (stops.queried.matches if stops.queried else (), FOUND, "accent"),
         (sorted(stops.hits), HALT, "bad"),

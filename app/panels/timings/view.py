@@ -57,8 +57,7 @@ class TimingsView(View[StepTimes]):
     def _on_picked(self, index: int) -> None:
         records = self._models.timeline.records
         if index < len(records):
-            is_newest = index == len(records) - 1
-            self._models.selection.update(step=None if is_newest else records[index].step)
+            self._models.selection.update(step=records[index].step)
 
     def _on_pointed(self, index: int | None) -> None:
         self._pointed = index
@@ -77,8 +76,9 @@ class TimingsView(View[StepTimes]):
         if self._models.status.has_file and newest.timings.total_ms == 0:
             return "No times are in this file: nothing of its steps was recorded."
         pointed = records[index] if index is not None and index < len(records) else None
-        selected = None if step is None else timeline.index_of(step)
-        return StepTimes(newest, len(records), selected, pointed or timeline.at(step) or newest)
+        shown = timeline.at(step) or newest
+        selected = None if step is None else timeline.index_of(shown.step)
+        return StepTimes(newest, len(records), selected, pointed or shown)
 
     def provenance(self, state: StepTimes) -> Provenance:
         return source_of(self._models, "recorded", "", state.told.step)

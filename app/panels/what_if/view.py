@@ -159,7 +159,7 @@ class WhatIfView(MeasuringView[Tried]):
 
     def _topic(self) -> Topic | None:
         """What the panel should answer now; None where the numbers cannot be or nothing is held."""
-        latest, seq_id = self._models.timeline.latest, self._models.selection.now.seq_id
+        latest, seq_id = self._models.timeline.live_path.latest, self._models.selection.now.seq_id
         if latest is None:
             return None
         self.knobs.set_num_rows(self._models.timeline.num_tokens(seq_id) - 1)
@@ -193,7 +193,7 @@ class WhatIfView(MeasuringView[Tried]):
             return problem
         refusal, status = self._refused(), self._models.status.now
         answer = None if refusal else self.answer
-        topic, latest = self._topic(), self._models.timeline.latest
+        topic, latest = self._topic(), self._models.timeline.live_path.latest
         is_other = answer is not None and (topic is None or topic[2] != answer.request.cache)
         is_coded = status is not None and not status.cache.codec.is_exact
         return Tried(

@@ -41,7 +41,7 @@ def test_looking_back_is_an_index(models: Models) -> None:
 
 @pytest.mark.parametrize(
     ("step", "direction", "expected"),
-    [(None, -1, 9), (None, +1, None), (9, +1, None), (0, -1, 0), (4, +1, 5), (4, -100, 0), (4, +100, None)],
+    [(None, -1, 9), (None, +1, 10), (9, +1, 10), (0, -1, 0), (4, +1, 5), (4, -100, 0), (4, +100, 10)],
 )
 def test_neighbours(models: Models, step: int | None, direction: int, expected: int | None) -> None:
     models.timeline.append(samples.story(10))

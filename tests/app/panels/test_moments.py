@@ -68,7 +68,7 @@ def test_a_cache_that_was_just_given_up_is_no_live_cache(drive: Callable[..., Dr
     assert not raised
     told = "Nothing is held: no step has been computed in this cache mode yet."
     assert driver.window.wall._empty.text() == told
-    assert driver.window.wall._pages.currentWidget() is driver.window.wall._empty
+    assert driver.window.wall.empty_text == told
     assert driver.window.head._empty.text() == "This layer holds no K and V now."
     assert not driver.window.head._range.isVisible()
     assert driver.window.head._detail.text() == ""
@@ -138,7 +138,7 @@ def test_a_sequence_without_pages_shows_no_rows_and_no_positions(drive: Callable
     assert "held no rows after step" in window.attention._empty.text()
     assert driver.models.slices.attention is not None
     assert not driver.models.slices.attention.weights.size
-    assert window.head._pages.currentWidget() is window.head._empty
+    assert window.head.empty_text
     assert driver.models.slices.attention.query_position == 0
     assert [panel for panel, (text, _) in chips(driver).items() if "live cache" in text] == []
 

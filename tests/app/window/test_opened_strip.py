@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
 
+from app.kit.moment_words import node_lines
 from app.models.rates import rates
-from app.panels.branches.words import node_lines
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.spec.model import ModelSpec

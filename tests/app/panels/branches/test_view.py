@@ -89,13 +89,13 @@ def test_a_click_on_the_live_path_looks_at_the_step_everywhere(view: BranchesVie
     assert grown.selection.now.step is None, "the newest moment of the path is the live one"
 
 
-def test_a_click_on_another_branch_tells_of_it_and_leaves_what_is_shown(view: BranchesView, grown: Models) -> None:
+def test_a_click_on_another_branch_looks_at_it_everywhere(view: BranchesView, grown: Models) -> None:
     click(view, 3)
-    assert grown.selection.now.step is None
-    assert view.tree.step == 3
+    assert grown.selection.now.step == view.tree.step == 3
+    assert list(grown.timeline.nodes) == [0, 1, 2, 3, 4]
     assert view.line.toolTip().startswith("step 3 · decode · fed “·w3”, chose “·next”")
     click(view, 4)
-    assert "edit: zero" in view.line.toolTip()
+    assert view.line.toolTip().startswith("moment 4, edit after step 3: zero")
     assert "0.25 nats" in view.line.toolTip()
 
 
@@ -221,11 +221,16 @@ def test_the_window_goes_where_the_panel_says_and_comes_back(running: Shell, eng
     assert bar.state is not None
     assert bar.state.left is not None
     assert bar.state.left.words == "11 more moments on the branch you left"
-    place = QPointF(bar.width() - 70, bar.height() / 2).toPoint()
+    place = QPointF(bar.track.x_of_left(4), bar.height() / 2).toPoint()
     QTest.mouseClick(bar, Qt.MouseButton.LeftButton, pos=place)
+    assert models.selection.now.step == 14
+    assert [record.step for record in models.timeline] == [*range(21)]
+    assert (bar.state.index, bar.state.live_index, bar.state.left) == (14, 9, None)
+    assert models.history.live == 9, "looking goes nowhere"
+    running.window.actions_["run.return"].trigger()
     turn(running)
     assert models.history.live == newest
-    assert bar.state.left is None
+    assert models.selection.now.step is None
 
 
 def test_where_branches_part_and_what_was_edited_is_marked_on_the_timeline(running: Shell, engine: FakeEngine) -> None:

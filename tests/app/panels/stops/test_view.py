@@ -166,10 +166,10 @@ def test_a_halt_is_told_and_marked(running: Shell, engine: FakeEngine) -> None:
     bar = running.window.timeline
     image = bar.grab().toImage()
     ratio = image.devicePixelRatio()
-    x = round(bar._x_of(9) * ratio)
+    x = round(bar.track.x_of(9) * ratio)
     assert image.pixelColor(x, round(3 * ratio)).name() == current_theme().color("bad").name()
     assert (
-        image.pixelColor(round(bar._x_of(12) * ratio), round(3 * ratio)).name() != current_theme().color("bad").name()
+        image.pixelColor(round(bar.track.x_of(12) * ratio), round(3 * ratio)).name() != current_theme().color("bad").name()
     )
 
 
@@ -178,7 +178,7 @@ def test_found_steps_are_marked_on_the_timeline(running: Shell, panel: StopsView
     type_in(running, panel, "step = 4 or step = 9")
     image, accent = bar.grab().toImage(), current_theme().color("accent").name()
     ratio = image.devicePixelRatio()
-    marked = [step for step in range(21) if image.pixelColor(round(bar._x_of(step) * ratio), 2).name() == accent]
+    marked = [step for step in range(21) if image.pixelColor(round(bar.track.x_of(step) * ratio), 2).name() == accent]
     assert marked == [4, 9]
     assert bar.accessibleDescription() == "step 20, 2 found"
 
@@ -271,7 +271,7 @@ def menus() -> list[QMenu]:
 
 def test_a_step_of_the_timeline_has_a_menu(running: Shell, panel: StopsView) -> None:
     bar = running.window.timeline
-    place = QPoint(round(bar._x_of(7)), bar.height() // 2)
+    place = QPoint(round(bar.track.x_of(7)), bar.height() // 2)
     QApplication.sendEvent(bar, QContextMenuEvent(QContextMenuEvent.Reason.Mouse, place, bar.mapToGlobal(place)))
     turn(running)
     assert running.models.selection.now.step == 7
@@ -289,5 +289,5 @@ def test_the_menu_of_a_token_leads_to_its_step_and_runs_on(running: Shell, panel
     turn(running)
     (menu,) = menus()
     actions = running.window.actions_
-    wanted = [actions[name] for name in ("run.at_token", "run.go_on", "run.to")]
+    wanted = [actions[name] for name in ("run.here_token", "run.at_token", "run.go_on", "run.to")]
     assert [action for action in menu.actions() if action in wanted] == wanted

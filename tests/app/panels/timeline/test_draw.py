@@ -17,9 +17,14 @@ def record(step: int, height: float = 0.0, *, forced: bool = False) -> StepRecor
     return replace(found, step=step, sequences=(part,))
 
 
+def take(ticks: Ticks, records: list[StepRecord]) -> None:
+    found = {one.step: one for one in records}
+    ticks.take(list(found), found.get)
+
+
 def test_each_step_has_its_place_and_the_first_and_last_stand_at_the_ends() -> None:
     ticks = Ticks()
-    ticks.take([record(0, 0.25), record(1, 0.5, forced=True), record(2, 0.75)])
+    take(ticks, [record(0, 0.25), record(1, 0.5, forced=True), record(2, 0.75)])
     heights, forced = ticks.columns(9)
     assert heights.tolist() == [0.25, 0, 0, 0, 0.5, 0, 0, 0, 0.75]
     assert np.flatnonzero(forced).tolist() == [4]
@@ -32,8 +37,8 @@ def test_in_blocks_every_outlier_stays_near_its_place(count: int) -> None:
     records = [record(n, 1.0 if n == tall else 0.125, forced=n == mine) for n in range(count)]
     ticks, at_once = Ticks(16), Ticks(16)
     for stop in range(1, count + 1):
-        ticks.take(records[:stop])
-    at_once.take(records)
+        take(ticks, records[:stop])
+    take(at_once, records)
     heights, forced = ticks.columns(5)
     assert len(ticks) == count
     assert heights.max() == 1.0
@@ -44,12 +49,12 @@ def test_in_blocks_every_outlier_stays_near_its_place(count: int) -> None:
 
 def test_a_history_that_was_cut_is_read_again_and_a_step_learns_its_surprise() -> None:
     ticks = Ticks(4)
-    ticks.take([record(n, 1.0) for n in range(9)])
+    take(ticks, [record(n, 1.0) for n in range(9)])
     cut = [record(n, 0.25) for n in range(3)]
-    ticks.take(cut)
+    take(ticks, cut)
     assert ticks.columns(3)[0].tolist() == [0.25, 0.25, 0.25]
     cut[1] = record(1, 0.5)
     ticks.put(1, cut[1])
-    ticks.take([*cut, record(3, 0.125)])
+    take(ticks, [*cut, record(3, 0.125)])
     assert ticks.columns(4)[0].tolist() == [0.25, 0.5, 0.25, 0.125]
     assert Ticks().columns(3)[0].tolist() == [0, 0, 0]

@@ -1,0 +1,170 @@
+"""Paints the timeline: the line with its ticks and marks, the handle, and what is behind the newest moment."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtGui import QImage, QPainter, QPen, QPolygonF
+
+from app.draw.format import thousands
+from app.kit.bookmark_places import MARK_WIDTH, paint_ribbon
+from app.kit.change_marks import paint_mark
+from app.kit.pictures import argb, pixels_image, veil_image
+from app.kit.text_lines import TextPainter
+from app.kit.theme import current_theme, font_fixed, font_text
+from app.models import Models
+from app.models.branches import PathMark
+from app.panels.timeline.draw import Ticks, stamped
+from app.panels.timeline.found import paint_found
+from app.panels.timeline.shown import Shown
+from app.panels.timeline.track import Track
+
+HEIGHT = 42
+MIDDLE = HEIGHT / 2 - 1
+TICK_HEIGHT = 11
+FAINTEST = 0.12
+_REACH, _TALL = 5, 7  # pixels of a forced token's mark, to either side of its tip and down from it
+
+
+class TimelinePicture:
+    """Paints one state on a track."""
+
+    def __init__(self, models: Models, ticks: Ticks) -> None:
+        self._models, self._ticks = models, ticks
+        self._number, self._small = TextPainter(font_fixed(12.0)), TextPainter(font_text(11.0))
+
+    def paint(self, painter: QPainter, track: Track, shown: Shown | None, *, has_focus: bool) -> None:
+        """All of it; a bare line where nothing was stepped yet."""
+        theme = current_theme()
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(QPen(theme.color("hairline"), 3, c=Qt.PenCapStyle.RoundCap))
+        painter.drawLine(QPointF(track.start, MIDDLE), QPointF(track.tip, MIDDLE))
+        if shown is None:
+            self._paint_label(painter, track.tip + 10, "–", Qt.AlignmentFlag.AlignLeft)
+            return
+        self._paint_behind(painter, track, shown)
+        handle = track.x_of(shown.index)
+        self._paint_ticks(painter, track)
+        self._paint_way(painter, track, shown, handle)
+        paint_found(painter, self._models, track.start, track.tip)
+        for index in shown.noted:
+            paint_ribbon(painter, track.x_of(index) + MARK_WIDTH / 2, 1)
+        self._paint_handle(painter, QPointF(handle, MIDDLE), is_live=shown.is_live, has_focus=has_focus)
+        self._paint_marks(painter, track, shown.marks)
+        if shown.live_index is not None:
+            self._paint_live(painter, QPointF(track.x_of(shown.live_index), MIDDLE))
+        self._paint_label(painter, track.start - 12, thousands(shown.first), Qt.AlignmentFlag.AlignRight)
+        ends = f"+{thousands(track.num_ahead)}" if track.num_ahead else thousands(shown.newest)
+        self._paint_label(painter, track.end + 14, ends, Qt.AlignmentFlag.AlignLeft)
+
+    def _paint_way(self, painter: QPainter, track: Track, shown: Shown, handle: float) -> None:
+        """The way to the moment that is looked at; behind the live path it is another branch, and looks so."""
+        theme = current_theme()
+        end = handle if shown.live_index is None else min(handle, track.x_of(shown.live_index))
+        painter.setPen(QPen(theme.color("accent"), 3, c=Qt.PenCapStyle.RoundCap))
+        painter.drawLine(QPointF(track.start, MIDDLE), QPointF(end, MIDDLE))
+        if handle > end:
+            painter.setPen(QPen(theme.color("selected"), 3, c=Qt.PenCapStyle.RoundCap))
+            painter.drawLine(QPointF(end, MIDDLE), QPointF(handle, MIDDLE))
+
+    def _paint_behind(self, painter: QPainter, track: Track, shown: Shown) -> None:
+        """The branch that was left, dashed to its newest moment, with words where they have room; else a dotted line
+        for steps that may come, with the place that is chosen there."""
+        theme, start, end = current_theme(), track.tip, track.end
+        if (left := shown.left) is not None:
+            painter.setPen(QPen(theme.color("faint"), 1.5, Qt.PenStyle.DashLine))
+            painter.drawLine(QPointF(start + 9, MIDDLE), QPointF(end - 5, MIDDLE))
+            painter.setPen(QPen(theme.color("faint"), 1.5))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawEllipse(QPointF(end, MIDDLE), 4, 4)
+            texts = (left.words, f"{thousands(left.count)} more left behind", f"+{thousands(left.count)}")
+            painter.setPen(theme.color("muted"))
+            fitting = self._small.fitting(end - start - 24, *texts)
+            self._small.center(painter, (start + end) / 2, MIDDLE - 11, fitting)
+        elif track.num_ahead:
+            painter.setPen(QPen(theme.color("hairline"), 2, Qt.PenStyle.DotLine))
+            painter.drawLine(QPointF(start + 10, MIDDLE), QPointF(end, MIDDLE))
+            self._paint_ahead(painter, track, shown)
+
+    def _paint_ahead(self, painter: QPainter, track: Track, shown: Shown) -> None:
+        """Where a run shall go that is chosen, or pointed at."""
+        theme = current_theme()
+        for num_steps, role in ((shown.pointed_ahead, "muted"), (shown.ahead, "selected")):
+            if num_steps:
+                at = QPointF(track.x_of_ahead(num_steps), MIDDLE)
+                painter.setPen(QPen(theme.color(role), 1.5))
+                painter.setBrush(theme.color("ground"))
+                painter.drawEllipse(at, 5, 5)
+                self._small.center(painter, at.x(), MIDDLE - 13, f"+{thousands(num_steps)}")
+
+    def _paint_marks(self, painter: QPainter, track: Track, marks: tuple[PathMark, ...]) -> None:
+        theme = current_theme()
+        for mark in marks:
+            index = self._models.timeline.node_index(mark.step)
+            at = QPointF(track.x_of(index or 0), MIDDLE)
+            if mark.kind is not None:
+                paint_mark(painter, at, mark.kind)
+                continue
+            painter.setPen(QPen(theme.color("muted"), 1.5))
+            painter.setBrush(theme.color("ground"))
+            painter.drawEllipse(at, 3, 3)
+
+    def _paint_live(self, painter: QPainter, at: QPointF) -> None:
+        """Where the live moment stands, or its path parts from the one that is shown."""
+        painter.setPen(QPen(current_theme().color("accent"), 2))
+        painter.setBrush(current_theme().color("ground"))
+        painter.drawEllipse(at, 4.5, 4.5)
+
+    def _paint_handle(self, painter: QPainter, center: QPointF, *, is_live: bool, has_focus: bool) -> None:
+        color = current_theme().color("accent" if is_live else "selected")
+        if has_focus:
+            painter.setPen(QPen(color, 1.5))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawEllipse(center, 10, 10)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(color)
+        painter.drawEllipse(center, 6.5, 6.5)
+
+    def _paint_ticks(self, painter: QPainter, track: Track) -> None:
+        """One tick per pixel at most: the most surprising token of that pixel, so that an outlier never vanishes."""
+        left, right = track.start, track.tip
+        columns, forced = self._ticks.columns(round(right - left) + 1)
+        tall = np.where(columns > FAINTEST, np.rint(columns * TICK_HEIGHT), 0)
+        pixels = np.where(
+            np.arange(TICK_HEIGHT, 0, -1)[:, None] <= tall, np.uint32(argb(current_theme().faint)), np.uint32(0)
+        )
+        painter.drawImage(QPointF(round(left), round(MIDDLE - 3 - TICK_HEIGHT)), pixels_image(pixels))
+        if forced.any():
+            self._paint_forced(painter, QPointF(left, MIDDLE + 7), np.flatnonzero(forced), len(forced))
+
+    def _paint_forced(self, painter: QPainter, start: QPointF, columns: npt.NDArray[np.intp], width: int) -> None:
+        """A triangle below each forced token, all of them as one image: there may be one for every pixel."""
+        ratio = painter.device().devicePixelRatio()
+        places = np.rint(columns * ratio).astype(np.intp)
+        opacity = stamped(places, round(width * ratio), _triangle(ratio))
+        painter.drawImage(start - QPointF(_REACH, 0), veil_image(opacity, current_theme().selected, ratio))
+
+    def _paint_label(self, painter: QPainter, x: float, text: str, side: Qt.AlignmentFlag) -> None:
+        painter.setPen(current_theme().color("muted"))
+        draw = self._number.right if side == Qt.AlignmentFlag.AlignRight else self._number.left
+        draw(painter, x, MIDDLE, text)
+
+
+@lru_cache(maxsize=4)
+def _triangle(ratio: float) -> npt.NDArray[np.float32]:
+    """The opacity of a forced token's mark, whose tip is `_REACH` from the left."""
+    image = QImage(round(2 * _REACH * ratio), round(_TALL * ratio), QImage.Format.Format_Alpha8)
+    image.fill(0)
+    image.setDevicePixelRatio(ratio)
+    painter = QPainter(image)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(Qt.GlobalColor.black)
+    corners = [QPointF(_REACH, 0), QPointF(_REACH + 4.5, _TALL), QPointF(_REACH - 4.5, _TALL)]
+    painter.drawPolygon(QPolygonF(corners))
+    painter.end()
+    pixels = np.frombuffer(image.constBits(), np.uint8).reshape(image.height(), image.bytesPerLine())
+    return pixels[:, : image.width()].astype(np.float32) / np.float32(255)
