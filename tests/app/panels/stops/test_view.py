@@ -169,7 +169,8 @@ def test_a_halt_is_told_and_marked(running: Shell, engine: FakeEngine) -> None:
     x = round(bar.track.x_of(9) * ratio)
     assert image.pixelColor(x, round(3 * ratio)).name() == current_theme().color("bad").name()
     assert (
-        image.pixelColor(round(bar.track.x_of(12) * ratio), round(3 * ratio)).name() != current_theme().color("bad").name()
+        image.pixelColor(round(bar.track.x_of(12) * ratio), round(3 * ratio)).name()
+        != current_theme().color("bad").name()
     )
 
 
