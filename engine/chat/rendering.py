@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from engine.chat.template import ChatTemplate, Line, Rendered, TemplateFailed
@@ -38,7 +39,7 @@ def template_names(tokenizer: Any) -> tuple[str, ...]:
 def template_of(tokenizer: Any, chat: Chat) -> ChatTemplate | None:
     """The template that a conversation asks for; None where the model has none. Raises `TemplateFailed`."""
     if chat.template_text:
-        return ChatTemplate(chat.template_text, chat.template)
+        return compiled(chat.template_text)
     names = template_names(tokenizer)
     if not names:
         return None
@@ -46,7 +47,13 @@ def template_of(tokenizer: Any, chat: Chat) -> ChatTemplate | None:
     if name not in names:
         raise TemplateFailed(f"the model has none of the name '{name[:40]}', but {', '.join(names)[:80]}")
     found = tokenizer.chat_template
-    return ChatTemplate(found[name] if isinstance(found, dict) else found, name)
+    return compiled(found[name] if isinstance(found, dict) else found)
+
+
+@lru_cache(maxsize=8)
+def compiled(source: str) -> ChatTemplate:
+    """A template, compiled once: it is rendered anew at every pause in typing."""
+    return ChatTemplate(source)
 
 
 def encode_chat(tokenizer: Any, chat: Chat) -> Encoded:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
 from types import GeneratorType
 from typing import Any
 
@@ -58,12 +57,13 @@ class Rendered:
 
 
 class ChatTemplate:
-    """A template under its name. Raises `TemplateFailed` for one that cannot be compiled."""
+    """Raises `TemplateFailed` for a text that is none."""
 
-    def __init__(self, source: str, name: str = "") -> None:
+    def __init__(self, source: str) -> None:
         if len(source) > MAX_TEMPLATE_CHARS:
             raise TemplateFailed(f"it has {len(source):,} characters and at most {MAX_TEMPLATE_CHARS:,} are read")
-        self.name, self.source = name, source
+        self.source = source
+        self._spent: tuple[int, str] | None = None  # characters of a conversation that took too long, and what it said
         self._sandbox = TemplateSandbox()
         try:
             self._template = self._sandbox.from_string(source)
@@ -73,7 +73,11 @@ class ChatTemplate:
             raise TemplateFailed(_said(error)) from None
 
     def render(self, chat: Chat, special_tokens: Mapping[str, str]) -> Rendered:
-        """The text of a conversation; raises `TemplateFailed` with the line where that fails."""
+        """The text of a conversation; raises `TemplateFailed` with the line where that fails. What spent too much is
+        not tried again with as much: nobody waits for it at every key."""
+        size = sum(len(turn.text) for turn in chat.turns)
+        if self._spent is not None and size >= self._spent[0]:
+            raise TemplateFailed(self._spent[1])
         self._sandbox.budget = Budget()
         messages = [{"role": turn.role, "content": turn.text} for turn in chat.turns]
         known = {**special_tokens, "messages": messages, "tools": None, "documents": None}
@@ -89,7 +93,10 @@ class ChatTemplate:
                 Budget.check_length(length)
                 self._sandbox.budget.step()
         except Exception as error:  # whatever somebody's template runs into
-            raise TemplateFailed(f"{_where(self._template, error)}{_said(error)}") from None
+            said = f"{_where(error, self._template)}{_said(error)}"
+            if isinstance(error, TemplateSpends):
+                self._spent = (size, said)
+            raise TemplateFailed(said) from None
         return Rendered("".join(pieces), tuple(starts), tuple(lines), tuple(self.source.splitlines()) or ("",))
 
 
@@ -102,16 +109,14 @@ def _pieces(template: Template, generator: Any) -> Iterator[tuple[str, int]]:
         yield str(piece), template.get_corresponding_lineno(inner.gi_frame.f_lineno)
 
 
-def _where(template: Template, error: Exception) -> str:
+def _where(error: Exception, template: Template) -> str:
     """The innermost line of the template that an error passed through."""
-    at, line = error.__traceback__, None
-    for _ in count():
-        if at is None:
-            break
-        if at.tb_frame.f_globals.get("__jinja_template__") is template or "__jinja_template__" in at.tb_frame.f_globals:
+    at, line = error.__traceback__, 0
+    while at is not None:
+        if "__jinja_template__" in at.tb_frame.f_globals:
             line = template.get_corresponding_lineno(at.tb_lineno)
         at = at.tb_next
-    return "" if line is None else f"line {line}: "
+    return f"line {line}: " if line else ""
 
 
 def _said(error: BaseException) -> str:

@@ -78,13 +78,17 @@ def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Promp
     if args.prompt_file is not None:
         return [Prompt(text=read_text(args.prompt_file, MAX_PROMPT_FILE_BYTES, "prompt file"), sampling=sampling)]
     if args.token_ids is not None:
-        try:
-            ids = tuple(int(part) for part in args.token_ids.split(",") if part.strip())
-        except ValueError:
-            raise InputError(f"'{args.token_ids[:60]}' is not a list of token ids: write numbers like 1,2,3.") from None
-        return [Prompt(token_ids=ids, sampling=sampling)]
+        return [Prompt(token_ids=token_ids_of(args.token_ids), sampling=sampling)]
     texts = [args.prompt] if isinstance(args.prompt, str) else args.prompt or []
     return [Prompt(text=text, sampling=sampling) for text in texts]
+
+
+def token_ids_of(text: str) -> tuple[int, ...]:
+    """The ids of `1,2,3`."""
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise InputError(f"'{text[:60]}' is not a list of token ids: write numbers like 1,2,3.") from None
 
 
 def checked_steps(args: argparse.Namespace) -> int:

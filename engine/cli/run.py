@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from engine.cli.arguments import add_model_arguments, add_prompt_arguments, checked_steps, load_model, prompts_of
+from engine.cli.arguments import (
+    add_model_arguments,
+    add_prompt_arguments,
+    checked_steps,
+    load_model,
+    prompts_of,
+    token_ids_of,
+)
 from engine.cli.cache_options import add_cache_arguments, spec_of
 from engine.cli.editing import Editing, add_edit_argument, in_words
 from engine.cli.export_options import add_export_arguments, export_of, write_export
@@ -50,6 +57,9 @@ def add_parsers(commands: Any) -> None:
     run.add_argument("--cache", metavar="NAME", help=f"one of {NAMES} (growing, or that of the snapshot)")
     add_cache_arguments(run)
     run.add_argument("--events", type=Path, metavar="FILE", help="write the page events in vLLM's shape, JSON lines")
+    forced = run.add_mutually_exclusive_group()
+    forced.add_argument("--force", metavar="TEXT", help="the first tokens of every answer are those of this text")
+    forced.add_argument("--force-ids", metavar="1,2,3", help="the first tokens of every answer are these")
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--temperature", type=float, help="without it the choice is greedy")
     run.add_argument("--top-k", type=int)
@@ -78,6 +88,7 @@ def run_command(args: argparse.Namespace) -> int:
         room = (steps + 32) * len(args.user or "x") + sum(map(len, args.user or ()))
         session = new_session(load_model(args), spec, prompts, room if later else steps)
         tell_note(session, args.json)
+        force(session, args)
     else:
         session = opened_session(args, spec)
     generated: dict[int, list[int]] = {info.seq_id: [] for info in session.sequences}
@@ -88,6 +99,7 @@ def run_command(args: argparse.Namespace) -> int:
     events = list(generate(session, generated, steps, args.json, records, halting, editing))
     for seq_id in later_turns(session, prompts[0], later, args.json) if later else ():
         generated = {seq_id: []}
+        force(session, args)
         events += generate(session, generated, steps, args.json, records, halting, editing)
     seconds = time.perf_counter() - began
     first = next(iter(generated))
@@ -115,6 +127,21 @@ def new_session(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], step
             prompt = structs.replace(prompt, sampling=sampling)
         session.submit(prompt)
     return session
+
+
+def with_forced(session: Session, part: SequenceStep) -> SequenceStep:
+    """What a step did to a sequence, with the token that follows: a forced one goes before the one that was chosen."""
+    sequence = session.sequence(part.seq_id)
+    if part.sampled is None or sequence.sampled is None or not sequence.sampled_is_forced:
+        return part
+    return structs.replace(part, sampled=sequence.sampled, sampled_text=session.text_of(sequence.sampled))
+
+
+def force(session: Session, args: argparse.Namespace) -> None:
+    """What every sequence is fed before it chooses itself."""
+    ids = token_ids_of(args.force_ids) if args.force_ids is not None else ()
+    for info in session.sequences if ids or args.force is not None else ():
+        session.force(info.seq_id, ids) if ids else session.force_text(info.seq_id, args.force)
 
 
 def session_of(session: Session, records: Sequence[StepRecord]) -> SavedSession:
@@ -191,7 +218,7 @@ def generate(
             records.append(record)
         if halting is not None:
             halting.take(record)
-        for part in record.sequences:
+        for part in (with_forced(session, part) for part in record.sequences):
             if part.sampled is not None:
                 # in place: a sequence that was preempted is prefilled again, and chooses its last token once more
                 generated[part.seq_id][part.num_tokens - part.num_prompt_tokens :] = [part.sampled]

@@ -96,3 +96,15 @@ def test_time_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_turn_says_is_text_and_no_template() -> None:
     chat = Chat((Turn("user", "{{ 7 * 7 }}{% for %}"),))
     assert "{{ 7 * 7 }}{% for %}" in render(CHATML, chat).text
+
+
+def test_what_spent_too_much_is_not_tried_again_with_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "MAX_STEPS", 1_000)
+    template = ChatTemplate("{% for m in messages %}{% for i in range(m.content | length) %}x{% endfor %}{% endfor %}")
+    long, short = Chat((Turn("user", "a" * 5_000),)), Chat((Turn("user", "a" * 5),))
+    with pytest.raises(TemplateFailed, match="it does not end"):
+        template.render(long, {})
+    monkeypatch.setattr(budget, "MAX_STEPS", 1_000_000)
+    with pytest.raises(TemplateFailed, match="it does not end"):
+        template.render(long, {})
+    assert template.render(short, {}).text == "xxxxx"

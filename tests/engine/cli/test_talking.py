@@ -68,6 +68,20 @@ def test_where_two_turns_part_is_told_in_words(twin: Twin) -> None:
     assert "Token 23 differs: “3” (id 26) here, “1” (id 24) in the cache. Line 10 of the chat template wrote it" in out
 
 
+def test_forced_tokens_come_before_those_that_are_chosen(twin: Twin, source: str) -> None:
+    given = ("run", "--model", source, "--threads", 1, "--steps", 5, "--user", "hi", "--user", "no")
+    told = twin.lines(*given, "--force", "yes<|im_end|>")
+    assert [line["token_id"] for line in told if line["event"] == "step" and line["seq_id"] == 0][:4] == [
+        *ids_of("yes<|im_end|>")
+    ]
+    (turn,) = [line for line in told if line["event"] == "turn"]
+    assert turn["answer"].startswith("yes")
+    assert told[-1]["text"].startswith("yes")
+    ids = twin.lines("run", "--model", source, "--threads", 1, "--steps", 3, "--token-ids", "9", "--force-ids", "30,31")
+    assert ids[-1]["token_ids"][:2] == [30, 31]
+    assert "not a list" in twin.refused("run", "--model", source, "--token-ids", "9", "--force-ids", "x")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
