@@ -5,10 +5,15 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import torch
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def free_and_total(device: torch.device) -> tuple[int, int]:
@@ -39,6 +44,61 @@ def used_bytes(device: torch.device) -> int:
     if device.type == "mps":
         return int(torch.mps.driver_allocated_memory())
     return int(psutil.Process().memory_info().rss)
+
+
+class Held(NamedTuple):
+    """What is in memory: `process` is resident of this program, `allocator` in torch's tensors on GPUs (None: there is
+    none), `peak` the most of either since the peak was begun anew (None: it cannot be told), `device` in use on the
+    GPUs by all programs (None: NVML is not here)."""
+
+    process: int
+    allocator: int | None = None
+    peak: int | None = None
+    device: int | None = None
+
+
+class MemoryMeter:
+    """Reads what is in memory for a model on these devices: the peak is that of GPUs, or where there are none, of the
+    program, as Linux tells it."""
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self._gpus = [device for device in devices if device.type == "cuda"]
+        self._process = psutil.Process()
+
+    def read(self, *, begin_anew: bool = False) -> Held:
+        """What is held now; `begin_anew`: the next peak counts from here."""
+        if not self._gpus:
+            held = _resident(begin_anew) or Held(int(self._process.memory_info().rss))
+            return held._replace(allocator=int(torch.mps.current_allocated_memory())) if _is_mps() else held
+        allocator = sum(int(torch.cuda.memory_allocated(gpu)) for gpu in self._gpus)
+        peak = sum(int(torch.cuda.max_memory_allocated(gpu)) for gpu in self._gpus)
+        if begin_anew:
+            for gpu in self._gpus:
+                torch.cuda.reset_peak_memory_stats(gpu)
+        told = [nvml_bytes(gpu) for gpu in self._gpus]
+        used = sum(total - free for free, total in filter(None, told)) if all(told) else None
+        return Held(int(self._process.memory_info().rss), allocator, peak, used)
+
+
+def _is_mps() -> bool:
+    return torch.backends.mps.is_available()
+
+
+def _resident(begin_anew: bool) -> Held | None:
+    """The program's resident bytes and their peak, which Linux begins anew when it is asked to; None elsewhere."""
+    try:
+        status = STATUS.read_bytes()
+        now, peak = (int(line.split()[1]) << 10 for line in _lines(status, b"VmRSS:", b"VmHWM:"))
+        if begin_anew:
+            CLEAR.write_bytes(b"5")
+    except (OSError, StopIteration, ValueError):
+        return None
+    return Held(now, peak=peak)
+
+
+def _lines(status: bytes, *names: bytes) -> Iterator[bytes]:
+    for name in names:
+        yield next(line for line in status.splitlines() if line.startswith(name))
 
 
 def give_back(device: torch.device) -> None:

@@ -99,7 +99,7 @@ class Present:
         if model is None:
             return None
         give_back(model.device)
-        needed = 0 if self.session is None else self.session.next_step_bytes()
+        needed = 0 if self.session is None else self.session.ledger.next_step_bytes()
         return Memory(model.info.device, free_bytes(model.device), needed)
 
     def unload(self) -> None:

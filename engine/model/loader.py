@@ -64,6 +64,11 @@ class LoadedModel:
     mark: Callable[[], None] | None = None
 
     @property
+    def devices(self) -> list[torch.device]:
+        """Every device that has a part of it."""
+        return [torch.device(name) for name in dict.fromkeys(self.info.layer_devices)] or [self.device]
+
+    @property
     def max_length(self) -> int:
         return context_length(self.info.geometry)
 

@@ -10,6 +10,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.paged.pool_errors import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
+from engine.memory import Held
 from engine.model.loader import LoadedModel
 from engine.model.runners.decoder import Passed
 from engine.model.surprisal import Surprisal
@@ -114,7 +115,7 @@ class ModeDriver(Driver):
 
     def bytes(self) -> CacheBytes:
         """What the cache holds now."""
-        return cache_bytes(self.model.info, self.cache.spec, [self.cache], self._mode.store, 0, 0)
+        return cache_bytes(self.model.info, self.cache.spec, [self.cache], self._mode.store, 0, Held(0))
 
 
 def lengths_to_feed(spec: CacheSpec, prompt: int, fed_lengths: list[int], stop: int) -> list[int]:

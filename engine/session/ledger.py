@@ -3,17 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import torch
+from typing import TYPE_CHECKING
 
 from engine.cache.contract import HeldBytes
 from engine.cache.paged.store import PageStore
 from engine.cache.sequence_cache import SequenceCache
+from engine.history.history import History
+from engine.memory import Held, MemoryMeter
+from engine.model.loader import LoadedModel
 from engine.predict.bytes import CacheFormula, Fill
-from engine.session.live import LiveSequence
+from engine.session.kept import KeptStates
+from engine.session.live import LiveSequence, LiveSequences
 from engine.spec.cache import CacheSpec
 from engine.wire.events import ModelInfo
 from engine.wire.records import ByteGap, CacheBytes, LayerBytes
+
+if TYPE_CHECKING:
+    from engine.session.rerun import Reruns
+
+
+class Ledger:
+    """Counts what a session holds, and what is in memory beside it."""
+
+    def __init__(
+        self, model: LoadedModel, live: LiveSequences, history: History, reruns: Reruns, kept: KeptStates
+    ) -> None:
+        self._info, self._live, self._history, self._reruns, self._kept = model.info, live, history, reruns, kept
+        self._meter = MemoryMeter(model.devices)
+
+    def now(self) -> CacheBytes:
+        """What is held now."""
+        return self._counted(self._meter.read())
+
+    def of_step(self) -> CacheBytes:
+        """The same for a step's record, with the peak since the one before."""
+        return self._counted(self._meter.read(begin_anew=True))
+
+    def next_step_bytes(self) -> int:
+        """What the next steps would take at least."""
+        return growth_bytes(self._info, self._live.mode.spec, list(self._live))
+
+    def _counted(self, held: Held) -> CacheBytes:
+        caches, kept = self._live.caches, self._kept.row_bytes
+        journals = sum(cache.journal_bytes for cache in caches)
+        looking = self._history.num_bytes + self._reruns.num_bytes + journals + kept
+        return cache_bytes(self._info, self._live.mode.spec, caches, self._live.mode.store, looking, held, kept)
 
 
 def cache_bytes(
@@ -22,7 +56,8 @@ def cache_bytes(
     caches: list[SequenceCache],
     store: PageStore | None,
     looking: int,
-    process: int,
+    held_now: Held,
+    kept: int = 0,
 ) -> CacheBytes:
     """Sum over sequences, layer by layer. What a recomputing layout computes is held for looking, and by nobody else;
     what a rule remembers of attention is counted there as well: it is neither stored rows nor room for them.
@@ -53,11 +88,17 @@ def cache_bytes(
             gaps = row_gaps(held, spec, reserved - stored)
         layers.append(
             LayerBytes(
-                layer.index, layer.kind, predicted, stored, reserved, tuple(gap for gap in gaps if gap.num_bytes)
+                layer.index,
+                layer.kind,
+                predicted,
+                stored,
+                reserved,
+                tuple(gap for gap in gaps if gap.num_bytes),
+                info.layer_devices[layer.index] if layer.index < len(info.layer_devices) else "",
             )
         )
-    allocator = torch.cuda.memory_allocated() if info.device.startswith("cuda") else None
-    return CacheBytes(tuple(layers), looking, process, allocator)
+    process, allocator, peak, device = held_now
+    return CacheBytes(tuple(layers), looking, process, allocator, info.weight_bytes, kept, peak, device)
 
 
 def growth_bytes(info: ModelInfo, spec: CacheSpec, lives: Sequence[LiveSequence]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-import psutil
 import torch
 from msgspec.structs import replace
 
@@ -24,7 +23,7 @@ from engine.session.edits.numbers import RowsFrom
 from engine.session.fork import Forking
 from engine.session.going import GoingTo
 from engine.session.kept import KEPT_BYTES, KeptStates, SessionState
-from engine.session.ledger import cache_bytes, growth_bytes
+from engine.session.ledger import Ledger
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.observer import Observer
@@ -100,15 +99,15 @@ class Session:
         self._forking = Forking(self.live, self.history, self._replay, self._going, self.kept)
         plan = PrefillPlan.of(model, prefill_chunk)
         self._scheduler = Scheduler(self.live, self.history, self._replay, plan, self.kept)
+        self.ledger = Ledger(model, self.live, self.history, self.reruns, self.kept)
         self.captured = Captured(capture)
         self.ring = ObservationRing(model.device, late_steps)
         self._observer = Observer(self.ring, self.captured, self.history, self.text_of, is_aside=is_aside)
         self._stepper = Stepper(
-            model, self.live, self.history, self._scheduler, self.text_of, self.bytes, self.captured, self._observer,
-            is_aside,
+            model, self.live, self.history, self._scheduler, self.text_of, self.ledger.of_step, self.captured,
+            self._observer, is_aside,
         )  # fmt: skip
         self.slices = Slices(model, self.live, self.history, self._stepper)
-        self._process = psutil.Process()
 
     # ---- what it is ----------------------------------------------------------------------------------------------
 
@@ -173,15 +172,7 @@ class Session:
 
     def bytes(self) -> CacheBytes:
         """What the caches of all sequences hold now."""
-        caches, store = self.live.caches, self.live.mode.store
-        looking = self.history.num_bytes + self.reruns.num_bytes + sum(cache.journal_bytes for cache in caches)
-        looking += self.kept.row_bytes
-        rss = int(self._process.memory_info().rss)
-        return cache_bytes(self.model.info, self.cache, caches, store, looking, rss)
-
-    def next_step_bytes(self) -> int:
-        """What the next steps would take at least."""
-        return growth_bytes(self.model.info, self.cache, list(self.live))
+        return self.ledger.now()
 
     def step(self, check: Callable[[], None] | None = None, reached: Reached | None = None) -> StepRecord:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is

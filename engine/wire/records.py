@@ -132,7 +132,8 @@ class LayerBytes(Part, frozen=True):
     """One layer's cache: predicted by formula, stored in rows that hold tokens, reserved in storage.
 
     `gaps` name what else there is: scales and an exact residual within what is stored; room, padding and page slack
-    within what is reserved beyond it; a dequantised copy that only attention sees.
+    within what is reserved beyond it; a dequantised copy that only attention sees. `device` is where it stands, in a
+    model whose layers stand on several; empty in others.
     """
 
     layer: int
@@ -141,15 +142,23 @@ class LayerBytes(Part, frozen=True):
     stored: int
     reserved: int
     gaps: tuple[ByteGap, ...] = ()
+    device: str = ""
 
 
 class CacheBytes(Part, frozen=True):
-    """All layers, all sequences. `looking` is held for pictures only; `allocator` is None where none can be asked."""
+    """All layers, all sequences. `looking` is held for pictures only, `kept` of it for moments to go back to;
+    `allocator` is None where none can be asked. `weights` are the model's; `peak` is the most that the allocator, or
+    where there is none the process, held since the step before; `device` is in use there by all programs. None: nobody
+    can tell."""
 
     layers: tuple[LayerBytes, ...]
     looking: int
     process: int
     allocator: int | None
+    weights: int = 0
+    kept: int = 0
+    peak: int | None = None
+    device: int | None = None
 
     @property
     def predicted(self) -> int:

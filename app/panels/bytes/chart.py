@@ -11,20 +11,21 @@ from app.draw.step_axis import StepAxis
 from app.kit.chart.marks import Chart, Curve, Dots, Mark, Place
 from engine.wire.records import StepRecord
 
-NAMES = ("stored", "reserved", "allocator", "process")
-ROLES = ("page_used", "page_shared", "page_cached", "muted")
+NAMES = ("stored", "reserved", "looking", "weights", "allocator", "process", "peak")
+ROLES = ("page_used", "page_shared", "good", "accent", "page_cached", "muted", "warning")
+BY_IMPORTANCE = (0, 1, 3, 5, 6, 4, 2)  # which names stay where there is no room for all
 _LEAST_STEPS = 12
 
 
 def memory_row(record: StepRecord) -> tuple[float, ...]:
-    """A record's bytes in the order of `NAMES`; NaN where nobody can tell."""
+    """A record's bytes in the order of `NAMES`; NaN where nobody can tell, or nothing is."""
     held = record.num_bytes
-    allocator = float(held.allocator) if held.allocator is not None else float("nan")
-    return float(held.stored), float(held.reserved), allocator, float(held.process)
+    aside = (held.looking, held.weights, held.allocator, held.process, held.peak)
+    return float(held.stored), float(held.reserved), *(float(size) if size else float("nan") for size in aside)
 
 
 def memory_chart(rows: npt.NDArray[np.float64], axis: StepAxis, selected: int | None) -> Chart:
-    """`rows` `[N, 4]` bytes on a logarithmic axis, for a process holds thousands of times what a short cache does; each
+    """`rows` `[N, 7]` bytes on a logarithmic axis, for a process holds thousands of times what a short cache does; each
     curve has a dot at its peak. `axis` has the steps of the rows, `selected` is one of them."""
     first = axis.first
     steps = np.arange(first, first + len(rows), dtype=np.float64)
@@ -35,7 +36,7 @@ def memory_chart(rows: npt.NDArray[np.float64], axis: StepAxis, selected: int | 
         if held.any():
             x, y = steps[held], values[held, column]
             peak = int(y.argmax())
-            marks.append(Curve(x, y, role, 1.6, is_dashed=NAMES[column] == "reserved"))
+            marks.append(Curve(x, y, role, 1.6, is_dashed=NAMES[column] in ("reserved", "peak")))
             marks.append(Dots(x[peak : peak + 1], y[peak : peak + 1], role, size=6, fill="panel"))
     if selected is not None and (place := axis.place_of(selected)) is not None:
         marks.append(Place(place))

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from engine.wire.records import CacheBytes, LayerBytes
 
 Key = Literal[
-    "predicted", "beyond_formula", "below_formula", "stored", "named", "unnamed", "reserved", "looking", "other",
-    "allocator", "process",
+    "predicted", "beyond_formula", "below_formula", "stored", "named", "unnamed", "reserved", "looking", "kept",
+    "weights", "other", "allocator", "rest", "process", "peak", "device",
 ]  # fmt: skip
 Part = Literal["stored", "reserved", "transient", "looking"]
 
@@ -79,10 +79,24 @@ def ledger(held: CacheBytes) -> tuple[Entry, ...]:
         name = next(gap.name for layer in held.layers for gap in layer.gaps if gap.part == "transient")
         lines.append(Entry("named", copied, name=name, part="transient"))
     lines += [Entry("looking", held.looking), *_named(held, "looking")]
+    lines += [Entry("kept", held.kept, is_within=True)] if held.kept else []
+    lines += [Entry("weights", held.weights)] if held.weights else []
+    return (*lines, *_memory(held))
+
+
+def _memory(held: CacheBytes) -> list[Entry]:
+    """What allocator and process hold, and what of that nobody above has: workspace of forwards, in a process also the
+    program with its libraries. Then the peak since the step before, and what all programs take of the device."""
+    known = held.reserved + held.looking + held.weights
+    lines: list[Entry] = []
     if held.allocator is not None:
-        lines.append(Entry("other", held.allocator - held.reserved - held.looking, is_gap=True))
+        lines.append(Entry("other", held.allocator - known, is_gap=True))
+    elif held.process > known:
+        lines.append(Entry("rest", held.process - known, is_gap=True))
     # no process has nothing: 0 stands in records that nobody took, such as those of a foreign file
-    return (*lines, Entry("allocator", held.allocator), Entry("process", held.process or None))
+    lines += [Entry("allocator", held.allocator), Entry("process", held.process or None)]
+    lines += [Entry("peak", held.peak)] if held.peak is not None else []
+    return lines + ([Entry("device", held.device)] if held.device is not None else [])
 
 
 def _named(held: CacheBytes, part: Part) -> list[Entry]:

@@ -22,7 +22,7 @@ from app.models import Models
 from app.models.step_series import StepSeries
 from app.panels.bytes import draw
 from app.panels.bytes.canvas import LEAST_HEIGHT, LayerBars
-from app.panels.bytes.chart import NAMES, ROLES, memory_chart, memory_row, step_words
+from app.panels.bytes.chart import BY_IMPORTANCE, NAMES, ROLES, memory_chart, memory_row, step_words
 from app.panels.bytes.draw import LayerBar
 from app.panels.bytes.words import Cells, layer_cells, ledger_lines
 from engine.geometry.dimensions import DTYPE_BYTES
@@ -59,7 +59,7 @@ class BytesView(View[Ledger]):
     choices = (
         (SUM, "sum", "All layers together, every gap named"),
         (LAYERS, "layers", "Every layer in numbers"),
-        (OVER_STEPS, "steps", "What cache, allocator and process held after every step"),
+        (OVER_STEPS, "steps", "What cache, weights, allocator and process held after every step, and the peaks"),
     )
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
@@ -72,7 +72,7 @@ class BytesView(View[Ledger]):
         self._drawn: tuple[object, ...] = ()
         self._pointed: int | None = None
         self.plot = Plot("Memory after every step")
-        self.key = ColorKey(ROLES)
+        self.key = ColorKey(ROLES, BY_IMPORTANCE)
         self.key.set_names(NAMES)
         body = QWidget()
         self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)

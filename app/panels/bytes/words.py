@@ -45,7 +45,7 @@ def short_words(name: str) -> str:
 
 def layer_words(layer: LayerBytes) -> str:
     """One layer's sum in full: what is stored, what of it is no number of a token, and what fills the rest."""
-    lines = [f"layer {layer.layer} ({layer.kind})"]
+    lines = [f"layer {layer.layer} ({layer.kind})" + (f" on {layer.device}" if layer.device else "")]
     lines.append(f"{thousands(layer.predicted)}  by formula")
     lines.append(f"{thousands(layer.stored)}  stored")
     signs = {
@@ -72,9 +72,14 @@ def ledger_lines(held: CacheBytes, formula: str, is_shared: bool) -> tuple[Fact,
         "unnamed": "⚠ without a name",
         "reserved": "reserved in storage",
         "looking": "held for looking",
-        "other": "other: weights, activations",
+        "kept": "moments to go back to",
+        "weights": "weights of the model",
+        "other": "other: workspace",
+        "rest": "other: program, workspace",
         "allocator": "held by the allocator",
         "process": "process, resident",
+        "peak": "peak since the step before",
+        "device": "on the device, all programs",
     }
     return tuple(_line(entry, labels.get(entry.key) or gap_words(entry.name)) for entry in draw.ledger(held))
 
@@ -126,7 +131,11 @@ def layer_cells(held: CacheBytes) -> Cells:
             for n, sign, role in zip(numbers, signs, roles, strict=True)
         )
 
-    rows = [(Cell(f"L{layer.layer} {layer.kind}", tip=layer_words(layer)), *cells(n)) for layer, n in table.rows]
+    rows = [(Cell(_layer_name(layer), tip=layer_words(layer)), *cells(n)) for layer, n in table.rows]
     if len(rows) > 1:
         rows.insert(0, (Cell("all", is_bold=True), *cells(table.total)))
     return heads, tuple(rows)
+
+
+def _layer_name(layer: LayerBytes) -> str:
+    return f"L{layer.layer} {layer.kind}" + (f" · {layer.device}" if layer.device else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
 from app.draw.step_axis import StepAxis
 from app.kit.chart.marks import Curve, Dots, Place
@@ -14,7 +15,11 @@ def test_memory_over_the_steps_marks_each_peak_and_leaves_out_what_nobody_can_te
     kib = 1024.0
     nan = float("nan")
     rows = np.array(
-        [[kib, 4 * kib, nan, 64 * kib], [8 * kib, 8 * kib, nan, 16 * kib], [2 * kib, 8 * kib, nan, 32 * kib]]
+        [
+            [kib, 4 * kib, nan, nan, nan, 64 * kib, nan],
+            [8 * kib, 8 * kib, nan, nan, nan, 16 * kib, nan],
+            [2 * kib, 8 * kib, nan, nan, nan, 32 * kib, nan],
+        ]
     )
     chart = memory.memory_chart(rows, StepAxis((5, 9, 10)), 9)
     curves = [mark for mark in chart.marks if isinstance(mark, Curve)]
@@ -24,4 +29,11 @@ def test_memory_over_the_steps_marks_each_peak_and_leaves_out_what_nobody_can_te
     assert [(dot.x.tolist(), dot.y.tolist()) for dot in peaks] == [([6], [13]), ([6], [13]), ([5], [16])]
     assert chart.note == "peak: stored 8.0 KiB · reserved 8.0 KiB · process 64.0 KiB"
     assert Place(6) in chart.marks, "the second step, which is step 9"
+    record = samples.step_record(3)
+    held = replace(record.num_bytes, looking=0, weights=7, allocator=None, peak=9)
+    row = memory.memory_row(replace(record, num_bytes=held))
+    told = {name: size for name, size in zip(memory.NAMES, row, strict=True) if size == size}
+    assert told == {
+        "stored": held.stored, "reserved": held.reserved, "weights": 7, "process": held.process, "peak": 9
+    }  # fmt: skip
     assert memory.step_words(samples.step_record(3)).startswith("step 3 · stored ")

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.panels.bytes import draw as ledger
+from app.panels.bytes.words import layer_cells
 from app.panels.timings import draw as timings
 from engine.wire.records import ByteGap, CacheBytes, LayerBytes
 from tests.app import samples
@@ -43,6 +44,21 @@ def test_what_has_no_name_is_told_all_the_same() -> None:
     bare = replace(held, layers=tuple(replace(layer, gaps=()) for layer in held.layers))
     lines = {entry.key: entry.num_bytes for entry in ledger.ledger(bare)}
     assert lines["unnamed"] == bare.reserved - bare.stored
+
+
+def test_who_is_in_memory_adds_up_to_what_allocator_or_process_hold() -> None:
+    layer = LayerBytes(0, "full", 100, 100, 150, (ByteGap("room to grow", 50, "reserved"),))
+    held = CacheBytes((layer,), 20, 5000, None, weights=1000, kept=8, peak=6000, device=9000)
+    lines = {entry.key: entry for entry in ledger.ledger(held)}
+    assert (lines["kept"].num_bytes, lines["kept"].is_within) == (8, True)
+    assert lines["rest"].num_bytes == 5000 - 150 - 20 - 1000
+    assert "other" not in lines
+    assert (lines["peak"].num_bytes, lines["device"].num_bytes) == (6000, 9000)
+    on_gpu = {entry.key: entry for entry in ledger.ledger(replace(held, allocator=1500))}
+    assert on_gpu["other"].num_bytes == 1500 - 150 - 20 - 1000
+    assert "rest" not in on_gpu
+    table = layer_cells(replace(held, layers=(replace(layer, device="cuda:1"),)))
+    assert table[1][0][0].text == "L0 full · cuda:1"
 
 
 def test_what_is_within_and_what_is_brief_enter_no_sum() -> None:
