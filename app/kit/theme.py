@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from PySide6.QtCore import QEvent, Qt
@@ -132,8 +132,9 @@ LIGHT = Theme(
 )
 
 
+@cache
 def load_fonts() -> None:
-    """Make the bundled faces known to Qt; a missing file leaves the next family of the list."""
+    """Make the bundled faces known to Qt, once; a missing file leaves the next family of the list."""
     for path in sorted((RESOURCES / "fonts").glob("*.[ot]tf")):
         QFontDatabase.addApplicationFont(str(path))
 

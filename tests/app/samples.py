@@ -207,6 +207,8 @@ def _sealed(piece: S) -> S:
     for part in astuple(piece):
         if isinstance(part, np.ndarray):
             part.setflags(write=False)
+        elif isinstance(part, Struct):
+            _sealed(part)
     return piece
 
 
