@@ -76,6 +76,7 @@ class Program(QObject):
             (window.recovery.accepted, recovering.on_accepted),
             (window.recovery.dismissed, recovering.on_dismissed),
             (recovering.draft_found, self.shell.take_draft),
+            (recovering.chat_found, self.shell.take_chat),
             (window.sessions.aboutToShow, self._show_sessions),
         )
         self._show_sessions()

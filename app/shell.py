@@ -20,9 +20,11 @@ from app.kit.labels import prose
 from app.kit.measurement import MeasuringView
 from app.kit.theme import ThemeChoice, apply_colors, apply_shapes, apply_theme, resolve_theme
 from app.models import Models
+from app.panels.prompt.words import CHAT
 from app.start.settings import Settings
 from app.window.window import MainWindow
 from engine.spec.bookmark import BookmarkTarget
+from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED
 from engine.spec.runners import RUNNERS
 from engine.wire.commands import Command
@@ -97,6 +99,11 @@ class Shell(QObject):
     def take_draft(self, text: str) -> None:
         """A prompt that was being written comes back."""
         self.window.prompt.take_draft(text)
+
+    def take_chat(self, chat: Chat) -> None:
+        """A conversation that was being written comes back, in sight."""
+        self.window.prompt.chat.take_draft(chat)
+        self.window.prompt.choose(CHAT)
 
     def set_theme(self, choice: ThemeChoice) -> None:
         """Dark, light, or as the desktop says."""
@@ -177,6 +184,7 @@ class Shell(QObject):
             (window.recent.chosen, intents.on_snapshot_chosen),
             (window.sessions.chosen, intents.on_snapshot_chosen),
             (window.prompt.edit.edited, self._on_draft),
+            (window.prompt.chat.edited, self._on_draft),
             (self.controller.events.session_opened, self._on_session_opened),
             (window.opened.continue_wanted, intents.on_continued),
             (window.opened.close_wanted, intents.on_file_closed),
@@ -226,11 +234,14 @@ class Shell(QObject):
 
     def _on_draft(self) -> None:
         self.controller.saving.set_draft(self.window.prompt.draft)
+        self.controller.saving.set_draft_chat(self.window.prompt.chat.draft)
 
     def _on_session_opened(self, event: SessionOpened) -> None:
         """Its prompt comes along, unless a person has begun another one."""
         if event.draft and self.window.prompt.draft == self.settings.prompt:
             self.take_draft(event.draft)
+        if event.draft_chat is not None and self.window.prompt.chat.draft is None:
+            self.take_chat(event.draft_chat)
 
     def _on_action(self, action: Action) -> None:
         action.do(self)

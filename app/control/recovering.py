@@ -34,12 +34,13 @@ class Claimed:
 
 class Recovering(QObject):
     """Looks for journals whose window is gone, in a thread of its own, and offers the newest in `models.recovery`; the
-    others are kept among those that ended. News: `draft_found(text)`, when a person took it up.
+    others are kept among those that ended. News: `draft_found(text)` and `chat_found(chat)`, when a person took it up.
 
     A journal is let go only when the engine has rebuilt it: until then the next start offers it again.
     """
 
     draft_found = Signal(str)
+    chat_found = Signal(object)
     _read = Signal(object)
     _unreadable = Signal(str)
 
@@ -83,7 +84,8 @@ class Recovering(QObject):
         """What a file has; None where nobody would miss it."""
         opened, written = read_session(path), path.stat().st_mtime
         session = opened.session
-        if not (session.nodes or session.pending or session.bookmarks) and session.draft in ("", self._draft):
+        has_draft = session.draft not in ("", self._draft) or session.draft_chat is not None
+        if not (session.nodes or session.pending or session.bookmarks or has_draft):
             return None
         return LeftSession(path, session, written, opened.problem)
 
@@ -105,6 +107,8 @@ class Recovering(QObject):
             return
         if left.session.draft:
             self.draft_found.emit(left.session.draft)
+        if left.session.draft_chat is not None:
+            self.chat_found.emit(left.session.draft_chat)
         if left.session.nodes or left.session.pending:
             self._saving.pause()
             self._claimed = Claimed(left, stream, left.session.spec, self._intents.on_left_taken_up(left.path))

@@ -14,6 +14,7 @@ from engine.saved.folder import JournalFolder
 from engine.saved.journal import JournalFile
 from engine.saved.recorder import Recorder
 from engine.saved.session import Entry, SavedSession, entries_of
+from engine.spec.chat import Chat
 from engine.spec.stops import written_stops
 from engine.wire.events import Event
 
@@ -67,6 +68,10 @@ class Saving(QObject):
     def set_draft(self, text: str) -> None:
         """The prompt as it is being written."""
         self._recorder.put(draft=text)
+
+    def set_draft_chat(self, chat: Chat | None) -> None:
+        """The conversation as it is being written; None where it is empty."""
+        self._recorder.put(draft_chat=chat)
 
     def save(self, path: Path) -> bool:
         """Write the session as one readable file, and say so, or why not; whether it was."""

@@ -92,7 +92,7 @@ def why_not_repeatable(saved: SavedSession) -> str:
 
 def said_of(saved: SavedSession) -> SessionOpened:
     """What a person wrote and chose in it."""
-    return SessionOpened(saved.draft, saved.sampling, saved.names, saved.bookmarks, saved.stops)
+    return SessionOpened(saved.draft, saved.sampling, saved.names, saved.bookmarks, saved.stops, saved.draft_chat)
 
 
 def told(saved: SavedSession, records: Mapping[int, StepRecord]) -> Iterator[Event]:

@@ -25,7 +25,7 @@ from engine.wire.events import (
 from engine.wire.records import StepRecord
 from engine.wire.tree import Node
 
-KEPT = ("model", "cache", "sampling", "draft", "stops")  # what the next session of a window begins with
+KEPT = ("model", "cache", "sampling", "draft", "draft_chat", "stops")  # what the next session of a window begins with
 
 
 class Journal(Protocol):

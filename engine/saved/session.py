@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 from engine.saved.named import patch
 from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
+from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED, Dtype, ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import Change
@@ -23,7 +24,8 @@ class SavedSession(Struct, frozen=True, kw_only=True):
     """A session: its model, and the tree of its moments.
 
     `live` is the moment that was the present one (None: before the first step), `pending` what was done since. `cache`
-    and `sampling` are those of now and of the next prompt. `draft` is the prompt that was being written, `names` are of
+    and `sampling` are those of now and of the next prompt. `draft` is the prompt that was being written,
+    `draft_chat` the conversation, where one was. `names` are of
     branches, by their first moment; `stops` are conditions as a person writes them. `texts` has the text of every
     token id that occurs. `origin` is the snapshot file that the first step went on from, empty where there was none.
     """
@@ -32,6 +34,7 @@ class SavedSession(Struct, frozen=True, kw_only=True):
     cache: CacheSpec = field(default_factory=CacheSpec)
     sampling: SamplingParams = field(default_factory=SamplingParams)
     draft: str = ""
+    draft_chat: Chat | None = None
     origin: str = ""
     names: tuple[tuple[int, str], ...] = ()
     bookmarks: tuple[Bookmark, ...] = ()
@@ -76,13 +79,26 @@ class Entry(Struct, frozen=True, kw_only=True):
     cache: CacheSpec | UnsetType = UNSET
     sampling: SamplingParams | UnsetType = UNSET
     draft: str | UnsetType = UNSET
+    draft_chat: Chat | UnsetType | None = UNSET
     origin: str | UnsetType = UNSET
     names: tuple[tuple[int, str], ...] | UnsetType = UNSET
     bookmarks: tuple[Bookmark, ...] | UnsetType = UNSET
     stops: tuple[str, ...] | UnsetType = UNSET
 
 
-REPLACED = ("live", "pending", "model", "cache", "sampling", "draft", "origin", "names", "bookmarks", "stops")
+REPLACED = (
+    "live",
+    "pending",
+    "model",
+    "cache",
+    "sampling",
+    "draft",
+    "draft_chat",
+    "origin",
+    "names",
+    "bookmarks",
+    "stops",
+)
 
 
 class SessionBuilder:

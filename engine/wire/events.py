@@ -9,6 +9,7 @@ from msgspec import field
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
+from engine.spec.chat import Chat
 from engine.spec.model import WeightFormat
 from engine.spec.runners import RunnerName
 from engine.spec.sampling import SamplingParams
@@ -169,6 +170,7 @@ class SessionOpened(Reply, frozen=True):
     names: tuple[tuple[int, str], ...] = ()
     bookmarks: tuple[Bookmark, ...] = ()
     stops: tuple[str, ...] = ()
+    draft_chat: Chat | None = None
 
 
 class Submitted(Reply, frozen=True):

@@ -87,6 +87,20 @@ class ChatEditor(QWidget):
         return Chat(self.turns.turns, name, text)
 
     @property
+    def draft(self) -> Chat | None:
+        """What is being written and was not sent; None where nothing is."""
+        turns = self.turns.turns
+        name, text = self.template.template
+        return None if turns in (EMPTY, self._taken) or not turns else Chat(turns, name, text)
+
+    def take_draft(self, chat: Chat) -> None:
+        """A conversation that was being written comes back."""
+        self.turns.set_turns(chat.turns)
+        self.template.take(chat.template, chat.template_text)
+        self._on_typed()
+        self.ask()
+
+    @property
     def after(self) -> int | None:
         """The sequence that the next turn takes the place of; None: it begins a new one."""
         info = selected_info(self._models)

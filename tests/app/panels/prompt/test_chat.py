@@ -74,6 +74,14 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     assert [token.token_id for token in models.timeline.tokens(seq_id)] == [*ids_of(first)]
     assert conversation_of(models, seq_id) == Chat((Turn("user", "hi"),))
 
+    # what is being written is in the journal
+    assert prompt.chat.draft is None
+    write(driver, "hi, you")
+    saving = driver.controller.saving
+    assert saving.session.draft_chat == Chat((Turn("user", "hi, you"),))
+    write(driver, "hi")
+    assert saving.session.draft_chat is None
+
     # its answer becomes the assistant's turn
     says(driver, f"<think>hm</think>yes{END}")
     assert prompt.chat._answer.isVisible()
@@ -106,13 +114,24 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     assert ids_of(BEGIN)[0] in driver.window.tokens.strip.chips.special
 
     # going back shows the turns of then; a new conversation begins with an empty turn
-    driver.window.timeline.returned.emit(0)
+    driver.intents.on_gone_to(0)
     driver.settle(lambda: models.selection.now.seq_id == seq_id or models.history.live == 0)
     models.selection.update(seq_id=seq_id)
     driver.until(lambda: prompt.chat.turns.turns == (Turn("user", "hi"),))
     prompt.chat._new.click()
     assert prompt.chat.turns.turns == (Turn("user", ""),)
     assert prompt.chat.after is None
+
+    # a conversation that was left comes back; that of a sequence that is stopped is answered by itself
+    prompt.choose("text")
+    driver.shell.take_chat(Chat((Turn("user", "hi"),)))
+    assert (prompt.choice, prompt.chat.turns.turns) == ("chat", (Turn("user", "hi"),))
+    driver.until(lambda: prompt._ids is not None)
+    driver.window.actions_["prompt.send"].trigger()
+    driver.settle(lambda: models.selection.now.seq_id not in (seq_id, child) and driver.has_chosen())
+    says(driver, f"no{END}")
+    driver.window.sequences.stopped.emit(models.selection.now.seq_id)
+    driver.until(lambda: prompt.chat.turns.turns[1:] == (Turn("assistant", "no"), Turn("user", "")))
 
 
 def test_turns_are_added_taken_out_and_given_to_others(driver: Driver) -> None:
