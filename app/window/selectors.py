@@ -266,7 +266,10 @@ def _menu_text(text: str) -> str:
 def _model_detail(model: ModelInfo) -> str:
     geometry = model.geometry
     heads = f"{geometry.num_heads} heads on {geometry.num_kv_heads} kv"
-    shape = f"{geometry.num_layers} layers · {heads} · head_dim {geometry.head_dim}"
+    num_layers = f"{geometry.num_layers} layers"
+    if geometry.has_encoder:
+        num_layers = f"{geometry.num_blocks} + {geometry.num_blocks} cross layers"
+    shape = f"{num_layers} · {heads} · head_dim {geometry.head_dim}"
     devices = len(set(model.layer_devices))
     where = f"{f'{devices} devices' if devices else model.device} {short_dtype(model.dtype)}"
     parts = [_family(model.architecture), shape if geometry.num_heads else f"{geometry.num_layers} layers", where]
@@ -284,7 +287,10 @@ def layer_places(devices: Sequence[str]) -> list[str]:
 
 def _family(architecture: str) -> str:
     """`LlamaForCausalLM` without what every decoder is."""
-    return prose(architecture).removesuffix("ForCausalLM").removesuffix("LMHeadModel") or prose(architecture)
+    found = prose(architecture)
+    for ending in ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel"):
+        found = found.removesuffix(ending) or found
+    return found
 
 
 def _model_tip(model: ModelInfo) -> str:

@@ -58,9 +58,13 @@ class HalfWritten:
     num_passed: int
     num_layers: int
 
+    def has_passed(self, layer: int) -> bool:
+        """Whether a layer has the rows of the step; a cross layer is passed with its block."""
+        return layer % self.num_layers < self.num_passed
+
     def rows_of(self, layer: int) -> int:
         """How many tokens a layer has been given rows of."""
-        return self.num_tokens if layer < self.num_passed else self.had
+        return self.num_tokens if self.has_passed(layer) else self.had
 
     @property
     def note(self) -> str:

@@ -150,8 +150,11 @@ def attention_slice(
     elif row is None:
         note = f"The attention of step {request.step} is no longer kept." if layer.num_heads else no_rows(layer.kind)
     else:
-        base = query_position + 1 - row.shape[1]  # the first position of the row
-        stop = query_position + 1 if request.stop is None else min(request.stop, query_position + 1)
+        if layer.kind == "cross":  # there are rows of the source alone
+            row = row[:, : int((~row.isnan()).any(0).sum())]
+        base = 0 if layer.kind == "cross" else query_position + 1 - row.shape[1]  # the first position of the row
+        end = base + row.shape[1]
+        stop = end if request.stop is None else min(request.stop, end)
         first = min(max(request.start, base), max(base, stop - 1))
         per_column = max(1, -(-(stop - first) // max(1, request.max_columns)))
         held = row.float()
@@ -225,7 +228,7 @@ def no_rows(kind: str) -> str:
 
 def missing_note(past: RowsAt, layer: int) -> str:
     """Why a layer has no rows of a step that is suspended; empty where it has them, or none is."""
-    return past.half.note if past.half is not None and layer >= past.half.num_passed else ""
+    return past.half.note if past.half is not None and not past.half.has_passed(layer) else ""
 
 
 def within(request: SliceRequest, num_tokens: int) -> SliceRequest:

@@ -109,12 +109,12 @@ class PhasedStep:
         def passed(layer: int, output: torch.Tensor) -> None:
             with self._clock.stopped("forward"):
                 self._layer = layer
-                rows = None if probe is None else probe.row(layer)
                 for work in works:
                     self._passed[work.live.seq_id] = layer + 1
-                    if rows is not None:
-                        mine, positions = weights_of(work, layer, rows), work.live.cache.positions(layer)
-                        self._weights[work.live.seq_id, layer] = nan_where_dropped(mine, positions)
+                    for one in (layer, self._num_layers + layer):  # the cross layer of a block goes with it
+                        if probe is not None and (rows := probe.row(one)) is not None:
+                            mine, positions = weights_of(work, one, rows), work.live.cache.positions(one)
+                            self._weights[work.live.seq_id, one] = nan_where_dropped(mine, positions)
                 norms = output[:, -1].float().norm(dim=-1).tolist()
                 self._tell(LayerDone(layer, tuple(map(self._new_row, works, [layer] * len(works), norms))))
 

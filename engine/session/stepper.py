@@ -88,7 +88,7 @@ class Stepper:
         return Clock(self._model.device, self._clock)
 
     def _phased(self, clock: Clock, reached: Reached) -> PhasedStep:
-        num_layers = len(self._model.info.geometry.layers)
+        num_layers = self._model.info.geometry.num_blocks
         return PhasedStep(self._history.next_step, num_layers, self._text_of, clock, reached)
 
     def _step(

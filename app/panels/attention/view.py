@@ -16,6 +16,7 @@ from app.draw.format import exact, percent
 from app.kit.edit_marks import edits_shown, words_at
 from app.kit.heatmap_marks import Box, Marks
 from app.kit.labels import plain_tip
+from app.kit.layers import layer_label, layer_words
 from app.kit.map_view import MapView
 from app.kit.panel import MARGIN
 from app.kit.pictures import magnitude_colors
@@ -141,7 +142,7 @@ class AttentionView(MapView[Shown]):
 
     def _words(self, piece: AttentionSlice) -> str:
         looked = self._token_name(piece.query_position)
-        words = [f"layer {piece.request.layer} · where {piece.query_position} {looked} looked"]
+        words = [f"{layer_words(self._models, piece.request.layer)} · where {piece.query_position} {looked} looked"]
         for one in draw.sinks(piece):
             name = self._token_name(one.position)
             words.append(f"▼ sink: {one.position} {name} takes {percent(one.weight)}")
@@ -156,7 +157,11 @@ class AttentionView(MapView[Shown]):
         request = piece.request
         pinned = self._models.viewport.now.attention_layer
         layer = now.layer if pinned is None else pinned
-        shown, wanted = (f"L{request.layer}", f"L{layer}") if request.layer != layer else ("", "")
+        shown, wanted = (
+            (layer_label(self._models, request.layer), layer_label(self._models, layer))
+            if request.layer != layer
+            else ("", "")
+        )
         return picture_source(
             self._models, piece.provenance, "", request.seq_id, piece.query_position + 1, shown, wanted,
             is_whole=self._map.is_loaded,

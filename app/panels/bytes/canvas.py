@@ -97,6 +97,6 @@ class LayerBars(Themed, Opaque, QWidget):
         pitch = self._pitch()
         every = max(1, -(-26 // int(max(pitch, 1))))
         for index in range(0, len(self._bars), every):
-            name = str(self._bars[index].layer)
-            text, x = f"L{name}" if pitch > 22 else name, (index + 0.5) * pitch - 1
+            name = self._bars[index].name
+            text, x = name if pitch > 22 else name[1:], (index + 0.5) * pitch - 1
             self._painter.between(painter, text, x, plot.bottom() + 9, 0, self.width(), self.width())

@@ -45,6 +45,7 @@ class LayerBar:
     predicted: float
     pieces: tuple[float, ...]
     source: LayerBytes
+    name: str
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,19 @@ def within(layers: Iterable[LayerBytes]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(gap.name for layer in layers for gap in layer.gaps if gap.part == "stored"))
 
 
+def layer_name(layer: LayerBytes, held: CacheBytes) -> str:
+    """`L3`, or `X1` for a cross layer, which stands behind all others."""
+    num_own = sum(one.kind != "cross" for one in held.layers)
+    return f"X{layer.layer - num_own}" if layer.kind == "cross" else f"L{layer.layer}"
+
+
 def layer_bars(held: CacheBytes) -> tuple[LayerBar, ...]:
     most = max((max(layer.reserved, layer.stored, layer.predicted) for layer in held.layers), default=0)
     names = within(held.layers)
-    return tuple(_bar(layer, max(most, 1), names) for layer in held.layers)
+    return tuple(_bar(layer, layer_name(layer, held), max(most, 1), names) for layer in held.layers)
 
 
-def _bar(layer: LayerBytes, most: int, names: tuple[str, ...]) -> LayerBar:
+def _bar(layer: LayerBytes, name: str, most: int, names: tuple[str, ...]) -> LayerBar:
     parts = [sum(gap.num_bytes for gap in layer.gaps if gap.name == name and gap.part == "stored") for name in names]
     return LayerBar(
         layer=layer.layer,
@@ -133,6 +140,7 @@ def _bar(layer: LayerBytes, most: int, names: tuple[str, ...]) -> LayerBar:
         predicted=layer.predicted / most,
         pieces=tuple(part / most for part in (layer.stored - sum(parts), *parts)),
         source=layer,
+        name=name,
     )
 
 

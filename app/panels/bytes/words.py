@@ -131,11 +131,11 @@ def layer_cells(held: CacheBytes) -> Cells:
             for n, sign, role in zip(numbers, signs, roles, strict=True)
         )
 
-    rows = [(Cell(_layer_name(layer), tip=layer_words(layer)), *cells(n)) for layer, n in table.rows]
+    rows = [(Cell(_layer_name(layer, held), tip=layer_words(layer)), *cells(n)) for layer, n in table.rows]
     if len(rows) > 1:
         rows.insert(0, (Cell("all", is_bold=True), *cells(table.total)))
     return heads, tuple(rows)
 
 
-def _layer_name(layer: LayerBytes) -> str:
-    return f"L{layer.layer} {layer.kind}" + (f" · {layer.device}" if layer.device else "")
+def _layer_name(layer: LayerBytes, held: CacheBytes) -> str:
+    return f"{draw.layer_name(layer, held)} {layer.kind}" + (f" · {layer.device}" if layer.device else "")

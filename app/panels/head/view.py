@@ -15,6 +15,7 @@ from app.draw.format import brief, thousands
 from app.kit.edit_marks import head_boxes, is_of, words_at
 from app.kit.heatmap_marks import Box, Marks, Numbers
 from app.kit.labels import steady
+from app.kit.layers import layer_words
 from app.kit.map_view import MapView
 from app.kit.pictures import signed_colors, signed_text
 from app.kit.provenance import (
@@ -151,7 +152,8 @@ class HeadView(MapView[Shown]):
         piece = self._models.slices.head
         if piece is not None and self.isVisible():  # named even where there is nothing to draw
             request = piece.request
-            self.set_title(f"Layer {request.layer} · kv head {request.kv_head} · {piece.tensor_label}")
+            name = layer_words(self._models, request.layer).capitalize()
+            self.set_title(f"{name} · kv head {request.kv_head} · {piece.tensor_label}")
 
     def read(self) -> Shown | str:
         """In one line why there is nothing to draw."""

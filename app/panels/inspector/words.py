@@ -12,6 +12,7 @@ from app.draw.colormap import Floats, packed, signed_index
 from app.draw.format import brief, decimal, milliseconds, percent, thousands
 from app.kit.edit_marks import words_at
 from app.kit.facts import Fact
+from app.kit.layers import layer_label
 from app.kit.pictures import signed_colors
 from app.kit.provenance import STORED_NOW, drop_of, holders_of, score_words, shown_record
 from app.kit.theme import current_theme
@@ -30,7 +31,7 @@ def token_facts(models: Models, record: StepRecord, token: Token, under_cursor: 
         *_about(models, token),
         *_under_cursor(under_cursor),
         *_norms(models, token, row),
-        *_looked_at(token, attention),
+        *_looked_at(models, token, attention),
         *_values(models, row),
         *_edited(models, token),
         *_warnings(models, record, token),
@@ -111,33 +112,33 @@ def _norms(models: Models, token: Token, row: RowSlice | None) -> list[Fact]:
         return [Fact("‖k‖, ‖v‖ by layer", "not recorded", role="muted")]
     layer = models.selection.now.layer
     marked = norms.layers.index(layer) if layer in norms.layers else None
-    facts: list[Fact] = []
+    facts, label = list[Fact](), layer_label(models, layer)
     for name, written, rows, color in (
         ("‖k‖", norms.mean_keys(), row.keys if row is not None else (), "page_used"),
         ("‖v‖", norms.mean_values(), row.values if row is not None else (), "page_shared"),
     ):
-        facts.append(_norm_fact(layer, f"{name} as written", written, marked, color))
+        facts.append(_norm_fact(label, f"{name} as written", written, marked, color))
         stored = spark_draw.row_norms(row.layers, rows, norms.layers) if row is not None else written
         if not np.allclose(stored, written, rtol=_SAME, atol=0):
-            facts.append(_norm_fact(layer, f"{name} as stored", stored, marked, color))
+            facts.append(_norm_fact(label, f"{name} as stored", stored, marked, color))
     return facts
 
 
-def _norm_fact(layer: int, label: str, values: list[float], marked: int | None, color: str) -> Fact:
+def _norm_fact(layer: str, label: str, values: list[float], marked: int | None, color: str) -> Fact:
     text = ""
     if marked is not None:
         is_held = not math.isnan(values[marked])
-        text = f"L{layer} {brief(values[marked]) if is_held else 'gone'}"
+        text = f"{layer} {brief(values[marked]) if is_held else 'gone'}"
     bars = tuple(0.0 if math.isnan(value) else value for value in values)  # no row is no bar, and no alarm
     return Fact(label, text, bars=bars, marked=marked, color=color)
 
 
-def _looked_at(token: Token, attention: AttentionSlice | None) -> list[Fact]:
+def _looked_at(models: Models, token: Token, attention: AttentionSlice | None) -> list[Fact]:
     """What the newest token gave this one, head by head of the layer that is shown."""
     weights = attention_draw.received(attention, token.position) if attention is not None else None
     if attention is None or weights is None:
         return []
-    label = f"attention from newest, L{attention.request.layer}"
+    label = f"attention from newest, {layer_label(models, attention.request.layer)}"
     column = token.position - int(attention.positions[0])
     held = weights[~attention_draw.gone(attention)[:, column]]
     if not held.size:

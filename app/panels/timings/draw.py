@@ -32,8 +32,9 @@ class Bars:
 
 
 def step_row(record: StepRecord) -> tuple[float, ...]:
-    """A record's milliseconds in the order of `PHASES`, and 1 for a prefill."""
-    return *(float(getattr(record.timings, phase)) for phase in PHASES), float(record.phase == "prefill")
+    """A record's milliseconds in the order of `PHASES`, and 1 for a prefill. An encoder's run is a forward as well."""
+    forward, *rest = (float(getattr(record.timings, phase)) for phase in PHASES)
+    return forward + record.timings.encoder_ms, *rest, float(record.phase == "prefill")
 
 
 def paint(

@@ -94,8 +94,9 @@ class TimingsView(View[StepTimes]):
             self.key.set_names(_key_names(draw.looking_share(millis, is_prefill)))
         record = state.told
         total = milliseconds(record.timings.total_ms)
+        encoder = f", encoder {milliseconds(record.timings.encoder_ms)}" if record.timings.encoder_ms else ""
         ways = f" · {runner_words(record.runner)}" if record.runner else ""
-        self.plot.show_words(f"step {thousands(record.step)} · {record.phase} · {total}{ways}")
+        self.plot.show_words(f"step {thousands(record.step)} · {record.phase} · {total}{encoder}{ways}")
         self.plot.setToolTip(phase_words(record))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -108,6 +109,8 @@ def phase_words(record: StepRecord) -> str:
     forward, prepare, sample, observe = (milliseconds(ms) for ms in draw.step_row(record)[:-1])
     step = thousands(record.step)
     by = f" by {runner_words(record.runner)}" if record.runner else ""
+    if record.timings.encoder_ms:
+        by += f", {milliseconds(record.timings.encoder_ms)} of it the encoder's"
     return f"step {step}: forward {forward}{by}, prepare {prepare}, sample {sample}, looking {observe}"
 
 

@@ -29,7 +29,7 @@ from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed
 from app.models import Token
 from app.models.lane import num_shared
-from app.panels.tokens.chip_marks import paint_marks
+from app.panels.tokens.chip_marks import paint_marks, paint_source
 from app.panels.tokens.draw import ChipLayout, Place
 from app.panels.tokens.edited_chip import paint_edited
 from app.panels.tokens.surprisal_key import surprisal_color
@@ -48,7 +48,8 @@ GHOST_LEAST, GHOST_MOST = 2.0, 6.0
 class Chips:
     """The tokens in the cache, the text of the one that is chosen but not fed yet, the selected position, who still
     holds each token (None: every head of every layer), whether surprisals are still to come, the positions that were
-    dragged over, what was changed by hand, the bookmarks on them, and the ids that mark a place and are no text."""
+    dragged over, what was changed by hand, the bookmarks on them, the ids that mark a place and are no text, and how
+    many of them, the first ones, an encoder read."""
 
     tokens: Sequence[Token] = ()
     pending: str | None = None
@@ -59,6 +60,7 @@ class Chips:
     edited: tuple[Edited, ...] = ()
     noted: tuple[Bookmark, ...] = ()
     special: frozenset[int] = frozenset()
+    num_source: int = 0
 
 
 class TokenStrip(Themed, QAbstractScrollArea):
@@ -102,7 +104,9 @@ class TokenStrip(Themed, QAbstractScrollArea):
         have_values = len(chips.tokens) == len(old.tokens) and chips.tokens is not old.tokens  # others, or filled in
         if have_values or chips.holders != old.holders:
             self.viewport().update()
-        if (chips.area, chips.edited, chips.noted) != (old.area, old.edited, old.noted):
+        if (chips.area, chips.edited, chips.noted, chips.num_source) != (
+            old.area, old.edited, old.noted, old.num_source,
+        ):  # fmt: skip
             self.viewport().update()
         if chips.selected != old.selected:
             self._describe()
@@ -201,8 +205,11 @@ class TokenStrip(Themed, QAbstractScrollArea):
             painter.drawRoundedRect(chip.adjusted(0, 0.5, 0, -0.5), 3.5, 3.5)
         if dropped > 0:
             self._paint_ghost(painter, chip, dropped)
+        if token.position < self._chips.num_source:
+            paint_source(painter, chip)
         is_special = token.token_id in self._chips.special
-        is_first = index > 0 and not token.is_prompt and self._chips.tokens[index - 1].is_prompt
+        starts = token.position == self._chips.num_source if self._chips.num_source else not token.is_prompt
+        is_first = index > 0 and starts and self._chips.tokens[index - 1].is_prompt
         paint_marks(painter, chip, PADDING, is_special=is_special, is_forced=token.forced, is_first=is_first)
         painter.setPen(theme.color("text" if dropped < 1 else "muted"))
         self._painter.left(painter, chip.left() + PADDING, chip.center().y(), _shown(token.text))
@@ -321,7 +328,7 @@ class TokenStrip(Themed, QAbstractScrollArea):
     def tip(self, token: Token) -> str:
         """Everything about a token in lines."""
         noted = self._noted.get((token.step, token.position))
-        return token_tip(token, self._chips.holders, self._chips.edited, noted)
+        return token_tip(token, self._chips.holders, self._chips.edited, noted, num_source=self._chips.num_source)
 
     def _reveal(self) -> None:
         selected = self._chips.selected

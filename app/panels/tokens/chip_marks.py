@@ -10,6 +10,11 @@ from app.kit.theme import current_theme
 FOOT = 2.5  # pixels from the lower edge
 
 
+def paint_source(painter: QPainter, chip: QRectF) -> None:
+    """A token that an encoder read stands on a ground of its own."""
+    painter.fillRect(chip.adjusted(0, 0.5, 1, -0.5), current_theme().color("page_shared", 60))
+
+
 def paint_marks(
     painter: QPainter, chip: QRectF, padding: float, *, is_special: bool, is_forced: bool, is_first: bool
 ) -> None:

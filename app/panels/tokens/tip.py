@@ -13,13 +13,20 @@ from app.models import Token
 from engine.spec.bookmark import Bookmark
 
 
-def token_tip(token: Token, held: Holders | None, edited: Sequence[Edited], noted: Bookmark | None = None) -> str:
-    """Everything about a token in lines; `held` says who holds its rows where some dropped them."""
+def token_tip(
+    token: Token, held: Holders | None, edited: Sequence[Edited], noted: Bookmark | None = None, *, num_source: int = 0
+) -> str:
+    """Everything about a token in lines; `held` says who holds its rows where some dropped them. The encoder read the
+    first `num_source` tokens."""
     lines = [
         f"“{shortened(visible(token.text[:400]), 200)}”",
         f"token {token.id_text} · position {thousands(token.position)} · step {thousands(token.step)}",
     ]
-    if token.surprisal is not None:
+    if token.position < num_source:
+        lines.append("source: read by the encoder, its rows are in the cross layers")
+    elif token.position == num_source > 0:
+        lines.append("the decoder starts from it")
+    elif token.surprisal is not None:
         lines.append(f"surprisal {decimal(token.surprisal)} nats")
     else:
         lines.append(f"surprisal: {token.no_surprisal}")

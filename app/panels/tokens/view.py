@@ -9,11 +9,12 @@ from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QLineEdit, QWidget
 
-from app.draw.format import visible
+from app.draw.format import thousands, visible
 from app.kit.boxes import column
 from app.kit.branch_words import origin_words
 from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown
+from app.kit.layers import num_source
 from app.kit.provenance import holders_of
 from app.kit.reader import BOOKMARKS, EACH_STEP, EDITS, SELECTION, STATUS, slices
 from app.kit.theme import font_fixed
@@ -93,7 +94,8 @@ class TokensPanel(View[Chips]):
         noted = tuple(self._models.bookmarks.on_tokens(now.seq_id).values())
         model = self._models.status.model
         special = frozenset(model.special_ids) if model is not None else frozenset()
-        return Chips(tokens, pending, now.position, holders, awaits, area, edited, noted, special)
+        source = num_source(self._models)
+        return Chips(tokens, pending, now.position, holders, awaits, area, edited, noted, special, source)
 
     def _fed(self, now: Selected) -> int:
         """The step that fed the sequence last."""
@@ -110,6 +112,9 @@ class TokensPanel(View[Chips]):
         self._is_forked = bool(origin)
         if origin:
             words, brief = f"{words} · forked from {origin}", "forked · " + origin.rpartition(" · ")[2]
+        if state.num_source:
+            own = len(state.tokens) - state.num_source
+            words = f"{thousands(state.num_source)} source, {thousands(own)} decoder · {words}"
         self.set_detail(words, brief)
         self.strip.show_chips(state)
         self._fit_key()

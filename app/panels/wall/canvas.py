@@ -153,9 +153,7 @@ class WallCanvas(QWidget):
 
     def _margins(self, ratio: float) -> Margins:
         metrics = QFontMetricsF(font_fixed(10.5))
-        widest = max(
-            metrics.horizontalAdvance(f"L{max(row.layer for row in self._rows)}"), metrics.horizontalAdvance("9.9×")
-        )
+        widest = max(*(metrics.horizontalAdvance(row.label) for row in self._rows), metrics.horizontalAdvance("9.9×"))
         sizes = (widest + 9, 17, 4 if len(self._rows) < 40 else 2, 30, 13)
         left, top, gap, block_gap, note = (round(size * ratio) for size in sizes)
         return Margins(left, top, gap, block_gap, note)
@@ -207,7 +205,7 @@ class WallCanvas(QWidget):
                 continue
             place = QRectF(label.x / ratio, middle - 8, layout.tiles[0].x / ratio - 7 if layout.tiles else 60, 16)
             right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-            text = f"L{label.layer}" if label.first_head == 0 else str(label.first_head)
+            text = label.name if label.first_head == 0 else str(label.first_head)
             ratio_of_layer = self._marks.times_range.get(label.layer, 0.0) if label.first_head == 0 else 0.0
             is_far = ratio_of_layer > sizes.FAR
             if ratio_of_layer and label.height / ratio >= _TWO_LINES:
@@ -230,7 +228,7 @@ class WallCanvas(QWidget):
         return label.layer != self._selected[0]
 
     def _paint_note(self, painter: QPainter, label: RowLabel, metrics: QFontMetricsF, ratio: float) -> None:
-        left = label.x / ratio + metrics.horizontalAdvance("L000 ")
+        left = label.x / ratio + (metrics.horizontalAdvance("L000 ") if label.name else 0)
         painter.save()
         painter.setFont(font_text(11))
         painter.drawText(QPointF(left, (label.y + label.height / 2) / ratio + metrics.capHeight() / 2), label.note)

@@ -28,7 +28,8 @@ class WallRow:
     """One layer. `note` says in its place why it has no thumbnails.
 
     `dims` is the width of its rows and `drops_old` whether its first positions leave again (a window): cells beyond
-    either hold nothing, which is not the same as holding a NaN.
+    either hold nothing, which is not the same as holding a NaN; nor are there any rows outside the positions `held`.
+    `name` stands beside it; None: its number.
     """
 
     layer: int
@@ -36,6 +37,12 @@ class WallRow:
     note: str = ""
     dims: int | None = None
     drops_old: bool = False
+    held: tuple[int, int] | None = None
+    name: str | None = None
+
+    @property
+    def label(self) -> str:
+        return f"L{self.layer}" if self.name is None else self.name
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,8 @@ class Tile:
 
 @dataclass(frozen=True)
 class RowLabel:
-    """A line's label: its layer, its first head where a layer has several lines, and where it stands."""
+    """A line's label: its layer and what it is called, its first head where a layer has several lines, and where it
+    stands."""
 
     layer: int
     first_head: int
@@ -71,6 +79,7 @@ class RowLabel:
     y: int
     height: int
     note: str
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +130,9 @@ def cell_values(piece: WallSlice, rows: Sequence[WallRow]) -> tuple[Floats, Flag
             empty = np.isnan(values[index, : piece.heads[index]]).all(axis=(0, 2))
             num_gone = int(np.argmin(empty)) if not empty.all() else 0
         absent[index, :, :num_gone] = True
+        if row.held is not None:
+            absent[index, :, : row.held[0] // piece.tokens_per_column] = True
+            absent[index, :, -(-row.held[1] // piece.tokens_per_column) :] = True
     if piece.absent is not None:
         absent |= (ghost_shares(piece) >= 1)[..., None]
     return values, absent
@@ -290,10 +302,10 @@ def _place_row(
     """Append one layer's lines at `y` and return where the next layer begins."""
     wide, tall = size
     if not row.num_heads:
-        labels.append(RowLabel(row.layer, 0, left, y, margins.note, row.note))
+        labels.append(RowLabel(row.layer, 0, left, y, margins.note, row.note, row.label))
         return y + margins.note + margins.gap
     for first in range(0, row.num_heads, per_line):
-        labels.append(RowLabel(row.layer, first, left, y, tall, row.note))
+        labels.append(RowLabel(row.layer, first, left, y, tall, row.note, row.label))
         for head in range(first, min(first + per_line, row.num_heads)):
             x = left + margins.left + (head - first) * (wide + margins.gap)
             tiles.append(Tile(row.layer, head, x, y, wide, tall))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from PySide6.QtCore import QPoint, QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
@@ -15,6 +16,7 @@ from app.kit.bookmark_places import tip_lines
 from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown, words_at
 from app.kit.labels import plain_tip, steady
+from app.kit.layers import layer_label, layer_words, num_source
 from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
 from app.kit.provenance import (
     STORED_NOW,
@@ -37,11 +39,13 @@ from app.panels.wall import magnitudes as sizes
 from app.panels.wall.by_hand import ByHand, area_between
 from app.panels.wall.canvas import WallCanvas, WallMarks
 from app.panels.wall.draw import Tile, WallLayout, WallRow
-from engine.geometry.dimensions import LayerGeometry
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.geometry.names import layer_label as label_of
 from engine.spec.edit import Rows
 from engine.wire.slices import WallSlice
 
 _COLUMN_STEP = 16
+GROUP = -1  # in place of a layer's number: the title of a group of them
 _CHOICES = {"K": ("keys", False), "V": ("values", False), "dK": ("keys", True), "dV": ("values", True)}
 
 
@@ -142,7 +146,7 @@ class WallView(View[Shown]):
     def _on_pointed(self, tile: Tile | None, position: int | None) -> None:
         text = ""
         if tile is not None:
-            text = f"layer {tile.layer} · kv head {tile.kv_head}"
+            text = f"{layer_words(self._models, tile.layer)} · kv head {tile.kv_head}"
         if position is not None:
             seq_id = self._models.selection.now.seq_id
             text += f" · token {position} {token_name(self._models, seq_id, position)}"
@@ -227,7 +231,8 @@ class WallView(View[Shown]):
 
     def describe(self, state: Shown) -> None:
         if (piece := state.piece) is not None:
-            layers = (f"L{layer}: {sizes.magnitude_words(piece, layer)}" for layer in piece.layers)
+            words = ((layer_label(self._models, layer), sizes.magnitude_words(piece, layer)) for layer in piece.layers)
+            layers = (f"{name}: {found}" for name, found in words)
             self._canvas.setAccessibleDescription("\n".join(layers))
 
     def _name_largest(self, piece: WallSlice | None) -> None:
@@ -237,10 +242,11 @@ class WallView(View[Shown]):
         if found is None:
             return
         layer, tensor, ratio = found
-        text = f"max {tensor} L{layer} {times(ratio)} ▾"
+        text = f"max {tensor} {layer_label(self._models, layer)} {times(ratio)} ▾"
         if text != self._largest.text():
             self._largest.setText(text)
-            self._largest.setAccessibleName(f"Largest value: {tensor} of layer {layer}, {times(ratio)} its range")
+            name = layer_words(self._models, layer)
+            self._largest.setAccessibleName(f"Largest value: {tensor} of {name}, {times(ratio)} its range")
             hint = self._largest.sizeHint()
             self._largest.setFixedSize(steady(self._largest.width(), hint.width()), hint.height())
 
@@ -283,7 +289,11 @@ class WallView(View[Shown]):
             return tuple(WallRow(layer, heads) for layer, heads in zip(piece.layers, piece.heads, strict=True))
         tensor = piece.request.tensor if piece is not None else self._models.selection.now.tensor
         held = dict(zip(piece.layers, piece.heads, strict=True)) if piece is not None else None
-        return tuple(self._row(layer, held, tensor) for layer in status.model.geometry.layers)
+        geometry = status.model.geometry
+        rows = [self._row(layer, held, tensor) for layer in geometry.layers]
+        if not geometry.has_encoder:
+            return tuple(rows)
+        return tuple(grouped(rows, geometry, num_source(self._models), piece.num_tokens if piece is not None else 0))
 
     def _row(self, layer: LayerGeometry, held: dict[int, int] | None, tensor: str) -> WallRow:
         num_heads = layer.num_kv_heads if held is None else held.get(layer.index, 0)
@@ -313,3 +323,19 @@ class WallView(View[Shown]):
             bar = self._scroll.verticalScrollBar().sizeHint().width()
             self._canvas.set_room(QSize(room.width() - bar, room.height()))
         self.refresh()
+
+
+def grouped(rows: list[WallRow], geometry: CacheGeometry, num_source: int, num_tokens: int) -> Iterator[WallRow]:
+    """The layers of an encoder-decoder in two groups, each with what it is above it; `num_source` tokens were read by
+    the encoder."""
+    spans = {False: (num_source, num_tokens), True: (0, num_source)}
+    titles = {
+        False: "self-attention · a row more with every token of the decoder",
+        True: f"cross-attention · {num_source:,} rows of what the encoder read, written once" if num_source
+        else "cross-attention · rows of what the encoder reads, written once",
+    }  # fmt: skip
+    for row in rows:
+        is_cross = geometry.layers[row.layer].kind == "cross"
+        if row.layer in (0, geometry.num_blocks):
+            yield WallRow(GROUP - is_cross, 0, titles[is_cross], name="")
+        yield replace(row, held=spans[is_cross], name=label_of(geometry, row.layer))

@@ -170,6 +170,29 @@ def test_of_windows_latents_and_layers_without_rows_as_well(mode: str, architect
         watching.check()
 
 
+@pytest.mark.parametrize("mode", ["growing", "dynamic", "none"])
+def test_of_cross_layers_whose_rows_stay_the_same_as_well(mode: str) -> None:
+    watching = Watching(MODES[mode], "bart", length=6)
+    for _ in range(5):
+        watching.follow(3)
+        watching.check()
+    session = watching.session
+    cross = session.take_slice(AttentionRequest(0, 12, 3, 64))
+    assert isinstance(cross, AttentionSlice)
+    assert cross.positions.tolist() == [0, 1, 2, 3, 4, 5]
+    assert np.allclose(cross.weights.sum(1), 1, atol=1e-5)
+    assert cross.absent is None or not cross.absent.any()
+    own = session.take_slice(AttentionRequest(0, 12, 1, 64))
+    assert isinstance(own, AttentionSlice)
+    assert own.positions.tolist() == list(range(6, 19))
+    wall = session.take_slice(WallRequest(0, 19, 19, "keys", False, 24, 8))
+    assert isinstance(wall, WallSlice)
+    assert (wall.layers, wall.note) == ((0, 1, 2, 3), "")
+    has_rows = np.isfinite(wall.low[:, 0, :, 0])
+    assert has_rows[:2].tolist() == [[False] * 6 + [True] * 13] * 2
+    assert has_rows[2:].tolist() == [[True] * 6 + [False] * 13] * 2
+
+
 @pytest.mark.parametrize("mode", ["dynamic", "growing", "static", "paged", "paged-int8"])
 def test_rows_that_stay_as_written_come_as_new_columns(mode: str) -> None:
     watching = Watching(MODES[mode])

@@ -1,0 +1,79 @@
+"""An encoder-decoder in the window: the source and the decoder's tokens apart, self-attention and cross-attention as
+groups of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PySide6.QtWidgets import QApplication
+
+from app.panels.attention.view import AttentionView
+from app.panels.bytes.draw import layer_bars
+from app.panels.head.view import HeadView
+from app.panels.timings.view import phase_words
+from app.panels.tokens.view import TokensPanel
+from app.panels.wall.view import WallView
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.wire.commands import LoadModel
+from tests.app.driver import Driver
+from tests.engine.tiny import write_config
+
+SOURCE, STEPS = 6, 4
+
+
+@pytest.fixture
+def bart(qapp: QApplication, tmp_path: Path) -> Iterator[Driver]:
+    driver = Driver(qapp)
+    path = write_config("bart", tmp_path)
+    driver.loop.send(LoadModel(ModelSpec(f"shape:{path}", dtype="float32", num_threads=1), CacheSpec()))
+    driver.until(lambda: driver.models.status.model is not None and driver.models.status.model.geometry.has_encoder)
+    driver.window.arrange("inspect")
+    driver.send("5 6 7 8 9 10")
+    driver.steps(STEPS)
+    yield driver
+    driver.close()
+
+
+def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names(bart: Driver) -> None:
+    panels, models = bart.window.panels, bart.models
+    wall, head, row = panels["wall"], panels["head"], panels["attention"]
+    tokens = panels["tokens"]
+    assert isinstance(wall, WallView)
+    assert isinstance(head, HeadView)
+    assert isinstance(row, AttentionView)
+    assert isinstance(tokens, TokensPanel)
+
+    assert tokens.strip.chips.num_source == SOURCE
+    assert [token.token_id for token in tokens.strip.chips.tokens[: SOURCE + 1]] == [5, 6, 7, 8, 9, 10, 2]
+    assert "read by the encoder" in tokens.strip.tip(tokens.strip.chips.tokens[SOURCE - 1])
+    assert "the decoder starts from it" in tokens.strip.tip(tokens.strip.chips.tokens[SOURCE])
+
+    layout = wall._canvas.layout_now
+    assert layout is not None
+    assert [label.name for label in layout.labels] == ["", "L0", "L1", "", "X0", "X1"]
+    assert layout.labels[3].note == "cross-attention · 6 rows of what the encoder read, written once"
+    assert not wall._canvas._marks.alarms, "where no row is there is nothing to be alarmed at"
+
+    bart.models.selection.update(layer=3, kv_head=1, position=None)
+    bart.settle(lambda: (piece := models.slices.attention) is not None and piece.request.layer == 3)
+    bart.settle(lambda: (piece := models.slices.head) is not None and piece.request.layer == 3)
+    assert "Cross layer 1 · kv head 1 · K" in head._title.text()
+    piece = models.slices.attention
+    assert piece is not None
+    assert piece.positions.tolist() == list(range(SOURCE))
+    assert np.allclose(piece.weights.sum(1), 1, atol=1e-5)
+    assert row.state is not None
+    assert row.state.words.startswith("cross layer 1 · where 10")
+
+    latest, first = models.timeline.latest, models.timeline.records[0]
+    assert latest is not None
+    assert [bar.name for bar in layer_bars(latest.num_bytes)] == ["L0", "L1", "X0", "X1"]
+    cross = [[layer.stored for layer in record.num_bytes.layers[2:]] for record in (first, latest)]
+    assert cross == [[2 * SOURCE * 64 * 4] * 2] * 2
+    assert [layer.stored for layer in latest.num_bytes.layers[:2]] == [2 * (1 + STEPS) * 64 * 4] * 2
+    assert "the encoder's" in phase_words(first)
+    assert "the encoder's" not in phase_words(latest)
