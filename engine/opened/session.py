@@ -154,6 +154,7 @@ def _bare_record(fed: Fed, saved: SavedSession) -> StepRecord:
         parent=node.parent,
         changes=node.changes,
         checksums=node.checksums,
+        runner=work.runner,
     )
 
 

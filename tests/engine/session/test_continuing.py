@@ -7,6 +7,10 @@ import pytest
 import torch
 
 from engine.errors import InputError
+from engine.opened.session import told
+from engine.saved.named import decoded, encoded
+from engine.saved.session import SavedSession
+from engine.saved.tokens import walk
 from engine.session.continuing import answer_of, go_on, preview
 from engine.session.redoing import Redoing
 from engine.session.session import Session
@@ -16,6 +20,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.changes import PromptAppended, SequenceAdded, SequenceForked, SequenceRemoved
 from engine.wire.commands import PreviewPrompt
+from engine.wire.events import Forked
 from engine.wire.prefix_match import ContinuedFrom
 from tests.engine.chat.templates import CHATML, RAISES, SPECIALS, THINKING
 from tests.engine.session.talks import GREEDY, answered, begun, chat_of, goes_on, ids_of, talking
@@ -132,12 +137,12 @@ def test_the_moment_before_stays_and_others_are_left_alone() -> None:
 
 def test_what_is_refused_changes_nothing() -> None:
     session, first = begun(CHATML, FIRST, PRESETS["static"].spec)
-    told = (session.live.ids, list(session.history.changes), session.sequence(first).mark())
+    before = (session.live.ids, list(session.history.changes), session.sequence(first).mark())
     with pytest.raises(InputError, match="tokens and the static cache holds"):
         goes_on(session, first, FIRST, "long " * 200)
     with pytest.raises(InputError, match="no sequence 7"):
         go_on(session, 7, Prompt(text="x"))
-    assert (session.live.ids, session.history.changes, session.sequence(first).mark()) == told
+    assert (session.live.ids, session.history.changes, session.sequence(first).mark()) == before
 
 
 @pytest.mark.parametrize("name", ["growing", "paged"])
@@ -159,6 +164,33 @@ def test_it_is_done_once_more_from_its_nodes(name: str) -> None:
     assert again.sequence(child).token_ids == session.sequence(child).token_ids
     assert [moment.node for moment in again.history.tree] == list(nodes)  # roles and texts among it
     assert again.sequence(child).chat == session.sequence(child).chat
+
+
+def test_a_file_tells_the_turns_and_the_tokens_without_the_model() -> None:
+    session, first = begun(CHATML, FIRST, GROWING)
+    answered(session, first, "yes<|im_end|>")
+    child = goes_on(session, first, FIRST, "no")
+    for _ in range(3):
+        session.step()
+    nodes = tuple(moment.node for moment in session.history.tree)
+    content = encoded(SavedSession(nodes=nodes, draft_chat=FIRST))
+    again = decoded(content, SavedSession)
+    assert (again.nodes, again.draft_chat) == (nodes, FIRST)
+    *_, last = walk(again.nodes)
+    assert [*last.standing.sequences] == [child]
+    tokens = last.standing.sequences[child]
+    assert tokens.token_ids == session.sequence(child).token_ids
+    assert tokens.num_prompt_tokens == session.sequence(child).num_prompt_tokens
+    events = [event for event in told(again, {}) if isinstance(event, Forked)]
+    count = session.sequence(child).continued.num_reused  # type: ignore[union-attr]
+    assert [(event.parent, event.child, event.num_tokens) for event in events] == [(first, child, count)]
+    # as files were before: no conversation, and nothing of it
+    old = decoded(b'{"model":null,"nodes":[{"step":0,"parent":null,"changes":['
+                  b'{"type":"SequenceAdded","seq_id":0,"token_ids":[1],'
+                  b'"sampling":{"temperature":0.0}},{"type":"SequenceForked","seq_id":1,"parent":0,"step":null}],'
+                  b'"cache":{"layout":"growing"}}]}', SavedSession)  # fmt: skip
+    assert old.draft_chat is None
+    assert old.nodes[0].changes == (SequenceAdded(0, (1,), GREEDY), SequenceForked(1, 0, None))
 
 
 def test_a_step_that_fails_and_a_preemption_find_their_rows_again() -> None:
@@ -184,11 +216,11 @@ def test_a_preview_takes_nothing_and_tells_what_it_would() -> None:
     session, first = begun(CHATML, FIRST, GROWING)
     answered(session, first, "yes<|im_end|>")
     chat = FIRST.answered("yes", "no")
-    told = preview(session, PreviewPrompt(Prompt(chat=chat), first))
-    assert told.answer == "yes"
-    assert told.text.endswith("<|im_start|>user\nno<|im_end|>\n<|im_start|>assistant\n")
-    assert "".join(told.texts) == told.text
-    assert told.reuse == ContinuedFrom(first, told.reuse.num_cached, told.reuse.num_cached)  # type: ignore[union-attr]
+    found = preview(session, PreviewPrompt(Prompt(chat=chat), first))
+    assert found.answer == "yes"
+    assert found.text.endswith("<|im_start|>user\nno<|im_end|>\n<|im_start|>assistant\n")
+    assert "".join(found.texts) == found.text
+    assert found.reuse == ContinuedFrom(first, found.reuse.num_cached, found.reuse.num_cached)  # type: ignore[union-attr]
     assert session.live.ids == (first,)
     assert preview(session, PreviewPrompt(Prompt(chat=chat), 99)).reuse is None
     alone = preview(session, PreviewPrompt(Prompt(chat=Chat((Turn("system", "x"),), "", RAISES))))
