@@ -249,6 +249,8 @@ class Shell(QObject):
     def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
         for name in RUNNERS:
             self.actions.check(f"runner.{name}", name == new.runner.chosen and new.model is not None)
+        if new.runner.note and (old is None or old.runner.note != new.runner.note):
+            self.models.status.notify(new.runner.note)
         if new.opened is not None:
             self._on_opened(old, new.opened)
             return

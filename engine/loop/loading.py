@@ -40,7 +40,7 @@ def load_model(spec: ModelSpec, reporter: Reporter, activity: Activity, *, is_fi
         from engine.model.forecast import no_room
 
         raise InputError(no_room(spec, has_present=not is_first))
-    model.mark = activity.mark
+    model.mark, model.runners.telling = activity.mark, reporter.meanwhile
     return model
 
 

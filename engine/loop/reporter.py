@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -122,6 +123,16 @@ class Reporter:
             self.work = replace(self.work, bytes_per_s=(done - self._began_with) / took_s)
         self._activity.begin(label[:1].lower() + label[1:])
         self.tell()
+
+    @contextmanager
+    def meanwhile(self, label: str) -> Iterator[None]:
+        """Say what takes a while within something else, which goes on behind it."""
+        before = self.work
+        self.begin(label, can_cancel=False)
+        try:
+            yield
+        finally:
+            self.work = before
 
     def _left_s(self, done: int, total: int | None) -> float | None:
         """Seconds that are left at the pace so far; None while that says little."""

@@ -121,8 +121,10 @@ class LoadedModel:
         """
         check = check or self.mark
         hidden_rows = self._also_where_shared(hidden_rows)
-        if padding is None and (decoder := self.runners.decoder_for(ids, cache)) is not None:
-            return decoder(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths)
+        if padding is None:
+            found = self.runners.forward(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths)
+            if found is not None:
+                return found
         arguments: dict[str, Any] = {"use_cache": cache is not None}
         if isinstance(cache, SourceCache):
             arguments, surprisal = arguments_of(self.model, ids, cache, check), None

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, get_args
 
 from engine.errors import InputError
 
-RunnerName = Literal["auto", "transformers", "fused"]
+RunnerName = Literal["auto", "transformers", "fused", "graph", "compile"]
 
 
 class RunnerRow(NamedTuple):
@@ -26,6 +26,12 @@ RUNNERS = {
         RunnerRow("transformers", "transformers", "The model's own forward: any architecture, any cache"),
         RunnerRow("fused", "fused decoder", "The same bits from a third of the operations",
                   "a decoder of Llama's structure with full attention, which was tried when it was loaded"),
+        RunnerRow("graph", "recorded steps",
+                  "The fused decoder, a step recorded for each length as a CUDA graph and replayed; on a CPU it is run "
+                  "again at the same addresses, no faster", "the fused decoder"),
+        RunnerRow("compile", "compiled steps",
+                  "The fused decoder through torch.compile: the first step of each length takes minutes",
+                  "the fused decoder, and a compiler"),
     )
 }
 # fmt: on

@@ -70,10 +70,11 @@ class ModelInfo(Part, frozen=True):
 
 class RunnerState(Part, frozen=True):
     """Which runner is to compute the forwards, by its name in `engine.spec.runners`, and those that the model cannot
-    have, each with the reason."""
+    have, each with the reason. `note` says why another one is used, empty where that is not so."""
 
     chosen: RunnerName = "auto"
     refused: tuple[tuple[RunnerName, str], ...] = ()
+    note: str = ""
 
 
 class SequenceInfo(Part, frozen=True):

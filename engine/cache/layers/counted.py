@@ -15,8 +15,17 @@ class CountedStaticLayer(StaticLayer):  # type: ignore[misc]
     `num_rows` is the same number."""
 
     num_rows = 0
+    is_ahead = False  # of the number on the device
+
+    def count_row(self) -> None:
+        """A row was written behind those that are there; the number on the device follows when it is needed."""
+        self.num_rows += 1
+        self.is_ahead = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Pair:
+        if self.is_ahead:
+            self.cumulative_length.fill_(self.num_rows)
+            self.is_ahead = False
         pair: Pair = super().update(key_states, value_states, *args, **kwargs)
         self.num_rows += key_states.shape[-2]
         return pair
@@ -26,7 +35,7 @@ class CountedStaticLayer(StaticLayer):  # type: ignore[misc]
 
     def reset(self) -> None:
         super().reset()
-        self.num_rows = 0
+        self.num_rows, self.is_ahead = 0, False
 
 
 def counted(layer: Any) -> Any:

@@ -76,6 +76,10 @@ class GrowingLayer(OwnLayer):
         self.length += num_new
         return self.held_keys, self.held_values
 
+    def count_row(self) -> None:
+        """A row was written behind those that are there."""
+        self.length += 1
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
 
@@ -110,8 +114,12 @@ class GrowingLayer(OwnLayer):
         self.reserved_bytes = int(keys.nbytes + values.nbytes)
 
     def crop(self, num_tokens: int) -> int:
-        """Keep the first `num_tokens` rows. The room stays."""
-        self.length = min(self.length, num_tokens)
+        """Keep the first `num_tokens` rows. The room stays, zeroed: a step that is replayed reads it with a weight of
+        zero, and zero times NaN is not zero."""
+        if num_tokens < self.length:
+            for held in (self.held_keys, self.held_values):
+                held[:, :, num_tokens:].zero_()
+            self.length = num_tokens
         return 0
 
 

@@ -185,7 +185,7 @@ class CountedStaticRows(StaticRows):
     def crop(self, num_tokens: int) -> int:
         super().crop(num_tokens)
         if self.layer.is_initialized:
-            self.layer.num_rows = num_tokens
+            self.layer.num_rows, self.layer.is_ahead = num_tokens, False
         return 0
 
 

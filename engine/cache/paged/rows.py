@@ -41,6 +41,11 @@ class PageRows:
     def reserved_bytes(self) -> int:
         return sum(int(buffer.untyped_storage().nbytes()) for buffer in self._buffers)
 
+    @property
+    def exact(self) -> torch.Tensor | None:
+        """The buffer `[H_kv, slots, D]` itself, where rows are kept as they are."""
+        return self._buffers[0] if self.coding.is_exact else None
+
     def write(self, slots: Slots, rows: torch.Tensor) -> None:
         """Keep rows `[H_kv, N, D]`."""
         codes = (rows,) if self.coding.is_exact else tuple(part[0] for part in self._codec.encode(rows[None]))

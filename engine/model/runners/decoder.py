@@ -65,6 +65,7 @@ class Decoder:
         self._blocks = [Block(layer, is_joined) for layer in body.layers]
         self._norm, self._head = norm_of(body.norm), model.lm_head
         self._guard = Guard(model)
+        self._weights: list[torch.Tensor] = list(model.parameters())
 
     def takes(self, ids: torch.Tensor) -> bool:
         """Whether ids `[B, T]` can go this way now: one sequence, or the next tokens of several."""
@@ -76,6 +77,24 @@ class Decoder:
         """Whether every module and weight is the one that was tried, and nobody listens at a module or calls another
         `forward` in its place."""
         return self._guard.holds
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Where all weights lie now."""
+        return tuple(map(torch.Tensor.data_ptr, self._weights))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._weights[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._weights[0].device
+
+    def embedded(self, ids: torch.Tensor) -> torch.Tensor:
+        """Embeddings `[B, T, hidden]` of ids `[B, T]`."""
+        hidden: torch.Tensor = self._embed(ids)
+        return hidden
 
     def __call__(
         self,
@@ -111,7 +130,7 @@ class Decoder:
         hidden_rows: HiddenRows | None = None,
     ) -> torch.Tensor:
         """What the last layer makes of ids `[1, T]` that stand at `start` and behind, `[1, T, hidden]`."""
-        hidden: torch.Tensor = self._embed(ids)
+        hidden = self.embedded(ids)
         places = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
         mask = Mask.of(create_causal_mask(self._config, hidden, None, cache, places), hidden)
         return self.through(hidden, places, OneCache(cache, mask, probe, hidden_rows), check, passed)
@@ -129,7 +148,7 @@ class Decoder:
         are made of all of them at once, and attention of each by itself."""
         places = torch.tensor(lengths, device=ids.device)[:, None]
         attend = Apart(append, probe.apart(len(ids)) if probe is not None else None)
-        return self.through(self._embed(ids), places, attend, check, passed)
+        return self.through(self.embedded(ids), places, attend, check, passed)
 
     def through(
         self,
@@ -263,7 +282,8 @@ class Joined:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         # the data of a weight that was moved, or has another dtype now, has left its place in the matrix
-        if self._matrix is not None and self._places == list(map(torch.Tensor.data_ptr, self._views)):
+        is_in_place = torch.compiler.is_compiling() or self._places == list(map(torch.Tensor.data_ptr, self._views))
+        if self._matrix is not None and is_in_place:  # compiled steps have the addresses in their key
             return linear(rows, self._matrix, self._bias)
         return torch.cat(self.apart(rows), -1)
 

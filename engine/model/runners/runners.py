@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, get_args
 
 import torch
 
+from engine.cache.attention_probe import Probe
 from engine.errors import InputError
-from engine.model.runners.decoder import Decoder
+from engine.model.runners.attending import HiddenRows
+from engine.model.runners.decoder import Decoder, Passed
+from engine.model.runners.launch import Launches, Telling
+from engine.model.runners.recorders import recorder_of, why_not_compiled
+from engine.model.surprisal import Surprisal
 from engine.spec.runners import RUNNERS, RunnerName, check_runner
 from engine.wire.events import RunnerState
 
@@ -20,24 +25,34 @@ class Runners:
     def __init__(self, decoder: Decoder | None, chosen: RunnerName = "auto") -> None:
         self.decoder = decoder
         self.chosen: RunnerName = chosen
+        self.telling: Telling = lambda label: nullcontext()  # what is said while a step is recorded
+        self._launches: dict[str, Launches] = {}
         self._used: list[str] = []
 
     @property
     def state(self) -> RunnerState:
-        """What is chosen, and why others cannot be."""
+        """What is chosen, why others cannot be, and why another is used."""
         refused = ((name, self.why_not(name)) for name in RUNNERS)
-        return RunnerState(self.chosen, tuple((name, why) for name, why in refused if why))
+        return RunnerState(self.chosen, tuple((name, why) for name, why in refused if why), self.note)
 
     @property
     def note(self) -> str:
-        """What is said once of a choice that the model cannot have; empty of any other."""
+        """What is said once of a choice that cannot be had; empty of any other."""
         row = RUNNERS[self.chosen]
-        why = self.why_not(row.name)
-        return f"no {row.label} for this model, which runs through transformers: {why}" if why else ""
+        if why := self.why_not(row.name):
+            return f"no {row.label} for this model, which runs through transformers: {why}"
+        launches = self._launches.get(self.chosen)
+        return (
+            f"no {row.label} ({launches.refused}): the fused decoder is used" if launches and launches.refused else ""
+        )
 
     def why_not(self, name: RunnerName) -> str:
         """Why the model cannot have a runner, empty where it can."""
-        return f"it needs {RUNNERS[name].needs}" if name == "fused" and self.decoder is None else ""
+        if not RUNNERS[name].needs:
+            return ""
+        if self.decoder is None:
+            return f"it needs {RUNNERS['fused'].needs}"
+        return why_not_compiled(self.decoder.device) if name == "compile" else ""
 
     def choose(self, name: str) -> None:
         """From now on forwards are computed so; raises `InputError` where they cannot be."""
@@ -60,12 +75,41 @@ class Runners:
 
     # ---- forwards ------------------------------------------------------------------------------------------------
 
-    def decoder_for(self, ids: torch.Tensor, cache: Any) -> Decoder | None:
-        """The fused decoder, if ids `[B, T]` are to go through it into that cache; None: through transformers."""
+    def forward(
+        self,
+        ids: torch.Tensor,
+        cache: Any,
+        probe: Probe | None,
+        surprisal: Surprisal | None,
+        check: Callable[[], None] | None,
+        passed: Passed | None,
+        hidden_rows: HiddenRows | None,
+        lengths: Sequence[int] | None,
+    ) -> torch.Tensor | None:
+        """The newest logits `[B, 1, V]` of ids `[B, T]`, fed as `Decoder` says; None, and nothing done, where they go
+        through transformers."""
         decoder = None if self.chosen == "transformers" or cache is None else self.decoder
-        found = decoder if decoder is not None and decoder.takes(ids) else None
-        self._note("transformers" if found is None else "fused")
-        return found
+        if decoder is None or not decoder.takes(ids):
+            self._note("transformers")
+            return None
+        is_plain = passed is None and not hidden_rows and surprisal is None and not (probe and probe.wants_more)
+        if is_plain and ids.shape[1] == 1 and (launches := self._launches_of(decoder)) is not None:
+            if check is not None:
+                check()
+            if (logits := launches.step(decoder, ids, cache, probe, lengths)) is not None:
+                self._note(self.chosen)
+                return logits
+        self._note("fused")
+        return decoder(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths)
+
+    def _launches_of(self, decoder: Decoder) -> Launches | None:
+        """The recorded steps of the runner that is chosen, if it records any."""
+        if self.chosen not in ("graph", "compile"):
+            return None
+        if self.chosen not in self._launches:
+            recorder = recorder_of(self.chosen, decoder.device)
+            self._launches[self.chosen] = Launches(recorder, lambda label: self.telling(label))
+        return self._launches[self.chosen]
 
     def begin(self) -> None:
         """Forget which runners were used."""

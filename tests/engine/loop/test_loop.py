@@ -11,7 +11,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.commands import Command, Fork, GoTo, SetCache, SetSampling, Step, SubmitPrompt
+from engine.wire.commands import ChooseRunner, Command, Fork, GoTo, SetCache, SetSampling, Step, SubmitPrompt
 from engine.wire.events import CacheChanged, Failed, Forked, Restarted, StateChanged, WentTo
 from engine.wire.exporting import Export, Exported
 from engine.wire.measuring import CheckParity
@@ -30,6 +30,18 @@ def test_it_loads_prefills_and_steps(driver: Driver) -> None:
     driver.wait_for(StepRecord, 4)
     assert driver.rest().step == 3
     assert [r.step for r in driver.of(StepRecord)] == [0, 1, 2, 3]
+
+
+def test_a_runner_is_chosen_by_a_command_and_says_when_it_records(driver: Driver) -> None:
+    driver.send(ChooseRunner("graph"), prompt(6), Step(3))
+    assert driver.wait_for(StepRecord, 3).runner == "graph"
+    assert driver.rest().runner.chosen == "graph"
+    labels = [event.status.work.label for event in driver.of(StateChanged) if event.status.work is not None]
+    assert labels.count("Recording a step of up to 64 tokens") == 1
+    assert driver.rest().work is None
+    driver.send(ChooseRunner("transformers"), Step())
+    assert driver.wait_for(StepRecord, 4).runner == "transformers"
+    assert driver.rest().runner.chosen == "transformers"
 
 
 def test_a_loop_says_that_it_gets_on_and_that_it_is_idle(slow: Driver) -> None:

@@ -55,7 +55,7 @@ def test_a_runner_that_the_model_cannot_have_is_refused_with_the_reason() -> Non
     with pytest.raises(InputError, match="The runner 'fused' cannot compute this model: it needs a decoder of Llama's"):
         session.model.runners.choose("fused")
     assert session.model.runners.state.chosen == "auto"
-    assert dict(session.model.runners.state.refused).keys() == {"fused"}
+    assert dict(session.model.runners.state.refused).keys() == {"fused", "graph", "compile"}
     assert not session_of().model.runners.state.refused
     with pytest.raises(InputError, match="Unknown runner 'fast': choose one of auto, transformers, fused"):
         session.model.runners.choose("fast")
@@ -67,7 +67,8 @@ def test_what_was_chosen_before_loading_and_cannot_be_is_said_once() -> None:
     wanted = Runners(None, "fused")
     assert wanted.note.startswith("no fused decoder for this model, which runs through transformers: it needs")
     assert not Runners(None, "transformers").note
-    assert wanted.decoder_for(torch.ones(1, 1, dtype=torch.long), object()) is None
+    assert wanted.forward(torch.ones(1, 1, dtype=torch.long), object(), *[None] * 6) is None
+    assert wanted.used == "transformers"
 
 
 def batch_of(name: str, lengths: list[int], page_size: int = 4) -> Session:

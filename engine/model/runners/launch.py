@@ -1,0 +1,167 @@
+"""Decode steps that are recorded once for each length bucket, and replayed with other numbers at the same addresses."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from engine.cache.attention_probe import Probe
+from engine.cache.fixed import Append, FixedRows, Layout, fixed_rows
+from engine.model.attention import explicit_weights, read_by
+from engine.model.runners.decoder import Decoder
+from engine.model.runners.recorders import Recorder
+
+SMALLEST_BUCKET = 64
+MOST_LAUNCHES = 12  # of one cache: that many buckets reach from 64 tokens to 3,072
+
+Telling = Callable[[str], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class LaunchKey:
+    """Everything that is baked into a recorded step: a step of any other key is another recording."""
+
+    recorder: str
+    weights: tuple[int, ...]  # addresses
+    dtype: torch.dtype
+    device: torch.device
+    batch: int
+    bucket: int
+    layout: Layout  # kind, room and addresses of the cache
+    shows_weights: bool  # of attention
+
+
+def bucket_of(num_tokens: int, room: int | None) -> int:
+    """How many rows a step reads whose sequences have so many tokens with it: the next of 64, 96, 128, 192, 256 …"""
+    size = SMALLEST_BUCKET
+    while size < num_tokens:
+        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
+    return size if room is None else min(size, room)
+
+
+class Launch:
+    """One recorded step. Its inputs, token ids `[B, 1]`, positions `[B, 1]` and page table, are changed in place;
+    `logits` `[B, 1, V]` and `weights` `[B, H, bucket]` by layer are outputs, good until the next replay."""
+
+    def __init__(
+        self, decoder: Decoder, rows: FixedRows, key: LaunchKey, recorder: Recorder, ids: torch.Tensor
+    ) -> None:
+        self._bucket, self._shows = key.bucket, key.shows_weights
+        self._ids, self._positions = torch.zeros_like(ids), torch.zeros_like(ids)
+        host = rows.tables(key.bucket)
+        self._table = None if host is None else host.to(ids.device)
+        self._host_table = host
+        self._layers: list[int] = []
+        buffers = rows.buffers  # the rows themselves would keep the cache alive
+        self._step = lambda: self._computed(decoder, buffers.appending(self._positions, self._table, self._bucket))
+        self._recorder = recorder
+
+    def record(self) -> None:
+        """With the inputs of a real step: it is run, and writes what it will write when it is replayed."""
+        self._outputs, self._replay = self._recorder.record(self._step)
+
+    def fill(self, ids: torch.Tensor, lengths: Sequence[int], rows: FixedRows) -> None:
+        """The inputs of the next replay."""
+        self._ids.copy_(ids)
+        self._positions.copy_(torch.tensor(lengths)[:, None])
+        table = rows.tables(self._bucket)
+        if table is not None and self._table is not None and not torch.equal(table, self._host_table):  # type: ignore[arg-type]
+            self._table.copy_(table)
+            self._host_table = table
+
+    def replay(self) -> torch.Tensor:
+        """The logits of the step."""
+        self._replay()
+        return self._outputs[0]
+
+    @property
+    def weights(self) -> dict[int, torch.Tensor]:
+        return dict(zip(self._layers, self._outputs[1:], strict=True))
+
+    def _computed(self, decoder: Decoder, append: Append) -> list[torch.Tensor]:
+        columns = torch.arange(self._bucket, device=self._ids.device)
+        kept = (columns <= self._positions)[:, None, None]  # [B, 1, 1, bucket]
+        seen: dict[int, torch.Tensor] = {}
+
+        def attend(attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            held_keys, held_values = append(attn.layer_idx, keys, values)
+            weights = explicit_weights(query, held_keys, kept, attn.scaling, None, None)
+            if self._shows:
+                seen[attn.layer_idx] = weights[:, :, 0]
+            return read_by(weights, held_values)
+
+        hidden = decoder.through(decoder.embedded(self._ids), self._positions, attend)
+        self._layers = list(seen)
+        return [decoder.head(hidden), *seen.values()]
+
+
+class Launches:
+    """Records steps when they come for the first time and replays them. `refused` says why one could not be recorded:
+    from then on none is."""
+
+    def __init__(self, recorder: Recorder, telling: Telling) -> None:
+        self._recorder, self._telling = recorder, telling
+        self._of: WeakKeyDictionary[object, OrderedDict[LaunchKey, Launch]] = WeakKeyDictionary()
+        self.refused = ""
+        self.num_recorded = 0
+
+    def step(
+        self, decoder: Decoder, ids: torch.Tensor, cache: Any, probe: Probe | None, lengths: Sequence[int] | None
+    ) -> torch.Tensor | None:
+        """Feed one token each, `[B, 1]`; the newest logits `[B, 1, V]`. None where this cache keeps no rows in place,
+        or the step cannot be recorded: then nothing was done."""
+        rows = None if self.refused else fixed_rows(cache, lengths)
+        if rows is None:
+            return None
+        had = [cache.get_seq_length()] if lengths is None else list(lengths)
+        bucket = bucket_of(max(had) + 1, rows.room)
+        numbers = decoder.addresses, decoder.dtype, ids.device
+        key = LaunchKey(self._recorder.name, *numbers, len(ids), bucket, rows.layout, probe is not None)
+        try:
+            launch = self._launch(key, decoder, rows, ids, had)
+        except RuntimeError as error:
+            self.refused = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+            return None
+        logits = launch.replay()
+        rows.count()
+        if probe is not None:
+            show(probe, launch.weights, had, is_batch=lengths is not None)
+        return logits
+
+    def _launch(
+        self, key: LaunchKey, decoder: Decoder, rows: FixedRows, ids: torch.Tensor, had: Sequence[int]
+    ) -> Launch:
+        """The recording for a key with its inputs filled in, made where there is none."""
+        mine = self._of.setdefault(rows.owner, OrderedDict())
+        for old in [old for old in mine if old.layout != key.layout]:
+            del mine[old]  # it would keep the buffers that the cache has left
+        if (launch := mine.get(key)) is not None:
+            mine.move_to_end(key)
+            launch.fill(ids, had, rows)
+            return launch
+        rows.prepare(min(had))
+        launch = Launch(decoder, rows, key, self._recorder, ids)
+        launch.fill(ids, had, rows)
+        with self._telling(f"Recording a step of up to {key.bucket:,} tokens"):
+            launch.record()
+        self.num_recorded += 1
+        mine[key] = launch
+        if len(mine) > MOST_LAUNCHES:
+            mine.popitem(last=False)
+        return launch
+
+
+def show(probe: Probe, weights: dict[int, torch.Tensor], had: Sequence[int], *, is_batch: bool) -> None:
+    """Weights `[B, H, bucket]` of a step to a probe, without what is read beyond the end of each sequence."""
+    if not is_batch:
+        probe.weights.update((layer, each[:, :, : had[0] + 1]) for layer, each in weights.items())
+        return
+    for number, part in enumerate(probe.apart(len(had))):
+        own = slice(number, number + 1)
+        part.weights.update((layer, each[own, :, : had[number] + 1]) for layer, each in weights.items())

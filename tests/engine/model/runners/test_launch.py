@@ -1,0 +1,206 @@
+"""Steps that are recorded once a length bucket: the fused decoder's tokens, K and V, at every edge of a bucket."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engine.model.runners.launch import Launches, bucket_of
+from engine.model.runners.recorders import Step, Twin
+from engine.model.runners.runners import Runners
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_preset
+from engine.spec.runners import RunnerName
+from engine.spec.sampling import Prompt
+from tests.engine.tiny import model_of, prompt_ids
+
+LAYOUTS = {
+    "growing": CacheSpec("growing"),
+    "static": CacheSpec("static", max_length=100),
+    "paged": CacheSpec("paged", page_size=8),
+}
+
+
+def session_of(spec: CacheSpec, lengths: Sequence[int], runner: RunnerName = "graph") -> Session:
+    """A session that has read prompts of these lengths."""
+    model = model_of("llama")
+    session = Session(replace(model, runners=Runners(model.runners.decoder, runner)), spec)
+    for seed, length in enumerate(lengths):
+        seq_id = session.submit(Prompt(token_ids=prompt_ids(length, seed)))
+        session.force(seq_id, prompt_ids(40, seed + 50))  # no text ends early
+    while session.is_prefilling:
+        session.step()
+    return session
+
+
+def launches_of(session: Session) -> Launches:
+    return session.model.runners._launches["graph"]
+
+
+def compare(session: Session, eager: Session) -> None:
+    """Logits, attention rows, K and V of both are the same but for rounding."""
+    assert session.live.ids == eager.live.ids
+    for seq_id in session.live.ids:
+        mine, theirs = session.logits(seq_id), eager.logits(seq_id)
+        assert mine is not None
+        assert theirs is not None
+        assert torch.allclose(mine, theirs, atol=1e-5)
+        for layer in range(2):
+            rows, others = session.cache_of(seq_id).rows(layer), eager.cache_of(seq_id).rows(layer)
+            assert rows is not None
+            assert others is not None
+            assert torch.allclose(rows.keys, others.keys, atol=1e-5)
+            assert torch.allclose(rows.values, others.values, atol=1e-5)
+
+
+def test_buckets_grow_by_a_half_and_a_third_and_never_beyond_the_room() -> None:
+    assert [bucket_of(n, None) for n in (1, 64, 65, 96, 97, 128, 129, 192, 193, 3000)] == [
+        64, 64, 96, 96, 128, 128, 192, 192, 256, 3072,
+    ]  # fmt: skip
+    assert bucket_of(97, 100) == 100
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_recorded_step_is_the_fused_one_at_every_edge_of_a_bucket(layout: str) -> None:
+    """From 62 tokens to 98: in at 63, 64, 65 and 95, 96, 97, where the room of a growing cache doubles as well."""
+    session, eager = session_of(LAYOUTS[layout], [62]), session_of(LAYOUTS[layout], [62], "fused")
+    for _ in range(36):
+        one, other = session.step(), eager.step()
+        assert (one.runner, other.runner) == ("graph", "fused")
+        assert one.sequences[0].sampled == other.sequences[0].sampled
+        mine, theirs = one.sequences[0].attention, other.sequences[0].attention
+        assert mine is not None
+        assert theirs is not None
+        assert mine.recent_mass == pytest.approx(theirs.recent_mass, abs=1e-5)
+        compare(session, eager)
+    assert session.sequence(0).num_tokens == 98
+    assert launches_of(session).num_recorded == 3
+
+
+def test_several_sequences_in_pages_are_one_recorded_step() -> None:
+    """One comes later, so that pages do not lie in a run; one goes, which is another batch."""
+    lengths = [7, 60, 15]
+    session, eager = session_of(LAYOUTS["paged"], lengths), session_of(LAYOUTS["paged"], lengths, "fused")
+    for step in range(12):
+        for each in (session, eager):
+            if step == 4:
+                each.submit(Prompt(token_ids=prompt_ids(9, 8)))
+                each.step()
+            if step == 9:
+                each.remove(0)
+        one, other = session.step(), eager.step()
+        assert (one.runner, other.runner) == ("graph", "fused")
+        assert [part.sampled for part in one.sequences] == [part.sampled for part in other.sequences]
+        for mine, theirs in zip(one.sequences, other.sequences, strict=True):
+            assert mine.attention is not None
+            assert theirs.attention is not None
+            assert mine.attention.first_mass == pytest.approx(theirs.attention.first_mass, abs=1e-5)
+        compare(session, eager)
+    assert launches_of(session).num_recorded == 3, "3 sequences up to 64 tokens, 4 up to 96, 3 up to 96"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_going_back_and_on_replays_the_same_numbers(layout: str) -> None:
+    session = session_of(LAYOUTS[layout], [20])
+    records = [session.step() for _ in range(6)]
+    session.go_to(records[2].step)
+    again = [session.step() for _ in range(3)]
+    assert [r.checksums for r in again] == [r.checksums for r in records[3:]]
+    session.model.runners.choose("fused")
+    assert session.step().runner == "fused"
+    session.model.runners.choose("graph")
+    assert session.step().runner == "graph"
+    eager = session_of(LAYOUTS[layout], [20], "fused")
+    for _ in range(8):
+        eager.step()
+    compare(session, eager)
+
+
+def test_rows_that_were_left_behind_are_not_read_even_where_they_are_no_numbers() -> None:
+    """A step reads the room behind the rows, with a weight of zero; zero times NaN is not zero."""
+    session, eager = session_of(LAYOUTS["growing"], [20]), session_of(LAYOUTS["growing"], [20], "fused")
+    at = session.step().step
+    session.step()
+    with torch.inference_mode():
+        for layer in session.cache_of(0).live.layers:
+            layer.keys[:, :, layer.length - 1], layer.values[:, :, layer.length - 1] = torch.nan, torch.nan
+    session.go_to(at)
+    for _ in range(2):
+        eager.step()
+    assert session.step().runner == "graph"
+    compare(session, eager)
+
+
+def test_a_step_is_recorded_anew_for_everything_that_is_baked_into_it() -> None:
+    session = session_of(LAYOUTS["growing"], [20])
+    session.step()
+    launches = launches_of(session)
+    assert launches.num_recorded == 1
+    session.step()
+    assert launches.num_recorded == 1
+    weight = session.model.model.model.layers[1].mlp.down_proj.weight
+    before = weight.data
+    weight.data = before.clone()  # the same numbers at another address
+    session.step()
+    assert launches.num_recorded == 2
+    weight.data = before
+    session.step()
+    assert launches.num_recorded == 2, "the recording of before is still there"
+    session.submit(Prompt(token_ids=prompt_ids(5, 3)))
+    session.step()
+    session.step()
+    assert launches.num_recorded == 3, "another cache is other buffers"
+
+
+def test_recordings_live_as_long_as_their_cache() -> None:
+    session = session_of(LAYOUTS["growing"], [20])
+    session.step()
+    assert len(launches_of(session)._of) == 1
+    session.remove(0)
+    session.forget_history()
+    gc.collect()
+    assert len(launches_of(session)._of) == 0
+
+
+class Failing(Twin):
+    """What a card says that cannot record."""
+
+    def record(self, step: Step) -> object:  # type: ignore[override]
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+
+
+def test_what_cannot_be_recorded_is_said_once_and_computed_by_the_fused_decoder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, eager = session_of(LAYOUTS["static"], [20]), session_of(LAYOUTS["static"], [20], "fused")
+    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device: Failing())
+    told: list[str] = []
+
+    @contextmanager
+    def telling(label: str) -> Iterator[None]:
+        told.append(label)
+        yield
+
+    session.model.runners.telling = telling
+    for _ in range(3):
+        assert session.step().runner == "fused"
+        eager.step()
+    compare(session, eager)
+    assert told == ["Recording a step of up to 64 tokens"]
+    note = session.model.runners.state.note
+    assert note == (
+        "no recorded steps (CUDA error: operation not permitted when stream is capturing): the fused decoder is used"
+    )
+
+
+def test_caches_that_keep_no_exact_rows_in_place_take_the_fused_decoder() -> None:
+    for spec in (CacheSpec("dynamic"), cache_preset("int8").spec, cache_preset("paged-fp8").spec, CacheSpec("none")):
+        session = session_of(spec, [10])
+        assert session.step().runner == "fused", spec
+        assert not session.model.runners.state.note
