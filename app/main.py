@@ -47,6 +47,8 @@ class Program(QObject):
             self._settings.theme = _theme(arguments.theme)
         if arguments.prompt is not None:
             self._settings.prompt = arguments.prompt
+        if arguments.kept_bytes is not None:
+            self._settings.kept_bytes = arguments.kept_bytes
         if arguments.loading is not None:
             self._settings.loading = arguments.loading
         self._arguments = arguments

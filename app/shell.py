@@ -70,6 +70,7 @@ class Shell(QObject):
         self._connect_intents()
         self._mark_theme()
         self.set_pace(settings.pace)
+        self.intents.on_kept_limit_chosen(settings.kept_bytes)
         self.window.prompt.take_draft(settings.prompt)
         self.window.top.model.set_recent(settings.recent_models)
         self.window.recent.set_paths(settings.recent_snapshots)
@@ -122,6 +123,11 @@ class Shell(QObject):
             self.actions.check(f"pace.{other}", other == name)
         self.window.top.show_pace(PACES[name])
         self.intents.set_pace(PACES[name])
+
+    def set_kept_limit(self, num_bytes: int) -> None:
+        """What moments may take that were left, from now on."""
+        self.settings.kept_bytes = num_bytes
+        self.intents.on_kept_limit_chosen(num_bytes)
 
     def restart_engine(self) -> None:
         """Intent: the engine begins again where it runs."""

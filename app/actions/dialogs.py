@@ -99,6 +99,12 @@ def ask_run_to(shell: Shell) -> None:
     RunToDialog(shell.models, shell.window).ask(shell.intents.on_run_to_chosen)
 
 
+def ask_kept_limit(shell: Shell) -> None:
+    from app.dialogs.kept_moments import KeptMomentsDialog
+
+    KeptMomentsDialog(shell.models.status.now, shell.window).ask(shell.set_kept_limit)
+
+
 def ask_parameters(shell: Shell) -> None:
     from app.dialogs.cache import CacheDialog
     from app.dialogs.pool import PoolDialog

@@ -152,6 +152,7 @@ class EventHandlers(QObject):
         self._requests.restore.restarted(event)
         self._pace.repeat()
         self._requests.stopping.repeat()
+        self._requests.kept_limit.repeat()
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
         self._models.pages.restart()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.control.branching import Branching
 from app.control.comparing import Comparing
 from app.control.exporting import Exporting
+from app.control.kept_limit import KeptLimit
 from app.control.loading import Loading
 from app.control.measuring import Measuring
 from app.control.new_sequences import NewSequences
@@ -35,6 +36,7 @@ class Requests:
     stopping: Stopping
     branching: Branching
     loading: Loading
+    kept_limit: KeptLimit
 
     @classmethod
     def through(cls, sender: Sender, models: Models) -> Requests:
@@ -51,6 +53,7 @@ class Requests:
             Stopping(models, sender),
             Branching(sender),
             Loading(models, sender),
+            KeptLimit(sender),
         )
 
     @property

@@ -60,6 +60,10 @@ class TreeIntents(Asking):
             self._send(from_live)
             self._send_steps(commands.Step())
 
+    def on_kept_limit_chosen(self, num_bytes: int | None) -> None:
+        """Moments that were left may take so many bytes; None leaves it to the engine."""
+        self._requests.kept_limit.choose(num_bytes, has_engine=self._models.status.now is not None)
+
     def on_branch_deleted(self, step: int) -> None:
         """Forget a node of the history tree and all that came of it."""
         self._send(commands.DeleteBranch(step))

@@ -52,6 +52,7 @@ class Theme:
     page_used: str
     page_shared: str
     page_cached: str
+    page_kept: str
     page_host: str
     signed_negative: str
     signed_middle: str
@@ -97,6 +98,7 @@ DARK = Theme(
     page_used="#3f7fd1",
     page_shared="#9d7bea",
     page_cached="#3a5f4c",
+    page_kept="#5d6f8c",
     page_host="#7a5f35",
     signed_negative="#62b5ff",
     signed_middle="#121417",
@@ -125,6 +127,7 @@ LIGHT = Theme(
     page_used="#5a96e0",
     page_shared="#a58bea",
     page_cached="#a9d3ba",
+    page_kept="#a3b0c4",
     page_host="#e0c48f",
     signed_negative="#2166ac",
     signed_middle="#fafafa",

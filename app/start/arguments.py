@@ -18,13 +18,14 @@ from engine.spec.presets import NAMES, cache_named
 from engine.spec.runners import RUNNERS
 
 DEFAULT_STEPS = 40
+MOST_KEPT_MIB = 1 << 20
 DEFAULT_SIZE = (1600, 1000)
 
 
 @dataclass(frozen=True)
 class Arguments:
     """What was asked for. `engine`, `theme` and `prompt` None: as remembered; so is where and how models are loaded,
-    for `loading` None, else it is that of `model`."""
+    for `loading` None, else it is that of `model`; so are the bytes that kept moments may take."""
 
     model: ModelSpec
     loading: ModelSpec | None
@@ -39,6 +40,7 @@ class Arguments:
     settings: Path | None
     sessions: Path | None
     doctor: bool
+    kept_bytes: int | None = None
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -67,6 +69,8 @@ def parse(argv: list[str]) -> Arguments:
         parser.error(str(error))
     if given.steps < 1:
         parser.error(f"{given.steps} steps is nothing to do: give 1 or more.")
+    if given.kept_mib is not None and not 0 <= given.kept_mib <= MOST_KEPT_MIB:
+        parser.error(f"{given.kept_mib} MiB for kept moments is out of range: give 0 to {MOST_KEPT_MIB}.")
     if given.settings is not None and os.path.exists(given.settings) and not os.path.isfile(given.settings):
         parser.error(f"The settings {given.settings} are no regular file: give another one.")
     if given.snapshot is not None and not os.path.isfile(given.snapshot):
@@ -92,6 +96,7 @@ def parse(argv: list[str]) -> Arguments:
         settings=given.settings,
         sessions=given.sessions,
         doctor=given.doctor,
+        kept_bytes=None if given.kept_mib is None else given.kept_mib << 20,
     )
 
 
@@ -128,6 +133,10 @@ def _parser() -> OneLineParser:
     parser.add_argument("--size", default="1600x1000", metavar="WxH", help="size of the tour's window")
     parser.add_argument("--settings", type=Path, metavar="FILE", help="another settings file")
     parser.add_argument("--sessions", type=Path, metavar="DIR", help="another folder for the journals of sessions")
+    parser.add_argument(
+        "--kept-mib", type=int, metavar="MIB",
+        help="memory that moments may take that were left, to be gone back to; as remembered unless given",
+    )  # fmt: skip
     parser.add_argument("--doctor", action="store_true", help="say what is installed and what is missing")
     return parser
 

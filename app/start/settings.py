@@ -22,6 +22,7 @@ MAX_RECENT = 8
 MAX_PROMPT = 20_000
 MAX_STATE = 1 << 20
 MAX_DIGITS = 6  # of a number of threads
+MAX_MIB_DIGITS = 7
 DEFAULT_PROMPT = "Once upon a time"
 
 
@@ -40,6 +41,7 @@ class Settings:
     set_aside: Path | None = None
     recent_snapshots: list[str] = field(default_factory=list)
     loading: ModelSpec = field(default_factory=ModelSpec)  # where and how models are loaded, of no source
+    kept_bytes: int | None = None  # that moments may take that were left; None: as the engine has it
     stops: list[str] = field(default_factory=list)  # conditions, one that is off behind a sign
 
     @classmethod
@@ -60,6 +62,7 @@ class Settings:
             recent_models=_texts(store, "models/recent")[:MAX_RECENT],
             recent_snapshots=_texts(store, "snapshots/recent")[:MAX_RECENT],
             stops=_texts(store, "run/stops")[:MAX_STOPS],
+            kept_bytes=_kept_bytes(store),
             prompt=_text(store, "prompt/text", DEFAULT_PROMPT)[:MAX_PROMPT],
             geometry=_bytes(store, "window/geometry"),
             docks=_bytes(store, "window/docks"),
@@ -79,6 +82,7 @@ class Settings:
         store.setValue("window/layout", self.layout)
         store.setValue("run/pace", self.pace)
         store.setValue("run/engine", self.engine)
+        store.setValue("run/kept_mib", "" if self.kept_bytes is None else str(self.kept_bytes >> 20))
         store.setValue("load/device", _storable(self.loading.device))
         store.setValue("load/dtype", self.loading.dtype)
         store.setValue("load/weights", self.loading.weights)
@@ -108,6 +112,12 @@ class Settings:
     def remember_snapshot(self, path: str) -> None:
         """Put a file first in the list of recent ones."""
         self.recent_snapshots = [path, *(known for known in self.recent_snapshots if known != path)][:MAX_RECENT]
+
+
+def _kept_bytes(store: QSettings) -> int | None:
+    """What kept moments may take; nonsense leaves it to the engine."""
+    mib = _text(store, "run/kept_mib", "")
+    return int(mib) << 20 if mib.isdecimal() and len(mib) <= MAX_MIB_DIGITS else None
 
 
 def _loading(store: QSettings) -> ModelSpec:

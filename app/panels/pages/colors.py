@@ -16,6 +16,7 @@ def grid_colors(theme: Theme) -> GridColors:
         used=theme.page_used,
         shared=theme.page_shared,
         cached=theme.page_cached,
+        kept=theme.page_kept,
         host=theme.page_host if theme.is_dark else "#b98a3c",
         null=theme.faint,
         ink=theme.text if theme.is_dark else theme.panel,

@@ -21,7 +21,7 @@ Mode = Literal["state", "owner", "age", "refs"]
 Pixels = npt.NDArray[np.uint32]
 Codes = npt.NDArray[np.uint8]
 
-CLEAR, FREE, NULL, CACHED, FIRST = 0, 1, 2, 3, 4  # colour indices; those from FIRST on belong to the mode
+CLEAR, FREE, NULL, CACHED, KEPT, FIRST = range(6)  # colour indices; those from FIRST on belong to the mode
 NUM_OWNER_COLORS, NUM_AGES, NUM_REFS = 8, 24, 4
 PLAIN, UPRIGHT, LEVEL, DOTTED, NOTCHED, FRAMED, EMPTY = range(7)  # shapes; the first four tell owners apart
 LEAST_SHAPED = 7  # smaller cells have no room for a shape, nor for how full a page is
@@ -31,7 +31,7 @@ _USED, _SHARED, _CACHED, _KEPT = (
     np.uint8(int(cell)) for cell in (PageCell.USED, PageCell.SHARED, PageCell.CACHED, PageCell.KEPT)
 )
 # Colour indices by the number of a state, and levels by an age; 256 of each, as a table of bytes wants it.
-_STATE_CODES = np.array([FREE, FIRST, FIRST + 1, CACHED, NULL, FIRST] + [CLEAR] * 250, np.uint8)
+_STATE_CODES = np.array([FREE, FIRST, FIRST + 1, CACHED, NULL, KEPT] + [CLEAR] * 250, np.uint8)
 _AGE_LEVELS = np.array([max(0, NUM_AGES - 1 - int(3 * np.log2(1 + age))) for age in range(256)], np.uint8)
 
 
@@ -43,6 +43,7 @@ class GridColors:
     used: str
     shared: str
     cached: str
+    kept: str
     host: str
     null: str
     ink: str
@@ -137,13 +138,14 @@ def color_codes(pool: PoolArrays, mode: Mode, step: int) -> Codes:
     codes = _mapped(state, _STATE_CODES)
     if mode == "state":
         return codes
-    is_held = (state == _USED) | (state == _SHARED) | (state == _KEPT)
-    if mode == "owner":
+    is_held = (state == _USED) | (state == _SHARED)
+    if mode == "owner":  # no live sequence owns one that is kept
         own = (pool["owner"] & (NUM_OWNER_COLORS - 1)).astype(np.uint8)
     elif mode == "refs":
+        is_held |= state == _KEPT
         own = (np.minimum(pool["ref_count"], NUM_REFS) - 1).astype(np.uint8)
     else:
-        is_held |= state == _CACHED
+        is_held |= (state == _CACHED) | (state == _KEPT)
         own = age_level(step - pool["step"])
     np.copyto(codes, own + np.uint8(FIRST), where=is_held)
     return codes
@@ -201,7 +203,7 @@ def palette(mode: Mode, colors: GridColors) -> Pixels:
         "age": _ramp(colors.free, colors.young, NUM_AGES + 3)[3:],
     }[mode]
     table = np.zeros(256, np.uint32)
-    for index, color in enumerate([colors.free, colors.null, colors.cached, *own], FREE):
+    for index, color in enumerate([colors.free, colors.null, colors.cached, colors.kept, *own], FREE):
         table[index] = _word(color)
         table[index + _INK] = _word(_ramp(color, colors.ink, 7)[3])
     table[CACHED + _INK] = _word(_ramp(colors.cached, colors.free, 5)[3])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from app.draw.format import thousands, token_label
 from app.kit.owner_colors import NUM_OWNER_COLORS
 from app.kit.page_words import short_hash, state_name
@@ -49,9 +51,10 @@ def pool_names(pools: Sequence[PageMap]) -> tuple[str, ...]:
 
 def legend_keys(pools: Sequence[PageMap], mode: Mode, seq_ids: Sequence[int], colors: GridColors) -> tuple[Key, ...]:
     """What each colour stands for, with how many pages it is."""
-    shared, cached = sum(pool.num_shared for pool in pools), sum(pool.num_cached for pool in pools)
-    used, free = sum(pool.num_used for pool in pools), sum(pool.num_free for pool in pools)
-    rest = Key(colors.cached, f"{thousands(cached)} cached"), Key(colors.free, f"{thousands(free)} free")
+    cached, free = sum(pool.num_cached for pool in pools), sum(pool.num_free for pool in pools)
+    kept, used, shared = sum(pool.num_kept_pages for pool in pools), *_of_sequences(pools)
+    parked = (Key(colors.kept, f"{thousands(kept)} of other branches"),) if kept else ()
+    rest = *parked, Key(colors.cached, f"{thousands(cached)} cached"), Key(colors.free, f"{thousands(free)} free")
     match mode:
         case "state":
             held = Key(colors.used, f"{thousands(used)} used"), Key(colors.shared, f"{thousands(shared)} shared")
@@ -65,6 +68,17 @@ def legend_keys(pools: Sequence[PageMap], mode: Mode, seq_ids: Sequence[int], co
             return (Key(colors.free, "long ago … this step", colors.young),)
         case "refs":
             return (Key(colors.used, "1 … 4 and more sequences", colors.young), *rest)
+
+
+def _of_sequences(pools: Sequence[PageMap]) -> tuple[int, int]:
+    """How many pages one live sequence uses, and how many several do: not those that kept moments alone hold."""
+    if not any(pool.num_kept_pages for pool in pools):
+        return sum(pool.num_used for pool in pools), sum(pool.num_shared for pool in pools)
+    states = [block["state"] for pool in pools for block in pool.blocks]
+    used, shared = (
+        sum(int(np.count_nonzero(state == int(cell))) for state in states) for cell in (PageCell.USED, PageCell.SHARED)
+    )
+    return used, shared
 
 
 def page_owners(models: Models, record: StepRecord, pool: int, page_id: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from app.dialogs.cache import CacheDialog
 from app.dialogs.calculator import Calculator
 from app.dialogs.export import ExportDialog
 from app.dialogs.hub import HubDialog
+from app.dialogs.kept_moments import KeptMomentsDialog
 from app.dialogs.pool import PoolDialog
 from app.dialogs.run_to import RunToDialog
 from app.kit.dialog import Dialog
@@ -24,8 +25,8 @@ from engine.spec.codec import CodecSpec, Coding, uniform
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.tuning import tuned
-from engine.wire.commands import LoadModel, Run, SetCache
-from engine.wire.events import StateChanged
+from engine.wire.commands import LoadModel, Run, SetCache, SetKeptLimit
+from engine.wire.events import Restarted, StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -71,6 +72,19 @@ def test_the_number_of_steps_that_is_typed_is_run(ready: Shell, engine: FakeEngi
     typed(qtbot, "400")
     assert engine.of(Run) == [Run(400)]
     assert open_dialogs() == []
+
+
+def test_the_limit_of_kept_moments_is_chosen_told_and_remembered(
+    ready: Shell, engine: FakeEngine, qtbot: QtBot
+) -> None:
+    ready.window.actions_["run.kept"].trigger()
+    assert open_dialogs() == [KeptMomentsDialog]
+    typed(qtbot, "256")
+    assert engine.of(SetKeptLimit) == [SetKeptLimit(256 << 20)]
+    assert ready.settings.kept_bytes == 256 << 20
+    engine.emit(Restarted())
+    turn(ready)
+    assert engine.of(SetKeptLimit) == [SetKeptLimit(256 << 20)] * 2, "the next engine is told, too"
 
 
 def test_a_budget_that_is_typed_is_the_budget(ready: Shell, engine: FakeEngine, qtbot: QtBot) -> None:

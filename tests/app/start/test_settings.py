@@ -40,6 +40,17 @@ def test_where_the_engine_runs_comes_back_unless_it_is_no_choice(path: Path) -> 
     assert parse(["--engine", "thread"]).engine == "thread"
 
 
+def test_what_kept_moments_may_take_comes_back_unless_it_is_nonsense(path: Path) -> None:
+    assert Settings(kept_bytes=512 << 20).save(path)
+    assert Settings.load(path).kept_bytes == 512 << 20
+    path.write_text(path.read_text().replace("kept_mib=512", "kept_mib=-3"))
+    assert Settings.load(path).kept_bytes is None
+    assert parse([]).kept_bytes is None
+    assert parse(["--kept-mib", "64"]).kept_bytes == 64 << 20
+    with pytest.raises(SystemExit):
+        parse(["--kept-mib", "-1"])
+
+
 def test_one_recent_model_stays_a_list(path: Path) -> None:
     Settings(recent_models=["only"]).save(path)
     assert Settings.load(path).recent_models == ["only"]

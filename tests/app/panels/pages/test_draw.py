@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from app.panels.pages.draw import (
     CACHED,
     FIRST,
     FREE,
+    KEPT,
     NUM_AGES,
     GridColors,
     GridLayout,
@@ -15,10 +17,12 @@ from app.panels.pages.draw import (
     color_codes,
     paint,
 )
+from app.panels.pages.words import legend_keys
+from engine.wire.page_map import PageCell
 from tests.app.page_story import NUM_PAGES, PageStory
 
 COLORS = GridColors(
-    "#202020", "#0000ff", "#8000ff", "#00ff00", "#ff8000", "#808080", "#ffffff", "#80ffff",
+    "#202020", "#0000ff", "#8000ff", "#00ff00", "#4040a0", "#ff8000", "#808080", "#ffffff", "#80ffff",
     tuple(f"#1111{10 * i:02x}" for i in range(8)),
 )  # fmt: skip
 USED, SHARED = 0xFF0000FF, 0xFF8000FF
@@ -79,6 +83,25 @@ def test_colours_follow_the_states_of_the_pool() -> None:
     codes = color_codes(taken(story), "state", story.step)
     assert codes[pages[0]] == codes[pages[1]] == CACHED
     assert codes[pages[2]] == FREE
+
+
+def test_pages_of_kept_moments_alone_have_a_colour_and_a_word_of_their_own() -> None:
+    story = PageStory()
+    story.admit(0, list(range(10)))
+    story.admit(1, [*range(8), 90, 91])
+    pages = list(story.tables[1].page_ids)
+    before = story.page_map()
+    blocks = tuple(block.copy() for block in before.blocks)
+    cells = np.concatenate(blocks)
+    cells["state"][pages[2]] = int(PageCell.KEPT)
+    after = replace(before, blocks=(cells,), num_kept_pages=1)
+    arrays = PoolArrays()
+    arrays.take(after)
+    assert [color_codes(arrays, mode, 0)[pages[2]] for mode in ("state", "owner")] == [KEPT, KEPT]
+    assert color_codes(arrays, "state", 0)[pages[0]] == FIRST + 1
+    words = [[key.text for key in legend_keys((one,), "state", (0, 1), COLORS)] for one in (before, after)]
+    assert words[0][:3] == ["2 used", "2 shared", "0 cached"]
+    assert words[1][:4] == ["1 used", "2 shared", "1 of other branches", "0 cached"]
 
 
 def test_owner_age_and_ref_count_have_colours_of_their_own() -> None:
