@@ -82,6 +82,7 @@ class Program(QObject):
             (window.sessions.aboutToShow, self._show_sessions),
         )
         self._show_sessions()
+        self.shell.intents.sessions_folder = self._journals.folder
         self.shell.controller.saving.begin_in(self._journals, self._settings.prompt)
 
     def _show_sessions(self) -> None:

@@ -30,6 +30,7 @@ class Intents(StepIntents, TreeIntents, EditIntents):
     """A slot for each wish: views connect to them, and actions call them. `model_wanted()`: a person has to choose."""
 
     model_wanted = Signal()
+    sessions_folder: Path | None = None  # where windows of this program, and nobody else, write their sessions
 
     # ---- sequences -----------------------------------------------------------------------------------------------
 
@@ -173,12 +174,20 @@ class Intents(StepIntents, TreeIntents, EditIntents):
         """Go on from the opened file with its model: one that was loaded here before, known by its fingerprint, or the
         bundled one. Which other one it is a person says: no name in a file leads to a folder."""
         if source := self.source_of_file:
-            self.on_file_continued(self._as_in_file(source))
+            self.on_file_continued(self._as_in_file(source), may_open_files=self._is_own_file)
         else:
             model = self._models.status.model
             where = f" It was at {prose(model.source)}." if model is not None and model.source else ""
             self._models.status.notify(f"Choose the model of this file: decoding goes on where it fits.{where}")
             self.model_wanted.emit()
+
+    @property
+    def _is_own_file(self) -> bool:
+        """Whether the opened file is a journal that a window of this program wrote."""
+        status, folder = self._models.status.now, self.sessions_folder
+        if folder is None or status is None or status.opened is None:
+            return False
+        return status.opened.path.resolve().parent == folder.resolve()
 
     def _as_in_file(self, source: str) -> ModelSpec:
         """The model of the opened file from there; a session is repeated in the same numbers, on as many threads."""

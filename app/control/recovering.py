@@ -15,6 +15,7 @@ from engine.errors import InputError
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.spec.model import ModelSpec
+from engine.spec.stops import written_stops
 from engine.wire.events import EngineStatus, Failed, SessionOpened
 
 
@@ -50,8 +51,10 @@ class Recovering(QObject):
         super().__init__(parent)
         self._folder = folder
         self._models = models
+        self._controller = controller
         self._intents, self._saving = controller.intents, controller.saving
         self._draft = draft  # what is in the editor without it
+        self._stops = written_stops(models.stops.stops)  # and what halts a run
         self._claimed: Claimed | None = None
         self._read.connect(self._on_read)
         self._unreadable.connect(models.status.notify)
@@ -85,7 +88,8 @@ class Recovering(QObject):
         opened, written = read_session(path), path.stat().st_mtime
         session = opened.session
         has_draft = session.draft not in ("", self._draft) or session.draft_chat is not None
-        if not (session.nodes or session.pending or session.bookmarks or has_draft):
+        has_stops = bool(session.stops) and session.stops != self._stops
+        if not (session.nodes or session.pending or session.bookmarks or has_draft or has_stops):
             return None
         return LeftSession(path, session, written, opened.problem)
 
@@ -113,6 +117,7 @@ class Recovering(QObject):
             self._saving.pause()
             self._claimed = Claimed(left, stream, left.session.spec, self._intents.on_left_taken_up(left.path))
         else:
+            self._controller.requests.stopping.bring_back(left.session.stops)
             stream.close()
             self._folder.delete(left.path)
 

@@ -20,7 +20,7 @@ from engine.wire.events import Event
 
 REWRITTEN_BYTES = 64 << 20  # of a journal that says much over and over, in place of which a new one says it once
 
-SETTINGS = ("model", "cache", "sampling", "stops", "texts", "forgotten")  # of an entry: by themselves worth no file
+SETTINGS = ("model", "cache", "sampling", "texts", "forgotten")  # of an entry: by themselves worth no file
 
 
 class Saving(QObject):

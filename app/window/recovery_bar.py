@@ -71,6 +71,7 @@ def offer_words(left: LeftSession) -> str:
     when = f"{datetime.fromtimestamp(left.written):%d %b, %H:%M}"
     if not session.nodes:
         what = "a prompt was taken and not read" if session.pending else "a prompt was being written"
+        what = counted(len(session.stops), "stop") + " for runs" if session.stops and not session.draft else what
         return f"The window of {when} ended without being closed: {what}"
     parts = [f"The session of {when} ended without being closed"]
     parts += [prose(session.model.name)] if session.model is not None else []

@@ -12,7 +12,7 @@ from engine.loop.failures import plain
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.wire.commands import Redo
-from engine.wire.events import Redone, StepRedone
+from engine.wire.events import BranchDeleted, Redone, StepRedone
 
 if TYPE_CHECKING:
     from engine.session.redoing import Redoing
@@ -47,6 +47,8 @@ def redo(session: Session, command: Redo, reporter: Reporter, inbox: Inbox) -> N
     took_ms = (time.perf_counter() - began) * 1e3
     exact = redoing.why_not_exact if not redoing.num_computed_anew else ""
     reporter.reply(Redone(session.last_step, num_steps, took_ms, why, redoing.num_computed_anew, exact))
+    if missing := tuple(node.step for node in command.nodes if node.step not in session.history.tree):
+        reporter.emit(BranchDeleted(missing))  # nobody can go there any more
 
 
 def _pieces(redoing: Redoing, total: int, reporter: Reporter, inbox: Inbox) -> Iterator[tuple[int, int]]:

@@ -55,7 +55,7 @@ class Recorder:
     @property
     def has_content(self) -> bool:
         """Whether there is something that is remembered nowhere else."""
-        return bool(len(self._builder) or any(self._builder.value(name) for name in ("pending", "bookmarks")))
+        return bool(len(self._builder) or any(self._builder.value(name) for name in ("pending", "bookmarks", "stops")))
 
     def session(self) -> SavedSession:
         return self._builder.session()
@@ -154,13 +154,9 @@ class Recorder:
         return Entry(**other) if other else None  # type: ignore[arg-type]
 
     def _of_redone(self, event: Redone) -> Entry | None:
-        """A restart that came to its end went as far as this."""
+        """A restart that came to its end went as far as this; which moments are gone is told behind it."""
         self.is_repeating = False
-        if not event.why_not_all:
-            return None
-        last = -1 if event.step is None else event.step
-        gone = tuple(step for step in self._builder.steps if step > last)
-        return Entry(forgotten=gone, live=event.step) if gone else None
+        return Entry(live=event.step) if event.why_not_all else None
 
     def _texts_of(self, record: StepRecord) -> dict[int, str]:
         pairs: list[tuple[int, str]] = []

@@ -74,7 +74,7 @@ def test_going_back_names_and_deleting_are_written(running: Shell, engine: FakeE
 def test_stops_are_written_and_come_back(running: Shell, engine: FakeEngine, folder: JournalFolder) -> None:
     running.controller.saving.begin_in(folder, "")
     running.intents.on_stops_changed((Stop(1, "entropy > 2"),))
-    assert not folder.folder.exists()  # by themselves they are settings
+    assert written(folder).stops == ("entropy > 2",), "a kill before the first step would lose it"
     running.controller.saving.set_draft("a")
     running.intents.on_stops_changed((Stop(1, "entropy > 2"), Stop(2, 'token = " cat"', is_enabled=False)))
     texts = written(folder).stops
@@ -190,6 +190,44 @@ def test_what_was_left_is_offered_and_taken_up(
     turn(running)
     assert [node.step for node in read_session(next(folder.folder.glob("*.running.*"))).session.nodes] == [0]
     assert folder.ended() == [path.with_name(path.name.replace(".running", ""))]
+
+
+def test_stops_that_were_set_without_a_step_are_offered_and_come_back(
+    shell: Shell, engine: FakeEngine, folder: JournalFolder, qtbot: QtBot
+) -> None:
+    saving = shell.controller.saving
+    saving.begin_in(folder, "")
+    shell.intents.on_stops_changed((Stop(1, "entropy > 2"),))
+    assert saving._file is not None
+    saving._file.close()
+    saving._folder = saving._file = None
+    shell.intents.on_stops_changed(())
+    found = Recovering(folder, shell.models, shell.controller, "", shell)
+    shell.window.recovery.accepted.connect(found.on_accepted)
+    with qtbot.waitSignal(shell.models.recovery.changed):
+        found.look()
+    assert shell.window.recovery.accessibleName().endswith("ended without being closed: 1 stop for runs")
+    shell.window.recovery.accepted.emit()
+    assert shell.models.stops.stops == (Stop(1, "entropy > 2"),)
+    assert folder.left() == []
+
+
+def test_a_session_of_this_program_may_read_the_files_that_its_edits_name(
+    running: Shell, engine: FakeEngine, folder: JournalFolder, tmp_path: Path
+) -> None:
+    running.intents.sessions_folder = folder.folder
+    folder.folder.mkdir(parents=True, exist_ok=True)
+    live = engine.status
+    assert live is not None
+    for path, may_open_files in ((folder.folder / "session.jsonl", True), (tmp_path / "theirs.jsonl", False)):
+        file = OpenedFile(path, 100, "Tiny", 21, "", "", "", "", has_rows=False)
+        engine.status = replace(live, opened=file)
+        engine.emit(Restarted(), StateChanged(engine.status))
+        turn(running)
+        engine.sent.clear()
+        running.intents.on_continued()
+        (command,) = engine.of(Continue)
+        assert command.may_open_files is may_open_files
 
 
 def test_another_window_may_have_it_already(
