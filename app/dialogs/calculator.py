@@ -89,7 +89,7 @@ class Calculator(Sheet):
         self._browse.setVisible(source == CONFIG)
         self._browse.setText(Path(self._config_path).parent.name or "Choose config.json…")
         self.use(self.page_size, cache.is_paged)
-        self.use(self.reserved, cache.layout == "static")
+        self.use(self.reserved, cache.form == "static")
         self.use(self.kept, not cache.retention.keeps_all)
         for box in (self.keys, self.values):
             self.use(box, not cache.row.takes_no)
@@ -153,7 +153,7 @@ class Calculator(Sheet):
         given: dict[str, object] = {}
         if cache.is_paged:
             given["page_size"] = self.page_size.currentData()
-        if cache.layout == "static" and self.reserved.value():
+        if cache.form == "static" and self.reserved.value():
             given["max_length"] = self.reserved.value()
         if not cache.retention.keeps_all and self.kept.value():
             given["window" if cache.retention.budget is None and cache.ratio is None else "budget"] = self.kept.value()

@@ -19,8 +19,19 @@ from app.kit.reader import STATUS, Reader, State
 from app.kit.theme import current_theme, font_text
 from app.models import Models
 from engine.spec.cache import CacheSpec
+from engine.spec.layouts import CUDA_GPU
 from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
-from engine.spec.presets import FAMILIES, PRESETS, Preset, cache_label, cache_summary, mode_detail, preset_of
+from engine.spec.presets import (
+    ALL_PRESETS,
+    FAMILIES,
+    GPU_PRESETS,
+    PRESETS,
+    Preset,
+    cache_label,
+    cache_summary,
+    mode_detail,
+    preset_of,
+)
 from engine.wire.events import LocalModel, ModelInfo
 
 
@@ -186,7 +197,7 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         super().__init__(parent)
         self._actions = actions
         for family, title in FAMILIES:
-            self._add_family(title, [preset for preset in PRESETS.values() if preset.family == family])
+            self._add_family(title, [preset for preset in ALL_PRESETS.values() if preset.family == family])
         self._menu.addSeparator()
         self._menu.addAction(actions["cache.tune"])
         self.follow(models)
@@ -196,7 +207,8 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         heading = self._menu.addAction(title)
         heading.setEnabled(False)
         for preset in presets:
-            entry = self._menu.addAction(f"{preset.label}\t{preset.summary}")
+            needs = f" Needs {CUDA_GPU}." if preset.spec.row.needs_cuda else ""
+            entry = self._menu.addAction(f"{preset.label}\t{preset.summary}{needs}")
             entry.setData(preset.name)
             entry.setCheckable(True)
             if preset.needs:
@@ -207,14 +219,21 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         """Whether a mode is lossy must stay readable: the model's name gives way first."""
         return QSize(min(self.sizeHint().width(), 230), 28)
 
+    def _on_clicked(self) -> None:
+        model = self._models.status.model
+        for entry in self._menu.actions():
+            if entry.data() in GPU_PRESETS:
+                entry.setEnabled(model is not None and model.device.startswith("cuda"))
+        super()._on_clicked()
+
     def choose(self, spec: CacheSpec) -> None:
         """What the menu and the actions do; marks follow the engine, not the click."""
         self.chosen.emit(spec)
         self.show_again()
 
     def _on_triggered(self, action: QAction) -> None:
-        if action.data() in PRESETS:
-            self.choose(PRESETS[action.data()].spec)
+        if action.data() in ALL_PRESETS:
+            self.choose(ALL_PRESETS[action.data()].spec)
 
     def read(self) -> tuple[CacheSpec, str, str | None]:
         status = self._models.status.now

@@ -12,6 +12,7 @@ from engine.analysis.trial import Trial, divergence, exact_logits, trial_of
 from engine.cache.compressed.cache import CompressedCache
 from engine.cache.compressed.retention import LayerView, Rule, rule_of
 from engine.cache.sequence_cache import SequenceCache
+from engine.cache.stacking import on_one_device
 from engine.errors import InputError
 from engine.session.driver import Driver
 from engine.session.rerun import Progress
@@ -84,7 +85,7 @@ def averaged_ranks(trial: Trial, rule: Rule, watched: Driver | None) -> torch.Te
         memory, weights = (None, None) if watched is None else (memory_of(watched, index), watched.weights[index][0])
         scores = rule.score(LayerView(index, keys[0], positions, memory, weights, recent))
         ranks.append(scores.argsort(1).argsort(1).float().mean(0) / max(1, count - 1))
-    return torch.stack(ranks).mean(0).cpu()
+    return torch.stack(on_one_device(ranks)).mean(0).cpu()
 
 
 def memory_of(watched: Driver, layer: int) -> torch.Tensor | None:

@@ -14,7 +14,7 @@ from engine.spec.cache import CacheSpec
 
 def check_reserved(spec: CacheSpec, geometry: CacheGeometry, dtype: str, device: torch.device) -> None:
     """Refuse a static or allocated cache that is larger than the memory that is free."""
-    if spec.layout not in ("static", "allocated"):
+    if spec.form not in ("static", "allocated"):
         return
     needed = sum(need.reserved for need in predict(spec, geometry, Fill(1, 1), dtype))
     num_tokens = reserved_length(spec, context_length(geometry))

@@ -47,7 +47,7 @@ class SequenceCache(EditableRows):
     def __init__(self, spec: CacheSpec, config: Any, max_length: int, num_source: int = 0) -> None:
         self.spec, self.num_source = spec, num_source
         self._config = decoder_config(config)
-        self.capacity = static_capacity(spec, max_length) if spec.layout == "static" else None
+        self.capacity = static_capacity(spec, max_length) if spec.form == "static" else None
         # of each step, by the tokens before and after it
         self._deltas: deque[tuple[int, int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)
         self._use(self._build())

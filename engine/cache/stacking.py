@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
+
+
+def on_one_device(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The same tensors where they stand on one device; else those that stand elsewhere as copies beside the first: the
+    layers of a model may be on several GPUs, and a cache's rows partly in main memory."""
+    found = list(tensors)
+    return [tensor.to(found[0].device) for tensor in found] if len({t.device for t in found}) > 1 else found
 
 
 def stacked_view(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from engine.cli.output import say
-from engine.spec.presets import PRESETS
+from engine.spec.layouts import CUDA_GPU
+from engine.spec.presets import ALL_PRESETS
 
 
 def add_parsers(commands: Any) -> None:
@@ -21,7 +22,7 @@ def caches_command(args: argparse.Namespace) -> int:
     if args.markdown:
         print(markdown_table())
         return 0
-    for preset in PRESETS.values():
+    for preset in ALL_PRESETS.values():
         if args.json:
             say(
                 {
@@ -34,15 +35,21 @@ def caches_command(args: argparse.Namespace) -> int:
                 }
             )
         else:
-            print(f"{preset.name:<22} {preset.summary}")
+            needs = f" Needs {', '.join(preset.needs)}." if preset.needs else ""
+            print(f"{preset.name:<30} {preset.summary}{needs}")
     return 0
 
 
 def markdown_table() -> str:
     """Every preset, one a row."""
     rows = (
-        (f"`{p.name}`", p.summary.rstrip("."), "yes" if p.lossless else "", ", ".join(f"`{n}`" for n in p.parameters))
-        for p in PRESETS.values()
+        (
+            f"`{p.name}`",
+            p.summary.rstrip(".") + (f"; needs {CUDA_GPU}" if p.spec.row.needs_cuda else ""),
+            "yes" if p.lossless else "",
+            ", ".join(f"`{n}`" for n in p.parameters),
+        )
+        for p in ALL_PRESETS.values()
     )
     head = ("name", "what it is", "lossless", "parameters")
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ("---",) * 4, *rows))

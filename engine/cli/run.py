@@ -186,7 +186,7 @@ def records_before(snapshot: Path | None) -> list[StepRecord]:
 
 def for_work(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: int) -> CacheSpec:
     """A static cache that was given no length reserves more than it would where prompt and steps need it."""
-    if spec.layout != "static" or spec.max_length is not None:
+    if spec.form != "static" or spec.max_length is not None:
         return spec
     from engine.session.prompt import first_ids
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from engine.cache.stacking import on_one_device
 from engine.spec.condition import Span
 from engine.wire.condition_values import Attention
 
@@ -14,7 +15,7 @@ def attention_mass(rows: dict[int, torch.Tensor], num_tokens: int, span: Span) -
     first, stop = (span.first, span.last + 1) if span.newest is None else (max(0, num_tokens - span.newest), num_tokens)
     if not rows or first >= num_tokens:
         return None
-    masses = torch.cat([_mass(row, num_tokens, first, stop) for row in rows.values()])
+    masses = torch.cat(on_one_device(_mass(row, num_tokens, first, stop) for row in rows.values()))
     mean, peak = torch.stack([masses.mean(), masses.amax()]).tolist()
     return Attention(mean, peak)
 

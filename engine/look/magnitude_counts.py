@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from engine.cache.contract import HeldRows
+from engine.cache.stacking import on_one_device
 
 COUNTED_AT_ONCE = 1 << 17
 
@@ -80,7 +81,7 @@ def counts_of_rows(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Counts `[N, bins]` and peaks `[N, H_kv, D]` of tensors of a few rows each, `[H_kv, T, D]`, all of one form; for
     many rows see `counted`."""
-    values = torch.stack(list(tensors)).float().cpu().numpy()  # [N, H_kv, T, D]
+    values = torch.stack(on_one_device(tensors)).float().cpu().numpy()  # [N, H_kv, T, D]
     num_tensors, num_bins = len(values), _HIGH - _LOW
     # without the sign, exponent and mantissa are in the order of the magnitudes
     bins = (values.view(np.int32) >> _SHIFT) & (_BINS - 1)
@@ -128,14 +129,14 @@ def _count_in_pieces(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[i
 
 
 def _count_stacked(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
-    values = torch.stack([new for _, new, _ in parts]).float()  # [L, H_kv, T, D]
+    values = torch.stack(on_one_device(new for _, new, _ in parts)).float()  # [L, H_kv, T, D]
     num_layers, heads, num_rows, dims = values.shape
     if not num_rows:
         for layer, _, _ in parts:
             yield layer, LayerCount(np.zeros(_HIGH - _LOW, np.int64), np.zeros((heads, dims), np.float32), 0)
         return
     if any(places is not None for _, _, places in parts):
-        is_later = torch.stack([places for _, _, places in parts if places is not None]) >= num_tokens
+        is_later = torch.stack(on_one_device(at for _, _, at in parts if at is not None)) >= num_tokens
         if bool(is_later.any()):  # rows of later steps may stand among scattered ones
             values = values.masked_fill(is_later[..., None], torch.nan)
     # without the sign, exponent and mantissa are in the order of the magnitudes

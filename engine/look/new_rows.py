@@ -47,7 +47,7 @@ class NewRows:
         groups: dict[tuple[object, ...], list[tuple[int, int]]] = {}
         for part in (KEYS, VALUES):
             for layer, pair in rows.items():
-                groups.setdefault((pair[part].shape, pair[part].dtype), []).append((layer, part))
+                groups.setdefault((pair[part].shape, pair[part].dtype, pair[part].device), []).append((layer, part))
         made = (RowGroup(rows[places[0][0]][places[0][1]].dtype, tuple(places)) for places in groups.values())
         return cls(tuple(rows), tuple(made), num_new, offsets)
 

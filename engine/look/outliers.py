@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from engine.cache.stacking import on_one_device
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import LayerCount
 from engine.look.magnitudes import magnitudes_of
@@ -66,7 +67,8 @@ def most_attended(
     attention: Mapping[int, torch.Tensor], geometry: CacheGeometry, how_many: int
 ) -> tuple[Attended, ...]:
     """The positions with the largest weight in the mean of all layers and heads, and the head that gave each most."""
-    rows = {layer: row.float().nan_to_num(0.0) for layer, row in attention.items()}
+    together = on_one_device(attention.values())
+    rows = {layer: row.float().nan_to_num(0.0) for layer, row in zip(attention, together, strict=True)}
     if not rows:
         return ()
     length = max(row.shape[1] for row in rows.values())

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from engine.cache.contract import Pair
+from engine.cache.stacking import on_one_device
 from engine.wire.arrays import read_only_floats
 from engine.wire.records import AttentionSummary
 
@@ -37,7 +38,7 @@ def row_checksums(rows: dict[int, Pair]) -> dict[int, int]:
     """The checksums of the new rows alone, by layer."""
     if not rows:
         return {}
-    tensors = [tensor for pair in rows.values() for tensor in pair]
+    tensors = on_one_device(tensor for pair in rows.values() for tensor in pair)
     if are_alike(tensors, tensors[0].shape[1]):
         sums = bit_sums(torch.stack(tensors)).tolist()
     else:
@@ -101,7 +102,7 @@ def attention_measures(
     recent = [row[:, -RECENT:].sum(-1) for row in rows.values()]
     if any(row.shape[0] < heads for row in rows.values()):
         first, recent = ([padded(mass, heads) for mass in masses] for masses in (first, recent))
-    return {"attention": torch.stack([torch.stack(first), torch.stack(recent)], -1)}
+    return {"attention": torch.stack([torch.stack(on_one_device(first)), torch.stack(on_one_device(recent))], -1)}
 
 
 def padded(mass: torch.Tensor, heads: int) -> torch.Tensor:

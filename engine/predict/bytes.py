@@ -140,9 +140,9 @@ class CacheFormula:
             if layer.kind == "cross":
                 return source
             tokens = max(0, tokens - source)
-        if spec.layout == "static":
+        if spec.form == "static":
             return min(tokens, self._static_rows(layer))
-        if not is_pageable(layer) or spec.layout == "dynamic":
+        if not is_pageable(layer) or spec.form == "dynamic":
             # transformers keeps window - 1 tokens: the next one completes the window
             return tokens if layer.window is None else min(tokens, layer.window - 1)
         if spec.is_paged:
@@ -216,9 +216,9 @@ class CacheFormula:
             return per_row * self._static_rows(layer)
         if not rows or layer.kind == "cross":
             return per_row * rows
-        if spec.layout == "static":
+        if spec.form == "static":
             return per_row * self._static_rows(layer)
-        if spec.layout == "dynamic" or not is_pageable(layer):
+        if spec.form == "dynamic" or not is_pageable(layer):
             is_full = layer.window is not None and fill.tokens >= layer.window
             return per_row * (rows + 1 if is_full else rows)  # the row that left is still in the same storage
         if spec.is_paged:

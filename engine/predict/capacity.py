@@ -66,7 +66,7 @@ def pool_pages(spec: CacheSpec, max_length: int) -> int:
 def cache_capacity(spec: CacheSpec, max_length: int, geometry: CacheGeometry) -> int | None:
     """Tokens of one sequence for which a cache has room; None where it grows, or where pages become free again as fast
     as they are taken because every layer of the model keeps a window."""
-    if spec.layout == "static":
+    if spec.form == "static":
         return static_capacity(spec, max_length)
     if not spec.is_paged or tokens_at_once(spec, max_length, geometry) is not None:
         return None

@@ -117,7 +117,7 @@ def growth_bytes(info: ModelInfo, spec: CacheSpec, lives: Sequence[LiveSequence]
 def row_gaps(held: list[HeldBytes], spec: CacheSpec, unfilled: int) -> list[ByteGap]:
     """What one layer takes beside the numbers of its tokens, over all sequences; `unfilled` is reserved, not stored."""
     positions = sum(one.positions for one in held)
-    room = "padding to the reserved length" if spec.layout == "static" else "room to grow"
+    room = "padding to the reserved length" if spec.form == "static" else "room to grow"
     return [
         ByteGap("scales and offsets", sum(one.scales for one in held), "stored"),
         ByteGap("exact residual", sum(one.residual for one in held), "stored"),

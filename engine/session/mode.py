@@ -28,6 +28,7 @@ class CacheMode:
     def __init__(self, model: LoadedModel, spec: CacheSpec) -> None:
         self.model, self.spec = model, spec
         check_layout(spec, model.info.geometry)
+        self._check_device()
         self._rotation = self._new_rotation()
         self.store = self._new_store()
 
@@ -36,6 +37,10 @@ class CacheMode:
         if not self.spec.is_paged:
             return None
         info = self.model.info
+        if info.layer_devices:
+            raise InputError(
+                "A pool of pages lies on one device, and this model's layers stand on several: take the growing cache."
+            )
         return PageStore(self.spec, info.geometry, self.model.max_length, getattr(torch, info.dtype), self.model.device)
 
     def _new_rotation(self) -> KeyRotation | None:
@@ -70,6 +75,14 @@ class CacheMode:
         if spec.is_compressed:
             return CompressedCache(spec, config, limit, seq_id, self._rotation)
         return SequenceCache(spec, config, limit, num_source(geometry, num_prompt_tokens))
+
+    def _check_device(self) -> None:
+        """Refuse what copies to and from a kind of device that this model is not on."""
+        if self.spec.row.needs_cuda and self.model.device.type != "cuda":
+            raise InputError(
+                f"The {self.spec.row.label} cache copies rows between main memory and a CUDA GPU, and this model is on "
+                f"{self.model.info.device}: take the {'static' if self.spec.form == 'static' else 'growing'} cache."
+            )
 
     def check(self) -> None:
         """Refuse a cache that this model cannot have, before any sequence needs one."""

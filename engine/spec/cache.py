@@ -58,7 +58,7 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, and as these
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
             raise InputError(f"Unknown cache layout '{self.layout}': choose one of {', '.join(LAYOUTS)}.")
-        if self.max_length is not None and self.layout != "static":
+        if self.max_length is not None and self.form != "static":
             raise InputError(f"max_length reserves a static cache; the {self.layout} layout has no use for it.")
         if self.max_length is not None and self.max_length < 1:
             raise InputError(f"A static cache of {self.max_length} tokens holds nothing: give 1 or more.")
@@ -147,6 +147,11 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, and as these
     def row(self) -> LayoutRow:
         """What the layout is."""
         return LAYOUTS[self.layout]
+
+    @property
+    def form(self) -> str:
+        """How rows lie in tensors, wherever these are: the layout, or the one that is offloaded."""
+        return self.row.offloads or self.layout
 
     @property
     def is_paged(self) -> bool:

@@ -56,7 +56,8 @@ _QUANTIZER = (
 
 class LayoutRow(Struct, frozen=True):
     """A layout. `preset` is the name people choose it by; `takes_no` says why no codec and no rule for dropping rows
-    goes with it, and is empty where they do."""
+    goes with it, and is empty where they do. `offloads` is the layout whose rows these are, kept in main memory but for
+    those of the layer that comes next; empty for others."""
 
     name: str
     preset: str
@@ -67,8 +68,15 @@ class LayoutRow(Struct, frozen=True):
     takes_no: str = ""
     is_paged: bool = False
     recomputes: bool = False
+    offloads: str = ""
+
+    @property
+    def needs_cuda(self) -> bool:
+        """Whether it copies between main memory and a CUDA GPU, and works nowhere else."""
+        return bool(self.offloads)
 
 
+CUDA_GPU = "a CUDA GPU"
 _NOTHING_KEPT, _AS_IT_IS = "it keeps nothing between steps", "it is transformers' cache as it is"
 
 LAYOUTS: Mapping[str, LayoutRow] = {
@@ -92,6 +100,25 @@ LAYOUTS: Mapping[str, LayoutRow] = {
             "transformers' StaticCache: all room reserved before the first token.",
             (MAX_LENGTH,),
             takes_no=_AS_IT_IS,
+        ),
+        LayoutRow(
+            "offloaded",
+            "transformers-offloaded",
+            "Offloaded (transformers)",
+            "transformers' DynamicCache with offloading: rows rest in main memory until their layer is next.",
+            needs=(CUDA_GPU,),
+            takes_no=_AS_IT_IS,
+            offloads="dynamic",
+        ),
+        LayoutRow(
+            "offloaded-static",
+            "transformers-offloaded-static",
+            "Offloaded static (transformers)",
+            "transformers' StaticCache with offloading: all room is reserved, and rests in main memory.",
+            (MAX_LENGTH,),
+            needs=(CUDA_GPU,),
+            takes_no=_AS_IT_IS,
+            offloads="static",
         ),
         LayoutRow("growing", "growing", "Growing", "Preallocated room that doubles: a new row costs O(1)."),
         LayoutRow(

@@ -103,7 +103,7 @@ def _of_pages(name: str, coding: str) -> Preset:
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
-        *(_of_layout(row) for row in LAYOUTS.values() if row.name != "quantized"),
+        *(_of_layout(row) for row in LAYOUTS.values() if row.name != "quantized" and not row.needs_cuda),
         *(_of_rule(row) for row in RULES.values()),
         _of_codec("fp8"),
         _of_codec("int8"),
@@ -114,17 +114,20 @@ PRESETS: dict[str, Preset] = {
         _of_layout(LAYOUTS["quantized"]),
     )
 }
+# modes that only a CUDA GPU has: who runs all modes leaves them out
+GPU_PRESETS: dict[str, Preset] = {row.preset: _of_layout(row) for row in LAYOUTS.values() if row.needs_cuda}
+ALL_PRESETS: dict[str, Preset] = {**PRESETS, **GPU_PRESETS}
 NAMES = (  # what `cache_named` takes, for the command lines
-    f"{', '.join(PRESETS)}; or a layout, a rule and a codec joined by + (int8/kivi-4 for K and V, h2o+int8, "
+    f"{', '.join(ALL_PRESETS)}; or a layout, a rule and a codec joined by + (int8/kivi-4 for K and V, h2o+int8, "
     "paged+tova; exact@0-3=int8 writes some layers otherwise)"
 )
 
 
 def cache_preset(name: str) -> Preset:
     """The preset of that name; raises `InputError` naming those that exist."""
-    if name not in PRESETS:
-        raise InputError(f"Unknown cache '{name}': choose one of {', '.join(PRESETS)}.")
-    return PRESETS[name]
+    if name not in ALL_PRESETS:
+        raise InputError(f"Unknown cache '{name}': choose one of {', '.join(ALL_PRESETS)}.")
+    return ALL_PRESETS[name]
 
 
 def preset_of(spec: CacheSpec) -> Preset:
@@ -133,7 +136,7 @@ def preset_of(spec: CacheSpec) -> Preset:
     if rule is not None:
         return PRESETS[rule.name]
     if spec.codec.is_exact:
-        return PRESETS[spec.row.preset]
+        return ALL_PRESETS[spec.row.preset]
     coding = next(coding for coding in spec.codec.codings if not coding.is_exact)
     prefix = "paged-" if spec.is_paged else ""
     if prefix + coding.name in PRESETS:
@@ -176,8 +179,8 @@ def cache_summary(spec: CacheSpec) -> str:
 
 def cache_named(name: str) -> CacheSpec:
     """The cache that `cache_name` calls so: a preset, or a layout, a rule and a codec joined by +, in any order."""
-    if name in PRESETS:
-        return PRESETS[name].spec
+    if name in ALL_PRESETS:
+        return ALL_PRESETS[name].spec
     chosen: dict[str, Any] = {}
     for number, part in enumerate(name.split("+")):
         axis, value = _part(part, is_first=number == 0)
@@ -194,7 +197,7 @@ def _part(part: str, is_first: bool) -> tuple[str, CacheSpec | RetentionSpec | C
     if is_codec_name(part):
         return "codec", parse_codec(part)
     if part in (row.preset for row in LAYOUTS.values()):
-        return "layout", PRESETS[part].spec
+        return "layout", ALL_PRESETS[part].spec
     if is_first:
         cache_preset(part)  # refused, with the names that exist
     raise InputError(f"Unknown rule or codec '{part[:60]}': choose one of {', '.join((*RULES, *get_codec_names()))}.")

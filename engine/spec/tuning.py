@@ -57,7 +57,7 @@ def fitted(spec: CacheSpec, num_tokens: int, share: float | None = None) -> Cach
     With a `share`, its rule keeps that part of them, or as little as it can, and an exact residual is as short as it
     can be, so that a short text feels what a long one would.
     """
-    if spec.layout == "static" and spec.max_length is None:
+    if spec.form == "static" and spec.max_length is None:
         return replace(spec, max_length=num_tokens)
     if share is None:
         return spec

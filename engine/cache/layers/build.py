@@ -21,13 +21,13 @@ from engine.spec.cache import CacheSpec, Quantizer
 
 def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
     """An empty cache of a contiguous layout."""
-    if spec.layout == "static":
+    if spec.form == "static":
         cache = StaticCache(config=config, max_cache_len=capacity)
         cache.layers = list(map(counted, cache.layers))
         return cache
     if spec.quantizer is not None:
         return quantized_cache(spec.quantizer, config)
-    cache = DynamicCache(config=config)
+    cache = DynamicCache(config=config, offloading=spec.row.needs_cuda)
     if spec.layout == "growing":
         room = Room(len(cache.layers))
         for index, layer in enumerate(cache.layers):

@@ -7,13 +7,13 @@ import json
 import pytest
 
 from engine.__main__ import main
-from engine.spec.presets import PRESETS
+from engine.spec.presets import ALL_PRESETS
 
 
 def test_caches_lists_every_mode(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["caches", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["name"] for line in lines] == list(PRESETS)
+    assert [line["name"] for line in lines] == list(ALL_PRESETS)
     by_name = {line["name"]: line for line in lines}
     assert by_name["h2o"] == {
         "name": "h2o",
@@ -26,5 +26,5 @@ def test_caches_lists_every_mode(capsys: pytest.CaptureFixture[str]) -> None:
     assert (by_name["kivi-4"]["needs"], by_name["paged"]["lossless"]) == (["a group that divides head_dim"], True)
     assert main(["caches"]) == 0
     plain = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in plain] == list(PRESETS)
-    assert plain[list(PRESETS).index("tova")].endswith("Drops what the newest query attends to least.")
+    assert [line.split()[0] for line in plain] == list(ALL_PRESETS)
+    assert plain[list(ALL_PRESETS).index("tova")].endswith("Drops what the newest query attends to least.")
