@@ -15,6 +15,7 @@ from app.control.controller import Controller
 from app.control.intents import Intents
 from app.control.navigation import Navigator
 from app.control.pace import PACES
+from app.draw.format import milliseconds
 from app.kit.changes import connect_all
 from app.kit.labels import prose
 from app.kit.measurement import MeasuringView
@@ -24,11 +25,12 @@ from app.panels.prompt.words import CHAT
 from app.start.settings import Settings
 from app.window.window import MainWindow
 from engine.spec.bookmark import BookmarkTarget
+from engine.spec.capture import CAPTURES
 from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED
 from engine.spec.runners import RUNNERS
 from engine.wire.commands import Command
-from engine.wire.events import EngineStatus, Event, OpenedFile, SessionOpened
+from engine.wire.events import CaptureState, EngineStatus, Event, OpenedFile, SessionOpened
 from engine.wire.opponents import Opponent, OtherStep
 
 if TYPE_CHECKING:
@@ -257,6 +259,9 @@ class Shell(QObject):
             self.actions.check(f"runner.{name}", name == new.runner.chosen and new.model is not None)
         if new.runner.note and (old is None or old.runner.note != new.runner.note):
             self.models.status.notify(new.runner.note)
+        self._show_capture(new.capture)
+        if new.capture.note and (old is None or old.capture.note != new.capture.note):
+            self.models.status.notify(new.capture.note)
         if new.opened is not None:
             self._on_opened(old, new.opened)
             return
@@ -268,6 +273,15 @@ class Shell(QObject):
             self.models.status.notify(f"{new.model.name} is loaded")
         if not new.running and new.model is not None and new.work is None:
             self.window.setWindowTitle(_title(new.model.name, new.step))
+
+    def _show_capture(self, now: CaptureState) -> None:
+        """Which level is chosen, and what each has cost."""
+        costs = dict(now.costs_ms)
+        for name in CAPTURES:
+            self.actions.check(f"capture.{name}", name == now.level)
+            cost = f"{milliseconds(costs[name])} a decode step so far" if name in costs else "Not measured yet"
+            self.actions.tell_more(f"capture.{name}", cost)
+        self.actions.check("capture.by_layer", now.by_layer)
 
     def _on_opened(self, old: EngineStatus | None, opened: OpenedFile) -> None:
         """A file is looked at: it is remembered when it is another one than before."""

@@ -12,6 +12,7 @@ from app.control.conditions import (
     needs_here,
     needs_history,
     needs_left,
+    needs_live,
     needs_live_past,
     needs_live_steps,
     needs_matches,
@@ -28,6 +29,7 @@ from app.control.conditions import (
     needs_work,
 )
 from app.control.pace import PACES, Pace
+from engine.spec.capture import CAPTURES, CaptureRow
 from engine.spec.runners import RUNNERS, RunnerRow
 
 if TYPE_CHECKING:
@@ -55,6 +57,19 @@ def _runner(row: RunnerRow) -> Action:
     tip = f"{row.summary}; it needs {row.needs}" if row.needs else row.summary
     needs = partial(needs_runner, row.name)
     return Action(f"runner.{row.name}", "", f"Forward by {row.label}", tip, choose, needs, is_check=True)
+
+
+def _capture(row: CaptureRow) -> Action:
+    def choose(shell: Shell) -> None:
+        shell.intents.on_capture_chosen(row.name)
+
+    return Action(
+        f"capture.{row.name}", "", f"Measure: {row.label.lower()}", row.summary, choose, needs_live, is_check=True
+    )
+
+
+def _switch_by_layer(shell: Shell) -> None:
+    shell.intents.on_time_by_layer_switched()
 
 
 def _next_phase(shell: Shell) -> None:
@@ -145,6 +160,12 @@ RUN = (
                      lambda shell: shell.navigator.on_live(), needs_past),
     ),
     tuple(map(_runner, RUNNERS.values())),
+    (
+        *map(_capture, CAPTURES.values()),
+        Action("capture.by_layer", "", "Time every layer",
+               "How long attention, the cache, dequantising and copies take in every layer of a forward; it costs a "
+               "little itself", _switch_by_layer, needs_live, is_check=True),
+    ),
     (
         Action("engine.restart", "", "Restart engine",
                "Begin again with the same model; all steps are done once more", lambda shell: shell.restart_engine()),

@@ -58,6 +58,7 @@ class Actions(QObject):
         self._declared = {action.name: action for action in declared_in(menus)}
         self._barred: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
+        self._more: dict[str, str] = {}
         self._group = QActionGroup(self)
         self._group.setExclusionPolicy(QActionGroup.ExclusionPolicy.None_)
         self._actions = {name: self._make(action) for name, action in self._declared.items()}
@@ -98,6 +99,12 @@ class Actions(QObject):
         """Show a mark without triggering anything: `triggered` answers to people only."""
         self._actions[name].setChecked(is_on)
 
+    def tell_more(self, name: str, more: str) -> None:
+        """What is known now of what an action does, behind its tip."""
+        if self._more.get(name, "") != more:
+            self._more[name] = more
+            self._actions[name].setToolTip(tool_tip(self._declared[name], self.reason(name), more))
+
     def bar(self, reasons: Mapping[str, str]) -> None:
         """Why the panel in use cannot do what some actions ask of it, or the empty text where it can."""
         self._barred = dict(reasons)
@@ -112,7 +119,7 @@ class Actions(QObject):
         for name, reason in reasons.items():
             self._actions[name].setEnabled(not reason)
             if reason != self._reasons.get(name, ""):
-                self._actions[name].setToolTip(tool_tip(self._declared[name], reason))
+                self._actions[name].setToolTip(tool_tip(self._declared[name], reason, self._more.get(name, "")))
         self._reasons = reasons
         self.refreshed.emit()
 
@@ -151,9 +158,9 @@ def native(key: str) -> str:
     return QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText)
 
 
-def tool_tip(action: Action, reason: str = "") -> str:
-    """What it does and its key, and why it is not possible now, as plain text."""
+def tool_tip(action: Action, reason: str = "", more: str = "") -> str:
+    """What it does and its key, what more is known of it, and why it is not possible now, as plain text."""
     key = f"  ({native(action.key)})" if action.key else ""
-    tip = f"\n{action.tip}" if action.tip else ""
+    tip = "".join(f"\n{line}" for line in (action.tip, more) if line)
     why = f"\nNot now: {reason}" if reason else ""
     return f"{action.text.rstrip('…')}{key}{tip}{why}"

@@ -17,11 +17,13 @@ from engine.errors import InputError
 from engine.saved.folder import check_nobody_writes
 from engine.saved.session import spec_of
 from engine.spec.cache import CacheSpec
+from engine.spec.capture import CaptureLevel
 from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED, BUNDLED_NAME, ModelSpec
 from engine.spec.runners import RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire import commands, exporting, opponents
+from engine.wire.events import CaptureState
 
 Content = str | tuple[int, ...] | Chat  # of a prompt
 
@@ -219,6 +221,17 @@ class Intents(StepIntents, TreeIntents, EditIntents):
 
     def on_runner_chosen(self, runner: RunnerName) -> None:
         self._send(commands.ChooseRunner(runner))
+
+    def on_capture_chosen(self, level: CaptureLevel) -> None:
+        self._send(commands.SetCapture(level, self._capture_now().by_layer))
+
+    def on_time_by_layer_switched(self) -> None:
+        now = self._capture_now()
+        self._send(commands.SetCapture(now.level, not now.by_layer))
+
+    def _capture_now(self) -> CaptureState:
+        status = self._models.status.now
+        return CaptureState() if status is None else status.capture
 
     def on_truth_wanted(self, question: Request) -> None:
         """Ask what the cache changes; the newest question of a kind is the one whose answer counts."""

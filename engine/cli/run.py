@@ -33,6 +33,7 @@ from engine.saved.document import write_session
 from engine.saved.recorder import Recorder
 from engine.saved.session import SavedSession
 from engine.spec.cache import CacheSpec
+from engine.spec.capture import CAPTURES, DEFAULT_CAPTURE, check_capture
 from engine.spec.presets import NAMES, cache_label, cache_name
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import fitted
@@ -66,6 +67,7 @@ def add_parsers(commands: Any) -> None:
     run.add_argument("--top-p", type=float)
     run.add_argument("--min-p", type=float)
     add_stop_arguments(run)
+    run.add_argument("--capture", default=DEFAULT_CAPTURE, help=f"how much every step measures: {', '.join(CAPTURES)}")
     add_edit_argument(run)
     add_export_arguments(run)
     run.add_argument("--save-session", type=Path, metavar="FILE.json", help="write the session, for replay and people")
@@ -75,6 +77,7 @@ def add_parsers(commands: Any) -> None:
 
 def run_command(args: argparse.Namespace) -> int:
     steps, conditions, editing = checked_steps(args), stop_conditions(args), Editing(args.edit)
+    capture = check_capture(args.capture)
     spec = spec_of(args.cache or "growing", args)
     sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed, tuple(args.stop))
     wanted = export_of(args)
@@ -91,6 +94,7 @@ def run_command(args: argparse.Namespace) -> int:
         force(session, args)
     else:
         session = opened_session(args, spec)
+    session.captured.set(capture, by_layer=False)
     generated: dict[int, list[int]] = {info.seq_id: [] for info in session.sequences}
     began = time.perf_counter()
     is_kept = wanted is not None or args.save_session is not None
@@ -283,6 +287,8 @@ def tell_done(session: Session, generated: dict[int, list[int]], seconds: float,
                 "model": info.name,
                 "random_weights": info.random_weights,
                 "note": info.note,
+                "capture": session.captured.level,
+                "looking_ms": dict(session.captured.costs_ms),
             }
         )
         return
@@ -291,6 +297,8 @@ def tell_done(session: Session, generated: dict[int, list[int]], seconds: float,
             print(f"[{seq_id}] {printable(text)}")
     stored = f"{kv_bytes:,} bytes of {kept_words(info)}"
     print(f"\n\n{count} tokens · {rate} tok/s · {cache_label(session.cache)} · {stored}")
+    for level, cost_ms in session.captured.costs_ms:
+        print(f"looking: {CAPTURES[level].label.lower()}, {cost_ms:.2f} ms a decode step")
     for seq_id in generated:
         sequence = session.sequence(seq_id)
         if sequence.stop in ("context full", "cache full"):

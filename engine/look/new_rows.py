@@ -53,22 +53,26 @@ class NewRows:
 
     def measure(self, rows: Mapping[int, Pair], *, with_rows: bool = False) -> Tensors:
         """Of each of N tensors: norms, extremes, a checksum of the bits, and how many numbers are not finite.
-        `with_rows`: and the rows themselves, bit for bit. Nothing is read by the host."""
+        `with_rows`: the rows themselves, bit for bit, and all of that is left to who has them. Nothing is read by the
+        host."""
         found: Tensors = {}
         for number, group in enumerate(self.groups):
             stacked = stacked_view([rows[layer][part] for layer, part in group.places])  # [N, H_kv, T, D]
+            if with_rows:
+                found[f"rows.{number}.bits"] = stacked.contiguous().view(torch.uint8)
+                continue
             wide = stacked.float()
             extremes = (extreme.unsqueeze(-1) for extreme in wide.flatten(2).aminmax(dim=-1))
             norms = torch.linalg.vector_norm(wide, dim=-1)
             found[f"rows.{number}.floats"] = torch.cat([norms, *extremes], -1)  # [N, H_kv, T + 2]
             found[f"rows.{number}.sums"] = bit_sums(stacked)  # [N]
             found[f"rows.{number}.bad"] = (~stacked.isfinite()).sum(-1, dtype=torch.int16)  # [N, H_kv, T]
-            if with_rows:
-                found[f"rows.{number}.bits"] = stacked.contiguous().view(torch.uint8)
         return found
 
     def told(self, measured: Arrays, first_position: int) -> ToldRows:
         """What was measured, as a record tells it. Heads that a layer does not have are NaN."""
+        if rows := self.rows_of(measured):
+            measured = {name: found.numpy() for name, found in self.measure(rows).items()}
         heads = max(measured[f"rows.{number}.floats"].shape[1] for number in range(len(self.groups)))
         index = {layer: n for n, layer in enumerate(self.layers)}
         norms = np.full((2, len(index), heads, self.num_new), np.nan, np.float32)

@@ -162,7 +162,7 @@ class ObservationRing:
 
     def _read_late(self, sent: Sent) -> Arrays:
         found = sent.packing.unpack(sent.slot.copy_again())
-        if not isinstance(sent.slot, PlainSlot) and not self.note:
+        if not self.note:
             self.note = f"what is measured is copied step by step: a copy did not come within {self._timeout_s:g} s"
         self._slots = self._plain_slots()
         self._next = 0

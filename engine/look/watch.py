@@ -91,6 +91,11 @@ class Watcher:
         failures, self._failures = self._failures, []
         return failures
 
+    @property
+    def is_due(self) -> bool:
+        """Whether pictures are to be sent with the next step that is shown."""
+        return bool(self._pictures) and self._clock() >= self._due
+
     def forget(self) -> None:
         """The present is another one: another history, another cache, an earlier step."""
         self._pictures.clear()

@@ -32,6 +32,7 @@ from engine.wire.commands import (
     OpenSnapshot,
     Pause,
     PreviewPrompt,
+    SetCapture,
     SetPace,
     Shutdown,
     StartDuel,
@@ -48,6 +49,7 @@ from engine.wire.stopping import SetStops
 
 if TYPE_CHECKING:
     from engine.session.session import Session
+    from engine.wire.records import StepRecord
 
 
 class EngineLoop:
@@ -137,11 +139,19 @@ class EngineLoop:
         if (command := self._inbox.take()) is not None or self._has_time_for_surprisal:
             return command
         if not self._has_work:
+            self._rest()
             has_more = self._measuring.is_trying or self._duelling.has_more or self._present.opened.has_more
             return None if has_more else self._inbox.wait()
         rest_s = self._steps.rest_s
         is_due = rest_s <= 0 or (self._session is not None and self._session.is_prefilling)
+        if not is_due:
+            self._rest()
         return None if is_due else self._inbox.wait(rest_s)
+
+    def _rest(self) -> None:
+        """The next step does not follow the newest one at once."""
+        if self._session is not None:
+            self._session.rest()
 
     @property
     def _has_time_for_surprisal(self) -> bool:
@@ -151,6 +161,7 @@ class EngineLoop:
 
     def _guard(self, command: Command) -> None:
         """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
+        self._finish_records()
         self._measuring.drop_trial_for(command)
         self._reporter.reply_to = command.id
         self.activity.begin(command)
@@ -172,12 +183,18 @@ class EngineLoop:
         undone, and nothing is said of it. `reached` is told of its phases, and may hold it up or give it up."""
         self._measuring.drop_trial()
         self.activity.begin("reading a prompt" if session.is_prefilling else "a decode step")
+        check = self._inbox.check_uninterrupted
         try:
-            record = session.step(self._inbox.check_uninterrupted, reached)
+            if reached is None and self._may_read_late(session):
+                self._advance_late(session, session.step_late(check))
+                return
+            self._finish_records()
+            record = session.step(check, reached)
         except Cancelled:
             self._watching.undone(session)
             return
         except Exception as error:
+            self._finish_records()
             self._steps.end()
             self._reporter.reply_to = self._steps.asked_by
             self._watching.undone(session)
@@ -194,6 +211,37 @@ class EngineLoop:
         if self._stops.halt(session, record):
             self._watching.catch_up(session)
         self._reporter.tell()
+
+    # ---- records that are read late ------------------------------------------------------------------------------
+
+    def _may_read_late(self, session: Session) -> bool:
+        """Whether steps may go on before what they measured is read: in a run that nothing in it can end or follow."""
+        is_run = self._steps.count is None or self._steps.count > 1
+        is_read = self._stops.is_asking or self._duelling.is_on or session.is_prefilling or self._steps.is_paced
+        return session.ring.late_steps > 0 and is_run and not is_read
+
+    def _advance_late(self, session: Session, records: list[StepRecord]) -> None:
+        """A decode step is done; `records` are those of steps before it that are complete by now. Pictures show the
+        present: all records are told before them."""
+        self._steps.done(is_unit=True)
+        if not session.has_work:
+            self._steps.end()
+        if not self._has_work or self._watching.is_due:
+            records += session.finish_records()
+        self._tell_records(session, records)
+        self._reporter.tell()
+
+    def _finish_records(self) -> None:
+        """Tell the records of all steps that are done."""
+        if self._session is not None and self._session.has_open_records:
+            self._tell_records(self._session, self._session.finish_records())
+
+    def _tell_records(self, session: Session, records: list[StepRecord]) -> None:
+        for number, record in enumerate(records, 1):
+            is_newest = number == len(records) and not session.has_open_records
+            is_behind = self._is_behind() or not is_newest
+            self._reporter.emit(record)
+            self._watching.after_step(session, record, is_last=is_newest and not self._has_work, is_behind=is_behind)
 
     # ---- commands ------------------------------------------------------------------------------------------------
 
@@ -218,6 +266,8 @@ class EngineLoop:
             case SetPace():
                 self._steps.set_pace(command)
                 self._watching.set_pace(command)
+            case SetCapture():
+                self._present.set_capture(command)
             case SetStops():
                 self._stops.set(command)
             case OpenSnapshot():

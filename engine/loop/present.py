@@ -16,8 +16,9 @@ from engine.loop.steps_to_do import StepsToDo
 from engine.loop.stops import Stops
 from engine.loop.watching import Watching
 from engine.spec.cache import CacheSpec
+from engine.spec.capture import check_capture
 from engine.spec.sampling import SamplingParams
-from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
+from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot, SetCapture
 from engine.wire.devices import Unloaded
 from engine.wire.events import CacheChanged, Failed, NodeAdded, Restarted
 
@@ -49,6 +50,7 @@ class Present:
         self.sampling = SamplingParams()  # of the next prompt that brings none of its own
         self._kept_limit: int | None = None  # bytes of kept moments, where a person has said how many
         self._cache = CacheSpec()  # of the session before an opened file, or of the first one
+        self._capture: SetCapture | None = None
         self._model: LoadedModel | None = None  # of the session before an opened file
 
     @property
@@ -140,7 +142,15 @@ class Present:
         if self.session is not None:
             self.session.kept.set_limit(num_bytes)
 
+    def set_capture(self, command: SetCapture) -> None:
+        """How much is measured, in this session and those that come."""
+        self._capture = SetCapture(check_capture(command.level), command.by_layer)
+        if self.session is not None:
+            self.session.captured.set(command.level, by_layer=command.by_layer)
+
     def _take_over(self, session: Session, why: str) -> None:
+        if self._capture is not None:
+            session.captured.set(self._capture.level, by_layer=self._capture.by_layer)
         if self._kept_limit is not None:
             session.kept.set_limit(self._kept_limit)
         self._duelling.end(why)

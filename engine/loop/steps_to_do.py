@@ -24,6 +24,11 @@ class StepsToDo:
         """How long the next decode step has to wait."""
         return 0.0 if self._due is None else max(0.0, self._due - time.monotonic())
 
+    @property
+    def is_paced(self) -> bool:
+        """Whether every step of a run waits for its time."""
+        return self._interval_s > 0 and self._due is not None
+
     def set_pace(self, command: SetPace) -> None:
         rate = command.steps_per_second
         for value in (rate, command.pictures_per_second):

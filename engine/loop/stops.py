@@ -48,6 +48,11 @@ class Stops:
         if self._judging is not None:
             self._judging.too_slow.clear()
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a condition is asked after every step."""
+        return bool(self._steps.until) or any(stop.is_enabled for stop in self._stops)
+
     def forget(self) -> None:
         """History begins anew: nothing has held yet."""
         self._num_hits.clear()

@@ -35,6 +35,11 @@ class Watching:
         if self._watcher is not None:
             self._watcher.set_pace(command)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for pictures."""
+        return self._watcher is not None and self._watcher.is_due
+
     def watch(self, session: Session, command: Watch) -> None:
         """These pictures from now on."""
         if self._watcher is not None:

@@ -25,6 +25,7 @@ from engine.session.observe import (
     with_observation,
 )
 from engine.session.sampler import Sample
+from engine.spec.capture import CaptureLevel
 from engine.wire.records import StepRecord
 
 
@@ -35,6 +36,7 @@ class Measuring:
     parts: list[Measured]
     choices: list[Sample | None]
     sent: Sent | None
+    level: CaptureLevel
 
 
 @dataclass(eq=False)
@@ -60,11 +62,11 @@ class Observer:
     def begin(self, forwards: Sequence[Forward], choices: list[Sample | None]) -> Measuring:
         """Measure the forwards of a step and send it on its way."""
         if self._is_aside:
-            return Measuring([measure_checksums(forward) for forward in forwards], choices, None)
+            return Measuring([measure_checksums(forward) for forward in forwards], choices, None, "off")
         pairs = zip(forwards, choices, strict=True)
         parts = [measure(forward, choice, self._captured) for forward, choice in pairs]
         tensors = packed_together(parts)
-        return Measuring(parts, choices, self.ring.send(tensors) if tensors else None)
+        return Measuring(parts, choices, self.ring.send(tensors) if tensors else None, self._captured.level)
 
     def complete_at_once(self, record: StepRecord, measuring: Measuring, clock: Clock) -> StepRecord:
         """The record of a step with what was measured, which is waited for; so long the step lasts."""
@@ -73,6 +75,11 @@ class Observer:
     def complete_later(self, record: StepRecord, measuring: Measuring, clock: Clock) -> None:
         """A step is done: its record lacks what was measured."""
         self._open.append(OpenRecord(record, measuring, clock))
+
+    @property
+    def num_open(self) -> int:
+        """How many steps are done whose records are not complete."""
+        return len(self._open)
 
     def complete(self, num_late: int = 0) -> list[StepRecord]:
         """The records of the oldest steps, complete, until so many are left on their way."""
@@ -91,10 +98,13 @@ class Observer:
             self._history.log_rows(record.step, part.seq_id, seen.rows)
         if ends is not None:
             ends.end()
+        timings = opened.clock.timings()
+        if record.phase == "decode":
+            self._captured.note_cost(measuring.level, timings.observe_ms)
         return replace(
             record,
             sequences=tuple(map(with_observation, record.sequences, observations)),
             non_finite=tuple(place for seen in observations for place in seen.non_finite),
             checksums=checksums,
-            timings=opened.clock.timings(),
+            timings=timings,
         )

@@ -48,7 +48,7 @@ from engine.wire.changes import (
     SequenceStopped,
     TokensForced,
 )
-from engine.wire.events import EngineStatus, Forked, SequenceInfo, Work
+from engine.wire.events import CaptureState, EngineStatus, Forked, SequenceInfo, Work
 from engine.wire.planned import PlannedStep
 from engine.wire.records import CacheBytes, Provenance, StepRecord
 from engine.wire.requests import SliceRequest
@@ -154,7 +154,19 @@ class Session:
             kept_bytes=self.kept.num_bytes,
             kept_limit=self.kept.max_bytes,
             runner=self.model.runners.state,
+            capture=self.capture,
         )
+
+    @property
+    def capture(self) -> CaptureState:
+        """How much is measured of every step, and what it costs."""
+        now = self.captured
+        return CaptureState(now.level, now.by_layer, now.costs_ms, self.ring.note)
+
+    @property
+    def has_open_records(self) -> bool:
+        """Whether steps are done whose records are not complete."""
+        return self._observer.num_open > 0
 
     def check_has_work(self) -> None:
         """Raises with the reason when there is nothing to step."""

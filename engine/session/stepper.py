@@ -75,9 +75,9 @@ class Stepper:
         """Do one unit of work as `step` does, and return the records of the steps whose measurements have left the
         device by now, a step or two before this one: nothing of this step is waited for."""
         clock = self._begun()
-        records = self._observer.complete(num_late=max(0, self._observer.ring.late_steps - 1))
-        clock.lap("observe")
         self._step(clock, check, None, is_late=True)
+        records = self._observer.complete(num_late=self._observer.ring.late_steps)
+        clock.end()
         return records
 
     def rest(self) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.spec.cache import CacheSpec
+from engine.spec.capture import CaptureLevel
 from engine.spec.edit import Edit
 from engine.spec.model import ModelSpec
 from engine.spec.runners import RunnerName
@@ -38,6 +39,14 @@ class ChooseRunner(CommandMessage, frozen=True):
     """Compute the forwards from now on in that way, by its name in `engine.spec.runners`."""
 
     runner: RunnerName
+
+
+class SetCapture(CommandMessage, frozen=True):
+    """How much is measured of every step from now on. `by_layer`: and of every forward how long each layer spent on
+    attention, on its cache, on dequantising and on copies, which costs a little itself."""
+
+    level: CaptureLevel
+    by_layer: bool = False
 
 
 class SubmitPrompt(CommandMessage, frozen=True):
@@ -282,6 +291,7 @@ Command = (
     LoadModel
     | SetCache
     | ChooseRunner
+    | SetCapture
     | SubmitPrompt
     | PreviewPrompt
     | SetSampling

@@ -9,6 +9,7 @@ from msgspec import field
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
+from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.chat import Chat
 from engine.spec.model import WeightFormat
 from engine.spec.runners import RunnerName
@@ -74,6 +75,16 @@ class RunnerState(Part, frozen=True):
 
     chosen: RunnerName = "auto"
     refused: tuple[tuple[RunnerName, str], ...] = ()
+    note: str = ""
+
+
+class CaptureState(Part, frozen=True):
+    """How much is measured of every step, and what that has cost a decode step at each level that was used so far, in
+    milliseconds. `note` says why what is measured leaves the device in a slower way than it could."""
+
+    level: CaptureLevel = DEFAULT_CAPTURE
+    by_layer: bool = False
+    costs_ms: tuple[tuple[CaptureLevel, float], ...] = ()
     note: str = ""
 
 
@@ -152,6 +163,7 @@ class EngineStatus(Part, frozen=True):
     kept_bytes: int = 0
     kept_limit: int = 0
     runner: RunnerState = RunnerState()
+    capture: CaptureState = CaptureState()
 
 
 class StateChanged(Variant, frozen=True):

@@ -20,6 +20,7 @@ from app.control.pace import PACES
 from app.kit.theme import current_theme
 from app.shell import Shell
 from engine.saved.document import is_session
+from engine.spec.capture import CAPTURES
 from engine.spec.edit import Drop, Edit, Mask, Pin, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
@@ -38,6 +39,7 @@ from engine.wire.commands import (
     RedoEdit,
     Run,
     SetCache,
+    SetCapture,
     StartDuel,
     Step,
     SubmitPrompt,
@@ -388,6 +390,8 @@ EFFECTS: dict[str, Effect] = {
     "engine.auto": Effect(lambda desk: desk.engines, [], ["auto"]),
     "engine.thread": Effect(lambda desk: desk.engines, [], ["thread"]),
     "engine.process": Effect(lambda desk: desk.engines, [], ["process"]),
+    **{f"capture.{name}": Effect(lambda desk: desk.sent(SetCapture), [], [SetCapture(name)]) for name in CAPTURES},
+    "capture.by_layer": Effect(lambda desk: desk.sent(SetCapture), [], [SetCapture("rows", by_layer=True)]),
     **{f"runner.{name}": Effect(lambda desk: desk.sent(ChooseRunner), [], [ChooseRunner(name)]) for name in RUNNERS},
     **{
         f"pace.{name}": Effect(

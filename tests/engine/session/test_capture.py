@@ -1,0 +1,168 @@
+"""How much is measured of a step, when it is read, and that looking does not grow with what there is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+
+from engine.look.candidates import candidate_measures
+from engine.look.new_rows import NewRows
+from engine.look.packing import Packing
+from engine.look.probe import attention_measures
+from engine.session.captured import Captured
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.capture import CAPTURES, CaptureLevel
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.records import NO_TIMES, StepRecord
+from tests.engine.session.sessions import GROWING, tensors
+from tests.engine.tiny import model_of, prompt_ids
+
+WARM = SamplingParams(0.9, seed=7)
+
+
+def begun(level: CaptureLevel = "rows", late_steps: int | None = None, cache: CacheSpec = GROWING) -> Session:
+    session = Session(model_of("llama"), cache, capture=level, late_steps=late_steps)
+    session.submit(Prompt(token_ids=prompt_ids(8), sampling=WARM))
+    return session
+
+
+def told(record: StepRecord) -> StepRecord:
+    """All but what no two runs share."""
+    num_bytes = replace(record.num_bytes, looking=0, process=0)
+    pools = tuple(replace(pool, pool=0) for pool in record.pools)
+    return replace(record, wall_time=0.0, timings=NO_TIMES, num_bytes=num_bytes, pools=pools)
+
+
+def same(one: object, other: object) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other, equal_nan=True)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if hasattr(one, "__struct_fields__"):
+        return type(one) is type(other) and all(
+            same(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__
+        )
+    return one == other
+
+
+@pytest.mark.parametrize("late_steps", [1, 2, 3])
+@pytest.mark.parametrize("cache", ["growing", "paged", "h2o", "int8"])
+def test_records_that_are_read_late_are_those_that_are_read_at_once(late_steps: int, cache: str) -> None:
+    spec = cache_preset(cache).spec
+    at_once, late = begun(cache=spec), begun(late_steps=late_steps, cache=spec)
+    expected = [at_once.step() for _ in range(9)]
+    found = [late.step()]
+    for number in range(1, 9):
+        found += late.step_late()
+        assert len(found) == 1 + max(0, number - late_steps), "nobody waits for what is not there yet"
+    assert late.has_open_records
+    found += late.finish_records()
+    assert not late.has_open_records
+    for one, other in zip(expected, found, strict=True):
+        assert same(told(one), told(other)), one.step
+    nodes = [[moment.node.checksums for moment in session.history.tree] for session in (at_once, late)]
+    assert nodes[0] == nodes[1]
+    assert all(nodes[0])
+
+
+def test_a_step_that_fails_while_others_are_read_late_costs_them_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, twin = begun(late_steps=2), begun()
+    expected = [twin.step() for _ in range(4)]
+    found = [session.step(), *session.step_late(), *session.step_late()]
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.session.stepper.sample", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            session.step_late()
+    found += session.finish_records()
+    assert [record.step for record in found] == [0, 1, 2]
+    found.append(session.step())
+    assert all(same(told(one), told(other)) for one, other in zip(expected, found, strict=True))
+    mine, others = tensors(session), tensors(twin)
+    assert all(torch.equal(mine[key], others[key]) for key in others)
+
+
+def test_every_level_measures_what_it_says_and_all_choose_the_same_tokens() -> None:
+    found, twin = {}, begun()
+    expected = [twin.step().sequences[0].sampled for _ in range(4)]
+    for level in CAPTURES:
+        session = begun(level)
+        records = [session.step() for _ in range(4)]
+        part = records[-1].sequences[0]
+        rows = session.history.rows.get((3, 0)) or {}
+        found[level] = (
+            part.rows is not None,
+            bool(part.candidates) and part.entropy is not None and part.surprisal[0] is not None,
+            bool(records[-1].checksums),
+            part.attention is not None and session.history.attention.get((3, 0)) is not None,
+            len(rows) == 2 * len(session.cache_of(0).layers),
+        )
+        assert [record.sequences[0].sampled for record in records] == expected, level
+        if rows:
+            newest = session.cache_of(0).all_newest_rows(10)
+            assert all(
+                torch.equal(rows[2 * layer + part], pair[part]) for layer, pair in newest.items() for part in (0, 1)
+            )
+        assert [name for name, _ in session.capture.costs_ms] == [level]
+    assert found == {
+        "off": (False,) * 5,
+        "statistics": (True, True, True, False, False),
+        "rows": (True, True, True, True, False),
+        "everything": (True,) * 5,
+    }
+
+
+def test_the_level_changes_between_two_steps() -> None:
+    session = begun("off")
+    session.step()
+    session.captured.set("statistics", by_layer=False)
+    part = session.step().sequences[0]
+    assert part.rows is not None
+    assert part.surprisal[0] is not None, "the logits before it are kept at every level"
+    assert part.attention is None
+
+
+@pytest.mark.parametrize("level", ["statistics", "rows", "everything"])
+@pytest.mark.parametrize("cache", ["growing", "paged", "static"])
+def test_what_leaves_the_device_does_not_grow_with_the_context(level: CaptureLevel, cache: str) -> None:
+    sizes = []
+    for length in (4, 40, 100):
+        session = Session(model_of("llama"), cache_preset(cache).spec, capture=level)
+        session.submit(Prompt(token_ids=prompt_ids(length), sampling=SamplingParams()))
+        session.step()
+        session.step()
+        sizes.append(session.ring.num_bytes)
+    assert sizes[0] == sizes[1] == sizes[2] > 0
+
+
+def test_the_parts_of_a_step_and_the_gap_before_it_make_up_the_time_that_passed() -> None:
+    session = begun()
+    session.step()
+    records = [session.step() for _ in range(20)]
+    for record in records:
+        times = record.timings
+        assert times.gap_ms > 0
+        assert times.total_ms + times.gap_ms == pytest.approx(times.wall_ms, rel=0.03)
+    session.rest()
+    times = session.step().timings
+    assert times.gap_ms == 0.0, "what a person waits between two steps is no step's time"
+    assert times.total_ms == pytest.approx(times.wall_ms, rel=0.03)
+
+
+@pytest.mark.parametrize("level", ["statistics", "rows", "everything"])
+def test_a_step_sends_at_most_a_tenth_more_than_its_new_rows(level: CaptureLevel) -> None:
+    """At the shape of SmolLM2-135M, whose new rows are 46,080 bytes a token in float32."""
+    layers, heads, kv_heads, dim, vocabulary = 30, 9, 3, 64, 49152
+    rows = {n: (torch.rand(kv_heads, 1, dim), torch.rand(kv_heads, 1, dim)) for n in range(layers)}
+    captured = Captured(level)
+    found = NewRows.of(rows, 1).measure(rows, with_rows=captured.new_rows)
+    found |= candidate_measures(torch.rand(vocabulary).log_softmax(-1), None, 3)
+    found["surprisal"] = torch.tensor(0.5)
+    if captured.attention_rows:
+        found |= attention_measures({n: torch.rand(heads, 8192) for n in range(layers)}, 8192)
+    new_rows = sum(part.nbytes for pair in rows.values() for part in pair)
+    assert new_rows == 46080
+    assert Packing.of(found).num_bytes <= 1.1 * new_rows
