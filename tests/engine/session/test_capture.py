@@ -17,7 +17,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, CaptureLevel
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.records import NO_TIMES, StepRecord
+from engine.wire.records import NO_TIMES, CacheBytes, StepRecord
 from tests.engine.session.sessions import GROWING, tensors
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -32,7 +32,7 @@ def begun(level: CaptureLevel = "rows", late_steps: int | None = None, cache: Ca
 
 def told(record: StepRecord) -> StepRecord:
     """All but what no two runs share."""
-    num_bytes = replace(record.num_bytes, looking=0, process=0)
+    num_bytes = CacheBytes(record.num_bytes.layers, 0, 0, None)
     pools = tuple(replace(pool, pool=0) for pool in record.pools)
     return replace(record, wall_time=0.0, timings=NO_TIMES, num_bytes=num_bytes, pools=pools)
 
