@@ -73,7 +73,7 @@ def attention(
     if attention_mask is None and num_queries > 1 and not is_causal and (hidden is not None or probe is not None):
         attention_mask = torch.ones(1, 1, num_queries, key.shape[2], dtype=torch.bool, device=key.device)
     if hidden is not None:
-        attention_mask = without_hidden(attention_mask, hidden, query, key)
+        attention_mask = without_hidden(attention_mask, hidden, query, key, num_queries if is_causal else 0)
     if softcap is not None or s_aux is not None or (num_queries == 1 and key.shape[2] > LONG_CONTEXT):
         pieces = weights_in_pieces(query, key, attention_mask, scale, softcap, s_aux)
         read = [read_by(weights, value) for weights in reported(pieces, probe, layer)]
@@ -91,12 +91,12 @@ def attention(
 
 
 def without_hidden(
-    mask: torch.Tensor | None, hidden: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+    mask: torch.Tensor | None, hidden: torch.Tensor, query: torch.Tensor, key: torch.Tensor, num_new: int
 ) -> torch.Tensor:
-    """The mask `[B, H, T, S]` that also leaves out rows `hidden` `[H_kv, R]` of those held before the T new ones; a
+    """The mask `[B, H, T, S]` that also leaves out rows `hidden` `[H_kv, R]` of those held before the new ones; a
     window that has slid has fewer columns than rows, and the latest."""
     heads, queries, columns = query.shape[1], query.shape[2], key.shape[2]
-    gone = max(0, hidden.shape[1] + queries - columns)
+    gone = max(0, hidden.shape[1] + num_new - columns)
     hidden = hidden[:, gone:].to(query.device)
     hides = torch.nn.functional.pad(hidden, (0, columns - hidden.shape[1]))
     hides = hides.repeat_interleave(heads // hides.shape[0], 0)[None, :, None]

@@ -9,7 +9,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.loader import LoadedModel
-from engine.session.edits.places import heads_of, places_in
+from engine.session.edits.places import heads_of, layers_named, places_in
 from engine.spec.edit import Drop, Mask, Pin
 
 
@@ -33,7 +33,7 @@ def pin(model: LoadedModel, cache: SequenceCache, edit: Pin) -> None:
 def drop(model: LoadedModel, cache: SequenceCache, edit: Drop) -> None:
     """Drop rows as the cache's rule would."""
     spans: dict[int, torch.Tensor] = {}
-    for layer in edit.rows.layers_of(model.info.geometry):
+    for layer in layers_named(cache, model.info.geometry, edit.rows):
         places_in(cache, layer, edit.rows)
         span = torch.arange(edit.rows.start, edit.rows.stop)
         spans[layer.index] = span.expand(len(heads_of(edit.rows, layer)), -1)
@@ -45,7 +45,7 @@ def marked(
 ) -> RowMarks:
     """The marks with those of an edit; raises `InputError` where a row is not held."""
     span = range(edit.rows.start, edit.rows.stop)
-    for layer in edit.rows.layers_of(geometry):
+    for layer in layers_named(cache, geometry, edit.rows):
         if is_marked:
             places_in(cache, layer, edit.rows)
         marks = marks.marking(layer.index, layer.num_kv_heads, heads_of(edit.rows, layer), span, is_marked)

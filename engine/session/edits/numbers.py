@@ -11,7 +11,7 @@ from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.session.edits.places import Places, places_in
+from engine.session.edits.places import Places, layers_named, places_in
 from engine.spec.codec import Part
 from engine.spec.edit import AddNoise, Overwrite, Scale, Zero
 
@@ -29,7 +29,7 @@ def row_writes(
 ) -> list[RowWrite]:
     """What an edit writes, as numbers that attention would read; raises `InputError` where rows are not held."""
     writes = []
-    for layer in edit.rows.layers_of(geometry):
+    for layer in layers_named(cache, geometry, edit.rows):
         held, places = cache.rows(layer.index), places_in(cache, layer, edit.rows)
         assert held is not None, "rows have places"
         for part in edit.rows.parts:

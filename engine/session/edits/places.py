@@ -8,7 +8,7 @@ import torch
 
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
-from engine.geometry.dimensions import LayerGeometry
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.look.rows_at import slots_of
 from engine.spec.edit import Rows
 
@@ -24,6 +24,20 @@ class Places:
 def heads_of(rows: Rows, layer: LayerGeometry) -> list[int]:
     """The kv heads of a layer that an edit names."""
     return list(range(layer.num_kv_heads) if rows.kv_heads is None else rows.kv_heads)
+
+
+def layers_named(cache: SequenceCache, geometry: CacheGeometry, rows: Rows) -> tuple[LayerGeometry, ...]:
+    """The layers that an edit names; where it names none, those of a decoder's own tokens or of its source, wherever
+    the positions are. Raises `InputError` where they are in both."""
+    layers, source = rows.layers_of(geometry), cache.num_source
+    if rows.layers is not None or not source:
+        return layers
+    if rows.start < source < rows.stop:
+        raise InputError(
+            f"Positions {rows.start} … {source - 1} were read by the encoder, those from {source} on by the decoder, "
+            "and their rows are in different layers: edit one part after the other."
+        )
+    return tuple(layer for layer in layers if (layer.kind == "cross") == (rows.start < source))
 
 
 def places_in(cache: SequenceCache, layer: LayerGeometry, rows: Rows) -> Places:

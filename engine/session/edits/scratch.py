@@ -11,6 +11,8 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.contract import HeldRows
+from engine.cache.layers.build import decoder_config
+from engine.cache.layers.cross import CrossLayer, SourceCache
 from engine.cache.layers.read_only import ReadOnlyLayer, read_only_cache
 from engine.cache.sequence_cache import SequenceCache
 from engine.model.loader import LoadedModel
@@ -27,21 +29,34 @@ class Scratch:
         layers: list[Any] = []
         self._hidden: dict[int, torch.Tensor] = {}
         for index, layer in enumerate(cache.live.layers):
-            held = cache.rows(index)
+            held = None if isinstance(layer, CrossLayer) else cache.rows(index)
             if held is None:
-                layers.append(copy.deepcopy(layer))
+                layers.append(layer if isinstance(layer, CrossLayer) else copy.deepcopy(layer))
                 continue
             positions = cache.held_positions(index)
             count = int((positions[0] < num_tokens).sum())
             first = HeldRows(held.keys[:, :, :count], held.values[:, :, :count], held.first)
-            seen = num_tokens if keeps else num_tokens - 1
+            seen = cache.num_own(index, num_tokens if keeps else num_tokens - 1)
             is_sliding = bool(getattr(layer, "is_sliding", False))
             layers.append(ReadOnlyLayer(first, seen, is_sliding, keeps))
             hidden = cache.by_hand.hidden.at(index, positions.expand(held.keys.shape[1], -1))
             if hidden is not None:
                 self._hidden[index] = hidden[:, : count if keeps else count - 1]
-        self.live: Any = read_only_cache(model.model.config, layers)
+        self.live: Any = self._read_only(model, cache, layers)
         self.can_be_fed_together = len({layer.keys.shape[2] for layer in self.rows}) < 2
+
+    def _read_only(self, model: LoadedModel, cache: SequenceCache, layers: list[Any]) -> Any:
+        """transformers' cache of these layers. Cross layers are read as they are: a forward never writes to them."""
+        if not cache.num_source:
+            return read_only_cache(model.model.config, layers)
+        own = read_only_cache(decoder_config(model.model.config), layers[: len(layers) // 2])
+        made = SourceCache(own, cache.num_source)
+        made.layers = layers
+        for index in range(len(layers) // 2, len(layers)):
+            hidden = cache.by_hand.hidden.at(index, cache.held_positions(index))
+            if hidden is not None:
+                self._hidden[index] = hidden
+        return made
 
     @property
     def rows(self) -> list[ReadOnlyLayer]:

@@ -29,6 +29,8 @@ def overwrite(model: LoadedModel, live: LiveSequence, edit: ReplaceTokens) -> Ke
     cache, sequence, start, stop = live.cache, live.sequence, edit.position, edit.stop
     if any(layer.has_state for layer in cache.layers):
         raise InputError("A recurrent state has read these tokens and moved on: re-prefill what follows instead.")
+    if cache.num_source:
+        raise InputError("Every row of a source depends on all of it: re-prefill what follows instead.")
     scratch = Scratch(model, cache, start, keeps=True)
     scratch.feed(edit.token_ids)
     writes = []
@@ -79,12 +81,18 @@ def re_prefill(
     start, stop = edit.position, edit.stop
     token_ids = [*sequence.token_ids[:start], *edit.token_ids, *sequence.token_ids[stop:]]
     num_prompt = new_prompt_length(sequence.num_prompt_tokens, edit)
+    check_source(cache, edit, num_prompt)
     before, sequence.token_ids = sequence.token_ids, token_ids
     try:
         mode.check_holds(sequence, cache, "put fewer in")
         num_kept = keep_first(cache, start)
+        if cache.num_source and not num_kept:
+            cache.num_source = num_prompt - 1
+            cache.clear()
         driver = Driver(model, cache, num_prompt, token_ids[:num_kept])
         fed = list(PrefillPlan.of(model).lengths(len(token_ids)))
+        if cache.num_source:  # the encoder reads at once
+            fed = [num_prompt, *(length for length in fed if length > num_prompt)]
         logits = None
         for logits in driver.run(token_ids, lengths_to_feed(cache.spec, num_prompt, fed, len(token_ids)), check):  # noqa: B007
             pass
@@ -96,6 +104,20 @@ def re_prefill(
     sequence.num_tokens, sequence.num_prompt_tokens = len(token_ids), num_prompt
     cache.by_hand = cache.by_hand.edited(len(token_ids), start)
     return logits.clone()
+
+
+def check_source(cache: SequenceCache, edit: ReplaceTokens, num_prompt: int) -> None:
+    """Refuse to take from an encoder its last token, or to mix what it reads with what the decoder starts from."""
+    source, stop = cache.num_source, edit.stop
+    if not source or edit.position > source:
+        return
+    if edit.position < source < stop or (edit.position == source and (len(edit.token_ids), stop) != (1, source + 1)):
+        raise InputError(
+            f"Position {source} is the token that the decoder starts from: replace it by one other, and the source "
+            "before it apart."
+        )
+    if num_prompt < 2:
+        raise InputError("An encoder needs a token to read: leave one.")
 
 
 def new_prompt_length(num_prompt: int, edit: ReplaceTokens) -> int:

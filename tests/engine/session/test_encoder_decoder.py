@@ -12,8 +12,10 @@ import torch
 from engine.analysis.parity import live_parity
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
+from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.edit import Edit, Mask, ReplaceTokens, Rows, Zero
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.measuring import CheckParity
@@ -213,6 +215,68 @@ def test_steps_agree_with_a_forward_without_a_cache() -> None:
             rows.values[0, 1, 4] += 2.0
         *_, found = live_parity(session, CheckParity(0))
         assert (found.verdict, found.layer, found.tensor, found.position) == ("departs", NUM_BLOCKS, "values", 4)
+
+
+# ---- edits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("position", "token_ids", "num_replaced"), [(2, (5, 9, 11), 1), (0, (5,), 7), (7, (5,), 1), (9, (5, 6), 1)]
+)
+def test_what_follows_other_tokens_is_computed_anew_by_encoder_and_decoder(
+    position: int, token_ids: tuple[int, ...], num_replaced: int
+) -> None:
+    session = started()
+    before = list(session.sequence(0).token_ids)
+    make_edit(session, ReplaceTokens(0, position, token_ids, "re-prefill", num_replaced))
+    session.step()
+    ids = session.sequence(0).token_ids
+    expected = [*before[:position], *token_ids, *before[position + num_replaced :]]
+    assert ids[: len(expected)] == expected
+    source = session.sequence(0).num_prompt_tokens - 1
+    *_, found = live_parity(session, CheckParity(0))
+    assert found.layer is None
+    rows = session.cache_of(0).rows(NUM_BLOCKS)
+    assert rows is not None
+    assert rows.keys.shape[2] == source == session.cache_of(0).num_source
+    session.go_to(5)
+    assert session.sequence(0).token_ids == before
+
+
+def test_rows_of_the_source_are_edited_where_they_are() -> None:
+    for rows, layers in ((Rows(2, 4), (2, 3)), (Rows(8, 9), (0, 1))):
+        session = started()
+        make_edit(session, Zero(0, rows))
+        for layer in range(2 * NUM_BLOCKS):
+            held = session.cache_of(0).rows(layer)
+            assert held is not None
+            is_zero = [not held.keys[0, :, place].any() for place in range(held.keys.shape[2])]
+            expected = range(rows.start - held.first, rows.stop - held.first) if layer in layers else ()
+            assert [place for place, is_it in enumerate(is_zero) if is_it] == list(expected)
+    session = started()
+    make_edit(session, Mask(0, Rows(2, 4, (3,)), True))
+    session.step()
+    seen = session.history.attention_at(0, session.last_step or 0)
+    assert not seen[3][:, 2:4].any()
+    assert seen[2][:, 2:4].any()
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (Zero(0, Rows(5, 9)), "read by the encoder, those from 7 on by the decoder"),
+        (ReplaceTokens(0, 2, (5,), "overwrite"), "Every row of a source depends on all of it"),
+        (ReplaceTokens(0, 5, (5, 6, 7), "re-prefill"), "Position 7 is the token that the decoder starts from"),
+        (ReplaceTokens(0, 0, (), "re-prefill", 7), "An encoder needs a token to read"),
+    ],
+)
+def test_an_edit_that_mixes_the_two_is_refused(edit: Edit, why: str) -> None:
+    session = started(steps=3)
+    ids = list(session.sequence(0).token_ids)
+    with pytest.raises(InputError, match=why):
+        make_edit(session, edit)
+    assert session.sequence(0).token_ids == ids
+    assert session.step().sequences[0].num_tokens == 11
 
 
 # ---- what there is no room for ---------------------------------------------------------------------------------------
