@@ -43,13 +43,20 @@ def sample(logits: torch.Tensor, sampling: SamplingParams, position: int, ruled:
     raw = torch.log_softmax(logits.float(), -1)
     wanted = steered(logits if ruled is None else ruled, sampling.bias)
     probs = None if sampling.is_greedy else filtered(wanted, sampling)
-    if probs is None or not probs.isfinite().all():
-        # the first of equal ones, as transformers' argmax has it; nothing is drawn from what is no number
-        token_id = int((raw if sampling.bias is None and ruled is None else wanted).argmax())
-    else:
-        generator = torch.Generator().manual_seed((sampling.seed * 1_000_003 + position) % 2**63)
-        token_id = int(torch.multinomial(probs.cpu(), 1, generator=generator))
-    return Sample(token_id, raw, probs)
+    # the first of equal ones, as transformers' argmax has it
+    chosen = (raw if sampling.bias is None and ruled is None else wanted).argmax()
+    if probs is not None:
+        # nothing is drawn from what is no number
+        chosen = torch.where(probs.isfinite().all(), drawn(probs, sampling.seed * 1_000_003 + position), chosen)
+    return Sample(int(chosen), raw, probs)
+
+
+def drawn(probs: torch.Tensor, seed: int) -> torch.Tensor:
+    """The index of a token drawn with probabilities `[V]`, on their device: the one that `torch.multinomial` draws on a
+    CPU with that seed, since the random numbers are the CPU's."""
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    noise = torch.empty(probs.shape, dtype=probs.dtype).exponential_(1, generator=generator)
+    return (probs / noise.to(probs.device)).argmax()
 
 
 def choose(
@@ -100,7 +107,7 @@ def filtered(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
         ordered, order = probs.sort(descending=True)
         # a token is dropped when the tokens before it already hold top_p; the first one always stays
         dropped = ordered.cumsum(-1) - ordered >= sampling.top_p
-        probs = probs.index_fill(0, order[dropped], 0.0)
+        probs = torch.empty_like(probs).scatter_(0, order, ordered.masked_fill(dropped, 0.0))
     if sampling.min_p:
         probs = probs.masked_fill(probs < sampling.min_p * probs.max(), 0.0)
     return probs / probs.sum()
