@@ -20,8 +20,10 @@ def layer_label(models: Models, index: int) -> str:
 
 
 def layer_words(models: Models, index: int) -> str:
-    """`layer 3`, or `cross layer 1`."""
-    return names.layer_words(geometry_of(models), index)
+    """`layer 3`, or `cross layer 1`; `layer 3 on cuda:1` where layers stand on several devices."""
+    words, model = names.layer_words(geometry_of(models), index), models.status.model
+    devices = model.layer_devices if model is not None else ()
+    return f"{words} on {devices[index]}" if index < len(devices) else words
 
 
 def num_source(models: Models) -> int:

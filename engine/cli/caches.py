@@ -35,7 +35,7 @@ def caches_command(args: argparse.Namespace) -> int:
                 }
             )
         else:
-            needs = f" Needs {', '.join(preset.needs)}." if preset.needs else ""
+            needs = f" Needs {CUDA_GPU}." if preset.spec.row.needs_cuda else ""
             print(f"{preset.name:<30} {preset.summary}{needs}")
     return 0
 

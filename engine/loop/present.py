@@ -154,7 +154,14 @@ class Present:
         if self._kept_limit is not None:
             session.kept.set_limit(self._kept_limit)
         self._duelling.end(why)
-        self.session, self._model = session, None
+        before = self._model if self.session is None else self.session.model
+        left = None if before is None or before is session.model else before.device
+        self.session = before = self._model = None
+        self.session = session
+        if left is not None and left.type != "cpu":  # a GPU's allocator keeps what nobody has
+            from engine.memory import give_back
+
+            give_back(left)
         self.opened.close()
         self._stops.forget()
         self._watching.begin()

@@ -95,6 +95,17 @@ def test_a_config_file_gives_the_dimensions(sheet: Calculator, tmp_path: Path) -
     assert not sheet.problem.isVisible()
 
 
+def test_the_loaded_model_counts_with_its_weights(host: QWidget) -> None:
+    sheet = Calculator(samples.model_info(), CacheSpec("paged", num_pages=9), host)
+    said = {
+        label: int(text.replace(",", "")) for label, text in lines(sheet).items() if text.replace(",", "").isdigit()
+    }
+    assert said["weights of the model"] == 11_000_000
+    assert said["model and cache"] == 11_000_000 + max(said["pool, for all sequences"], said["total, one sequence"])
+    choose(sheet, TYPED, "dynamic")
+    assert "weights of the model" not in lines(sheet)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from pathlib import Path
 
+from engine.saved.recorder import Recorder
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.changes import TokensForced
@@ -84,7 +85,8 @@ def test_a_model_that_is_unloaded_is_gone_and_its_steps_can_be_done_once_more(dr
     driver.send(Force(1, (9,)))
     driver.rest()
     records, model = driver.of(StepRecord), weakref.ref(driver.session.model.model)
-    info = driver.status.model
+    info, recorder = driver.status.model, Recorder()
+    recorder.take(driver.events)
     driver.forget()
     driver.send(UnloadModel(id=9))
     told = driver.wait_for(Unloaded)
@@ -96,6 +98,10 @@ def test_a_model_that_is_unloaded_is_gone_and_its_steps_can_be_done_once_more(dr
     assert (status.model, status.sequences, status.step, status.cache) == (None, (), None, GROWING)
     pending = driver.of(NodeAdded)[0].node  # what waited for the next step is a moment of its own
     assert isinstance(pending.changes[-1], TokensForced)
+    recorder.take(driver.events)
+    saved = recorder.session()
+    assert (saved.model, saved.live) == (info, pending.step), "the session is that of its model, loaded or not"
+    assert saved.nodes[-1] == pending
     driver.send(UnloadModel())
     assert "nothing to free" in driver.wait_for(Failed).message
     driver.send(LoadModel(ModelSpec(info.source, device="cpu", num_threads=1), GROWING))
