@@ -28,7 +28,8 @@ class Probe:
 
     The newest weights of all layers are computed together after the forward: thirty times a handful of small kernels
     between the large ones would cost three times as much. Sequences of a batch that are attended apart have a probe
-    each, in `parts`; what is read here is then right-aligned.
+    each, in `parts`; what is read here is then right-aligned. `is_borrowed`: the weights are overwritten by the next
+    forward, so whoever keeps them copies them.
     """
 
     num_rows: int = 1
@@ -38,6 +39,7 @@ class Probe:
     latest: dict[int, torch.Tensor] = field(default_factory=dict)
     sums: dict[int, torch.Tensor] = field(default_factory=dict)
     parts: list[Probe] = field(default_factory=list)
+    is_borrowed: bool = False
 
     @property
     def wants_more(self) -> bool:

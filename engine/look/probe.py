@@ -71,16 +71,24 @@ def are_alike(tensors: Sequence[torch.Tensor], num_new: int) -> bool:
     return tensors[0].shape[1] == num_new and all(t.shape == tensors[0].shape for t in tensors)
 
 
-def own_rows(weights: Mapping[int, torch.Tensor], num_tokens: int, num_together: int = 1) -> dict[int, torch.Tensor]:
+def own_rows(
+    weights: Mapping[int, torch.Tensor], num_tokens: int, num_together: int = 1, *, is_borrowed: bool = False
+) -> dict[int, torch.Tensor]:
     """The newest query's weights `[H, S]` by layer, to be kept; `num_together` sequences keep rows of the same tensors.
     Static caches give a weight (zero) to room that is still empty: it is cut off. A row that would keep much more than
-    itself alive is copied; copying all of them would cost what there is, and not what is new."""
+    itself alive is copied; copying all of them would cost what there is, and not what is new. Rows that `is_borrowed`
+    says are overwritten soon are all copied."""
     rows = {layer: row if row.shape[1] <= num_tokens else row[:, :num_tokens] for layer, row in weights.items()}
+    if is_borrowed and len({row.shape for row in rows.values()}) == 1:
+        return dict(zip(rows, torch.stack(list(rows.values())), strict=True))
     sizes: dict[int, int] = {}
     for row in rows.values():
         place = row.untyped_storage().data_ptr()
         sizes[place] = sizes.get(place, 0) + row.nbytes * num_together
-    return {layer: row.clone() if is_wasteful(row.untyped_storage(), sizes) else row for layer, row in rows.items()}
+    return {
+        layer: row.clone() if is_borrowed or is_wasteful(row.untyped_storage(), sizes) else row
+        for layer, row in rows.items()
+    }
 
 
 def is_wasteful(storage: torch.UntypedStorage, sizes: Mapping[int, int]) -> bool:

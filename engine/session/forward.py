@@ -31,6 +31,7 @@ class Forward:
     weights: dict[int, torch.Tensor]
     probe: Probe | None = None
     num_together: int = 1  # sequences that this forward fed, whose weights are views of the same tensors
+    is_borrowed: bool = False  # the next forward overwrites the weights
 
 
 class Runner:
@@ -75,7 +76,7 @@ class Runner:
         seen = probe.rows() if probe and self._captured.attention_rows else {}
         weights = {layer: weights_of_one(work, layer, rows) for layer, rows in seen.items()}
         clock.lap("observe")
-        return Forward(work, logits, surprisal, weights, probe)
+        return Forward(work, logits, surprisal, weights, probe, is_borrowed=probe is not None and probe.is_borrowed)
 
     def _run_together(
         self, work: list[Work], store: PageStore, clock: Clock, phases: PhasedStep | None
@@ -87,7 +88,7 @@ class Runner:
         probe = Probe() if self._captured.attention_rows else None
         fed = torch.tensor([w.token_ids for w in work], device=device)
         passed = phases.after_layer(work, probe, weights_among(work)) if phases else None
-        logits = self._model.forward(fed, caches[0].live, probe, lengths=lengths, passed=passed)
+        logits = self._model.forward(fed, caches[0].live, probe, lengths=lengths, passed=passed).clone()
         clock.lap("forward")
         rows = probe.rows() if probe else {}
         forwards, weights_of = [], weights_among(work)

@@ -159,6 +159,7 @@ class Launches:
 
 def show(probe: Probe, weights: dict[int, torch.Tensor], had: Sequence[int], *, is_batch: bool) -> None:
     """Weights `[B, H, bucket]` of a step to a probe, without what is read beyond the end of each sequence."""
+    probe.is_borrowed = True
     if not is_batch:
         probe.weights.update((layer, each[:, :, : had[0] + 1]) for layer, each in weights.items())
         return

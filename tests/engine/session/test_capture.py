@@ -125,6 +125,31 @@ def test_the_level_changes_between_two_steps() -> None:
     assert part.attention is None
 
 
+@pytest.mark.parametrize("num_sequences", [1, 2])
+def test_what_a_recorded_step_gave_is_kept_when_it_is_replayed(num_sequences: int) -> None:
+    """Its outputs are overwritten in place by the next step."""
+    kept = []
+    for runner in ("fused", "graph"):
+        session = Session(model_of("llama"), cache_preset("paged").spec)
+        for number in range(num_sequences):
+            session.submit(Prompt(token_ids=prompt_ids(8 + number), sampling=WARM))
+        with session.model.runners.chosen_as(runner):
+            records = [session.step() for _ in range(6)]
+        assert records[-1].runner == runner
+        history = session.history
+        for step in range(num_sequences, 6):
+            for seq_id in range(num_sequences):
+                rows, logits = history.attention.get((step, seq_id)), history.logits.get((step, seq_id))
+                assert rows is not None
+                assert logits is not None
+                kept.append((runner, step, seq_id, *rows.values(), logits[0]))
+    half = len(kept) // 2
+    for one, other in zip(kept[:half], kept[half:], strict=True):
+        assert one[1:3] == other[1:3]
+        for mine, others in zip(one[3:], other[3:], strict=True):
+            assert torch.allclose(mine, others, atol=1e-4), one[:3]
+
+
 @pytest.mark.parametrize("level", ["statistics", "rows", "everything"])
 @pytest.mark.parametrize("cache", ["growing", "paged", "static"])
 def test_what_leaves_the_device_does_not_grow_with_the_context(level: CaptureLevel, cache: str) -> None:
