@@ -90,13 +90,15 @@ def undo_edit(session: Session, check: Check = None) -> str:
 
 
 def redo_edit(session: Session, check: Check = None) -> str:
-    """Go to the moment that the last undo left, unless something was done since."""
+    """Go to the moment that the last undo left, or where nobody knows that, to the newest edit of the live moment."""
     history = session.history
-    if not history.undone or history.undone[-1][0] != history.last_step or history.changes:
+    is_known = bool(history.undone) and history.undone[-1][0] == history.last_step
+    edits = [step for step in history.tree.children_of(history.last_step) if is_edit(session, step)]
+    if history.changes or not (is_known or edits):
         raise InputError("There is no undone edit to return to: something was done since, or nothing was undone.")
-    back_to = history.undone[-1][1]
-    how = session.go_to(back_to, check)
-    history.undone.pop()
+    how = session.go_to(history.undone[-1][1] if is_known else edits[-1], check)
+    if is_known:
+        history.undone.pop()
     return how
 
 
