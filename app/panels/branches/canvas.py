@@ -11,7 +11,8 @@ from app.kit.labels import plain_tip
 from app.kit.moment_words import node_lines
 from app.kit.theme import Themed, current_theme
 from app.models import Models
-from app.panels.branches.picture import ROW, Drawn, TreePicture, size_words
+from app.panels.branches.picture import TreePicture, size_words
+from app.panels.branches.tree_rows import ROW, Drawn
 
 
 class TreeCanvas(Themed, QAbstractScrollArea):
@@ -121,12 +122,29 @@ class TreeCanvas(Themed, QAbstractScrollArea):
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         step, button = self.picture.step_at(event.position()), event.button()
+        if button == Qt.MouseButton.LeftButton and (first := self.picture.fold_at(event.position())) is not None:
+            self._fold(first)
+            return
         if step is None or button not in (Qt.MouseButton.LeftButton, Qt.MouseButton.RightButton):
             return
         if button == Qt.MouseButton.LeftButton and event.modifiers() & Qt.KeyboardModifier.ControlModifier:
             self._pick(step)
         elif button == Qt.MouseButton.LeftButton or step not in self.picture.picked:
             self.chosen.emit(step)
+
+    def _fold(self, first: int) -> None:
+        """Take the rows of what came of a branch away, or bring them back."""
+        self.picture.fold(first)
+        self._fit()
+        self.viewport().update()
+
+    def seek(self, text: str) -> None:
+        """Rows for the live path, what is looked at, and the branches whose name or text has this; all for none."""
+        self.picture.sought = text.strip()
+        self.picture.choose_rows()
+        self._fit()
+        self._reveal()
+        self.viewport().update()
 
     def _pick(self, step: int) -> None:
         """One more of several moments; one that was picked already is not any more. The one that is looked at is the
@@ -142,7 +160,7 @@ class TreeCanvas(Themed, QAbstractScrollArea):
         step = self.picture.step_at(event.position())
         if step is None or event.modifiers() & Qt.KeyboardModifier.ControlModifier:
             return
-        if event.button() == Qt.MouseButton.LeftButton:
+        if event.button() == Qt.MouseButton.LeftButton and self.picture.fold_at(event.position()) is None:
             self.opened.emit(step)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
@@ -164,6 +182,10 @@ class TreeCanvas(Themed, QAbstractScrollArea):
             self._pick(step)
         elif step is not None and key in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
             self.opened.emit(step)
+        elif step is not None and key in (Qt.Key.Key_Minus, Qt.Key.Key_Plus):
+            row = self.picture.place_of(step)[0]
+            if self.picture.has_fold(row) and row.is_folded == (key == Qt.Key.Key_Plus):
+                self._fold(row.branch.first)
         elif step is not None and (there := self._beside(step, key)) is not None:
             self.chosen.emit(there)
         else:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from app.draw.change_marks import ORDER, MarkKind
 
@@ -26,14 +26,18 @@ class Line:
 
 @dataclass(frozen=True)
 class BranchRow:
-    """A branch in its row: it parts from `parent_row` (None: it begins at the root) after the moment at depth `start`,
-    and its own moments stand at the depths `start` + 1 … `end`."""
+    """A branch in its row: it parts from `parent_row` (None: it begins at the root) after the moment at depth `joint`,
+    and its own moments stand at the depths `start` + 1 … `end`. `joint` is `start` unless it parts from a branch that
+    has no row, on the way from `parent_row`. `num_hidden` branches that came of it have no row because it is folded."""
 
     branch: Line
     row: int
     parent_row: int | None
     start: int
     end: int
+    joint: int = -1
+    num_hidden: int = 0
+    is_folded: bool = False
 
 
 def branch_rows(lines: Iterable[Line]) -> tuple[BranchRow, ...]:
@@ -47,9 +51,39 @@ def branch_rows(lines: Iterable[Line]) -> tuple[BranchRow, ...]:
     while waiting:
         line, parent_row, start = waiting.pop()
         row = len(rows)
-        rows.append(BranchRow(line, row, parent_row, start, start + line.num_nodes))
+        rows.append(BranchRow(line, row, parent_row, start, start + line.num_nodes, start))
         waiting += [(child, row, start + child.index + 1) for child in sorted(begun.get(line.first, ()), key=_order)]
     return tuple(rows)
+
+
+def with_rows(
+    rows: Sequence[BranchRow], folded: Collection[int], always: Collection[int], wanted: Collection[int] | None
+) -> tuple[BranchRow, ...]:
+    """Of all branches those that have a row: what came of a `folded` branch has none, nor has one that is not `wanted`
+    (None: all are); those that are `always` there have. Branches are known by their first moments."""
+    found: list[BranchRow] = []
+    shown: dict[int, int] = {}  # the row, by the number of the row among all
+    inside: dict[int, int | None] = {}  # the folded branch that a row is inside of
+    hidden: dict[int, int] = {}
+    for row in rows:
+        first, parent = row.branch.first, row.parent_row
+        above = None if parent is None else rows[parent]
+        inside[row.row] = None
+        if above is not None:
+            outer = inside[above.row]  # the outermost counts
+            inside[row.row] = above.branch.first if outer is None and above.branch.first in folded else outer
+        is_in = first in always or (inside[row.row] is None and (wanted is None or first in wanted))
+        if not is_in:
+            if (fold := inside[row.row]) is not None:
+                hidden[fold] = hidden.get(fold, 0) + 1
+            continue
+        joint = row.start
+        while above is not None and above.row not in shown:
+            joint, above = above.start, None if above.parent_row is None else rows[above.parent_row]
+        shown[row.row] = len(found)
+        parent_row = None if above is None else shown[above.row]
+        found.append(replace(row, row=len(found), parent_row=parent_row, joint=joint, is_folded=first in folded))
+    return tuple(replace(row, num_hidden=hidden.get(row.branch.first, 0)) for row in found)
 
 
 def _order(line: Line) -> tuple[int, int]:

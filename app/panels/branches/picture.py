@@ -3,10 +3,7 @@ its size. Only what is on the screen is painted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-
-from PySide6.QtCore import QPointF, QRectF, QSizeF, Qt
+from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QPainter, QPainterPath, QPen, QPolygonF
 
 from app.draw.change_marks import kind_of
@@ -16,138 +13,19 @@ from app.kit.change_marks import paint_mark
 from app.kit.owner_colors import owner_color
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
-from app.models import Branch, Models
-from app.panels.branches.draw import Axis, BranchRow, Line, Mark, branch_rows, thinned
+from app.models import Models
+from app.panels.branches.draw import BranchRow, Mark, thinned
+from app.panels.branches.tree_rows import BYTES_WIDTH, ROOM_FOR_STEPS, ROW, TreeRows
 from engine.wire.tree import BranchBytes
 
-ROW = 24
-INSET = 12.0  # of the first and the last moment from the ends of the lines
-STEPS_WIDTH, OWN_WIDTH, BYTES_WIDTH, TEXT_SHARE = 46, 76, 168, 0.42
-ROOM_FOR_STEPS, ROOM_FOR_OWN, ROOM_FOR_BYTES = 360, 430, 700
 
-
-@dataclass(frozen=True)
-class Drawn:
-    """The tree in one version, the moments that are live and looked at, whose text is shown, and what the tips take."""
-
-    version: int
-    live: int | None
-    looked_at: int | None
-    seq_id: int
-    path: frozenset[int] = frozenset()  # the branches that the live path goes through
-    kept: tuple[BranchBytes, ...] = ()
-    bookmarked: frozenset[int] = frozenset()
-    origins: tuple[tuple[int, int], ...] = ()  # live sequences that were forked, and the moments that they came from
-
-    @property
-    def num_bytes(self) -> Mapping[int, BranchBytes]:
-        """What is kept of moments, by step."""
-        return {held.step: held for held in self.kept}
-
-
-NOTHING = Drawn(-1, None, None, 0)
-
-
-class TreePicture:
-    """Rows of branches in a frame of `size`, whose upper `scrolled` pixels are above it. `picked` are moments that are
-    chosen beside the one that is looked at, `hovered` is the row under the mouse; `has_keys`: keys move the choice."""
+class TreePicture(TreeRows):
+    """Paints what is in the frame."""
 
     def __init__(self, models: Models) -> None:
-        self._models = models
-        self.drawn = NOTHING
-        self.rows: tuple[BranchRow, ...] = ()
-        self._row_of: dict[int, int] = {}
-        self._shape = -1
-        self.picked: tuple[int, ...] = ()
-        self.hovered = -1
-        self.has_keys = False
-        self.size = QSizeF(1, 1)
-        self.scrolled = 0
+        super().__init__(models)
         self._text, self._bold = TextPainter(font_text(12)), TextPainter(font_text(12, QFont.Weight.DemiBold))
         self._fixed = TextPainter(font_fixed(11.5))
-
-    def take(self, drawn: Drawn) -> None:
-        """Another tree, or other moments of it."""
-        history = self._models.history
-        if self._shape != history.shape:
-            self._shape = history.shape
-            self.rows = branch_rows(map(self._line, history.branches()))
-            self._row_of = {row.branch.first: row.row for row in self.rows}
-        elif self.drawn.version != drawn.version and drawn.live is not None:
-            self._grow(history.branch_of(drawn.live))
-        self.picked = tuple(step for step in self.picked if step in history)
-        self.drawn = drawn
-
-    def _grow(self, branch: Branch) -> None:
-        """The live branch has more moments, and nothing else is different."""
-        number = self._row_of[branch.first]
-        row = self.rows[number]
-        grown = replace(row, branch=self._line(branch), end=row.start + branch.num_nodes)
-        self.rows = (*self.rows[:number], grown, *self.rows[number + 1 :])
-
-    def _line(self, branch: Branch) -> Line:
-        history, parent = self._models.history, branch.parent
-        if parent is None:
-            return Line(branch.first, branch.tip, branch.num_nodes)
-        parent_first, index = history.branch_of(parent).first, history.index_of(parent)
-        return Line(branch.first, branch.tip, branch.num_nodes, parent, parent_first, index)
-
-    @property
-    def step(self) -> int | None:
-        """The moment that is looked at, else the live one."""
-        asked = (self.drawn.looked_at, self.drawn.live)
-        return next((step for step in asked if step in self._models.history), None)
-
-    @property
-    def height(self) -> int:
-        return len(self.rows) * ROW
-
-    # ---- where things are ----------------------------------------------------------------------------------------
-
-    @property
-    def _axis(self) -> Axis:
-        deepest = max((row.end for row in self.rows), default=1)
-        return Axis(INSET, max(INSET + 1, self._text_left() - 22), deepest)
-
-    def _text_left(self) -> float:
-        return self.size.width() - self._sizes_width() - self.size.width() * TEXT_SHARE
-
-    def _sizes_width(self) -> float:
-        return (STEPS_WIDTH if self.size.width() >= ROOM_FOR_STEPS else 0) + self._bytes_width()
-
-    def _bytes_width(self) -> float:
-        """Where there is little room what is shared is told by the tool tip alone."""
-        if not self.drawn.kept or self.size.width() < ROOM_FOR_OWN:
-            return 0
-        return BYTES_WIDTH if self.size.width() >= ROOM_FOR_BYTES else OWN_WIDTH
-
-    def _top(self, row: int) -> float:
-        return row * ROW - self.scrolled
-
-    def text_cell(self, row: int) -> QRectF:
-        left = self._text_left()
-        return QRectF(left, self._top(row), self.size.width() - self._sizes_width() - left, ROW)
-
-    def place_of(self, step: int) -> tuple[BranchRow, float]:
-        history = self._models.history
-        row = self.rows[self._row_of[history.branch_of(step).first]]
-        return row, self._axis.x_of(row.start + history.index_of(step) + 1)
-
-    def step_at(self, point: QPointF) -> int | None:
-        """The moment under a point: of the words of a branch its newest; None where there is no branch."""
-        number = int((point.y() + self.scrolled) // ROW)
-        if not 0 <= number < len(self.rows):
-            return None
-        row = self.rows[number]
-        if point.x() >= self._text_left() - 8:
-            return row.branch.tip
-        depth = self._axis.depth_at(point.x())
-        return self._models.history.node_at(row.branch.first, depth - row.start - 1)
-
-    def point_of(self, step: int) -> QPointF:
-        """Where a moment stands on the screen."""
-        row, x = self.place_of(step)
-        return QPointF(x, self._top(row.row) + ROW / 2)
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
@@ -167,6 +45,24 @@ class TreePicture:
             self._paint_words(painter, row)
         for row in shown:
             self._paint_moments(painter, row)
+        self._paint_pinned(painter)
+
+    def _paint_pinned(self, painter: QPainter) -> None:
+        """The live branch at the edge behind which its row is."""
+        row, top = self.pinned, self._pinned_top
+        if row is None:
+            return
+        theme, scrolled = current_theme(), self.scrolled
+        painter.fillRect(QRectF(0, top, self.size.width(), ROW), theme.color("title_strip"))
+        painter.setPen(QPen(theme.color("hairline"), 1))
+        edge = top + ROW if top == 0 else top
+        painter.drawLine(QPointF(0, edge), QPointF(self.size.width(), edge))
+        self.scrolled = row.row * ROW - round(top)
+        self._paint_line(painter, row)
+        self._paint_marks(painter, row)
+        self._paint_words(painter, row)
+        self._paint_moments(painter, row)
+        self.scrolled = scrolled
 
     def _paint_ground(self, painter: QPainter, row: BranchRow) -> None:
         is_chosen = self.step in self._models.history and self.place_of(self.step or 0)[0] is row
@@ -188,7 +84,7 @@ class TreePicture:
         """Down from the moment after which a branch begins, and into its row."""
         assert row.parent_row is not None
         axis, middle = self._axis, self._top(row.row) + ROW / 2
-        x, top = axis.x_of(row.start), self._top(row.parent_row) + ROW / 2
+        x, top = axis.x_of(row.joint), self._top(row.parent_row) + ROW / 2
         start = axis.x_of(row.start + 1)
         bend = min(7.0, max(2.0, start - x))
         path = QPainterPath(QPointF(x, top))
@@ -280,9 +176,15 @@ class TreePicture:
         theme, cell = current_theme(), self.text_cell(row.row)
         middle, first = cell.center().y(), row.branch.first
         x, end = cell.left(), cell.right() - 10
+        if self.has_fold(row):
+            painter.setPen(theme.color("muted"))
+            self._text.center(painter, x - 11, middle, "▸" if row.is_folded else "▾")
+        if row.num_hidden:
+            painter.setPen(theme.color("muted"))
+            x = self._text.left(painter, x, middle, f"+{thousands(row.num_hidden)}") + 8
         if name := self._models.history.name(first):
             painter.setPen(theme.color("text"))
-            x = self._bold.left(painter, x, middle, self._bold.elided(name, end - x)) + 10
+            x = self._bold.left(painter, x, middle, self._bold.elided(name, (end - x) / 2)) + 10
         if end - x > 30:
             painter.setPen(theme.color("text" if first in self.drawn.path and not name else "muted"))
             line = branch_words.text_line(self._models, first, int((end - x) / 6) + 4)

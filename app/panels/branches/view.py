@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent
-from PySide6.QtWidgets import QMenu, QWidget
+from PySide6.QtWidgets import QLineEdit, QMenu, QWidget
 
 from app.draw.format import thousands
 from app.kit.boxes import column, row
@@ -21,10 +21,11 @@ from app.models import Models
 from app.models.branches import arm_of, count_from, origin_of
 from app.panels.branches import words
 from app.panels.branches.canvas import TreeCanvas
-from app.panels.branches.picture import Drawn
+from app.panels.branches.tree_rows import Drawn
 
 HISTORY = Source("history")
 INVITATION = "Look back and choose another token, text or seed: a branch begins there, and this one stays"
+_MANY = 6  # branches, of which one may be looked for
 _ALL_BUTTONS = 500  # pixels of the panel at which every button has room
 
 
@@ -55,6 +56,13 @@ class BranchesView(View[Shown]):
         super().__init__(models, parent)
         self.tree = TreeCanvas(models)
         self.line = ElidedLabel()
+        self.seek = QLineEdit()
+        self.seek.setPlaceholderText("Filter by name or text")
+        self.seek.setAccessibleName("Filter the branches by name or text")
+        self.seek.setClearButtonEnabled(True)
+        self.seek.setFixedWidth(170)
+        self.seek.hide()
+        self.add_to_strip(self.seek)
         self._to_delete: int | None = None  # asked once; the second time it is done
         self.actions_ = {
             "go": self._action("Go there", "Make this the live moment; nothing is deleted  (Enter)", "", self._on_go),
@@ -74,6 +82,7 @@ class BranchesView(View[Shown]):
             (self.tree.opened, self._on_opened),
             (self.tree.named, self.named),
             (self.tree.dismissed, self._on_dismissed),
+            (self.seek.textChanged, self._on_sought),
         )
         self.follow(models)
 
@@ -121,8 +130,10 @@ class BranchesView(View[Shown]):
         if self._to_delete not in history:
             self._to_delete = None
         self.tree.show_tree(state.drawn)
-        count = len(self.tree.picture.rows)
+        count, num_rows = self.tree.picture.num_branches, len(self.tree.picture.rows)
+        self.seek.setVisible(count >= _MANY or bool(self.seek.text()))
         branches = "1 branch" if count == 1 else f"{thousands(count)} branches"
+        branches = branches if num_rows == count else f"{thousands(num_rows)} of {branches}"
         self.set_detail(f"{branches} · {words.steps_words(len(history))}{state.kept}", branches)
         self._show_line()
 
@@ -135,7 +146,7 @@ class BranchesView(View[Shown]):
         role, text = "muted", " · ".join(node_lines(self._models, step))
         if self._to_delete is not None:
             role, text = "warning", self._question(self._to_delete)
-        elif is_live and len(self.tree.picture.rows) == 1:
+        elif is_live and self.tree.picture.num_branches == 1:
             text = INVITATION
         set_text_role(self.line, role)  # type: ignore[arg-type]
         self.line.setText(text)
@@ -182,6 +193,10 @@ class BranchesView(View[Shown]):
         self.tree.drop_picked()
         self._models.selection.update(step=step)
         self._show_line()
+
+    def _on_sought(self, text: str) -> None:
+        self.tree.seek(text)
+        self.show_again()
 
     def _on_picked(self) -> None:
         self._to_delete = None

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.draw.change_marks import MarkKind, kind_of
-from app.panels.branches.draw import LEAST_GAP, Axis, BranchRow, Line, Mark, branch_rows, thinned
+from app.panels.branches.draw import LEAST_GAP, Axis, BranchRow, Line, Mark, branch_rows, thinned, with_rows
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
 from engine.spec.sampling import SamplingParams
@@ -50,6 +50,23 @@ def test_the_branch_that_parts_last_stands_nearest() -> None:
     ]  # fmt: skip
 
 
+def test_what_came_of_a_folded_branch_has_no_row_but_the_live_path_has() -> None:
+    """20 and 30 part from 0, 40 from 30, 50 from 40."""
+    lines = [
+        Line(0, 9, 10), Line(20, 22, 3, 2, 0, 2), Line(30, 33, 4, 7, 0, 7), Line(40, 41, 2, 31, 30, 1),
+        Line(50, 51, 2, 40, 40, 0),
+    ]  # fmt: skip
+    rows = branch_rows(lines)
+    assert [row.branch.first for row in rows] == [0, 30, 40, 50, 20]
+    folded = with_rows(rows, {30}, (), None)
+    assert [(row.branch.first, row.row, row.num_hidden) for row in folded] == [(0, 0, 0), (30, 1, 2), (20, 2, 0)]
+    (deep,) = [row for row in with_rows(rows, {0}, {0, 50}, None) if row.branch.first == 50]
+    assert (deep.row, deep.parent_row, deep.start, deep.joint) == (1, 0, 11, 8), "it hangs where 30 parts from 0"
+    assert with_rows(rows, {0}, {0, 50}, None)[0].num_hidden == 3
+    found = with_rows(rows, (), {0}, {40})
+    assert [(row.branch.first, row.parent_row, row.joint) for row in found] == [(0, None, 0), (40, 0, 8)]
+
+
 def test_a_place_along_the_axis_is_that_of_a_depth_and_back() -> None:
     axis = Axis(10, 110, 11)
     assert [axis.x_of(depth) for depth in (1, 6, 11)] == [10, 60, 110]
@@ -80,4 +97,4 @@ def test_what_a_moment_is_marked_for() -> None:
 
 def test_a_row_says_where_it_is() -> None:
     (row,) = branch_rows([Line(5, 7, 3)])
-    assert row == BranchRow(Line(5, 7, 3), 0, None, 0, 3)
+    assert row == BranchRow(Line(5, 7, 3), 0, None, 0, 3, 0)

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication
 from app.kit import branch_words
 from app.kit.theme import current_theme
 from app.models import Models
-from app.panels.branches.picture import ROW
+from app.panels.branches.tree_rows import ROW
 from app.panels.branches.view import BranchesView
 from app.shell import Shell
 from engine.spec.bookmark import Bookmark, OnStep
@@ -201,8 +201,35 @@ def test_of_ten_thousand_moments_on_two_hundred_branches_only_what_is_on_the_scr
     monkeypatch.setattr(branch_words, "text_line", lambda *asked: painted.append(asked[1]) or whole(*asked))
     view.tree.viewport().grab()
     shown = view.tree.viewport().height() // ROW + 2
+    live = history.branch_of(history.live or 0).first
     assert 0 < len(set(painted)) <= shown
-    assert history.branch_of(history.live or 0).first in painted, "the live branch is brought into view"
+    assert live in painted, "the live branch is brought into view"
+
+    bar, picture = view.tree.verticalScrollBar(), view.tree.picture
+    assert picture.pinned is None
+    bar.setValue(0 if bar.value() > bar.maximum() / 2 else bar.maximum())
+    painted.clear()
+    view.tree.viewport().grab()
+    assert picture.pinned is not None
+    assert picture.pinned.branch.first == live
+    assert live in painted, "it is pinned to the edge where it is scrolled away"
+    edge = QPointF(600, 5 if bar.value() else view.tree.viewport().height() - 5)
+    assert picture.step_at(edge) == history.live
+
+    history.rename(750, "the third try")
+    view.seek.setText("THIRD try")
+    assert picture.has_row(750)
+    assert all(picture.has_row(step) for step in history.path(history.live))
+    assert len(picture.rows) < 50
+    assert view._detail.text().startswith(f"{len(picture.rows)} of 200 branches")
+    view.seek.clear()
+    first = next(row for row in picture.rows if picture.has_fold(row) and row.branch.first not in picture.drawn.path)
+    place = QPointF(picture.text_cell(first.row).left() - 11, 0)
+    bar.setValue(first.row * ROW)
+    place.setY(picture.text_cell(first.row).center().y())
+    QTest.mouseClick(view.tree.viewport(), Qt.MouseButton.LeftButton, pos=place.toPoint())
+    assert first.branch.first in picture.folded
+    assert len(picture.rows) + picture.rows[first.row].num_hidden == 200
     view.close()
     view.deleteLater()
 

@@ -1,0 +1,221 @@
+"""Which branches of a history tree have a row, and where their moments stand on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from PySide6.QtCore import QPointF, QRectF, QSizeF
+
+from app.models import Branch, Models
+from app.models.branches import branch_text
+from app.panels.branches.draw import Axis, BranchRow, Line, branch_rows, with_rows
+from engine.wire.tree import BranchBytes
+
+ROW = 24
+INSET = 12.0  # of the first and the last moment from the ends of the lines
+STEPS_WIDTH, OWN_WIDTH, BYTES_WIDTH, TEXT_SHARE = 46, 76, 168, 0.42
+ROOM_FOR_STEPS, ROOM_FOR_OWN, ROOM_FOR_BYTES = 360, 430, 700
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The tree in one version, the moments that are live and looked at, whose text is shown, and what the tips take."""
+
+    version: int
+    live: int | None
+    looked_at: int | None
+    seq_id: int
+    path: frozenset[int] = frozenset()  # the branches that the live path goes through
+    kept: tuple[BranchBytes, ...] = ()
+    bookmarked: frozenset[int] = frozenset()
+    origins: tuple[tuple[int, int], ...] = ()  # live sequences that were forked, and the moments that they came from
+
+    @property
+    def num_bytes(self) -> Mapping[int, BranchBytes]:
+        """What is kept of moments, by step."""
+        return {held.step: held for held in self.kept}
+
+
+NOTHING = Drawn(-1, None, None, 0)
+
+
+class TreeRows:
+    """Rows of branches in a frame of `size`, whose upper `scrolled` pixels are above it. `picked` are moments that are
+    chosen beside the one that is looked at, `hovered` is the row under the mouse; `has_keys`: keys move the choice."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self.drawn = NOTHING
+        self.rows: tuple[BranchRow, ...] = ()
+        self._all_rows: tuple[BranchRow, ...] = ()
+        self.folded: set[int] = set()  # branches, by their first moments, of which what came of them has no row
+        self.sought = ""  # what the name or the text of a branch has to have for a row
+        self._row_of: dict[int, int] = {}
+        self._shape = -1
+        self.picked: tuple[int, ...] = ()
+        self.hovered = -1
+        self.has_keys = False
+        self.size = QSizeF(1, 1)
+        self.scrolled = 0
+
+    def take(self, drawn: Drawn) -> None:
+        """Another tree, or other moments of it."""
+        history = self._models.history
+        if self._shape != history.shape:
+            self._shape = history.shape
+            self._all_rows = branch_rows(map(self._line, history.branches()))
+            self.folded &= {row.branch.first for row in self._all_rows}
+            self.drawn = drawn
+            self.choose_rows()
+        elif self.drawn.version != drawn.version and drawn.live is not None:
+            self._grow(history.branch_of(drawn.live))
+        self.picked = tuple(step for step in self.picked if step in history)
+        was_at, self.drawn = self.drawn.looked_at, drawn
+        if was_at != drawn.looked_at and len(self.rows) < len(self._all_rows):
+            self.choose_rows()
+
+    @property
+    def num_branches(self) -> int:
+        """With a row or without."""
+        return len(self._all_rows)
+
+    def choose_rows(self) -> None:
+        """Which branches have a row; the live path and what is looked at always do."""
+        always, looked_at = set(self.drawn.path), self.drawn.looked_at
+        if looked_at is not None:
+            always.add(self._models.history.branch_of(looked_at).first)
+        wanted = None
+        if self.sought:
+            wanted = {row.branch.first for row in self._all_rows if self._has_words(row.branch.first)}
+        self.rows = with_rows(self._all_rows, self.folded, always, wanted)
+        self._row_of = {row.branch.first: row.row for row in self.rows}
+
+    def _has_words(self, first: int) -> bool:
+        history = self._models.history
+        words = history.name(first) + "\n" + branch_text(history, first, self.drawn.seq_id)
+        return self.sought.casefold() in words.casefold()
+
+    def fold(self, first: int) -> None:
+        """Take the rows of what came of a branch away, or bring them back."""
+        self.folded ^= {first}
+        self.choose_rows()
+
+    def has_fold(self, row: BranchRow) -> bool:
+        """Whether anything came of a branch that may have rows."""
+        return row.is_folded or any(other.parent_row == row.row for other in self.rows[row.row + 1 : row.row + 2])
+
+    def fold_at(self, point: QPointF) -> int | None:
+        """The branch whose sign for folding is under a point."""
+        row = self._row_under(point.y())
+        if row is None or not self.has_fold(row):
+            return None
+        left = self._text_left()
+        return row.branch.first if left - 20 <= point.x() < left else None
+
+    def _row_under(self, y: float) -> BranchRow | None:
+        """The row at a height; the live one is pinned to an edge where it is not on the screen."""
+        if (pinned := self.pinned) is not None and self._pinned_top <= y < self._pinned_top + ROW:
+            return pinned
+        number = int((y + self.scrolled) // ROW)
+        return self.rows[number] if 0 <= number < len(self.rows) else None
+
+    @property
+    def pinned(self) -> BranchRow | None:
+        """The row of the live branch, where it is scrolled away."""
+        live, history = self.drawn.live, self._models.history
+        if live is None or live not in history or self.size.height() < 4 * ROW:
+            return None
+        row = self.rows[self._row_of[history.branch_of(live).first]]
+        top = self._top(row.row)
+        return row if top < -ROW / 2 or top > self.size.height() - ROW / 2 else None
+
+    @property
+    def _pinned_top(self) -> float:
+        """Where the pinned row stands: at the edge behind which its place is."""
+        pinned = self.pinned
+        return 0.0 if pinned is not None and self._top(pinned.row) < 0 else self.size.height() - ROW
+
+    def _grow(self, branch: Branch) -> None:
+        """The live branch has more moments, and nothing else is different."""
+        number = self._row_of[branch.first]
+        line = self._line(branch)
+        self.rows = tuple(_grown(row, line) if row.row == number else row for row in self.rows)
+        self._all_rows = tuple(_grown(row, line) if row.branch.first == line.first else row for row in self._all_rows)
+
+    def _line(self, branch: Branch) -> Line:
+        history, parent = self._models.history, branch.parent
+        if parent is None:
+            return Line(branch.first, branch.tip, branch.num_nodes)
+        parent_first, index = history.branch_of(parent).first, history.index_of(parent)
+        return Line(branch.first, branch.tip, branch.num_nodes, parent, parent_first, index)
+
+    @property
+    def step(self) -> int | None:
+        """The moment that is looked at, else the live one."""
+        asked = (self.drawn.looked_at, self.drawn.live)
+        return next((step for step in asked if step in self._models.history), None)
+
+    @property
+    def height(self) -> int:
+        return len(self.rows) * ROW
+
+    # ---- where things are ----------------------------------------------------------------------------------------
+
+    @property
+    def _axis(self) -> Axis:
+        deepest = max((row.end for row in self.rows), default=1)
+        return Axis(INSET, max(INSET + 1, self._text_left() - 22), deepest)
+
+    def _text_left(self) -> float:
+        return self.size.width() - self._sizes_width() - self.size.width() * TEXT_SHARE
+
+    def _sizes_width(self) -> float:
+        return (STEPS_WIDTH if self.size.width() >= ROOM_FOR_STEPS else 0) + self._bytes_width()
+
+    def _bytes_width(self) -> float:
+        """Where there is little room what is shared is told by the tool tip alone."""
+        if not self.drawn.kept or self.size.width() < ROOM_FOR_OWN:
+            return 0
+        return BYTES_WIDTH if self.size.width() >= ROOM_FOR_BYTES else OWN_WIDTH
+
+    def _top(self, row: int) -> float:
+        return row * ROW - self.scrolled
+
+    def text_cell(self, row: int) -> QRectF:
+        left = self._text_left()
+        return QRectF(left, self._top(row), self.size.width() - self._sizes_width() - left, ROW)
+
+    def place_of(self, step: int) -> tuple[BranchRow, float]:
+        """Its row and how far to the right it stands; of a branch without a row where that parts from one that has."""
+        history = self._models.history
+        while (first := history.branch_of(step).first) not in self._row_of:
+            parent = history.branch(first).parent
+            if parent is None:
+                return self.rows[0], self._axis.x_of(0)
+            step = parent
+        row = self.rows[self._row_of[first]]
+        return row, self._axis.x_of(row.start + history.index_of(step) + 1)
+
+    def has_row(self, step: int) -> bool:
+        """Whether a moment is of a branch that has a row."""
+        return step in self._models.history and self._models.history.branch_of(step).first in self._row_of
+
+    def step_at(self, point: QPointF) -> int | None:
+        """The moment under a point: of the words of a branch its newest; None where there is no branch."""
+        row = self._row_under(point.y())
+        if row is None:
+            return None
+        if point.x() >= self._text_left() - 8:
+            return row.branch.tip
+        depth = self._axis.depth_at(point.x())
+        return self._models.history.node_at(row.branch.first, depth - row.start - 1)
+
+    def point_of(self, step: int) -> QPointF:
+        """Where a moment stands on the screen."""
+        row, x = self.place_of(step)
+        return QPointF(x, self._top(row.row) + ROW / 2)
+
+
+def _grown(row: BranchRow, line: Line) -> BranchRow:
+    return replace(row, branch=line, end=row.start + line.num_nodes)
