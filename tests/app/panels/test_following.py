@@ -45,27 +45,17 @@ def pictures(shell: Shell) -> dict[str, QImage]:
     return {name: found[name] for name in EVERYTHING}
 
 
-@pytest.mark.parametrize("move", MOVES)
-def test_every_panel_follows_the_selection(shown: Shell, move: str) -> None:
-    change, concerned = MOVES[move]
-    before = pictures(shown)
-    shown.models.selection.update(**change)
-    turn(shown)
-    after = pictures(shown)
-    assert {name for name in EVERYTHING if before[name] != after[name]} == set(concerned)
-
-
-@pytest.mark.parametrize("move", MOVES)
-def test_a_selection_taken_back_leaves_no_trace(shown: Shell, move: str) -> None:
-    change, _ = MOVES[move]
-    now = shown.models.selection.now
-    before = pictures(shown)
-    shown.models.selection.update(**change)
-    turn(shown)
-    shown.models.selection.update(**{name: getattr(now, name) for name in change})
-    turn(shown)
-    after = pictures(shown)
-    assert {name for name in EVERYTHING if before[name] != after[name]} == set()
+def test_every_panel_follows_the_selection_and_back_without_a_trace(shown: Shell) -> None:
+    now, before = shown.models.selection.now, pictures(shown)
+    for move, (change, concerned) in MOVES.items():
+        shown.models.selection.update(**change)
+        turn(shown)
+        after = pictures(shown)
+        assert {name for name in EVERYTHING if before[name] != after[name]} == set(concerned), move
+        shown.models.selection.update(**{name: getattr(now, name) for name in change})
+        turn(shown)
+        after = pictures(shown)
+        assert {name for name in EVERYTHING if before[name] != after[name]} == set(), f"{move}, taken back"
 
 
 @pytest.mark.parametrize("move", ["another step", "another layer", "another head", "the other tensor"])

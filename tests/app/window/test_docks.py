@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
+from itertools import product
+
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication
 
@@ -57,23 +58,22 @@ def test_truth_opens_on_why_rows_went_where_the_cache_drops_rows(shell: Shell, e
     assert in_front() == ["evicted"]
 
 
-@pytest.mark.parametrize("size", [(1280, 800), (1600, 1000), (3840, 2160)])
-@pytest.mark.parametrize("layout", ["learn", "inspect"])
-def test_panels_never_overlap_and_gaps_are_even(shell: Shell, size: tuple[int, int], layout: str) -> None:
-    shell.window.resize(*size)
-    shell.window.docks.arrange(layout)
-    turn(shell)
-    assert (shell.window.width(), shell.window.height()) == size
-    frames = [dock.geometry() for dock in shell.window.docks.docks.values() if dock.isVisible()]
-    frames = [frame for frame in frames if frame.right() >= 0]  # one behind a tab waits outside
-    for index, one in enumerate(frames):
-        assert one.width() >= 200
-        assert one.height() >= 90
-        for other in frames[index + 1 :]:
-            assert not one.intersects(other)
-            assert not one.adjusted(-4, -4, 4, 4).intersects(other), "gaps are six pixels wide"
-    assert min(frame.left() for frame in frames) == 6
-    assert max(frame.right() for frame in frames) == shell.window.docks.width() - 7
+def test_panels_never_overlap_and_gaps_are_even(shell: Shell) -> None:
+    for size, layout in product(((1280, 800), (1600, 1000), (3840, 2160)), ("learn", "inspect")):
+        shell.window.resize(*size)
+        shell.window.docks.arrange(layout)
+        turn(shell)
+        assert (shell.window.width(), shell.window.height()) == size
+        frames = [dock.geometry() for dock in shell.window.docks.docks.values() if dock.isVisible()]
+        frames = [frame for frame in frames if frame.right() >= 0]  # one behind a tab waits outside
+        for index, one in enumerate(frames):
+            assert one.width() >= 200, (size, layout)
+            assert one.height() >= 90, (size, layout)
+            for other in frames[index + 1 :]:
+                assert not one.intersects(other), (size, layout)
+                assert not one.adjusted(-4, -4, 4, 4).intersects(other), f"gaps are six pixels wide {size} {layout}"
+        assert min(frame.left() for frame in frames) == 6, (size, layout)
+        assert max(frame.right() for frame in frames) == shell.window.docks.width() - 7, (size, layout)
 
 
 def test_the_side_columns_stay_narrow_on_a_small_screen(shell: Shell) -> None:

@@ -59,28 +59,26 @@ def test_another_codec_takes_the_map_away_and_its_own_brings_it_back(
     assert view.facts.grab().toImage() == shown
 
 
-@pytest.mark.parametrize(
-    ("shows", "title", "column", "there"),
-    [
-        (EFFECT, "attention", 0, {"layer": 3, "kv_head": 0, "position": None, "tensor": "keys"}),
-        (EFFECT, "attention", 3, {"layer": 3, "kv_head": 3 // GROUP, "position": None, "tensor": "keys"}),
-        (EFFECT, "attention", 7, {"layer": 3, "kv_head": 7 // GROUP, "position": None, "tensor": "keys"}),
-        (CHANNELS, "K · error", 9, {"layer": 3, "kv_head": 2, "position": None, "tensor": "keys"}),
-        (CHANNELS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": None, "tensor": "values"}),
-        (TOKENS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": 9, "tensor": "values"}),
-    ],
-)
-def test_a_cell_leads_to_its_place(
-    two: Shell, view: DamageView, engine: FakeEngine, shows: str, title: str, column: int, there: dict[str, object]
-) -> None:
+PLACES = [
+    (EFFECT, "attention", 0, {"layer": 3, "kv_head": 0, "position": None, "tensor": "keys"}),
+    (EFFECT, "attention", 3, {"layer": 3, "kv_head": 3 // GROUP, "position": None, "tensor": "keys"}),
+    (EFFECT, "attention", 7, {"layer": 3, "kv_head": 7 // GROUP, "position": None, "tensor": "keys"}),
+    (CHANNELS, "K · error", 9, {"layer": 3, "kv_head": 2, "position": None, "tensor": "keys"}),
+    (CHANNELS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": None, "tensor": "values"}),
+    (TOKENS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": 9, "tensor": "values"}),
+]
+
+
+def test_a_cell_leads_to_its_place(two: Shell, view: DamageView, engine: FakeEngine) -> None:
     measured(two, view, engine)
-    view.choose(shows)
-    two.models.selection.update(position=None, tensor="keys", layer=0, kv_head=0)
-    cell = GridCell(GridLine(3, 2, samples.HEADS), 0, column, column, column, 0.5)
-    shown = Grid(title, np.zeros((1, samples.HEADS), np.float32), (cell.line,))
-    (view.shift if shows == EFFECT else view.maps).picked.emit((shown, cell))
-    now = two.models.selection.now
-    assert {name: getattr(now, name) for name in there} == there
+    for shows, title, column, there in PLACES:
+        view.choose(shows)
+        two.models.selection.update(position=None, tensor="keys", layer=0, kv_head=0)
+        cell = GridCell(GridLine(3, 2, samples.HEADS), 0, column, column, column, 0.5)
+        shown = Grid(title, np.zeros((1, samples.HEADS), np.float32), (cell.line,))
+        (view.shift if shows == EFFECT else view.maps).picked.emit((shown, cell))
+        now = two.models.selection.now
+        assert {name: getattr(now, name) for name in there} == there, (shows, title, column)
 
 
 def test_what_is_chosen_is_measured_anew_once_a_step_was_taken(

@@ -133,24 +133,25 @@ def test_why_not_reused_names_both_tokens_and_the_page_border(desk: Desk, view: 
     )
 
 
-@pytest.mark.parametrize(
-    ("why", "words"),
-    [
-        (NothingFollows(0), "0 tokens served: no page in the cache begins like this prompt."),
-        (NothingFollows(8), "8 tokens served: no cached page continues this prefix after token 7."),
-        (AllFullPagesHit(3), "The last 3 were computed: they fill no page of 4"),
-        (AllFullPagesHit(4), "the last token of a prompt is never served"),
-        ("recurrent layers keep a state", "No prefix can be shared: recurrent layers keep a state."),
-        (Forked(0), "Forked from seq 0: 2 of its 4 pages are shared"),
-        (Converted(), "they came with the change of the cache mode"),
-    ],
-)
-def test_every_other_reason_in_words(desk: Desk, view: SequencesView, why: object, words: str) -> None:
+REASONS = [
+    (NothingFollows(0), "0 tokens served: no page in the cache begins like this prompt."),
+    (NothingFollows(8), "8 tokens served: no cached page continues this prefix after token 7."),
+    (AllFullPagesHit(3), "The last 3 were computed: they fill no page of 4"),
+    (AllFullPagesHit(4), "the last token of a prompt is never served"),
+    ("recurrent layers keep a state", "No prefix can be shared: recurrent layers keep a state."),
+    (Forked(0), "Forked from seq 0: 2 of its 4 pages are shared"),
+    (Converted(), "they came with the change of the cache mode"),
+]
+
+
+def test_every_other_reason_in_words(desk: Desk, view: SequencesView) -> None:
     first, second = desk.story.infos()
-    info = replace(second, why_not_reused=why)  # type: ignore[arg-type]
     desk.models.selection.update(seq_id=1)
-    desk.models.status.set(replace(desk.models.status.now, sequences=(first, info)))
-    assert words in view._why.text()
+    for why, words in REASONS:
+        assert words not in view._why.text(), why
+        info = replace(second, why_not_reused=why)
+        desk.models.status.set(replace(desk.models.status.now, sequences=(first, info)))
+        assert words in view._why.text(), why
 
 
 def test_where_no_reason_is_known_nothing_is_said(desk: Desk, view: SequencesView) -> None:

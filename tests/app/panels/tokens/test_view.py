@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
@@ -88,25 +90,33 @@ def said(widget: QWidget) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
-def test_token_texts_are_inert_everywhere(running: Shell, text: str) -> None:
-    record = samples.step_record(20)
-    part = record.sequences[0]
-    part = replace(part, texts=(text,), sampled_text=text)
-    part = replace(part, candidates=tuple(replace(one, text=text) for one in part.candidates))
-    running.models.timeline.go_to(19)
-    running.models.timeline.append([replace(record, sequences=(part,))])
-    running.models.selection.update(position=23, step=None)
-    turn(running)
-    running.window.grab()
-    window = running.window
-    told = [words for widget in window.findChildren(QWidget) for words in said(widget)]
-    told.append(window.tokens.strip.tip(running.models.timeline.tokens(0)[-1]))
+def test_token_texts_are_inert_everywhere(running: Shell) -> None:
+    """One after the other in one window; an ordinary text between them, so that each is painted anew."""
+    record, window, numbers = samples.step_record(20), running.window, count(20)
     choices = window.next_token.findChild(QListView).model()
-    told += [str(choices.index(row, 0).data()) for row in range(choices.rowCount())]
-    assert not [words for words in told if ACTIVE & set(words)]
-    assert token_label(text, 40) in told, "the inspector shows it whole"
-    assert str(choices.index(0, 0).data()).startswith(token_label(text)[:11])
+
+    def put(text: str) -> None:
+        part = replace(record.sequences[0], texts=(text,), sampled_text=text)
+        part = replace(part, candidates=tuple(replace(one, text=text) for one in part.candidates))
+        running.models.timeline.go_to(19)
+        running.models.timeline.append([replace(record, sequences=(part,), step=next(numbers), parent=19)])
+        running.models.selection.update(position=23, step=None)
+        turn(running)
+
+    def shown() -> list[str]:
+        window.grab()
+        told = [words for widget in window.findChildren(QWidget) for words in said(widget)]
+        told.append(window.tokens.strip.tip(running.models.timeline.tokens(0)[-1]))
+        return told + [str(choices.index(row, 0).data()) for row in range(choices.rowCount())]
+
+    for text in HOSTILE:
+        put("ordinary")
+        assert token_label(text, 40) not in shown(), ascii(text)
+        put(text)
+        told = shown()
+        assert not [words for words in told if ACTIVE & set(words)], ascii(text)
+        assert token_label(text, 40) in told, f"the inspector shows {text!a} whole"
+        assert str(choices.index(0, 0).data()).startswith(token_label(text)[:11]), ascii(text)
 
 
 def test_tokens_of_a_long_prompt_say_that_their_surprisal_is_to_come_until_it_does(
