@@ -109,13 +109,13 @@ def write_config(name: str, folder: Path) -> Path:
 
 
 @cache
-def model_of(name: str) -> LoadedModel:
-    """A tiny random model, loaded the way a user's `shape:` model is, in float32 on one thread."""
+def model_of(name: str, dtype: str = "float32") -> LoadedModel:
+    """A tiny random model, loaded the way a user's `shape:` model is, on one thread."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         path = write_config(name, Path(folder))
-        model = load(ModelSpec(f"shape:{path}", dtype="float32", device="cpu", num_threads=1))
+        model = load(ModelSpec(f"shape:{path}", dtype=dtype, device="cpu", num_threads=1))
     # the usual 0.02 makes attention nearly uniform and logits nearly equal: a wrong cache would hardly show
     with torch.no_grad():
         generator = torch.Generator().manual_seed(7)

@@ -1,0 +1,55 @@
+"""Every architecture in 16 bits: the cache against the uncached forward, within what the table of rounding allows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.analysis.reference import parity, reference
+from engine.analysis.rounding import first_wrong_row
+from engine.errors import InputError
+from engine.session.prompt import first_ids
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt
+from tests.engine.tiny import CONFIGS, ENCODER_DECODERS, model_of, prompt_ids
+
+HALF = ("bfloat16", "float16")
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("architecture", [*CONFIGS, *ENCODER_DECODERS])
+def test_a_cache_stays_within_rounding_in_16_bits(architecture: str, dtype: str) -> None:
+    model = model_of.__wrapped__(architecture, dtype)
+    assert model.info.dtype == dtype
+    prompt = tuple(first_ids(model, Prompt(token_ids=prompt_ids(21))))
+    truth = reference(model, prompt, 0, forced=prompt_ids(5, 1))
+    for name in ("growing", "paged"):
+        try:
+            found = parity(model, name, PRESETS[name].spec, truth, 64)
+        except InputError:
+            assert name == "paged", "every model takes a cache that grows"
+            continue
+        assert found.passes, found
+        assert found.steps == 5
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_row_that_is_a_little_off_is_beyond_rounding(dtype: str) -> None:
+    """By a twentieth: in 16 bits the table is no formality."""
+    model = model_of.__wrapped__("llama", dtype)
+    sessions = [Session(model, CacheSpec(layout)) for layout in ("growing", "dynamic")]
+    for session in sessions:
+        session.submit(Prompt(token_ids=prompt_ids(9)))
+        session.step()
+    mine, its = (session.cache_of(0) for session in sessions)
+    layers = model.info.geometry.attention_layers
+    assert first_wrong_row(layers, mine, its, dtype) is None
+    rows = mine.rows(1)
+    assert rows is not None
+    with torch.inference_mode():
+        rows.values[0, 1, 4] *= 1.05
+    wrong = first_wrong_row(layers, mine, its, dtype)
+    assert wrong is not None
+    assert (wrong.layer, wrong.tensor, wrong.position) == (1, "values", 4)
