@@ -11,6 +11,7 @@ from engine.cli import bench as cli_bench
 from engine.cli import budget as cli_budget
 from engine.cli import caches as cli_caches
 from engine.cli import devices as cli_devices
+from engine.cli import gpu_check as cli_gpu_check
 from engine.cli import params as cli_params
 from engine.cli import replay as cli_replay
 from engine.cli import run as cli_run
@@ -40,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     cli_verify.add_parsers(commands)
     cli_sweep.add_parsers(commands)
     cli_bench.add_parsers(commands)
+    cli_gpu_check.add_parsers(commands)
     cli_seeds.add_parsers(commands)
     cli_devices.add_parsers(commands)
     cli_caches.add_parsers(commands)

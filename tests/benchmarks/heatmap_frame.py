@@ -35,6 +35,7 @@ from engine.wire.events import EngineStatus, ModelInfo
 from engine.wire.records import CacheBytes, SequenceStep, StepRecord, Timings
 from engine.wire.requests import HeadRequest, WallRequest
 from engine.wire.slices import HeadSlice, WallSlice
+from tests.benchmarks.protocol import note_ratios
 
 DIM, COLUMNS = 128, 1728
 LAYERS, KV_HEADS = 30, 3
@@ -180,17 +181,20 @@ def main() -> None:
         run()  # warm-up
     short: list[float] = []
     long: list[float] = []
-    ratios = []
+    ratios, medians = [], ([], [])
     for pair in range(options.pairs):
         order = ("1k", "128k") if pair % 2 == 0 else ("128k", "1k")
         times = {name: cases[name]() for name in order}
         short += times["1k"]
         long += times["128k"]
+        for column, name in zip(medians, ("1k", "128k"), strict=True):
+            column.append(statistics.median(times[name]))
         ratios.append(statistics.median(times["128k"]) / statistics.median(times["1k"]))
     print(f"{'frame, data ready to painted':<44}{'median':>9}{'p95':>9}{'min':>9}{'max':>9}   ms")
     told("head 1920x1080, 1k tokens, 128 channels", short)
     told("head 1920x1080, 128k tokens, 128 channels", long)
     told("wall 965x317, 30 layers x 3 heads", [ms for _ in range(options.pairs) for ms in wall_run()])
+    note_ratios("head, data ready to painted", "ms", *medians)
     print(f"128k over 1k, median of {options.pairs} pairs: {statistics.median(ratios):.2f}", end="")
     print(f"   spread {min(ratios):.2f} … {max(ratios):.2f}")
 

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.table import PageTable
+from tests.benchmarks.protocol import note_ratios
 
 PAGE_SIZE = 16
 NUM_PAGES = 64  # pages of one sequence, taken or given back in one sample
@@ -200,6 +201,7 @@ def main() -> None:
         pairs = pairs_of(operation, small, large, arguments.samples)
         small_us, large_us = (statistics.median(column) for column in zip(*pairs, strict=True))
         low, _, high = statistics.quantiles((big / little for little, big in pairs), n=4)
+        note_ratios(name, "µs", *zip(*pairs, strict=True))
         print(f"{name:<22}{small_us:>13.2f} us{large_us:>15.2f} us{large_us / small_us:>8.2f}{low:>9.2f}-{high:.2f}")
 
 

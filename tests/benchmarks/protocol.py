@@ -7,10 +7,11 @@ the pairs' ratios is the answer and their spread says how far to trust it.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ class Paired:
         return statistics.median(self.ratios)
 
     def row(self, name: str, unit: str) -> str:
+        """As a line to print; it is noted for whoever collects them."""
+        note_ratios(name, unit, self.a, self.b)
         low, high = min(self.ratios), max(self.ratios)
         a, b = statistics.median(self.a), statistics.median(self.b)
         spread = f"({low:.2f} … {high:.2f}, {len(self.a)} pairs)"
@@ -55,6 +58,16 @@ def paired(a: Callable[[], float], b: Callable[[], float], pairs: int) -> Paired
         values_a.append(one if number % 2 == 0 else two)
         values_b.append(two if number % 2 == 0 else one)
     return Paired(tuple(values_a), tuple(values_b))
+
+
+def note_ratios(name: str, unit: str, a: Sequence[float], b: Sequence[float]) -> None:
+    """Add the pairs to the file of whoever runs several scripts, if somebody does."""
+    path = os.environ.get("KVLOUPE_BENCHMARK_ROWS")
+    if path:
+        with open(path, "a", encoding="utf-8") as rows:
+            rows.write(
+                json.dumps({"name": name, "unit": unit, "a": list(map(float, a)), "b": list(map(float, b))}) + "\n"
+            )
 
 
 def header(a: str, b: str) -> str:

@@ -35,6 +35,7 @@ from engine.wire.commands import OpenSnapshot, Watch, Watched
 from engine.wire.events import Failed, Restarted
 from engine.wire.requests import HeadRequest, RowRequest, WallRequest
 from engine.wire.slices import WallSlice
+from tests.benchmarks.protocol import note_ratios
 
 LAYERS, HEADS, DIMS = 32, 8, 128
 BYTES_PER_TOKEN = 2 * LAYERS * HEADS * DIMS * 2
@@ -124,6 +125,8 @@ def main() -> None:
         print(f"{'file':>8} {'first picture':>14} {'slowest':>10} {'over 10 MB':>11}")
         for name, times in found.items():
             ratio = statistics.median(np.divide(times, found["10 MB"]))
+            if name != "10 MB":
+                note_ratios(f"first picture of {name}", "ms", found["10 MB"], times)
             print(f"{name:>8} {statistics.median(times):>11.1f} ms {max(times):>7.1f} ms {ratio:>11.2f}")
         told = subprocess.run(
             [sys.executable, __file__, "--memory", str(files["4 GB"])], capture_output=True, text=True, check=True

@@ -172,6 +172,10 @@ def pairs_of(bare: str, ours: str, count: int, folder: str) -> list[tuple[dict[s
 
 def row(name: str, pairs: list[tuple[dict[str, float], dict[str, float]]], key: str) -> str:
     ratios = [ours[key] / bare[key] for bare, ours in pairs]
+    sys.path.insert(0, str(ROOT))
+    from tests.benchmarks.protocol import note_ratios  # not in the processes that are measured
+
+    note_ratios(name, "s", [bare[key] for bare, _ in pairs], [ours[key] for _, ours in pairs])
     middle: Callable[[int], float] = lambda index: statistics.median(pair[index][key] for pair in pairs)  # noqa: E731
     return (
         f"{name:<48}{middle(0):>8.2f}{middle(1):>8.2f}  s{statistics.median(ratios):>8.2f}x"

@@ -1,0 +1,253 @@
+"""Whether everything works on a device: every cache mode in every dtype against the forward without a cache, recorded
+steps at the edges of their buckets, what is measured on its way from the device, and the times that are told of it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import transformers
+
+from engine.analysis.reference import Reference, measure, parity, reference, session_logits
+from engine.errors import InputError, first_line
+from engine.model.loader import LoadedModel, load
+from engine.model.runners.launch import bucket_of
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import PRESETS, cache_preset
+from engine.spec.runners import RUNNERS, RunnerName
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.tuning import fitted
+
+Verdict = Literal["ok", "FAILED", "not here", "not done"]
+
+VOCABULARY = 2048
+# Heads, groups and widths of a real model, few layers: what is wrong shows in one of them as in thirty.
+CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 4, "hidden_size": 576,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "intermediate_size": 1536,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 8192, "tie_word_embeddings": True, "eos_token_id": None,
+}  # fmt: skip
+DTYPES = ("float32", "bfloat16", "float16")
+RECORDED_CACHES = ("static", "growing", "paged")
+RUN_STEPS, WALL_SHARE = 40, 0.03
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One thing that was tried, what came of it, and how long it took."""
+
+    group: str
+    name: str
+    verdict: Verdict
+    words: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is tried: `dtypes`, the lengths at which steps are recorded, and seconds after which no more is."""
+
+    dtypes: tuple[str, ...] = DTYPES
+    edges: tuple[int, ...] = (64, 96, 128, 192, 256, 512, 1024)
+    caches: tuple[str, ...] = tuple(PRESETS)
+    limit_s: float = 120.0
+
+
+SHORT = Plan(("float32",), (64,), ("growing", "paged", "h2o", "none"))
+
+
+def about(device: torch.device) -> dict[str, str]:
+    """What was checked on, for whoever reads the report."""
+    told = {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "device": str(device),
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        told["card"] = f"{properties.name}, {properties.total_memory >> 20:,} MiB"
+        told["compute capability"] = f"{properties.major}.{properties.minor}"
+        told["runtime"] = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+    return told
+
+
+def check_device(device: torch.device, plan: Plan) -> Iterator[CheckResult]:
+    """Everything of the plan, one result at a time; what the time does not suffice for is told as not done."""
+    began = time.perf_counter()
+    for dtype in plan.dtypes:
+        try:
+            model = model_on(device, dtype)
+        except (InputError, RuntimeError) as error:
+            yield CheckResult(dtype, "the model", "not here", first_line(error))
+            continue
+        for group, name, check in checks(model, dtype, plan):
+            if time.perf_counter() - began > plan.limit_s:
+                yield CheckResult(group, name, "not done", f"{plan.limit_s:g} s were over")
+            else:
+                yield tried(group, name, check)
+
+
+def tried(group: str, name: str, check: Callable[[], tuple[Verdict, str]]) -> CheckResult:
+    """One check; whatever it raises is its failure, and the next one goes on."""
+    began = time.perf_counter()
+    try:
+        verdict, words = check()
+    except InputError as error:
+        verdict, words = "not here", str(error)
+    except Exception as error:  # this is the place where faults are found
+        verdict, words = "FAILED", f"{type(error).__name__}: {first_line(error)}"
+    return CheckResult(group, name, verdict, words, time.perf_counter() - began)
+
+
+def model_on(device: torch.device, dtype: str) -> LoadedModel:
+    """A model of random weights, the same on every device: they are drawn on the CPU."""
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(CONFIG), "utf-8")
+        return load(ModelSpec(f"shape:{path}", dtype=dtype, device=str(device)))  # type: ignore[arg-type]
+
+
+def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[tuple[str, str, Callable[[], tuple[Verdict, str]]]]:
+    """What is tried of a model, each with the group that it belongs to."""
+    truth = reference(model, token_ids(21), 8)
+    for name in plan.caches:
+        yield f"modes · {dtype}", name, CacheCheck(model, name, truth)
+    for runner in ("graph", "compile"):
+        if runner == "compile" and plan is SHORT:
+            continue  # its first step takes a minute
+        edges = plan.edges if runner == "graph" else plan.edges[:1]
+        for edge in edges:
+            for cache in RECORDED_CACHES:
+                yield f"{runner} · {dtype}", f"{cache} around {edge}", RecordedCheck(model, runner, cache, edge)
+    yield f"measured · {dtype}", "read late", LateCheck(model)
+    yield f"measured · {dtype}", "times", TimesCheck(model)
+
+
+def token_ids(count: int) -> tuple[int, ...]:
+    made = torch.Generator().manual_seed(1)
+    return tuple(torch.randint(3, VOCABULARY, (count,), generator=made).tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class CacheCheck:
+    """A cache mode against the forward without a cache: judged where it is lossless, else finite logits are enough."""
+
+    model: LoadedModel
+    name: str
+    truth: Reference
+
+    def __call__(self) -> tuple[Verdict, str]:
+        found = parity(self.model, self.name, cache_preset(self.name).spec, self.truth, prefill_chunk=8)
+        is_sound = found.passes and found.max_abs_logit_diff < float("inf")
+        judged = f"within {found.tolerance:g}" if found.lossless else "lossy, measured"
+        return "ok" if is_sound else "FAILED", f"max |Δlogit| {found.max_abs_logit_diff:.1e}, {judged}"
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedCheck:
+    """Recorded steps against the same steps computed one by one, from before the edge of a bucket to behind it."""
+
+    model: LoadedModel
+    runner: RunnerName
+    cache: str
+    edge: int
+
+    def __call__(self) -> tuple[Verdict, str]:
+        runners = self.model.runners
+        if why := runners.why_not(self.runner):
+            return "not here", why
+        prompt, forced = token_ids(self.edge - 3), token_ids(6)
+        spec = fitted(cache_preset(self.cache).spec, len(prompt) + len(forced))
+        found: list[torch.Tensor] = []
+        for name in ("fused", self.runner):
+            with runners.chosen_as(name):
+                session = Session(self.model, spec)
+                found.append(session_logits(session, prompt, forced))
+                if name == self.runner and runners.used != self.runner:
+                    return "FAILED", runners.note or f"{RUNNERS[self.runner].label} were not used: {runners.used}"
+                session.close()
+        result = measure(self.cache, True, found[1], found[0], self.model.info.dtype)
+        buckets = sorted({bucket_of(self.edge + n, None) for n in (-1, 0, 1)})
+        words = f"max |Δlogit| {result.max_abs_logit_diff:.1e}, buckets {' and '.join(map(str, buckets))}"
+        return "FAILED" if result.is_beyond else "ok", words
+
+
+@dataclass(frozen=True, eq=False)
+class LateCheck:
+    """What is measured of a run that is read late is what is measured of the same run that is waited for."""
+
+    model: LoadedModel
+
+    def __call__(self) -> tuple[Verdict, str]:
+        at_once, late = run_session(self.model, 0), run_session(self.model, 2)
+        expected = [at_once.step() for _ in range(RUN_STEPS)]
+        found = [late.step(), *(record for _ in range(RUN_STEPS - 1) for record in late.step_late())]
+        found += late.finish_records()
+        if late.ring.note:
+            return "FAILED", late.ring.note
+        for one, other in zip(expected, found, strict=True):
+            mine, others = one.sequences[0], other.sequences[0]
+            if (mine.sampled, mine.candidates, one.checksums) != (others.sampled, others.candidates, other.checksums):
+                return "FAILED", f"step {one.step} measured something else when it was read late"
+        return "ok", f"{RUN_STEPS} steps, {late.ring.num_bytes:,} bytes a step"
+
+
+@dataclass(frozen=True, eq=False)
+class TimesCheck:
+    """Forward, sampling, looking and what lies between two steps make up the time that the host sees pass."""
+
+    model: LoadedModel
+
+    def __call__(self) -> tuple[Verdict, str]:
+        session = run_session(self.model, None)
+        session.step()
+        records = [record for _ in range(RUN_STEPS) for record in session.step_late()] + session.finish_records()
+        times = [record.timings for record in islice(records, 3, None)]
+        parts, wall = sum(one.total_ms + one.gap_ms for one in times), sum(one.wall_ms for one in times)
+        share = abs(parts - wall) / wall
+        words = f"{parts / len(times):.3f} ms in parts, {wall / len(times):.3f} ms passed, {share:.1%} apart"
+        return "ok" if share <= WALL_SHARE else "FAILED", words
+
+
+def run_session(model: LoadedModel, late_steps: int | None) -> Session:
+    session = Session(model, CacheSpec("growing"), late_steps=late_steps)
+    session.submit(Prompt(token_ids=token_ids(12), sampling=SamplingParams(0.8, seed=5)))
+    return session
+
+
+def report(device: torch.device, results: list[CheckResult], seconds: float) -> str:
+    """All of it as text to paste: what it ran on, a line for each group, and each failure by itself."""
+    lines = ["KV Loupe, checked on a device", *(f"  {name}: {value}" for name, value in about(device).items()), ""]
+    for group in dict.fromkeys(result.group for result in results):
+        mine = [result for result in results if result.group == group]
+        counts = Counter(each.verdict for each in mine)
+        lines.append(f"  {group:<22} " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+        lines += [f"    {each.verdict}: {each.name}: {each.words}" for each in mine if each.verdict != "ok"]
+        lines += [f"    {each.name}: {each.words}" for each in mine if each.verdict == "ok" and "measured" in group]
+    failed = sum(result.verdict == "FAILED" for result in results)
+    undone = sum(result.verdict == "not done" for result in results)
+    end = "everything that could be tried is in order" if not failed else f"{failed} of {len(results)} checks failed"
+    lines.append(f"\n  {end}{f'; {undone} were not done' if undone else ''}; {seconds:.0f} s")
+    return "\n".join(lines)
+
+
+def as_json(result: CheckResult) -> dict[str, Any]:
+    return {
+        "event": "check", "group": result.group, "name": result.name, "verdict": result.verdict,
+        "words": result.words, "seconds": round(result.seconds, 3),
+    }  # fmt: skip

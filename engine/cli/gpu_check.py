@@ -1,0 +1,45 @@
+"""`gpu-check`: whether everything works on the card of this computer, as a report to paste into an issue."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from engine.cli.output import printable, say
+from engine.errors import InputError
+
+
+def add_parsers(commands: Any) -> None:
+    check = commands.add_parser("gpu-check", help="every mode, recorded step and dtype on a GPU, in two minutes")
+    check.add_argument("--device", default="cuda", help="cuda, cuda:1 …, or cpu for the same without a card (cuda)")
+    check.add_argument("--short", action="store_true", help="one dtype, one length, a few modes")
+    check.add_argument("--json", action="store_true", help="JSON lines")
+    check.set_defaults(func=check_command)
+
+
+def check_command(args: argparse.Namespace) -> int:
+    import torch
+
+    try:
+        device = torch.device(args.device)
+    except RuntimeError:
+        raise InputError(f"'{printable(args.device)[:40]}' is no device: give cuda, cuda:1 … or cpu.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            "There is no GPU here that torch can use, so nothing was checked: --device cpu tries the rest."
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"There is no {device}: this computer has {torch.cuda.device_count()} GPUs, cuda:0 and on.")
+    from engine.analysis.device_check import SHORT, Plan, about, as_json, check_device, report
+
+    began, results = time.perf_counter(), []
+    if args.json:
+        say({"event": "about", **about(device)})
+    for result in check_device(device, SHORT if args.short else Plan()):
+        results.append(result)
+        if args.json:
+            say(as_json(result))
+    if not args.json:
+        print(printable(report(device, results, time.perf_counter() - began)))
+    return 1 if any(result.verdict == "FAILED" for result in results) else 0

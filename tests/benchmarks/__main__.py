@@ -1,0 +1,199 @@
+"""All benchmarks that fit this machine, one after the other, as one table of ratios.
+
+    python -m tests.benchmarks --json FILE [--short] [--only observe_cost,decode_speed]
+    python -m tests.benchmarks --readme FILE       # that table into the README, with what it was measured on
+
+Each script runs in a process of its own and prints its own table meanwhile. Those of the window need PySide6; without
+it they are left out, and the file says so. Nothing else should run beside them: the spread says how far to trust a
+number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+README = ROOT / "README.md"
+BEGIN, END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
+ROWS_VARIABLE = "KVLOUPE_BENCHMARK_ROWS"  # a file that `protocol.note_ratios` adds lines to
+
+
+@dataclass(frozen=True)
+class Script:
+    """One question: what B over A is, what it should be, and the arguments that ask it, shortly and in full."""
+
+    name: str
+    a: str
+    b: str
+    target: str
+    full: str = ""
+    short: str = "--short"
+    needs_window: bool = False
+    limit_s: float = 3600.0
+
+
+SCRIPTS = (
+    Script("decode_speed", "generate", "ours", "≥ 1.0 / 1.3 / 1.5 at 16 / 4k / 8k",
+           "--contexts 16,4096,8192 --caches growing,paged", "--short --contexts 16,512"),
+    Script("prefill_speed", "generate", "ours", "≤ 1.0", "", "--short --contexts 512"),
+    Script("observe_cost", "256", "8,192 tokens", "≤ 1.15"),
+    Script("duel_cost", "two runs", "duel", "≤ 1.1", "", "--short --steps 12 --against h2o"),
+    Script("large_shape", "limit", "process", "≤ 1.0", "", "--short"),
+    Script("page_pool", "1k pages", "1M pages", "≤ 1.2", "", "--large 65536 --samples 31"),
+    Script("snapshot_open", "10 MB", "larger file", "≤ 1.2"),
+    Script("snapshot_write", "write and fsync", "snapshot", "≤ 1.25", "", "--short --megabytes 64"),
+    Script("start", "bare", "ours", "≤ 1.5 to a window, ≤ 1.3 to a token", needs_window=True),
+    Script("heatmap_frame", "1k tokens", "128k tokens", "≤ 1.15", "", "--pairs 3 --frames 4", needs_window=True),
+    Script("live_window", "headless", "window", "≥ 0.95", "", "--short --models bundled --engines process",
+           needs_window=True),
+)  # fmt: skip
+
+
+def about() -> dict[str, Any]:
+    """What is measured on."""
+    import psutil
+    import torch
+    import transformers
+
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": git.stdout.strip(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "load_before": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
+    }
+
+
+def processor() -> str:
+    """Its name as the system tells it."""
+    path = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*:\s*(.+)", path.read_text("utf-8")) if path.exists() else None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def run(script: Script, is_short: bool) -> tuple[list[dict[str, Any]], str]:
+    """The ratios that a script noted, and why there are none where it did not come to its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "rows.jsonl"
+        arguments = (script.short if is_short else script.full).split()
+        command = [sys.executable, str(HERE / f"{script.name}.py"), *arguments]
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env={**os.environ, ROWS_VARIABLE: str(rows)}, timeout=script.limit_s, check=False
+            )
+            why = f"it ended with {done.returncode}" if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            why = f"it took more than {script.limit_s:,.0f} s"
+        found = [json.loads(line) for line in rows.read_text("utf-8").splitlines()] if rows.exists() else []
+    return [as_row(script, each) for each in found], why
+
+
+def as_row(script: Script, noted: dict[str, Any]) -> dict[str, Any]:
+    """Medians of both sides, and of their ratios with the spread: all of it, and of many pairs the middle half."""
+    ratios = [b / a for a, b in zip(noted["a"], noted["b"], strict=True) if a]
+    low, high = (min(ratios), max(ratios)) if len(ratios) < 20 else statistics.quantiles(ratios, n=4)[::2]
+    return {
+        "script": script.name,
+        "name": noted["name"],
+        "unit": noted["unit"],
+        "a": script.a,
+        "b": script.b,
+        "a_median": statistics.median(noted["a"]),
+        "b_median": statistics.median(noted["b"]),
+        "ratio": statistics.median(ratios),
+        "low": low,
+        "high": high,
+        "pairs": len(ratios),
+        "target": script.target,
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """The ratios as Markdown, with what they were measured on."""
+    on = found["about"]
+    card = f", {on['gpu']}" if on["gpu"] else ", no GPU"
+    short = "a short run, " if found["short"] else ""
+    lines = [
+        f"Measured {on['date']} at {on['commit']} ({short}{on['processor']}, {on['cores']} cores, "
+        f"{on['memory_gib']} GiB{card}; torch {on['torch']}, transformers {on['transformers']}, "
+        f"load {on['load_before']} before it):",
+        "",
+        "| question | A | B | A | B | B over A | spread | pairs | target |",
+        "|---|---|---|--:|--:|--:|---|--:|---|",
+    ]
+    for row in found["rows"]:
+        lines.append(
+            f"| {row['script']}: {row['name']} | {row['a']} | {row['b']} | {row['a_median']:.2f} {row['unit']} "
+            f"| {row['b_median']:.2f} {row['unit']} | {row['ratio']:.2f} | {row['low']:.2f} … {row['high']:.2f} "
+            f"| {row['pairs']} | {row['target']} |"
+        )
+    lines += [f"\n{name} was left out: {why}." for name, why in found["left_out"].items()]
+    return "\n".join(lines)
+
+
+def put_into_readme(text: str) -> None:
+    """In place of what stands between the two marks."""
+    readme = README.read_text("utf-8")
+    before, _, rest = readme.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise SystemExit(f"The README has no place for a table: put '{BEGIN}' and '{END}' there.")
+    README.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", "utf-8")
+
+
+def chosen(names: str) -> list[Script]:
+    wanted = [name for name in names.split(",") if name]
+    unknown = set(wanted) - {script.name for script in SCRIPTS}
+    if unknown:
+        raise SystemExit(f"There is no {', '.join(sorted(unknown))}: choose of {', '.join(s.name for s in SCRIPTS)}.")
+    return [script for script in SCRIPTS if not wanted or script.name in wanted]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="run them and write the ratios")
+    parser.add_argument("--short", action="store_true", help="fewer pairs and shorter contexts")
+    parser.add_argument("--only", default="", metavar="NAMES", help="of these scripts, separated by commas")
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="put the table of such a file into the README")
+    args = parser.parse_args()
+    if args.readme is not None:
+        put_into_readme(table(json.loads(args.readme.read_text("utf-8"))))
+        return
+    if args.json is None:
+        parser.error("give --json FILE or --readme FILE")
+    found: dict[str, Any] = {"about": about(), "short": args.short, "rows": [], "left_out": {}}
+    for script in chosen(args.only):
+        if script.needs_window and find_spec("PySide6") is None:
+            found["left_out"][script.name] = "there is no PySide6 here"
+            continue
+        print(f"── {script.name}", file=sys.stderr, flush=True)
+        rows, why = run(script, args.short)
+        found["rows"] += rows
+        if why or not rows:
+            found["left_out"][script.name] = why or "it noted nothing"
+        args.json.write_text(json.dumps(found, indent=1), "utf-8")  # what is there stays, whatever comes
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

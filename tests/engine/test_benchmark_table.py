@@ -1,0 +1,51 @@
+"""The table of ratios that the benchmarks make: medians, spreads, targets, and its place in the README."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import __main__ as benchmarks
+
+ABOUT = {
+    "date": "2026-01-02", "commit": "abc1234", "processor": "A Processor", "cores": 2, "memory_gib": 24, "gpu": None,
+    "torch": "2.13.0", "transformers": "5.23.0", "load_before": 0.1,
+}  # fmt: skip
+
+
+def test_every_script_of_the_table_is_there_and_takes_its_arguments() -> None:
+    for script in benchmarks.SCRIPTS:
+        text = (benchmarks.HERE / f"{script.name}.py").read_text("utf-8")
+        for argument in (script.full + " " + script.short).split():
+            if argument.startswith("--"):
+                assert f'"{argument}"' in text, f"{script.name} {argument}"
+        assert "note_ratios" in text or ".row(" in text, script.name
+
+
+def test_ratios_are_medians_of_pairs_with_their_spread() -> None:
+    row = benchmarks.as_row(
+        benchmarks.SCRIPTS[0], {"name": "context 16", "unit": "tok/s", "a": [10.0, 20.0, 40.0], "b": [11.0, 30.0, 40.0]}
+    )
+    assert (row["a_median"], row["b_median"], row["ratio"]) == (20.0, 30.0, pytest.approx(1.1))
+    assert (row["low"], row["high"], row["pairs"]) == (1.0, 1.5, 3)
+    table = benchmarks.table(
+        {"about": ABOUT, "short": True, "rows": [row], "left_out": {"start": "there is no PySide6"}}
+    )
+    assert "2026-01-02 at abc1234 (a short run, A Processor, 2 cores, 24 GiB, no GPU; torch 2.13.0" in table
+    assert (
+        "| decode_speed: context 16 | generate | ours | 20.00 tok/s | 30.00 tok/s | 1.10 | 1.00 … 1.50 | 3 |" in table
+    )
+    assert "start was left out: there is no PySide6." in table
+
+
+def test_the_table_takes_its_place_in_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert benchmarks.BEGIN in benchmarks.README.read_text("utf-8").partition(benchmarks.END)[0]
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{benchmarks.BEGIN}\nold\n{benchmarks.END}\nbehind\n", "utf-8")
+    monkeypatch.setattr(benchmarks, "README", readme)
+    benchmarks.put_into_readme("| new |")
+    assert readme.read_text("utf-8") == f"before\n{benchmarks.BEGIN}\n| new |\n{benchmarks.END}\nbehind\n"
+    readme.write_text("nothing", "utf-8")
+    with pytest.raises(SystemExit, match="no place for a table"):
+        benchmarks.put_into_readme("| new |")
