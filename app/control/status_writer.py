@@ -19,6 +19,7 @@ class StatusWriter:
         self._restore = restore
         self._measuring = measuring
         self._held: EngineStatus | None = None
+        self._said = ""  # the newest news when the last status was told
         self._known: object = None  # what tells the model that was loaded last from others
 
     @property
@@ -55,8 +56,17 @@ class StatusWriter:
             self._models.selection.update(seq_id=ids[-1])
         self._models.status.set(status)
         if self._models.phases.follow(status.suspended, status.step):
-            self._models.status.notify("The step was given up between its phases: nothing has changed")
+            self._tell_given_up()
+        self._said = self._models.status.notice
         self._tell_end(old)
+
+    def _tell_given_up(self) -> None:
+        """Behind what was done instead, where that was told."""
+        notice = self._models.status.notice
+        if notice and notice != self._said:
+            self._models.status.notify(f"{notice} · the step between its phases was given up")
+        else:
+            self._models.status.notify("The step was given up between its phases: nothing has changed")
 
     def _begin_model(self, status: EngineStatus) -> None:
         """Another model: nothing that was looked at or measured is there any more."""

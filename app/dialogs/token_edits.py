@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QLineEdit, QWidget
 from app.dialogs.edit_form import EditForm
 from app.dialogs.edits import decimal_field
 from app.draw.edit_words import num_numbers
-from app.draw.format import byte_size, thousands
+from app.draw.format import byte_size, shortened, thousands, visible
 from app.kit.boxes import column, row
 from app.kit.changes import on_change
 from app.kit.labels import plain_label, set_text_role
@@ -113,6 +113,7 @@ class ReplaceForm(EditForm):
             ("re-prefill", "re-prefill", "What follows is computed anew, as if they had stood there from the start"),
         ))  # fmt: skip
         self.how.set_choice("overwrite")
+        self.form.addRow("In place of", plain_label(_replaced_words(models)))
         self.form.addRow("New tokens", self.tokens)
         self.form.addRow("What follows", self.how)
         self.how.chosen.connect(self._on_how)
@@ -137,6 +138,16 @@ class ReplaceForm(EditForm):
         count = num_numbers(Rows(edit.position, stop), model.geometry)
         size = f"{thousands(count)} numbers, {byte_size(count * dtype_bytes(model.dtype))}"
         return f"{edit.describe()}\nK and V of positions {edit.position} … {stop - 1}: {size}"
+
+
+def _replaced_words(models: Models) -> str:
+    """`positions 2 … 3 “·cat·sat”`: the tokens that are selected."""
+    rows = chosen_rows(models)
+    if rows is None:
+        return "nothing is selected"
+    tokens = models.timeline.tokens(models.selection.now.seq_id)[rows.start : rows.stop]
+    where = f"position {rows.start}" if rows.stop == rows.start + 1 else f"positions {rows.start} … {rows.stop - 1}"
+    return f"{where} “{shortened(visible(''.join(token.text for token in tokens)), 40)}”"
 
 
 class BiasForm(EditForm):

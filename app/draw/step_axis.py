@@ -28,10 +28,10 @@ class StepAxis:
         return self.first + index if index < len(self) and self._steps[index] == step else None
 
     def name(self, place: float) -> str:
-        """The step at a place; beyond the last one as if the next ones followed without a gap."""
+        """The step at a place; beyond the last one there is none to be named."""
         index = round(place) - self.first
         if 0 <= index < len(self):
             return thousands(int(self._steps[index]))
         if index < 0 or not len(self):
             return thousands(self.first + index)
-        return thousands(int(self._steps[-1]) + index - len(self) + 1)
+        return ""

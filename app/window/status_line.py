@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from app.models.status import Status
 from engine.wire.events import ModelInfo, Work
 from engine.wire.records import CacheBytes, NonFinite, StepRecord
 
+NEWS_S = 6.0  # that a line stays, and until the next step
 MAX_LISTED = 6
 SHORTEST_LEFT_S = 2.0  # what is over sooner needs no forecast
 LARGEST_COUNT = 10_000
@@ -111,13 +113,22 @@ class StatusLine(Reader[Shown], QWidget):
         for label in (self._first, self._bytes, self._looking, self._note, self._place):
             set_text_role(label, "muted")
         self._build()
+        self._told_at = 0.0
         models.status.noticed.connect(self.notify)
+        models.timeline.legible.connect(self._drop_old_news)
         self.follow(models)
 
     def notify(self, text: str) -> None:
         """News: one line, no banner."""
+        self._told_at = time.monotonic()
         self._note.setText(prose(text[:400]))
         self._note.setToolTip(plain_tip(prose(text[:2000])))
+
+    def _drop_old_news(self) -> None:
+        """A step was taken: what was told of an earlier one is no news."""
+        if time.monotonic() - self._told_at > NEWS_S:
+            self._note.setText("")
+            self._note.setToolTip("")
 
     def _build(self) -> None:
         layout = QHBoxLayout(self)

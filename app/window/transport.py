@@ -167,7 +167,9 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
         now = sequence_status(self._models)
         total = "" if tip is None or now.role == "faint" else thousands(tip)
         shown = tip if step is None else step
-        words = f"{now.words} · edited" if now.role in ("good", "selected") and self._is_edit(shown) else now.words
+        words = now.words
+        if self._is_edit(shown):
+            words = {"live": "live · edited", "looking back": "at an edit"}.get(words, words)
         return StepShown(total if step is None else thousands(step), total, words, now.role, now.why)
 
     def _is_edit(self, node: int | None) -> bool:

@@ -73,10 +73,11 @@ class EditsView(View[Shown]):
         set_text_role(self.note, "muted")
         self.undo, self.redo = ActionButton("Undo"), ActionButton("Redo")
         self.go_to = push_button("Go to", self._on_go_to, "Make the moment after this edit the live one")
+        self.look = push_button("Look", self._on_look, "Look at the moment right after this edit, everywhere")
         self.again = push_button("Repeat", self._on_repeat, "Make this edit once more, on the selected sequence")
         for button in (self.undo, self.redo):
             button.setObjectName("small")
-        self._buttons = (self.undo, self.redo, self.go_to, self.again)
+        self._buttons = (self.undo, self.redo, self.look, self.go_to, self.again)
         bars = row((self.next_token, 1), (self.kept, 1), spacing=12)
         both = row((self.table, 1), (bars, 1), spacing=14)
         self.set_body(column((both, 1), row(*self._buttons, (self.note, 1)), spacing=5))
@@ -107,7 +108,9 @@ class EditsView(View[Shown]):
             EditRow(one.step, one.edit, edits.kl(one.step), one not in live, one.edit.seq_id if has_many else None)
             for one in reversed(made)
         )
-        marked = self._marked if any(one.step == self._marked for one in rows) else rows[0].step
+        looked_at = self._models.selection.now.step
+        wanted = looked_at if any(one.step == looked_at for one in rows) else self._marked
+        marked = wanted if any(one.step == wanted for one in rows) else rows[0].step
         return Shown(
             rows, marked, edits.measured(marked) if marked is not None else None,
             is_wide or self.choice == LIST, is_wide or self.choice == EFFECT,
@@ -126,6 +129,7 @@ class EditsView(View[Shown]):
         self.table.show_cells(words.HEADS, words.cells_of(state.rows, state.marked))
         self._show_effect(state)
         self.go_to.setEnabled(state.marked_row is not None)
+        self.look.setEnabled(state.marked_row is not None)
         self.again.setEnabled(state.marked_row is not None)
 
     def _show_effect(self, state: Shown) -> None:
@@ -164,11 +168,17 @@ class EditsView(View[Shown]):
     def _on_row(self, index: QModelIndex) -> None:
         if (found := self._row_at(index)) is not None:
             self._marked = found.step
+            if self._models.selection.now.step in {one.step for one in self._models.edits.made}:
+                self._models.selection.update(step=found.step)  # another edit is looked at instead
             self.refresh()
 
     def _on_activated(self, index: QModelIndex) -> None:
         self._on_row(index)
         self._on_go_to()
+
+    def _on_look(self) -> None:
+        if self.state is not None and self.state.marked is not None:
+            self._models.selection.update(step=self.state.marked)
 
     def _on_go_to(self) -> None:
         if self.state is not None and self.state.marked is not None:

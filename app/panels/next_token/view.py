@@ -10,7 +10,8 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QMenu, QWidget
 
 from app.draw.format import decimal, percent, thousands
-from app.kit.boxes import column
+from app.kit.boxes import column, row
+from app.kit.buttons import push_button
 from app.kit.changes import connect_all
 from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.provenance import Provenance, shown_part, shown_record, source_of
@@ -29,6 +30,7 @@ from engine.spec.sampling import SamplingParams
 from engine.wire.records import SequenceStep
 
 _ROOM_FOR_ROAD = 200  # pixels of the panel
+_ANOTHER = "Another text, a token by its #id, or another seed"
 TAKE = "click: take this token instead"
 BRANCH = "click: a branch begins here with this token; what there is stays"
 
@@ -76,7 +78,8 @@ class NextTokenView(View[Shown]):
         self._summary = ElidedLabel()
         set_text_role(self._summary, "muted")
         self.road = RoadLine(models)
-        self.set_body(column((self._list, 1), self.road, self._summary, spacing=4))
+        self._other = push_button("Other…", self.begin_road, f"{_ANOTHER}  (Ctrl+Shift+T)")
+        self.set_body(column((self._list, 1), self.road, row((self._summary, 1), self._other), spacing=4))
         self._list.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self._menu_id = 0
         connect_all(
@@ -184,6 +187,7 @@ class NextTokenView(View[Shown]):
         self._list_model.set_refusal(state.refusal)
         self._list_model.set_offer(TAKE if state.looked_at is None else BRANCH)
         self.road.setEnabled(not state.refusal and not self._models.status.has_file)
+        self._other.setEnabled(self.road.isEnabled())
         self.road.show_state(state.looked_at)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -192,7 +196,9 @@ class NextTokenView(View[Shown]):
 
     def _fit_road(self) -> None:
         """A low panel has room for the candidates alone: the line for typing comes when it is asked for."""
-        self.road.setVisible(self.height() >= _ROOM_FOR_ROAD or self.road.edit.hasFocus())
+        has_road = self.height() >= _ROOM_FOR_ROAD or self.road.edit.hasFocus()
+        self.road.setVisible(has_road)
+        self._other.setVisible(not has_road)
 
     def add_to_menu(self, menu: QMenu) -> None:
         """What the line for typing offers, where a low panel has no room for it."""
@@ -204,6 +210,7 @@ class NextTokenView(View[Shown]):
     def begin_road(self) -> None:
         """Let what comes next be typed."""
         self.road.show()
+        self._other.hide()
         self.road.edit.setFocus()
         self.road.edit.selectAll()
 

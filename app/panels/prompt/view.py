@@ -331,7 +331,8 @@ class PromptPanel(View[Shown]):
     def read(self) -> Shown:
         model, mode = self._model, self._mode
         content, is_held = (CHAT, False) if mode == CHAT else (self.edit.text(), self.edit.is_held)
-        text = Text(content, self._ids, self._refusal, self._limit, mode == IDS, is_held)
+        refusal = "" if self._models.status.has_file else self._refusal  # nobody counts there
+        text = Text(content, self._ids, refusal, self._limit, mode == IDS, is_held)
         shown = words.shown(text, mode, reading(self._models), self._send_key, is_greedy=self.sampling.is_greedy)
         if model is None:  # the actions say themselves that there is no model
             return replace(shown, problem="", can_draw_random=False)

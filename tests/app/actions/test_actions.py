@@ -303,9 +303,12 @@ EFFECTS: dict[str, Effect] = {
     "run.run": Effect(sent(Run), [], [Run()]),
     "run.phase": Effect(sent(NextPhase), [], [NextPhase()]),
     "run.to": opens("RunToDialog"),
-    "run.here": Effect(sent(Run), [], [Run(12)], lambda desk: desk.models.selection.update(ahead=12)),
+    "run.here": Effect(sent(Run), [], [Run(12)], lambda desk: desk.models.selection.update(ahead=12), lasts=True),
     "run.here_token": Effect(
-        lambda desk: [c.step == desk.models.timeline.token(0, 9).step for c in desk.engine.of(GoTo)], [], [True]
+        lambda desk: [c.step == desk.models.timeline.token(0, 9).step for c in desk.engine.of(GoTo)],
+        [],
+        [True],
+        lasts=True,
     ),
     "run.at_token": Effect(
         lambda desk: desk.models.selection.now.step == desk.models.timeline.token(0, 9).step, False, True

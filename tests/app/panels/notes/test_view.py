@@ -110,7 +110,7 @@ def test_marks_stand_in_timeline_tokens_pages_and_wall(desk: Driver) -> None:
     assert [ink(picture.grab().toImage()) for picture in pictures] == before
 
 
-def test_a_token_of_another_branch_has_no_mark_and_is_gone_to(desk: Driver) -> None:
+def test_a_token_of_another_branch_has_no_mark_and_is_looked_at(desk: Driver) -> None:
     """Same sequence, same position, another token: its step is another one."""
     models = desk.models
     token = models.timeline.tokens(0)[-1]
@@ -126,8 +126,10 @@ def test_a_token_of_another_branch_has_no_mark_and_is_gone_to(desk: Driver) -> N
     assert (other.step, other.position) not in desk.window.tokens.strip._noted
     row = desk.window.notes.table.cells.rows[0]
     assert row[1].text.endswith("another branch")
+    live = models.history.live
     desk.window.notes.go.click()
-    desk.settle(lambda: models.history.live == token.step)
+    desk.settle(lambda: models.selection.now.step == token.step)
+    assert models.history.live == live
     assert models.selection.now.position == token.position
     assert models.timeline.token(0, token.position) == token
 
