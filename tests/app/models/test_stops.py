@@ -86,19 +86,23 @@ def found(models: Models, text: str) -> Search:
     return search
 
 
-@settings(max_examples=60, deadline=None)
-@given(CONDITIONS)
-def test_the_first_step_found_is_where_a_run_halts(text: str) -> None:
-    """And so is every later one: the run goes on from each."""
-    session, judging, halts, values = batch(), Judging(), [], []
+@settings(max_examples=12, deadline=None)
+@given(st.lists(CONDITIONS, min_size=1, max_size=10))
+def test_the_first_step_found_is_where_a_run_halts(texts: list[str]) -> None:
+    """And so is every later one: the run goes on from each. One run is asked about several conditions."""
+    session, judging = batch(), Judging()
+    halts: list[list[tuple[int, int, object]]] = [[] for _ in texts]
     for _ in range(STEPS):
         record = session.step()
-        for hit in judging.hits(session, record, [(1, text)]):
-            halts.append(hit.step)
-            values.append((hit.seq_id, hit.value))
-    search = found(models_with(recorded()), text)
-    assert search.matches == halts
-    assert [(search.verdicts[step].seq_id, search.verdicts[step].value) for step in search.matches] == values
+        for hit in judging.hits(session, record, enumerate(texts)):
+            assert hit.stop_id is not None
+            halts[hit.stop_id].append((hit.step, hit.seq_id, hit.value))
+    models = models_with(recorded())
+    for text, expected in zip(texts, halts, strict=True):
+        search = found(models, text)
+        assert search.matches == [step for step, _, _ in expected], text
+        told = [(step, search.verdicts[step].seq_id, search.verdicts[step].value) for step in search.matches]
+        assert told == expected, text
 
 
 def test_a_search_in_pieces_finds_what_one_at_once_does() -> None:

@@ -51,7 +51,7 @@ def on(desk: Driver, count: int = 1) -> None:
         desk.settle(has_come)
 
 
-def test_the_strip_and_the_wall_follow_phase_by_phase(desk: Driver) -> None:
+def test_the_strip_and_the_wall_follow_phase_by_phase(desk: Driver, qapp: QApplication) -> None:
     models, strip = desk.models, desk.window.phases
     assert not strip.isVisible()
     had, is_paged = models.timeline.num_tokens(0), models.status.cache.is_paged
@@ -81,13 +81,12 @@ def test_the_strip_and_the_wall_follow_phase_by_phase(desk: Driver) -> None:
     assert desk.window.phases.isVisible()
     assert not desk.window.phases.give_up.isVisible()
     assert ("page" in phase_words(models, models.phases.now.passed[0])) == is_paged
+    assert_last_picture_is_that_of_an_ordinary_step(desk, qapp)
     desk.steps(1)
     assert not strip.isVisible(), "the step after it is an ordinary one"
 
 
-def test_the_last_picture_is_that_of_an_ordinary_step(desk: Driver, qapp: QApplication) -> None:
-    desk.intents.on_cancel()
-    on(desk, NUM_LAYERS + 3)
+def assert_last_picture_is_that_of_an_ordinary_step(desk: Driver, qapp: QApplication) -> None:
     desk.settle()
     mine = desk.models.slices.wall
     assert mine is not None
@@ -99,6 +98,7 @@ def test_the_last_picture_is_that_of_an_ordinary_step(desk: Driver, qapp: QAppli
     other.settle(lambda: len(other.models.timeline) > done)
     theirs = other.models.slices.wall
     assert theirs is not None
+    assert theirs is not mine
     assert np.array_equal(mine.low, theirs.low, equal_nan=True)
     assert np.array_equal(mine.high, theirs.high, equal_nan=True)
     assert mine.absent is None or (theirs.absent is not None and np.array_equal(mine.absent, theirs.absent))

@@ -82,7 +82,7 @@ def slow_source(folder: Path) -> str:
     return f"shape:{folder / 'config.json'}"
 
 
-def test_it_gives_the_same_tokens_as_a_thread(tmp_path: Path) -> None:
+def test_it_gives_the_same_tokens_as_a_thread_and_exports(tmp_path: Path) -> None:
     source = f"shape:{write_config('llama', tmp_path)}"
     told = []
     for kind in (ThreadClient, ProcessClient):
@@ -93,6 +93,11 @@ def test_it_gives_the_same_tokens_as_a_thread(tmp_path: Path) -> None:
         driver.wait_for(StepRecord, 6)
         assert [event.reply_to for event in driver.of(Submitted)] == [5]  # type: ignore[attr-defined]
         told.append([(r.step, r.sequences[0].sampled, len(r.page_events)) for r in driver.of(StepRecord)])  # type: ignore[attr-defined]
+        path = tmp_path / f"{kind.__name__}.safetensors"
+        driver.client.send(Export(path, 0, id=9))
+        driver.wait_for(Exported)
+        assert path.is_file()
+        assert [event.reply_to for event in driver.of(Exported)] == [9]  # type: ignore[attr-defined]
         assert driver.client.close(5.0)
     assert told[0] == told[1]
 
@@ -123,16 +128,18 @@ def test_a_killed_engine_is_one_event_that_names_the_cause(driver: Driver, tmp_p
     assert driver.events[-1].reply_to == 77
     assert driver.events[-1].message.endswith("restart it.")
     assert len(driver.of(EngineLost)) == 1
+    if moment == "run":
+        assert_another_works(tmp_path)
 
 
-def test_after_its_death_another_one_works(tmp_path: Path) -> None:
-    for _ in range(2):
-        driver = Driver(ProcessClient())
-        driver.load(f"shape:{write_config('llama', tmp_path)}")
-        driver.client.send(SubmitPrompt(Prompt(token_ids=prompt_ids(9)), num_steps=1))
-        driver.wait_for(StepRecord)
-        driver.child.kill()
-        driver.wait_for(EngineLost)
+def assert_another_works(folder: Path) -> None:
+    """After the death of one, the next begins as if nothing had been."""
+    driver = Driver(ProcessClient())
+    driver.load(f"shape:{write_config('llama', folder)}")
+    driver.client.send(SubmitPrompt(Prompt(token_ids=prompt_ids(9)), num_steps=1))
+    driver.wait_for(StepRecord)
+    assert not driver.of(EngineLost)
+    assert driver.client.close(5.0)
 
 
 def test_one_that_hangs_is_told_and_comes_back(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,16 +343,6 @@ def test_what_it_prints_reaches_standard_error_and_no_message() -> None:
     script = "from engine.client.child import _take_streams\n_take_streams()\nprint('a stray word')\n"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert (done.stdout, done.stderr.strip()) == ("", "a stray word")
-
-
-def test_an_export_goes_through_it(driver: Driver, tmp_path: Path) -> None:
-    driver.load(f"shape:{write_config('llama', tmp_path)}")
-    driver.client.send(SubmitPrompt(Prompt(token_ids=prompt_ids(9)), num_steps=1))
-    driver.wait_for(StepRecord)
-    driver.client.send(Export(tmp_path / "x.safetensors", 0, id=9))
-    driver.wait_for(Exported)
-    assert (tmp_path / "x.safetensors").is_file()
-    assert [event.reply_to for event in driver.of(Exported)] == [9]  # type: ignore[attr-defined]
 
 
 def test_a_stream_that_is_cut_off_or_strange_is_refused() -> None:
