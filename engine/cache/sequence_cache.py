@@ -211,6 +211,9 @@ class SequenceCache(EditableRows):
         """Pages held, shared and hit, and why no more was reused; nothing outside paged layouts."""
         return PageCounts()
 
+    def own_last_page(self) -> None:
+        """Share the page of the last token with nobody, where there are pages."""
+
     def own(self, seq_id: int) -> None:
         """From now on its pages, where it has any, are those of `seq_id`, or of a moment that is kept."""
 

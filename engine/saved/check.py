@@ -112,6 +112,8 @@ def _checked_change(change: Change) -> int:
                 raise Unusable("it takes a prompt or forces tokens, and names none")
         case SequenceForked():
             _check_numbers((change.parent,), "it forks")
+            if change.num_tokens is not None and not 0 < change.num_tokens <= MAX_TOKENS:
+                raise Unusable(f"it forks the first {str(change.num_tokens)[:20]} tokens of a sequence")
         case EditMade(edit=ReplaceTokens(token_ids=replacing)):
             ids = replacing
     seq_id = getattr(change.edit if isinstance(change, EditMade) else change, "seq_id", 0)

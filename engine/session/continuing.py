@@ -55,10 +55,9 @@ def _with_rows(
     if reuse.num_reused:
         try:
             child = session.fork(reuse.parent, None, reuse.num_reused).child
-        except InputError:
+        except InputError as error:
             del session.history.changes[known:]
-            why = "this cache cannot tell any more what it held with fewer tokens"
-            reuse = replace(reuse, num_reused=0, why=why)
+            reuse = replace(reuse, num_reused=0, why=f"its rows could not be copied: {str(error).rstrip('.')}")
         else:
             append_prompt(session, child, ids[reuse.num_reused :], sampling, chat)
             return child, reuse
@@ -68,8 +67,12 @@ def _with_rows(
 def append_prompt(
     session: Session, seq_id: int, token_ids: tuple[int, ...], sampling: SamplingParams, chat: Chat | None
 ) -> None:
-    """Read these tokens behind those of a sequence, as a part of its prompt."""
-    sequence = session.sequence(seq_id)
+    """Read these tokens behind those of a sequence, as a part of its prompt. Raises `InputError` for too many, and for
+    ids that are none."""
+    live = session.live.get(seq_id)
+    sequence = live.sequence
+    encode_prompt(session.model, Prompt(token_ids=token_ids))
+    session.live.mode.check_fits(len(sequence.token_ids) + len(token_ids), live.cache)
     sequence.append_prompt(token_ids, sampling)
     sequence.chat = chat
     session.history.changes.append(PromptAppended(seq_id, token_ids, sampling, chat))

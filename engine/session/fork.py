@@ -43,6 +43,8 @@ class Forking:
         Paged layouts share every page, others copy the rows; what cannot be copied is computed again.
         """
         live, history = self._live, self._history
+        if num_tokens is not None and not 0 < num_tokens <= live.get(seq_id).sequence.num_tokens:
+            raise InputError(f"Sequence {seq_id} does not have rows of {num_tokens:,} tokens: fork fewer of them.")
         origin = None if step is None else self._origin(seq_id, step)
         parent = live.get(seq_id) if origin is None else None
         while True:
@@ -84,6 +86,8 @@ class Forking:
             count = parent.sequence.num_tokens if num_tokens is None else num_tokens
             if count and not child.cache.fork_from(parent.cache, count):
                 raise InputError(f"Sequence {parent.seq_id} cannot be copied in this cache mode: take another one.")
+            if num_tokens is not None:
+                child.cache.own_last_page()
         except BaseException:
             child.cache.close()
             raise

@@ -14,7 +14,7 @@ from engine.files.text import read_text
 from engine.spec.chat import MAX_TEMPLATE_CHARS, PLAIN_NAME, PLAIN_TEMPLATE
 
 FILE = "file…"
-NONE = "no template"
+NONE = "none"
 Template = tuple[str, str]  # its name, and its text where it is none of the model's own
 
 

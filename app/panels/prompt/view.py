@@ -318,14 +318,14 @@ class PromptPanel(View[Shown]):
 
     def refresh(self) -> None:
         fingerprint = self._tokenizer
+        if self._mode == CHAT:
+            self.chat.follow_selection()
         if fingerprint != self._fingerprint:  # another model has other tokens for the same text
             self._fingerprint = fingerprint
             self._show_mode()
             self._on_typing()
             self._count()
         self._sampling_of.show_told()
-        if self._mode == CHAT:
-            self.chat.follow_selection()
         super().refresh()
 
     def read(self) -> Shown:

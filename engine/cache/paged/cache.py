@@ -182,6 +182,13 @@ class PagedCache(EvictingPages):
                 self.live.layers[index] = copy.deepcopy(layer)
         self._use(self.live)
 
+    def own_last_page(self) -> None:
+        """At once, and not with the first write: whether others have it by then must not matter to what is found of
+        it."""
+        self.begin(1)
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            group.pool.truncate(table, self.num_tokens)
+
     def own(self, seq_id: int) -> None:
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.relabel(table, seq_id)

@@ -11,6 +11,7 @@ import torch
 from engine.errors import InputError
 from engine.look.rows_at import places_of
 from engine.session.branching import delete_branch, redo_edit, undo_edit
+from engine.session.continuing import go_on
 from engine.session.editing import make_edit
 from engine.session.redoing import Redoing
 from engine.session.session import Session
@@ -46,7 +47,7 @@ PLACES = [
 ]
 OPERATIONS = (
     *("step", "step", "step", "steps", "go", "go", "fork", "submit", "remove"),
-    *("force", "halt", "sample", "mode", "forget", "delete", "edit", "edit", "undo", "redo"),
+    *("force", "halt", "sample", "mode", "forget", "delete", "edit", "edit", "undo", "redo", "turn"),
 )
 
 
@@ -183,6 +184,17 @@ class Program:
             assert [t.shape for t in now.rows] == [t.shape for t in then.rows], self.story
             assert all(map(torch.equal, now.rows, then.rows)), self.story
             self.num_compared += 1
+
+    def turn(self) -> None:
+        """A prompt that begins as a sequence does takes its place."""
+        seq_id = self.some_sequence()
+        known = self.session.sequence(seq_id).token_ids
+        start = known[: self.chance.randint(0, len(known))]
+        ids = (*start, *prompt_ids(self.chance.randint(1, 9), seed=self.chance.randint(0, 9)))
+        child = go_on(self.session, seq_id, Prompt(token_ids=ids, sampling=SamplingParams(seed=1)))
+        count = self.session.sequence(child).num_tokens
+        self.done.append(f"of {seq_id}: {count} of {len(ids)}")
+        assert self.session.sequence(child).token_ids == [*ids], self.story
 
     def remove(self) -> None:
         self.session.remove(self.some_sequence())

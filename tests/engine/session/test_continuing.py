@@ -11,6 +11,7 @@ from engine.opened.session import told
 from engine.saved.named import decoded, encoded
 from engine.saved.session import SavedSession
 from engine.saved.tokens import walk
+from engine.session.changes import make
 from engine.session.continuing import answer_of, go_on, preview
 from engine.session.redoing import Redoing
 from engine.session.session import Session
@@ -135,6 +136,19 @@ def test_the_moment_before_stays_and_others_are_left_alone() -> None:
     assert again > child
 
 
+def test_a_full_page_that_is_kept_in_part_stays_to_be_found() -> None:
+    """The sequence writes to a page of its own, also where nobody else has the page before any more."""
+    session, first = begun(None, chat_of("abcdefgh"), CacheSpec("paged", page_size=4))
+    ids = session.sequence(first).token_ids
+    session.halt(first)  # so that the moment is not kept
+    child = go_on(session, first, Prompt(token_ids=(*ids[:6], 40, 41)))
+    assert reuse_of(session, child).num_reused == 6
+    session.step()
+    found = session.submit(Prompt(token_ids=(*ids[:8], 42)))
+    session.step()
+    assert next(info.hit_tokens for info in session.sequences if info.seq_id == found) == 8
+
+
 def test_what_is_refused_changes_nothing() -> None:
     session, first = begun(CHATML, FIRST, PRESETS["static"].spec)
     before = (session.live.ids, list(session.history.changes), session.sequence(first).mark())
@@ -142,6 +156,17 @@ def test_what_is_refused_changes_nothing() -> None:
         goes_on(session, first, FIRST, "long " * 200)
     with pytest.raises(InputError, match="no sequence 7"):
         go_on(session, 7, Prompt(text="x"))
+    count = session.sequence(first).num_tokens
+    for change, words in (
+        (SequenceForked(9, first, None, count + 1), "does not have rows"),
+        (SequenceForked(9, first, None, -1), "does not have rows"),
+        (PromptAppended(first, (5_000,), GREEDY), "outside the vocabulary"),
+        (PromptAppended(first, (5,) * 600, GREEDY), "holds 512"),
+        (PromptAppended(8, (5,), GREEDY), "no sequence 8"),
+    ):
+        with pytest.raises(InputError, match=words):
+            make(session, change)
+    session.live.next_id = first + 1
     assert (session.live.ids, session.history.changes, session.sequence(first).mark()) == before
 
 
