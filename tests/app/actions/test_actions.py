@@ -45,6 +45,7 @@ from engine.wire.commands import (
     SubmitPrompt,
     UndoEdit,
 )
+from engine.wire.devices import UnloadModel
 from engine.wire.events import OpenedFile, StateChanged
 from engine.wire.measuring import Bench, CheckParity, MeasureRegret, Sweep
 from engine.wire.opponents import OtherStep
@@ -64,6 +65,8 @@ class Desk:
         self.shell, self.engine, self.folder = shell, engine, folder
         self.engines: list[str] = []  # where an engine was wished for
         shell.engine_wanted.connect(self.engines.append)
+        self.reloads = 0  # how often the unloaded model was wished for
+        shell.reload_wanted.connect(self._on_reload)
         self.models, self.window = shell.models, shell.window
         engine.loaded()
         turn(shell)
@@ -93,6 +96,14 @@ class Desk:
             QTest.keySequence(place, QKeySequence(declared.key))
         else:
             action.trigger()
+        turn(self.shell, 2)
+
+    def _on_reload(self) -> None:
+        self.reloads += 1
+
+    def unload(self) -> None:
+        """As if the model had been let go."""
+        self.engine.emit(StateChanged(replace(self.engine.status, model=None, sequences=(), step=None)))
         turn(self.shell, 2)
 
     def rest(self) -> None:
@@ -282,6 +293,9 @@ EFFECTS: dict[str, Effect] = {
     "model.hub": opens("HubDialog"),
     "model.shape": Effect(models_loaded, [], ["shape:…/config.json"]),
     "model.bundled": Effect(models_loaded, [], [ModelSpec().source]),
+    "model.compute": opens("LoadingDialog"),
+    "model.unload": Effect(sent(UnloadModel), [], [UnloadModel()]),
+    "model.reload": Effect(lambda desk: desk.reloads, 0, 1, lambda desk: desk.unload()),
     "snapshot.open": Effect(lambda desk: [c.path.name for c in desk.engine.of(OpenSnapshot)], [], ["config.json"]),
     "session.save": Effect(lambda desk: is_session(desk.folder / "picture.png"), False, True),
     "snapshot.continue": Effect(sent(Continue), [], [Continue(ModelSpec())], lambda desk: desk.open_file()),
