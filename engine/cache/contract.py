@@ -117,6 +117,16 @@ class HeldBytes:
     scores: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class StateMatrix:
+    """A part of the state of one layer, of a size that no token changes: `[R, C]`, as it lies in memory; `shape` is
+    that of the whole tensor which it is of."""
+
+    name: str
+    values: torch.Tensor
+    shape: tuple[int, ...]
+
+
 def stored_rows(rows: HeldRows | None, num_tokens: int, why_not: str = "") -> StoredLayer | None:
     """A layer whose rows stand in one run and are kept as they are."""
     count = 0 if rows is None else min(rows.keys.shape[2], num_tokens - rows.first)
@@ -229,6 +239,10 @@ class LayerHandle(Protocol):
 
     def held_bytes(self) -> HeldBytes:
         """What it takes."""
+        ...
+
+    def states(self) -> tuple[StateMatrix, ...]:
+        """What it keeps beside rows that moves on with every token and does not grow."""
         ...
 
     def reserve(self, num_new: int) -> None:

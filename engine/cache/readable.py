@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from engine.cache.by_hand import UNTOUCHED
-from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, LayerHandle, Pair, RowDelta
+from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, LayerHandle, Pair, RowDelta, StateMatrix
 from engine.cache.layers.growing import rows_at_once
 from engine.cache.layers.handles import handle_of
 from engine.spec.cache import CacheSpec
@@ -54,6 +54,11 @@ class ReadableRows:
             return dict(enumerate(pairs))
         found = ((index, self.newest_rows(index, first_position)) for index in range(len(self.layers)))
         return {index: (rows.keys[0], rows.values[0]) for index, rows in found if rows is not None}
+
+    @torch.inference_mode()
+    def states(self, layer_index: int) -> tuple[StateMatrix, ...]:
+        """The state that a layer keeps beside rows, as it is now, or instead of any."""
+        return self.layers[layer_index].states() if layer_index < len(self.layers) else ()
 
     def positions(self, layer_index: int) -> torch.Tensor | None:
         """Positions `[H_kv, S]` of the rows a layer holds, None where they are one run."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.cache.contract import HeldRows, RowDelta
+from engine.cache.contract import HeldRows, RowDelta, StateMatrix
 from engine.history.marks import Move, are_kept
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
@@ -41,6 +41,8 @@ class RowSource(Protocol):
     def knows(self, num_tokens: int) -> bool: ...
 
     def num_final(self, layer_index: int, part: Part) -> int: ...
+
+    def states(self, layer_index: int) -> tuple[StateMatrix, ...]: ...
 
     def changes_since(self, num_tokens: int, until: int | None = None) -> list[RowDelta] | None: ...
 

@@ -28,6 +28,7 @@ from engine.look.reductions import (
     since,
 )
 from engine.look.rows_at import RowsAt, RowSource, chosen, row_at, without
+from engine.look.states import lying, state_of
 from engine.look.tile_statistics import TileStatistics
 from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.records import Floats, Ints
@@ -79,6 +80,8 @@ def head_slice(
     request: HeadRequest, past: RowsAt, geometry: CacheGeometry, magnitudes: Magnitudes | None = None
 ) -> HeadSlice:
     """One head over the token range asked for, with what a colour scale needs to know; `magnitudes` of its layer."""
+    if geometry.layers[request.layer].kind == "linear" and (state := state_slice(request, past)) is not None:
+        return state
     began = time.perf_counter()
     tile = Tile.of(request, past)
     per_column = per_cell(tile.num_positions, request.max_columns)
@@ -109,6 +112,31 @@ def head_slice(
         absent=absent,
         magnitudes=magnitudes,
         **numbers_of(TileStatistics(tile.values.cpu().numpy())),
+    )
+
+
+def state_slice(request: HeadRequest, past: RowsAt) -> HeadSlice | None:
+    """A part of the state of a layer as it is now, counted like kv heads; None where there is none to be told."""
+    began, matrix = time.perf_counter(), state_of(past, request.layer, request.kv_head)
+    if matrix is None:
+        return None
+    values = lying(matrix.values)
+    per_column = per_cell(values.shape[0], request.max_columns)
+    low, high, _ = pooled(values[None], 0, per_column, 1)
+    return HeadSlice(
+        request=request,
+        provenance=past.provenance,
+        dtype=str(matrix.values.dtype).removeprefix("torch."),
+        low=read_only_floats(low[0]),
+        high=read_only_floats(high[0]),
+        positions=read_only_ints(np.arange(low.shape[1]) * per_column),
+        tokens_per_column=per_column,
+        query_heads=(),
+        tensor_label=matrix.name,
+        note="",
+        took_ms=since(began),
+        state_shape=matrix.shape,
+        **numbers_of(TileStatistics(values.cpu().numpy())),
     )
 
 

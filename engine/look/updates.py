@@ -31,6 +31,7 @@ from engine.look.reductions import (
 )
 from engine.look.rows_at import RowsAt, holders, rewrites
 from engine.look.slices import Tile, numbers_of
+from engine.look.states import state_pictures
 from engine.look.tile_statistics import TileStatistics
 from engine.look.wall import (
     BothMagnitudes,
@@ -139,6 +140,7 @@ def changed_wall(
         holders=None if holders_at is None else holders(held.values(), holders_at),
         magnitudes=magnitudes[0],
         other_magnitudes=magnitudes[1],
+        states=() if has_no_size(request) else state_pictures(past, geometry),
         took_ms=since(began),
     )
     return CellUpdate(shown, places, grid.num_columns, holders_at=holders_at)

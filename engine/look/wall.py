@@ -24,6 +24,7 @@ from engine.look.reductions import (
     touched,
 )
 from engine.look.rows_at import RowsAt, chosen, holders, places_of, rewrites, slots_of
+from engine.look.states import state_pictures
 from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.records import Floats, Ints
 from engine.wire.requests import WallRequest
@@ -143,6 +144,7 @@ def wall_of(
         holders=holders(held.values(), np.arange(request.num_tokens)) if lacks_rows else None,
         magnitudes=magnitudes[0],
         other_magnitudes=magnitudes[1],
+        states=() if has_no_size(request) else state_pictures(past, geometry),
     )
 
 

@@ -261,7 +261,9 @@ def wall_update(session: Session, piece: WallSlice, request: WallRequest, deltas
     is_pooled_alike = per_cell(request.num_tokens, request.max_columns) == size
     if not (is_pooled_alike or has_no_size(request)):
         return None
-    is_appended = bool(piece.layers) and piece.absent is None and all(delta.is_plain for delta in deltas)
+    is_appended = (
+        bool(piece.layers) and not piece.states and piece.absent is None and all(delta.is_plain for delta in deltas)
+    )
     tells_rewritten = request.change and rewrites(cache)
     if is_appended and not tells_rewritten and not has_no_size(request):
         first = deltas[piece.layers[0]].written.start // size * size

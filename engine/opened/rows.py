@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from engine.cache.contract import HeldRows, RowDelta
+from engine.cache.contract import HeldRows, RowDelta, StateMatrix
 from engine.look.rows_at import RowsAt, cut, rewrites
 from engine.snapshot.format import PARTS, LayerEntry
 from engine.snapshot.manifest import table_name
@@ -69,6 +69,10 @@ class FileRows:
     def changes_since(self, num_tokens: int, until: int | None = None) -> list[RowDelta] | None:
         """What became of older rows is not in a file."""
         return None
+
+    def states(self, layer_index: int) -> tuple[StateMatrix, ...]:
+        """Recurrent states are not in files."""
+        return ()
 
     def page_ids_at(self, num_tokens: int) -> list[list[int]]:
         """Pages in logical order, one list a table, as far as they hold so many tokens."""

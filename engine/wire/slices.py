@@ -30,6 +30,19 @@ class Magnitudes(Part, frozen=True, eq=False):
     clipped: Floats
 
 
+class StatePicture(Part, frozen=True, eq=False):
+    """A part of the state of a recurrent layer, of fixed size, as it is now: lowest and highest value of each cell
+    `[columns, rows]`, `shape` of the whole tensor, and its largest finite magnitude."""
+
+    layer: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    low: Floats
+    high: Floats
+    largest: float
+
+
 class WallSlice(Reply, frozen=True, eq=False):
     """Extremes per thumbnail cell, `[L, H_kv, columns, rows]`; None where a layer keeps no K and V.
 
@@ -37,7 +50,7 @@ class WallSlice(Reply, frozen=True, eq=False):
     counts the positions of a column whose rows were dropped; a column with none left is NaN. None: nothing was dropped.
     `holders` `[2, num_tokens]`: how many kv heads, and how many layers, hold each position; None: all of them.
     `magnitudes` of K or V of the same layers, whichever the picture or its change is of, `other_magnitudes` of the
-    other one; None where nobody looks.
+    other one; None where nobody looks. `states` are those of layers that keep one, where the present is looked at.
     """
 
     request: WallRequest
@@ -57,6 +70,7 @@ class WallSlice(Reply, frozen=True, eq=False):
     holders: Ints | None = None
     magnitudes: Magnitudes | None = None
     other_magnitudes: Magnitudes | None = None
+    states: tuple[StatePicture, ...] = ()
 
 
 class HeadSlice(Reply, frozen=True, eq=False):
@@ -65,7 +79,8 @@ class HeadSlice(Reply, frozen=True, eq=False):
     `positions` are the absolute positions of the columns' first tokens; the histogram covers the finite values of the
     tile; `limit` is the 99.5th percentile of their magnitudes. `absent` `[columns]` counts the positions of a column
     whose rows this head has dropped: one with none left is NaN, which is no non-finite value. None: all are held.
-    `magnitudes` are those of its layer, `[1]`.
+    `magnitudes` are those of its layer, `[1]`. `state_shape` is that of the whole tensor where the picture is of a part
+    of a layer's state, which has no tokens: columns count its longer side.
     """
 
     request: HeadRequest
@@ -88,6 +103,7 @@ class HeadSlice(Reply, frozen=True, eq=False):
     took_ms: float
     absent: Ints | None = None
     magnitudes: Magnitudes | None = None
+    state_shape: tuple[int, ...] = ()
 
 
 class AttentionSlice(Reply, frozen=True, eq=False):

@@ -82,6 +82,8 @@ def area_between(piece: HeadSlice, start: tuple[float, float], stop: tuple[float
 
 def is_part(piece: HeadSlice) -> bool:
     """Whether fewer positions were asked for than there are."""
+    if piece.state_shape:
+        return False
     return piece.request.start > 0 or piece.request.stop < piece.request.num_tokens
 
 
@@ -91,6 +93,8 @@ def extent(piece: HeadSlice) -> tuple[int, int]:
         return piece.request.start, piece.request.start
     start = int(piece.positions[0])
     end = start + piece.positions.size * piece.tokens_per_column
+    if piece.state_shape:  # it has no tokens
+        return start, end
     return start, min(end, piece.request.stop, piece.request.num_tokens)
 
 

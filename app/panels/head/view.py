@@ -129,8 +129,11 @@ class HeadView(MapView[Shown]):
 
     def pick(self, point: QPointF) -> None:
         cell = draw.cell_at(self._piece, point.x(), point.y()) if self._piece is not None else None
-        if cell is not None:
+        if cell is not None and self._piece is not None and not self._piece.state_shape:
             self._models.selection.update(position=cell.first_position, channel=cell.channel)
+
+    def _token_name(self, position: int) -> str:
+        return "" if self._piece is not None and self._piece.state_shape else super()._token_name(position)
 
     def area(self, start: QPointF, stop: QPointF) -> Rows | None:
         if self._piece is None:
@@ -153,6 +156,9 @@ class HeadView(MapView[Shown]):
         if piece is not None and self.isVisible():  # named even where there is nothing to draw
             request = piece.request
             name = layer_words(self._models, request.layer).capitalize()
+            if piece.state_shape:
+                self.set_title(f"{name} · {piece.tensor_label}")
+                return
             self.set_title(f"{name} · kv head {request.kv_head} · {piece.tensor_label}")
 
     def read(self) -> Shown | str:
@@ -165,6 +171,8 @@ class HeadView(MapView[Shown]):
         if piece.low.size:
             limit = self._limit(piece)
             run, area = selected_run(self._models), self._area(piece)
+            if piece.state_shape:
+                return Shown(piece, limit, self._scope, None, None, None, ())
             place = piece.request
             edited = head_boxes(
                 self._models, place.seq_id, place.layer, place.kv_head, place.tensor, piece.low.shape[1]
@@ -201,6 +209,8 @@ class HeadView(MapView[Shown]):
     def _label(self, piece: HeadSlice) -> None:
         heads = ", ".join(str(head) for head in piece.query_heads)
         words = [f"serves heads {heads}"] if heads else []
+        if piece.state_shape:
+            words = [f"state, fixed size · {list(piece.state_shape)} {piece.dtype}"]
         if piece.absent is not None and piece.absent.any():
             dropped, (start, stop) = int(piece.absent.sum()), draw.extent(piece)
             is_now = piece.provenance == STORED_NOW
@@ -234,6 +244,7 @@ class HeadView(MapView[Shown]):
         start, _ = draw.extent(piece)
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
         whole = (0 if draw.is_part(piece) else start, piece.request.num_tokens)
+        whole = draw.extent(piece) if piece.state_shape else whole
         loaded = (piece.request.start, piece.request.stop) if draw.is_part(piece) else None
         marks = Marks(
             selected=span_of_run(partial(draw.span_of, piece), state.selected),

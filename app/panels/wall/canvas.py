@@ -187,7 +187,8 @@ class WallCanvas(QWidget):
         for head, x, width in layout.header:
             is_selected = head == self._selected[1]
             painter.setPen(current_theme().color("text" if is_selected else "muted"))
-            text = f"kv head {head}" if head == 0 and is_roomy else str(head)
+            name = "part" if self._piece is not None and not self._piece.layers else "kv head"  # of a state alone
+            text = f"{name} {head}" if head == 0 and is_roomy else str(head)
             painter.drawText(QRectF(x / ratio, 0, width / ratio, 14), int(_LEFT), text)
 
     def _paint_labels(self, painter: QPainter, layout: WallLayout) -> None:
@@ -254,6 +255,8 @@ class WallCanvas(QWidget):
         ticks: list[QRectF] = []
         painter.setPen(QPen(current_theme().color("selected"), 1))
         for tile in layout.tiles:
+            if any(state.layer == tile.layer for state in piece.states):
+                continue  # a state has no tokens
             span = span_of_run(partial(draw.column_span, tile, piece), run)
             if span is None:
                 continue

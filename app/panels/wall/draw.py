@@ -174,7 +174,8 @@ def paint(
         for tile, index in held:
             if tile.x == x:
                 shown[tile.y : tile.y + tile.height] = (index * num_heads + tile.kv_head) * num_rows + rows
-        picture[:, x : x + layout.tile_width] = wide.take(shown, axis=0)
+        column = picture[:, x : x + layout.tile_width]
+        np.copyto(column, wide.take(shown, axis=0), where=(shown > 0)[:, None])  # states may stand in between
     if piece.absent is not None and hatch is not None:
         _hatch(picture, held, ghost_shares(piece), hatch)
     return picture

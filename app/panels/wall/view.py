@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -34,7 +35,7 @@ from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
 from app.models.slices import WALL
-from app.panels.wall import draw
+from app.panels.wall import draw, states
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.by_hand import ByHand, area_between
 from app.panels.wall.canvas import WallCanvas, WallMarks
@@ -124,7 +125,8 @@ class WallView(View[Shown]):
 
     def _on_picked(self, tile: Tile, position: int | None) -> None:
         place: dict[str, int] = {"layer": tile.layer, "kv_head": tile.kv_head}
-        if position is not None:
+        piece = self._models.slices.wall
+        if position is not None and (piece is None or states.state_at(piece, tile) is None):
             place["position"] = position
         self._models.selection.update(**place)
 
@@ -144,9 +146,13 @@ class WallView(View[Shown]):
         self.menu_wanted.emit(place)
 
     def _on_pointed(self, tile: Tile | None, position: int | None) -> None:
-        text = ""
+        text, state = "", None
+        if tile is not None and (shown := self._models.slices.wall) is not None:
+            state = states.state_at(shown, tile)
         if tile is not None:
             text = f"{layer_words(self._models, tile.layer)} · kv head {tile.kv_head}"
+        if state is not None:
+            text, position = f"{layer_words(self._models, state.layer)} · {states.state_words(state)}", None
         if position is not None:
             seq_id = self._models.selection.now.seq_id
             text += f" · token {position} {token_name(self._models, seq_id, position)}"
@@ -197,7 +203,7 @@ class WallView(View[Shown]):
             return why_not
         if piece is None and not self._rows(piece):
             return "The cache is on its way."
-        if piece is not None and not piece.low.size:
+        if piece is not None and not (piece.low.size or piece.states):
             return piece.note or "The cache holds no K and V now."
         area = None if now.area is None or (now.area.layers, now.area.kv_heads) == (None, None) else now.area
         by_hand = ByHand(area, edits_shown(self._models), tuple(self._models.bookmarks.on_heads(now.seq_id)))
@@ -225,6 +231,7 @@ class WallView(View[Shown]):
         theme, ratio = current_theme(), self._canvas.devicePixelRatioF()
         limits, far, hatch = sizes.layer_limits(piece), argb(theme.text), ghost_hatch(theme, ratio)
         pixels = draw.paint(layout, piece, values, absent, limits, signed_colors(theme), hatch, far)
+        states.paint(pixels, layout, piece, signed_colors(theme))
         image = pixels_image(pixels, ratio)
         marks = WallMarks(*sizes.marked_tiles(piece, values, absent), sizes.times_range(piece))
         self._canvas.show_picture(image, piece, marks)
@@ -254,7 +261,9 @@ class WallView(View[Shown]):
         """What is under the cursor, else what a cell of the picture stands for."""
         if piece is None:
             return ""
-        words = [self._pointed or "colours per layer"]
+        words = [
+            self._pointed or ("colours per layer" if piece.layers else "states of fixed size, colours of each its own")
+        ]
         cell = []
         if piece.tokens_per_column > 1:
             cell.append(f"{piece.tokens_per_column} tokens")
@@ -290,12 +299,15 @@ class WallView(View[Shown]):
         tensor = piece.request.tensor if piece is not None else self._models.selection.now.tensor
         held = dict(zip(piece.layers, piece.heads, strict=True)) if piece is not None else None
         geometry = status.model.geometry
-        rows = [self._row(layer, held, tensor) for layer in geometry.layers]
+        counts = Counter(state.layer for state in piece.states) if piece is not None else Counter[int]()
+        rows = [self._row(layer, held, tensor, counts[layer.index]) for layer in geometry.layers]
         if not geometry.has_encoder:
             return tuple(rows)
         return tuple(grouped(rows, geometry, num_source(self._models), piece.num_tokens if piece is not None else 0))
 
-    def _row(self, layer: LayerGeometry, held: dict[int, int] | None, tensor: str) -> WallRow:
+    def _row(self, layer: LayerGeometry, held: dict[int, int] | None, tensor: str, num_states: int) -> WallRow:
+        if num_states and layer.kind == "linear":
+            return WallRow(layer.index, num_states, name=f"L{layer.index} state")
         num_heads = layer.num_kv_heads if held is None else held.get(layer.index, 0)
         if layer.kind in ("linear", "shared", "none") and layer.index not in (held or {}):
             return WallRow(layer.index, 0, self._reason(layer))

@@ -14,7 +14,7 @@ import torch
 from transformers import EncoderDecoderCache
 from transformers.cache_utils import Cache
 
-from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, LayerHandle, Pair, RowDelta, StoredLayer
+from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, LayerHandle, Pair, RowDelta, StateMatrix, StoredLayer
 from engine.cache.layers.own import OwnLayer
 from engine.spec.codec import Part
 
@@ -134,6 +134,9 @@ class DecoderRows:
 
     def held_bytes(self) -> HeldBytes:
         return self._layer.held_bytes()
+
+    def states(self) -> tuple[StateMatrix, ...]:
+        return self._layer.states()
 
     def reserve(self, num_new: int) -> None:
         self._layer.reserve(num_new)

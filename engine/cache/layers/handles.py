@@ -20,6 +20,7 @@ from engine.cache.contract import (
     HeldRows,
     LayerHandle,
     RowDelta,
+    StateMatrix,
     StoredLayer,
     StoredPart,
     rows_from,
@@ -28,6 +29,7 @@ from engine.cache.contract import (
 )
 from engine.cache.layers.counted import CountedStaticLayer
 from engine.cache.layers.own import OwnLayer
+from engine.cache.layers.state import state_matrices
 from engine.cache.layers.storage import distinct_storages, storage_bytes, tensors_of
 from engine.spec.codec import Part
 
@@ -63,6 +65,9 @@ class LayerOfTransformers:
         in_rows = {id(self.layer.keys), id(self.layer.values)}
         beside = sum(int(t.nbytes) for t in tensors_of(self.layer) if id(t) not in in_rows)
         return HeldBytes(min(int(rows.keys.nbytes + rows.values.nbytes) + beside, reserved), reserved)
+
+    def states(self) -> tuple[StateMatrix, ...]:
+        return state_matrices(self.layer)
 
     def reserve(self, num_new: int) -> None:
         """transformers' layers grow when rows come."""

@@ -6,7 +6,7 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from engine.cache.by_hand import put
-from engine.cache.contract import HeldRows, Pair, RowDelta, StoredLayer, rows_from, stored_rows
+from engine.cache.contract import HeldRows, Pair, RowDelta, StateMatrix, StoredLayer, rows_from, stored_rows
 from engine.spec.codec import Part
 
 
@@ -41,6 +41,9 @@ class OwnLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def row_positions(self) -> torch.Tensor | None:
         return None
+
+    def states(self) -> tuple[StateMatrix, ...]:
+        return ()
 
     def reserve(self, num_new: int) -> None:
         """Most layers grow when rows come."""

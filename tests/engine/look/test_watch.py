@@ -29,7 +29,16 @@ from engine.wire.requests import (
     TableRequest,
     WallRequest,
 )
-from engine.wire.slices import AttentionSlice, CellUpdate, HeadSlice, Magnitudes, TableSlice, Unchanged, WallSlice
+from engine.wire.slices import (
+    AttentionSlice,
+    CellUpdate,
+    HeadSlice,
+    Magnitudes,
+    StatePicture,
+    TableSlice,
+    Unchanged,
+    WallSlice,
+)
 from tests.engine.tiny import model_of, prompt_ids
 
 WALL = Watched(WallRequest(0, 0, 0, "keys", False, 24, 8), id=1)
@@ -129,6 +138,11 @@ def assert_equal(a: Any, b: Any, name: str) -> None:
         assert len(a) == len(b), name
         for one, other in zip(a, b, strict=True):
             assert_equal(one, other, name)
+    elif isinstance(b, tuple) and b and isinstance(b[0], StatePicture):
+        assert len(a) == len(b), name
+        for one, other in zip(a, b, strict=True):
+            for field in fields(other):
+                assert_equal(getattr(one, field.name), getattr(other, field.name), f"{name}.{field.name}")
     elif isinstance(b, Magnitudes):
         for part in ("limit", "largest", "clipped"):
             assert_equal(getattr(a, part), getattr(b, part), f"{name}.{part}")
@@ -166,6 +180,13 @@ def test_a_head_of_no_rows_is_watched_while_rows_are_dropped_and_coded(mode: str
 def test_of_windows_latents_and_layers_without_rows_as_well(mode: str, architecture: str) -> None:
     watching = Watching(MODES[mode], architecture, length=4)
     for _ in range(8):
+        watching.follow(3)
+        watching.check()
+
+
+def test_of_states_alone_as_well() -> None:
+    watching = Watching(MODES["growing"], "mamba", length=4)
+    for _ in range(3):
         watching.follow(3)
         watching.check()
 

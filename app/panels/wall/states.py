@@ -1,0 +1,36 @@
+"""The thumbnails of layers that keep a state of fixed size instead of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.draw.colormap import Table, larger, packed, signed_index
+from app.draw.format import brief
+from app.draw.ghost import Pixels
+from app.draw.resample import source_cells
+from app.panels.wall.draw import Tile, WallLayout
+from engine.wire.slices import StatePicture, WallSlice
+
+
+def state_at(piece: WallSlice, tile: Tile) -> StatePicture | None:
+    """The state that a thumbnail shows; None where it shows rows."""
+    mine = [state for state in piece.states if state.layer == tile.layer] if tile.layer not in piece.layers else []
+    return mine[tile.kv_head] if tile.kv_head < len(mine) else None
+
+
+def state_words(state: StatePicture) -> str:
+    """`state, fixed size · recurrence [1, 128, 8] float32 · max 3.21`."""
+    return f"state, fixed size · {state.name} {list(state.shape)} {state.dtype} · max {brief(state.largest)}"
+
+
+def paint(picture: Pixels, layout: WallLayout, piece: WallSlice, table: Table) -> None:
+    """States fill their thumbnails, each in colours of its own range."""
+    for tile in layout.tiles if piece.states else ():
+        state = state_at(piece, tile)
+        if state is not None:
+            values = larger(state.low, state.high) / (state.largest or 1.0)
+            columns, rows = (source_cells(n, m) for n, m in zip(values.shape, (tile.width, tile.height), strict=True))
+            shown = values[columns][:, rows].T
+            picture[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width] = np.take(
+                packed(table), signed_index(shown, 1.0)
+            )

@@ -1,0 +1,56 @@
+"""A recurrent model in the window: the state of each layer on the wall, and one part of it in the head panel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication
+
+from app.panels.head.view import HeadView
+from app.panels.wall import states
+from app.panels.wall.view import WallView
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.wire.commands import LoadModel
+from tests.app.driver import Driver
+from tests.engine.tiny import write_config
+
+
+@pytest.fixture
+def mamba(qapp: QApplication, tmp_path: Path) -> Iterator[Driver]:
+    driver = Driver(qapp)
+    path = write_config("mamba", tmp_path)
+    driver.loop.send(LoadModel(ModelSpec(f"shape:{path}", dtype="float32", num_threads=1), CacheSpec()))
+    driver.until(lambda: driver.models.status.model is not None and not driver.models.status.model.geometry.num_heads)
+    driver.window.arrange("inspect")
+    driver.send("5 6 7 8 9 10")
+    driver.steps(2)
+    yield driver
+    driver.close()
+
+
+def test_states_have_thumbnails_of_their_own_and_a_part_fills_the_head_panel(mamba: Driver) -> None:
+    wall, head = mamba.window.panels["wall"], mamba.window.panels["head"]
+    assert isinstance(wall, WallView)
+    assert isinstance(head, HeadView)
+    layout, piece = wall._canvas.layout_now, mamba.models.slices.wall
+    assert layout is not None
+    assert piece is not None
+    assert [label.name for label in layout.labels] == ["L0 state", "L1 state"]
+    shown = [states.state_at(piece, tile) for tile in layout.tiles]
+    assert [(one.layer, one.name) for one in shown if one is not None] == [
+        (0, "convolution"), (0, "recurrence"), (1, "convolution"), (1, "recurrence"),
+    ]  # fmt: skip
+    assert shown[1] is not None
+    assert states.state_words(shown[1]).startswith("state, fixed size · recurrence [1, 96, 8] float32 · max ")
+    assert not wall._canvas.image.isNull()
+
+    mamba.models.selection.update(layer=1, kv_head=1)
+    mamba.settle(lambda: (seen := mamba.models.slices.head) is not None and seen.request.kv_head == 1)
+    found = mamba.models.slices.head
+    assert found is not None
+    assert found.state_shape == (1, 96, 8)
+    assert head._title.text() == "Layer 1 · recurrence"
+    assert head._token_name(3) == ""
