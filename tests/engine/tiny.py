@@ -111,17 +111,31 @@ def write_config(name: str, folder: Path) -> Path:
 @cache
 def model_of(name: str, dtype: str = "float32") -> LoadedModel:
     """A tiny random model, loaded the way a user's `shape:` model is, on one thread."""
+    return random_model(config_dict(name), 0.4 if name in ENCODER_DECODERS else 0.15, dtype)
+
+
+@cache
+def tiniest_model() -> LoadedModel:
+    """One layer of two heads that share K and V: a step costs little more than the engine itself does."""
+    one = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 8}
+    config = AutoConfig.for_model("llama", **{**COMMON, **one, "num_attention_heads": 2, "num_key_value_heads": 1})
+    return random_model({**config.to_dict(), "model_type": "llama"}, 0.5)
+
+
+def random_model(config: dict[str, Any], deviation: float, dtype: str = "float32") -> LoadedModel:
+    """The usual deviation of 0.02 makes attention nearly uniform and logits nearly equal: a wrong cache would hardly
+    show."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        path = write_config(name, Path(folder))
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(config, default=str), "utf-8")
         model = load(ModelSpec(f"shape:{path}", dtype=dtype, device="cpu", num_threads=1))
-    # the usual 0.02 makes attention nearly uniform and logits nearly equal: a wrong cache would hardly show
     with torch.no_grad():
         generator = torch.Generator().manual_seed(7)
         for parameter in model.model.parameters():
             if parameter.dim() > 1:
-                parameter.normal_(0.0, 0.4 if name in ENCODER_DECODERS else 0.15, generator=generator)
+                parameter.normal_(0.0, deviation, generator=generator)
     return model
 
 

@@ -20,7 +20,7 @@ from engine.spec.codec import uniform
 from engine.spec.edit import AddNoise, BiasLogits, Mask, Overwrite, ReplaceTokens, Rows, Scale, Zero
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from tests.engine.tiny import model_of, prompt_ids
+from tests.engine.tiny import model_of, prompt_ids, tiniest_model
 
 H2O = RetentionSpec("h2o", budget=9, window=3)
 MODES = {
@@ -45,6 +45,7 @@ PLACES = [
     *(("mistral", mode) for mode in OF_ANY_MODEL),
     *(("lfm2", mode) for mode in ("growing", "dynamic", "paged")),
 ]
+TINIEST = "the tiniest"  # of all models, in place of an architecture
 OPERATIONS = (
     *("step", "step", "step", "steps", "go", "go", "fork", "submit", "remove"),
     *("force", "halt", "sample", "mode", "forget", "delete", "edit", "edit", "undo", "redo", "turn"),
@@ -111,7 +112,10 @@ class Program:
     num_compared: int = 0
 
     def __post_init__(self) -> None:
-        self.session = Session(model_of(self.architecture), MODES[self.mode], prefill_chunk=6)
+        is_tiniest = self.architecture == TINIEST
+        model = tiniest_model() if is_tiniest else model_of(self.architecture)
+        # what nobody asks for is not measured, so that more programs can be run
+        self.session = Session(model, MODES[self.mode], prefill_chunk=6, observe=not is_tiniest, is_aside=is_tiniest)
         self.submit()
 
     # ---- what is done --------------------------------------------------------------------------------------------
@@ -119,6 +123,7 @@ class Program:
     def do(self, what: str) -> None:
         """One operation, which may be refused, and then has changed nothing."""
         self.done.append(what)
+        what = "mode_" if what == "mode" else what
         session = self.session
         before = stands(session), session.last_step, session.cache, tuple(session.history.changes)
         try:
@@ -211,7 +216,7 @@ class Program:
         self.session.set_sampling(sampling, self.some_sequence())
 
     def mode_(self) -> None:
-        modes = list(MODES) if self.architecture == "llama" else OF_ANY_MODEL
+        modes = list(MODES) if self.architecture in ("llama", TINIEST) else OF_ANY_MODEL
         self.session.set_cache(MODES[self.chance.choice([*modes])])
 
     def forget(self) -> None:
@@ -274,7 +279,7 @@ class Program:
             return
         tree = session.history.tree
         nodes = tuple(tree.at(each).node for each in tree.needed_for(step))
-        fresh = Session(session.model, nodes[0].cache)
+        fresh = Session(session.model, nodes[0].cache, observe=False, is_aside=True)
         redoing = Redoing(fresh, nodes)
         for _ in redoing.steps():
             pass
@@ -290,10 +295,42 @@ def run(seed: int, num_operations: int = 14, place: tuple[str, str] | None = Non
     chance = random.Random(seed)
     program = Program(*(place or chance.choice(PLACES)), chance)
     for _ in range(num_operations):
-        what = chance.choice(OPERATIONS)
-        program.do("mode_" if what == "mode" else what)
+        program.do(chance.choice(OPERATIONS))
     for what in ("submit", "steps", "go"):
         program.do(what)
     program.compare_with_a_fresh_session()
     program.check()
     return program
+
+
+Operations = tuple[tuple[str, int], ...]  # each with the seed of its arguments
+
+
+def play(place: tuple[str, str], operations: Operations) -> Program:
+    """A program of these operations, which ends with some steps; what one of them does, it does without the others."""
+    program = Program(*place, random.Random(len(operations)))
+    for what, seed in (*operations, ("steps", 1)):
+        program.chance.seed(seed)
+        program.do(what)
+    program.compare_with_a_fresh_session()
+    program.check()
+    return program
+
+
+def operations_of(seed: int, num_operations: int) -> Operations:
+    """A short program, which is the same for a seed."""
+    chance = random.Random(seed)
+    return tuple((chance.choice(OPERATIONS), chance.randrange(1 << 30)) for _ in range(num_operations))
+
+
+def shortest(place: tuple[str, str], operations: Operations) -> Operations:
+    """A program that fails as well and none of whose operations can be left out."""
+    number = 0
+    while number < len(operations):
+        fewer = operations[:number] + operations[number + 1 :]
+        try:
+            play(place, fewer)
+            number += 1
+        except Exception:
+            operations = fewer
+    return operations
