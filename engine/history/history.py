@@ -33,6 +33,16 @@ class LoggedLogits:
     cache: CacheSpec
 
 
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """Where a history stands: its path, and what was done since."""
+
+    journal: Journal
+    changes: list[Change]
+    added: list[Node]
+    next_step: int
+
+
 class History:
     """The tree of a session's moments, the path to the live one, and what is logged of steps. `next_step` is the number
     of the coming one; numbers are never used twice. `changes` were made since the newest step of the path."""
@@ -150,6 +160,16 @@ class History:
         for between in self.tree.path(step, above=common):
             self.journal.put_on(self.tree.at(between).checkpoint)
         self.changes.clear()
+
+    def standing(self) -> Standing:
+        """Where it stands, to come back to. O(steps of the path), some pointers each."""
+        return Standing(self.journal.copied(), [*self.changes], [*self.added], self.next_step)
+
+    def stand_again(self, stood: Standing) -> None:
+        """As it stood, without the nodes that were added since."""
+        self.tree.remove([step for step in range(stood.next_step, self.next_step) if step in self.tree])
+        self.journal, self.changes, self.added = stood.journal, stood.changes, stood.added
+        self.next_step = stood.next_step
 
     def journal_to(self, step: int) -> Journal:
         """The path to a step of another branch. O(its steps)."""

@@ -101,6 +101,15 @@ class Journal:
         self._notes.clear()
         self._forked.clear()
 
+    def copied(self) -> Journal:
+        """The same path, with lists of its own."""
+        made = Journal()
+        made._checkpoints, made._steps, made._notes = [*self._checkpoints], [*self._steps], [*self._notes]
+        made._births, made._forked = {**self._births}, {**self._forked}
+        made._moves = {seq_id: [*moves] for seq_id, moves in self._moves.items()}
+        made._fed = {seq_id: [*steps] for seq_id, steps in self._fed.items()}
+        return made
+
     def at(self, step: int) -> Checkpoint | None:
         """The checkpoint of a step of the path."""
         index = bisect_left(self._steps, step)
@@ -141,6 +150,10 @@ class Journal:
 
     def forget_notes_after(self, known: Noted) -> None:
         """What was noted since then failed."""
+        for note in self._notes[known[0] :]:
+            if isinstance(note, ForkNoted):
+                self._births.pop(note.child, None)
+                self._forked.pop(note.child, None)
         del self._notes[known[0] :]
         for seq_id, moves in self._moves.items():
             del moves[known[1].get(seq_id, 0) :]

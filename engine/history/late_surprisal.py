@@ -91,6 +91,16 @@ class LateSurprisal:
             waiting.seq_ids.discard(seq_id)
         self._waiting = {key: waiting for key, waiting in self._waiting.items() if waiting.seq_ids}
 
+    def sharers(self) -> list[tuple[tuple[int, int], Waiting, set[int]]]:
+        """Who has the tokens of what waits, to come back to."""
+        return [(key, waiting, set(waiting.seq_ids)) for key, waiting in self._waiting.items()]
+
+    def share_again(self, sharers: list[tuple[tuple[int, int], Waiting, set[int]]]) -> None:
+        """As it was when it was told who they are."""
+        self._waiting = {key: waiting for key, waiting, _ in sharers}
+        for _, waiting, seq_ids in sharers:
+            waiting.seq_ids = seq_ids
+
     def drop(self, key: tuple[int, int]) -> None:
         """The step of a sequence is undone."""
         self._waiting.pop(key, None)

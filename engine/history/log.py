@@ -24,8 +24,9 @@ class BoundedLog(Generic[T]):
 
     def put(self, key: tuple[int, int], entry: dict[int, T]) -> None:
         self.drop(key)
+        num_bytes = sum(e.nbytes for e in entry.values())
         self._entries[key] = entry
-        self.num_bytes += sum(e.nbytes for e in entry.values())
+        self.num_bytes += num_bytes
         while self.num_bytes > self.max_bytes and len(self._entries) > 1:
             self.drop(next(iter(self._entries)))
 

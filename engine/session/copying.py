@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.cache.paged.pool_errors import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
-from engine.history.marks import Checkpoint, Mark
+from engine.history.marks import Checkpoint, Mark, Move
 from engine.model.loader import LoadedModel
 from engine.session.kept import SessionState
 from engine.session.live import LiveSequence
@@ -14,22 +14,27 @@ from engine.spec.cache import CacheSpec
 
 
 def fork_of(
-    model: LoadedModel, source: SessionState, checkpoint: Checkpoint, fed: frozenset[int]
+    model: LoadedModel, sources: list[SessionState], checkpoint: Checkpoint, fed: frozenset[int]
 ) -> SessionState | None:
-    """All sequences as they stood at a checkpoint that `source` came of; None where a cache does not know that any
-    more. The step that follows computes the rows of those that are `fed` anew in a recomputing layout."""
-    mode = mode_for(model, source, checkpoint.cache)
+    """All sequences as they stood at a checkpoint, each from the first of the `sources`, which came of it, that has it;
+    None where a cache does not know that any more. The first source says in which pool they lie. The step that follows
+    computes the rows of those that are `fed` anew in a recomputing layout."""
+    mode = mode_for(model, sources[0], checkpoint.cache)
     if mode is None:
         return None
     made: dict[int, LiveSequence] = {}
+    moves: dict[int, tuple[Move, ...]] = {}
     try:
         for seq_id, mark in checkpoint.marks.items():
-            one = sequence_at(source, mode, seq_id, mark, checkpoint.step, is_fed=seq_id in fed)
-            if one is None:
+            source = next((each for each in sources if seq_id in each.sequences), None)
+            one = None
+            if source is not None:
+                one = sequence_at(source, mode, seq_id, mark, checkpoint.step, is_fed=seq_id in fed)
+            if source is None or one is None:
                 break
             made[seq_id] = one
+            moves[seq_id] = tuple(move for move in source.moves.get(seq_id, ()) if move.step < checkpoint.step)
         else:
-            moves = {i: tuple(m for m in source.moves.get(i, ()) if m.step < checkpoint.step) for i in made}
             return SessionState(checkpoint.step, mode, made, moves)
     except (PoolExhausted, InputError, MemoryError):
         pass
@@ -61,9 +66,7 @@ def sequence_at(
     source: SessionState, mode: CacheMode, seq_id: int, mark: Mark, step: int, is_fed: bool
 ) -> LiveSequence | None:
     """One sequence as `mark` says, with rows copied from where it stands in `source`."""
-    origin = source.sequences.get(seq_id)
-    if origin is None:
-        return None
+    origin = source.sequences[seq_id]
     sequence = origin.sequence.fork(seq_id)
     sequence.go_back(mark)
     cache = mode.new_cache(seq_id, sequence.num_prompt_tokens)

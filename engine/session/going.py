@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from engine.cache.paged.pool_errors import PoolExhausted
@@ -14,6 +15,7 @@ from engine.session.kept import KeptStates, SessionState
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.redoing import Redoing
+from engine.session.whole import Before
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
 from engine.wire.changes import SequenceRemoved, SequenceStopped, TokensForced
@@ -51,26 +53,40 @@ class GoingTo:
             history.tree.at(step)
         if step == history.last_step and not history.changes:
             return "it is the live moment already"
-        before, here = self._live.mode.spec, self._here()
-        here.own(is_live=False)
+        spec, here, was_kept = self._live.mode.spec, self._here(), step in self._kept
+        before, stood = Before(self._live, history), history.standing()
+        target: SessionState | None = None
         try:
+            here.own(is_live=False)
             target, how = self._state_at(step, self.sources(), check)
+            self._leave(here)
+            history.go_to(step)
+            self._live.take_over(target.mode, target.sequences)
+            self._show_prefixes()
+            if target.mode.spec != spec:
+                how = f"back in the cache mode of that step, {cache_label(target.mode.spec)}: {how}"
         except BaseException:
-            here.own(is_live=True)
+            self._kept.take_back(here)
+            history.stand_again(stood)
+            before.restore()
+            if target is not None and was_kept:
+                self._kept.put(target)
             raise
-        self._leave(here)
-        history.go_to(step)
-        self._live.take_over(target.mode, target.sequences)
-        self._show_prefixes()
-        self._kept.trim()
-        if target.mode.spec != before:
-            how = f"back in the cache mode of that step, {cache_label(target.mode.spec)}: {how}"
+        with suppress(MemoryError):  # it is done, and the next step lets those go that are too many
+            if here.step not in self._kept:
+                here.close()
+            self._kept.trim()
         return how
 
     def _here(self) -> SessionState:
         journal, live = self._history.journal, self._live
         moves = {each.seq_id: journal.all_moves(each.seq_id) for each in live}
         return SessionState(self._history.last_step, live.mode, {each.seq_id: each for each in live}, moves)
+
+    def state_of(self, seq_id: int) -> SessionState:
+        """One sequence of the live moment, as it stands."""
+        live, moves = self._live.get(seq_id), self._history.journal.all_moves(seq_id)
+        return SessionState(self._history.last_step, self._live.mode, {seq_id: live}, {seq_id: moves})
 
     def state_of_newest_step(self) -> SessionState | None:
         """The live state with lists of its own, to be kept while its caches are exchanged; None where it is not as the
@@ -90,8 +106,6 @@ class GoingTo:
         here.step = self._history.last_step
         if here.step is not None and not any(each.is_stale for each in here.sequences.values()):
             self._kept.put(here)
-        else:
-            here.close()
 
     def _show_prefixes(self) -> None:
         """A prompt that comes now finds pages of its own path."""
@@ -182,21 +196,29 @@ class GoingTo:
         checkpoint = tree.at(step).checkpoint
         logits = {i: self._history.logits_on_path(i, step) for i in checkpoint.marks}
         missing = {i: at for i in logits if logits[i] is None and i not in fed and (at := tree.fed_at(i, step))}
+        removed = [each for each in self._kept.removed if self.came_of(each, step)]
         for source in sources:
-            if not self.came_of(source, step) or not all(self._rests(source, i, at) for i, at in missing.items()):
+            if not self.came_of(source, step):
                 continue
-            state = fork_of(self._model, source, checkpoint, fed)
+            among = [source, *removed]
+            resting = {i: self._resting(among, i, at) for i, at in missing.items()}
+            if any(live is None for live in resting.values()):
+                continue
+            state = fork_of(self._model, among, checkpoint, fed)
             if state is not None:
                 for seq_id, live in state.sequences.items():
-                    is_logged = seq_id not in missing
-                    live.set_logits(logits[seq_id] if is_logged else source.sequences[seq_id].logits)
+                    rested = resting.get(seq_id)
+                    live.set_logits(logits[seq_id] if rested is None else rested.logits)
                 return state
         return None
 
-    def _rests(self, source: SessionState, seq_id: int, fed_at: tuple[int, int]) -> bool:
-        """Whether a state has the logits that a step gave a sequence, which was not fed since."""
-        assert source.step is not None
-        return seq_id in source.sequences and self._history.tree.fed_at(seq_id, source.step) == fed_at
+    def _resting(self, among: list[SessionState], seq_id: int, fed_at: tuple[int, int]) -> LiveSequence | None:
+        """A sequence that has the logits which a step gave it, and was not fed since."""
+        tree = self._history.tree
+        for state in among:
+            if seq_id in state.sequences and state.step is not None and tree.fed_at(seq_id, state.step) == fed_at:
+                return state.sequences[seq_id]
+        return None
 
     def _replayed(self, step: int, sources: list[SessionState], check: Check) -> tuple[SessionState, str]:
         tree = self._history.tree

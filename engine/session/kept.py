@@ -59,61 +59,91 @@ class SessionState:
         return found
 
 
+Key = tuple[int, int | None]  # a step, and the sequence that was removed then, None where all of them are kept
+
+
 class KeptStates:
-    """Kept moments by their step, the least recently used first. Beyond `max_bytes` of their own that one goes; it is
-    computed again when it is wanted."""
+    """Kept moments by their step, the least recently used first, and sequences that were removed. Beyond `max_bytes` of
+    their own the first goes; it is computed again when it is wanted."""
 
     def __init__(self, live: LiveSequences, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._live = live
-        self._states: OrderedDict[int, SessionState] = OrderedDict()
+        self._states: OrderedDict[Key, SessionState] = OrderedDict()
         self._has_grown = False
-        self._row_bytes: dict[int, int] = {}  # of each, which does not change while it is kept
+        self._row_bytes: dict[Key, int] = {}  # of each, which does not change while it is kept
         self._counted = Counted()
         self._pinned: SessionState | None = None  # what nothing could compute again
 
     def __iter__(self) -> Iterator[SessionState]:
-        """The most recently used first."""
+        """Whole moments, the most recently used first."""
         pinned = [] if self._pinned is None else [self._pinned]
-        return iter([*self._states.values()][::-1] + pinned)
+        return iter([state for (_, seq_id), state in self._states.items() if seq_id is None][::-1] + pinned)
 
-    def __contains__(self, step: int) -> bool:
-        return step in self._states
+    def __contains__(self, step: object) -> bool:
+        return (step, None) in self._states
+
+    @property
+    def removed(self) -> list[SessionState]:
+        """Sequences that were removed, each as it stood then, the most recently removed first."""
+        return [state for (_, seq_id), state in self._states.items() if seq_id is not None][::-1]
 
     def put(self, state: SessionState) -> None:
         """Keep a moment that was left. Before the next step those that are too many go."""
         assert state.step is not None
-        self.let_go(state.step)
-        state.own(is_live=False)
-        self._states[state.step] = state
-        self._row_bytes[state.step] = state.row_bytes
-        self._has_grown = True
+        self._put((state.step, None), state)
+
+    def put_removed(self, state: SessionState) -> None:
+        """Keep one sequence, which goes, as it stands; nothing of one that has no rows, or that stood before the first
+        step."""
+        ((seq_id, live),) = state.sequences.items()
+        if state.step is None or live.is_stale or not live.cache.num_tokens:
+            live.cache.close()
+        else:
+            self._put((state.step, seq_id), state)
+
+    def _put(self, key: Key, state: SessionState) -> None:
+        self.let_go(key)
+        row_bytes = state.row_bytes
+        try:
+            state.own(is_live=False)
+        except BaseException:
+            state.own(is_live=True)
+            raise
+        self._states[key], self._row_bytes[key], self._has_grown = state, row_bytes, True
 
     def take_back(self, state: SessionState) -> None:
         """It is not left after all."""
         state.own(is_live=True)
-        if state.step is not None:
-            self._pop(state.step)
+        if state.step is not None and self._states.get((state.step, None)) is state:
+            self._pop((state.step, None))
 
     def take(self, step: int) -> SessionState | None:
         """Make a kept moment somebody's own again."""
-        state = self._pop(step)
-        if state is not None:
+        key = step, None
+        state = self._states.get(key)
+        if state is None:
+            return None
+        try:
             state.own(is_live=True)
+        except BaseException:
+            state.own(is_live=False)
+            raise
+        del self._states[key], self._row_bytes[key]
         return state
 
-    def _pop(self, step: int) -> SessionState | None:
-        self._row_bytes.pop(step, None)
-        return self._states.pop(step, None)
+    def _pop(self, key: Key) -> SessionState | None:
+        self._row_bytes.pop(key, None)
+        return self._states.pop(key, None)
 
-    def let_go(self, step: int) -> None:
-        if (state := self._pop(step)) is not None:
+    def let_go(self, key: Key) -> None:
+        if (state := self._pop(key)) is not None:
             state.close()
 
     def let_go_beside(self, tree: Container[int]) -> None:
         """Let moments go that are forgotten."""
-        for step in [step for step in self._states if step not in tree]:
-            self.let_go(step)
+        for key in [key for key in self._states if key[0] not in tree]:
+            self.let_go(key)
         if self._pinned is not None and self._pinned.step not in tree:
             self._unpin()
 
@@ -123,7 +153,7 @@ class KeptStates:
         It is asked when no page is left, cached ones among them: these go first. One of them costs the prefill of one
         page, if anybody ever asks for that prefix again; a moment costs every step from the nearest one that is kept.
         """
-        found = next((s.step for s in self._states.values() if store is not None and s.mode.store is store), None)
+        found = next((key for key, s in self._states.items() if store is not None and s.mode.store is store), None)
         if found is not None:
             self.let_go(found)
             return True
@@ -145,8 +175,8 @@ class KeptStates:
 
     def clear(self) -> None:
         self._unpin()
-        for step in [*self._states]:
-            self.let_go(step)
+        for key in [*self._states]:
+            self.let_go(key)
 
     def pin(self, state: SessionState) -> None:
         """Keep a moment that cannot be computed again whatever it takes, and copy it where it is wanted."""
@@ -161,7 +191,7 @@ class KeptStates:
 
     @property
     def sizes(self) -> tuple[BranchBytes, ...]:
-        """What each takes, by step."""
+        """What each whole moment takes, by step."""
         return self._count().sizes
 
     @property
@@ -187,7 +217,8 @@ class KeptStates:
             for store in stores.values():
                 is_live = store is live
                 num_bytes += store.kept_bytes if is_live else sum(map(store.reserved_bytes, store.rows_of))
-            sizes = tuple(size_of(self._states[step], self._row_bytes[step]) for step in sorted(self._states))
+            whole = sorted(step for step, seq_id in self._states if seq_id is None)
+            sizes = tuple(size_of(self._states[step, None], self._row_bytes[step, None]) for step in whole)
             self._counted = Counted(seen, sizes, num_bytes)
         return self._counted
 

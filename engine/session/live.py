@@ -95,15 +95,10 @@ class LiveSequences:
         self._by_id[live.seq_id] = live
         self.next_id = max(self.next_id, live.seq_id + 1)
 
-    def remove(self, seq_id: int) -> None:
-        """End a sequence and free what it holds; its pages stay findable until their room is needed."""
-        self.get(seq_id).cache.close()
-        self.let_go(seq_id)
-
     def let_go(self, seq_id: int) -> None:
         """A sequence is not one of the live ones any more; what it holds is somebody else's."""
-        del self._by_id[seq_id]
         self.magnitudes.forget(seq_id)
+        self._by_id = {each: live for each, live in self._by_id.items() if each != seq_id}
 
     def switch(
         self, mode: CacheMode, caches: dict[int, SequenceCache], stops: dict[int, StopReason | None] | None = None
@@ -122,6 +117,10 @@ class LiveSequences:
         for seq_id in sequences:
             self.next_id = max(self.next_id, seq_id + 1)
         self.magnitudes.forget_all()
+
+    def put_back(self, mode: CacheMode, sequences: dict[int, LiveSequence], next_id: int) -> None:
+        """What was done with them failed. Assignments alone."""
+        self.mode, self._by_id, self.next_id = mode, sequences, next_id
 
     def bound_journals(self, limit: int) -> None:
         """What is kept for going back takes no more bytes: the oldest goes, and is computed again."""

@@ -36,6 +36,7 @@ from engine.session.sequence import Sequence
 from engine.session.slices import Slices
 from engine.session.stepper import Stepper
 from engine.session.stop_strings import check_stop_strings
+from engine.session.whole import whole
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.chat import Chat
@@ -238,20 +239,17 @@ class Session:
 
     # ---- commands ------------------------------------------------------------------------------------------------
 
+    @whole
     def submit(self, prompt: Prompt, chat: Chat | None = None) -> int:
         """Add a sequence, which is prefilled with the next steps; its `seq_id`. `chat`: what ids were rendered from."""
         encoded, seq_id = encode_prompt(self.model, prompt), self.live.next_id
         check_stop_strings(self.model, prompt.sampling)
         ids = with_start(self.model, prompt, encoded.token_ids)
-        cache = self.live.mode.new_cache(seq_id, len(ids))
-        try:
-            self.live.mode.check_fits(len(ids), cache)
-        except InputError:
-            cache.close()
-            raise
         sampling, chat = prompt.sampling or SamplingParams(), chat or prompt.chat
         sequence = Sequence(seq_id, ids, len(ids), sampling, chat=chat, note=encoded.note)
-        self.live.add(LiveSequence(sequence, cache))
+        live = LiveSequence(sequence, self.live.mode.new_cache(seq_id, len(ids)))
+        self.live.add(live)
+        self.live.mode.check_fits(len(ids), live.cache)
         self.history.journal.begun(seq_id, self.cache)
         self.history.changes.append(SequenceAdded(seq_id, tuple(ids), sampling, chat))
         return seq_id
@@ -260,12 +258,16 @@ class Session:
         """The token ids of a prompt, special tokens as the model's own tokenizer adds them."""
         return encode(self.model, prompt)
 
+    @whole
     def remove(self, seq_id: int) -> None:
-        """End a sequence and free what it holds; its pages stay findable until their room is needed."""
-        self.live.remove(seq_id)
+        """End a sequence. What it holds is kept for going back, as moments are; its pages stay findable."""
+        removed = self._going.state_of(seq_id)
+        self.live.let_go(seq_id)
         self.history.surprisal.remove(seq_id)
         self.history.changes.append(SequenceRemoved(seq_id))
+        self.kept.put_removed(removed)
 
+    @whole
     def halt(self, seq_id: int) -> None:
         """Stop a sequence where it stands; one that has ended keeps its reason."""
         sequence = self.sequence(seq_id)
@@ -273,11 +275,13 @@ class Session:
             sequence.stop = "stopped"
             self.history.changes.append(SequenceStopped(seq_id))
 
+    @whole
     def fork(self, seq_id: int, step: int | None = None, num_tokens: int | None = None) -> Forked:
         """A second sequence as the first stood after `step` of any branch (None: as it stands now, or the first
         `num_tokens` of its rows), exactly, or an `InputError`."""
         return self._forking.fork(seq_id, step, num_tokens)
 
+    @whole
     def force(self, seq_id: int, token_ids: tuple[int, ...]) -> None:
         """The next tokens are these; the first replaces the one already chosen."""
         ids, live = self.encode(Prompt(token_ids=token_ids)), self.live.get(seq_id)
@@ -295,6 +299,7 @@ class Session:
         """As `force`, with the tokens of a text, without special tokens."""
         self.force(seq_id, encode_forced(self.model, text))
 
+    @whole
     def set_sampling(self, sampling: SamplingParams, seq_id: int) -> None:
         """Choose a sequence's tokens differently from now on; one chosen but not yet fed is chosen again, unless it was
         forced."""
@@ -341,6 +346,7 @@ class Session:
         self._going.fill_emptied()
         self._replay.refresh(live)
 
+    @whole
     def set_cache(self, spec: CacheSpec) -> str:
         """Move the live sequences into another cache mode; says how. All of it succeeds or nothing changes."""
         old, old_store = self.live.caches, self.live.mode.store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -133,18 +134,20 @@ class Stepper:
                 clock.end()
             else:
                 record = self._observer.complete_at_once(record, measuring, clock)
+            told = [None if choice is None else choice.token_id for choice in sampled]
+            as_told = record if planned is None else with_choices(record, told)
             self._history.add({live.seq_id: live.sequence.mark() for live in self._live}, Node.of(record))
         except BaseException:
             self._undo(before, noted)
             raise
-        for work in batch.work:
-            work.live.cache.release_undo()
+        with suppress(MemoryError):  # the step is done, and what it would have gone back to can go with the next one
+            for work in batch.work:
+                work.live.cache.release_undo()
         self._scheduler.preempted.clear()
         self._clock = clock
         if is_late:
             self._observer.complete_later(record, measuring, clock)
-        told = [None if choice is None else choice.token_id for choice in sampled]
-        return record if planned is None else with_choices(record, told)
+        return as_told
 
     def _record(self, phase: Phase, parts: list[SequenceStep], evictions: list[Eviction]) -> StepRecord:
         """What is known of the step before anything measured has left the device."""

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import CO_GENERATOR
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -18,8 +19,7 @@ ENGINE = str(Path(__file__).resolve().parents[2] / "engine")
 MODELS = str(Path(transformers.__file__).parent / "models")
 CACHES = str(Path(transformers.__file__).parent / "cache_utils.py")
 PLACES = (ENGINE, MODELS, CACHES)
-# what undoes a failure is not asked to fail as well, and an assignment or a comparison cannot
-SPARED = {"_undo", "release_undo", "switch", "recomputes", "<genexpr>", "<listcomp>", "<dictcomp>", "<lambda>"}
+FIRST_CALL = 8  # of a generator: the instruction that it stands at, at most
 
 
 class Injected(MemoryError):
@@ -41,8 +41,10 @@ class CallCounter:
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(PLACES) or code.co_name in SPARED:
+        if event != "call" or not code.co_filename.startswith(PLACES):
             return
+        if code.co_flags & CO_GENERATOR and frame.f_lasti > FIRST_CALL:
+            return  # it goes on, or is closed, and what is raised then is lost
         self.seen += 1
         site = (code.co_filename, code.co_name, frame.f_back.f_lineno if frame.f_back else 0)
         self.sites[site] += 1

@@ -12,7 +12,7 @@ from engine.cache.paged.pool_errors import PoolCorrupted, PoolMisuse
 from engine.cache.paged.prefix_cache import PrefixCache
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
-from engine.wire.page_events import NULL_PAGE_ID, EvictReason, PageCopied
+from engine.wire.page_events import NULL_PAGE_ID, EvictReason, PageCopied, PageEvent, PageFreed, PageShared
 
 
 class PagePool(PrefixCache):
@@ -69,12 +69,18 @@ class PagePool(PrefixCache):
         return fork
 
     def relabel(self, table: PageTable, seq_id: int) -> None:
-        """The pages of a table belong to another owner from now on. Takes no page, so that it cannot fail."""
-        before, table.seq_id = table.seq_id, seq_id
-        if before != seq_id:
-            held = table.held_pages
-            self._share_all(held, seq_id)
-            self._free_all(held, before)
+        """The pages of a table belong to another owner from now on; each is told as shared with it, and then as freed
+        by the one before."""
+        if table.seq_id == seq_id:
+            return
+        held, refs = table.held_pages, self._refs
+        shared: list[PageEvent] = [PageShared(seq_id, page_id, refs[page_id] + 1) for page_id in held]
+        freed: list[PageEvent] = [
+            PageFreed(table.seq_id, page_id, refs[page_id], self.entry(page_id) is not None) for page_id in held
+        ]
+        table.seq_id = seq_id
+        self.num_share_changes += len(held)
+        self.events += shared + freed
 
     def truncate(self, table: PageTable, num_tokens: int) -> None:
         """Drop tokens from the end until `num_tokens` are left, and free the pages that held only them.

@@ -10,7 +10,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
-from tests.engine.tiny import model_of, prompt_ids
+from tests.engine.tiny import model_of, prompt_ids, tiniest_model
 
 LOSSLESS = [name for name, preset in PRESETS.items() if preset.lossless]
 GROWING = CacheSpec("growing")
@@ -19,7 +19,8 @@ GROWING = CacheSpec("growing")
 def started(
     architecture: str = "llama", cache: CacheSpec = GROWING, length: int = 8, chunk: int = 128, **sampling: Any
 ) -> tuple[Session, int]:
-    session = Session(model_of(architecture), cache, prefill_chunk=chunk)
+    model = tiniest_model() if architecture == "tiniest" else model_of(architecture)
+    session = Session(model, cache, prefill_chunk=chunk)
     return session, session.submit(Prompt(token_ids=prompt_ids(length), sampling=SamplingParams(**sampling)))
 
 

@@ -19,8 +19,8 @@ from tests.engine.session.sessions import GROWING, LOSSLESS, facts, prepared, sa
 from tests.engine.tiny import prompt_ids
 
 CASES = [
-    *(("llama", cache, phase) for cache in LOSSLESS for phase in ("first chunk", "second chunk", "decode")),
-    *(("llama", cache, "two sequences") for cache in ("growing", "dynamic", "static", "paged")),
+    *(("tiniest", cache, phase) for cache in LOSSLESS for phase in ("first chunk", "second chunk", "decode")),
+    *(("tiniest", cache, "two sequences") for cache in ("growing", "dynamic", "static", "paged")),
     *((name, cache, "decode") for name in ("lfm2", "mistral", "gpt_oss") for cache in ("growing", "dynamic", "paged")),
     ("lfm2", "paged", "second chunk"),
     ("mistral", "static", "second chunk"),
@@ -33,7 +33,7 @@ def test_a_step_that_fails_anywhere_changes_nothing(architecture: str, cache: st
     session, twin = prepared(architecture, cache, phase), prepared(architecture, cache, phase)
     with counting() as clean:
         expected = twin.step()
-    every = 1 if cache == "growing" and architecture == "llama" else 4
+    every = 1 if cache == "growing" and architecture == "tiniest" else 4
     before, held = facts(session), tensors(session)
     number, outcome = 1, failing_at(1, session.step)
     while isinstance(outcome, Injected):
@@ -80,12 +80,12 @@ def test_a_step_that_fails_at_any_site_changes_nothing_where_rows_are_coded_drop
 ) -> None:
     """Every line that calls something fails once, at its first call and at its last: rows and their positions, what
     journals and rules remember, in bytes. The prompt ends with the second chunk, and rows are coded and dropped."""
-    twin, counted = (prepared("llama", LOSSY[mode], phase) for _ in range(2))
+    twin, counted = (prepared("tiniest", LOSSY[mode], phase) for _ in range(2))
     twin.step()
     with counting() as clean:  # what is made once was made by the first
         record = counted.step()
     assert record.evictions or LOSSY[mode].retention.keeps_all or (mode, phase) == ("snapkv", "decode")
-    session = prepared("llama", LOSSY[mode], phase)
+    session = prepared("tiniest", LOSSY[mode], phase)
     before, held, before_noted, num_missed = facts(session), tensors(session), noted(session), 0
     for site, count in clean.sites.items():
         for number in {1, count}:
@@ -98,7 +98,7 @@ def test_a_step_that_fails_at_any_site_changes_nothing_where_rows_are_coded_drop
                     continue
             else:
                 num_missed += 1
-            session = prepared("llama", LOSSY[mode], phase)
+            session = prepared("tiniest", LOSSY[mode], phase)
     assert num_missed <= len(clean.sites) // 50, "nearly every site is reached"
     session.step()
     assert same(tensors(session), tensors(twin))

@@ -67,8 +67,8 @@ def test_what_is_shared_is_counted_again_when_somebody_lets_go() -> None:
     both = {held.step: held for held in session.kept.sizes}
     assert {tip, other} == both.keys() - {tip - 1}
     total = session.kept.num_bytes
-    session.kept.let_go(other)
-    session.kept.let_go(tip - 1)
+    session.kept.let_go((other, None))
+    session.kept.let_go((tip - 1, None))
     (alone,) = session.kept.sizes
     assert alone.shared == 0
     assert alone.private == both[tip].private + both[tip].shared

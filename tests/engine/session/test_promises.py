@@ -83,7 +83,8 @@ def test_a_removed_sequence_comes_back_with_its_rows(mode: str) -> None:
     both = stands(session)
     session.remove(1)
     later = stepped(session, 3)
-    session.go_to(steps[-1])
+    how = session.go_to(steps[-1])
+    assert "repeated" not in how or MODES[mode].retention.name == "h2o", "what it held was kept"
     assert difference(stands(session), both) == ""
     session.go_to(later[-1])
     assert session.live.ids == (0,)
@@ -192,6 +193,7 @@ def test_a_cached_page_is_evicted_before_a_kept_moment_is_let_go() -> None:
     gone = session.submit(Prompt(token_ids=prompt_ids(17, seed=8)))
     session.step()
     session.remove(gone)
+    session.kept.clear()
     session.submit(Prompt(token_ids=prompt_ids(9)))
     steps = stepped(session, 6)
     session.go_to(steps[2])
@@ -434,3 +436,29 @@ def test_a_mode_that_was_left_and_taken_again_has_the_rows_of_its_newest_step() 
     session.set_cache(CacheSpec(layout="none"))
     session.go_to(step)
     assert difference(stands(session), then) == ""
+
+
+@pytest.mark.parametrize("mode", ["growing", "paged"])
+def test_what_a_removed_sequence_held_is_kept_within_the_bytes_of_kept_moments(mode: str) -> None:
+    """Pages of it are told as those of a kept moment; any earlier step of it is a copy, also when all others went too,
+    and only where its rows were let go it is computed again."""
+    session = begun(mode, length=20)
+    session.force(session.submit(Prompt(token_ids=prompt_ids(7, seed=2), sampling=WARM)), FORCED)
+    steps = stepped(session, 8)
+    both = stands(session)
+    session.remove(1)
+    assert session.kept.num_bytes > 0
+    assert session.status(SamplingParams(), None, running=False).kept == (), "it is no moment that one could go to"
+    store = session.live.mode.store
+    assert store is None or sorted(table.seq_id for table in store.groups[0].tables) == [KEPT, 0]
+    stepped(session, 2)
+    session.remove(0)
+    assert "repeated" not in session.go_to(steps[-1])
+    assert difference(stands(session), both) == ""
+    assert "repeated" not in session.go_to(steps[5])
+    assert session.live.ids == (0, 1)
+    session.remove(1)
+    session.kept.set_limit(0)
+    stepped(session, 1)
+    assert session.kept.num_bytes == 0
+    assert "repeated" in session.go_to(steps[4])

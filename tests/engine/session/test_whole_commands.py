@@ -1,0 +1,95 @@
+"""A command that fails at any site changes nothing: every line that calls something fails once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.retention import RetentionSpec
+from engine.spec.sampling import Prompt, SamplingParams
+from tests.engine.faults import Injected, counting, failing_at
+from tests.engine.session.histories import difference, stands
+from tests.engine.tiny import prompt_ids, tiniest_model
+
+COMMANDS: dict[str, Callable[[Session], object]] = {
+    "submit": lambda session: session.submit(Prompt(token_ids=(4, 5, 6))),
+    "fork": lambda session: session.fork(0),
+    "fork of a step": lambda session: session.fork(0, 1),
+    "remove": lambda session: session.remove(0),
+    "force": lambda session: session.force(0, (4, 5)),
+    "sampling": lambda session: session.set_sampling(SamplingParams(1.0, seed=3), 0),
+    "halt": lambda session: session.halt(1),
+    "mode": lambda session: session.set_cache(CacheSpec("dynamic")),
+    "go back": lambda session: session.go_to(1),
+    "go to a kept moment": lambda session: session.go_to(5),
+}
+MODES = {
+    "growing": CacheSpec(),
+    "paged": CacheSpec("paged", page_size=4, num_pages=40),
+    "paged h2o": CacheSpec("paged", page_size=1, num_pages=60, retention=RetentionSpec("h2o", budget=9, window=2)),
+}
+
+
+def begun(mode: str) -> Session:
+    """Two sequences on a branch; the branch that was left is kept, and something was done since the newest step."""
+    session = Session(tiniest_model(), MODES[mode], prefill_chunk=5)
+    for seed in range(2):
+        session.force(session.submit(Prompt(token_ids=prompt_ids(6, seed))), prompt_ids(20, seed + 3))
+    for _ in range(6):
+        session.step()
+    session.go_to(4)
+    session.step()
+    session.halt(0)
+    return session
+
+
+def all_of(session: Session) -> tuple[object, ...]:
+    """What is known of a session beside its rows."""
+    history, store = session.history, session.live.mode.store
+    journal = history.journal
+    pools = [] if store is None else [(group.pool.counts(), owners(group.tables)) for group in store.groups]
+    surprisal = [(key, sorted(waiting.seq_ids)) for key, waiting in history.surprisal._waiting.items()]
+    counts = [(step.step, sorted(step.marks.items())) for step in journal._checkpoints]
+    moves = {seq_id: moves for seq_id, moves in journal._moves.items() if moves}
+    return (
+        repr((history.last_step, history.changes, history.added, history.next_step, len(history.tree), surprisal)),
+        repr((journal.notes, moves, journal._births, journal._forked, journal._fed)),
+        repr(counts),
+        repr(pools),
+        (session.cache, session.live.next_id, sorted(session.kept._states, key=str), session.kept.num_bytes),
+    )
+
+
+def owners(tables: list) -> list[tuple[int, list[int]]]:  # type: ignore[type-arg]
+    return sorted((table.seq_id, table.held_pages) for table in tables)
+
+
+@pytest.mark.parametrize(
+    ("mode", "command"), [(mode, each) for mode in MODES for each in COMMANDS if mode == "paged" or each != "go back"]
+)
+def test_a_command_that_fails_at_any_site_changes_nothing(mode: str, command: str) -> None:
+    do, twin = COMMANDS[command], begun(mode)
+    with counting() as clean:
+        do(twin)
+    session = begun(mode)
+    before, stood, num_failed = all_of(session), stands(session), 0
+    for site in clean.sites:
+        outcome = failing_at(1, partial(do, session), site)
+        if isinstance(outcome, Injected):
+            for mine, its in zip(all_of(session), before, strict=True):
+                assert mine == its, f"{outcome} {site}"
+            assert difference(stands(session), stood) == "", f"{outcome} {site}"
+            num_failed += 1
+        else:  # what a way back cannot copy it computes again; and what comes when it is done may fail
+            assert difference(stands(session), stands(twin)) == "", f"{site}"
+            session = begun(mode)
+    assert num_failed > (0.4 if command == "go back" else 0.8) * len(clean.sites), "nearly every site is reached"
+    store = session.live.mode.store
+    for group in store.groups if store is not None else ():
+        group.pool.check(group.tables)
+    do(session)
+    assert difference(stands(session), stands(twin)) == ""
