@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from engine.cache.part_timer import PartTimer
 from engine.cache.stacking import stacked_view
 
 SMALL = 128  # rows; the keys of more are not copied only to be multiplied at once
@@ -29,7 +30,7 @@ class Probe:
     The newest weights of all layers are computed together after the forward: thirty times a handful of small kernels
     between the large ones would cost three times as much. Sequences of a batch that are attended apart have a probe
     each, in `parts`; what is read here is then right-aligned. `is_borrowed`: the weights are overwritten by the next
-    forward, so whoever keeps them copies them.
+    forward, so whoever keeps them copies them. `timer` is told what attention takes.
     """
 
     num_rows: int = 1
@@ -40,6 +41,7 @@ class Probe:
     sums: dict[int, torch.Tensor] = field(default_factory=dict)
     parts: list[Probe] = field(default_factory=list)
     is_borrowed: bool = False
+    timer: PartTimer | None = None
 
     @property
     def wants_more(self) -> bool:
@@ -65,7 +67,7 @@ class Probe:
 
     def apart(self, count: int) -> list[Probe]:
         """A probe for each of so many sequences."""
-        self.parts = [Probe() for _ in range(count)]
+        self.parts = [Probe(timer=self.timer) for _ in range(count)]
         return self.parts
 
     def row(self, layer: int) -> torch.Tensor | None:

@@ -15,6 +15,7 @@ from transformers.integrations.sdpa_attention import create_position_bias_mask, 
 from transformers.masking_utils import sdpa_mask
 
 from engine.cache.attention_probe import Probe, Seen
+from engine.cache.part_timer import timed
 
 NAME = "kvloupe"
 LONG_CONTEXT = 512
@@ -28,8 +29,16 @@ def register() -> None:
     The mask function must be registered under the same name, else transformers passes no mask at all and padding and
     sliding windows are silently ignored.
     """
-    AttentionInterface.register(NAME, attention)
+    AttentionInterface.register(NAME, timed_attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def timed_attention(
+    module: torch.nn.Module, *tensors: torch.Tensor | None, probe: Probe | None = None, **kwargs: Any
+) -> tuple[torch.Tensor, None]:
+    """`attention`, whose time the probe is told where it asks for it."""
+    with timed(probe.timer if probe is not None else None, "attention", getattr(module, "layer_idx", None)):
+        return attention(module, *tensors, probe=probe, **kwargs)  # type: ignore[arg-type, misc]
 
 
 def attention(

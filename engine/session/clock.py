@@ -5,43 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
-from engine.wire.records import Timings
+from engine.cache.part_timer import LayerPart, PartTimer
+from engine.device_time import Mark, mark
+from engine.wire.records import LayerTimes, Timings
 
 Part = Literal["prepare", "forward", "sample", "observe", "gap", "apart"]
-
-
-class Mark(Protocol):
-    """A moment on the clock of the device."""
-
-    def ms_since(self, earlier: Mark) -> float:
-        """Once both have come."""
-
-
-class HostMark:
-    def __init__(self) -> None:
-        self.seconds = time.perf_counter()
-
-    def ms_since(self, earlier: Mark) -> float:
-        assert isinstance(earlier, HostMark)
-        return (self.seconds - earlier.seconds) * 1e3
-
-
-class DeviceMark:
-    """An event behind everything that was asked of the device so far."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self.event.record(torch.cuda.current_stream(device))
-
-    def ms_since(self, earlier: Mark) -> float:
-        """Waits until this event has come, where it is asked for before."""
-        assert isinstance(earlier, DeviceMark)
-        self.event.synchronize()
-        return float(earlier.event.elapsed_time(self.event))
 
 
 class Clock:
@@ -52,15 +24,14 @@ class Clock:
     def __init__(self, device: torch.device, before: Clock | None = None) -> None:
         self._device = device
         self._laps: list[tuple[Part, Mark]] = []
-        self._start = self._mark() if before is None else before._last
+        self._start = mark(self._device) if before is None else before._last
         self._host_start: float = time.perf_counter() if before is None else before.host_end
         self.host_end: float = self._host_start
         self.encoder_s = 0.0  # of the forward, what an encoder took
+        self.parts: PartTimer | None = None  # of the forward, layer by layer, where that is asked for
+        self.products_ms = 0.0
         if before is not None:
             self.lap("gap")
-
-    def _mark(self) -> Mark:
-        return DeviceMark(self._device) if self._device.type == "cuda" else HostMark()
 
     @property
     def _last(self) -> Mark:
@@ -68,7 +39,7 @@ class Clock:
 
     def lap(self, part: Part) -> None:
         """What has passed since the last lap belongs to this part."""
-        self._laps.append((part, self._mark()))
+        self._laps.append((part, mark(self._device)))
 
     @contextmanager
     def stopped(self, part: Part) -> Iterator[None]:
@@ -88,9 +59,9 @@ class Clock:
         """What each part took; on a GPU the device has done the step by now, or is waited for."""
         total: dict[Part, float] = dict.fromkeys(("prepare", "forward", "sample", "observe", "gap", "apart"), 0.0)
         before = self._start
-        for part, mark in self._laps:
-            total[part] += mark.ms_since(before)
-            before = mark
+        for part, moment in self._laps:
+            total[part] += moment.ms_since(before)
+            before = moment
         wall_ms = (self.host_end - self._host_start) * 1e3 - total["apart"]
         encoder_ms = self.encoder_s * 1e3
         return Timings(
@@ -101,4 +72,16 @@ class Clock:
             encoder_ms,
             total["gap"],
             wall_ms,
+            None if self.parts is None else layer_times(self.parts, self.products_ms),
         )
+
+
+def layer_times(parts: PartTimer, products_ms: float) -> LayerTimes:
+    """What was timed, as a record tells it."""
+    found = parts.parts_ms()
+    layers = tuple(sorted({layer for _, layer in found}))
+
+    def column(part: LayerPart) -> tuple[float, ...]:
+        return tuple(found.get((part, layer), 0.0) for layer in layers)
+
+    return LayerTimes(layers, column("attention"), column("cache"), column("dequantise"), column("copies"), products_ms)

@@ -9,9 +9,11 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.paged.store import PageStore
+from engine.cache.part_timer import PartTimer, timed_layers
 from engine.history.late_surprisal import LateSurprisal
 from engine.look.probe import spread
 from engine.model.loader import LoadedModel
+from engine.model.products import products_ms
 from engine.model.surprisal import Surprisal
 from engine.session.captured import Captured
 from engine.session.clock import Clock
@@ -40,6 +42,7 @@ class Runner:
 
     def __init__(self, model: LoadedModel, late: LateSurprisal, captured: Captured) -> None:
         self._model, self._vocab, self._late, self._captured = model, vocabulary(model), late, captured
+        self._products_ms: float | None = None  # measured once, where somebody times layers
 
     def run(
         self,
@@ -62,13 +65,14 @@ class Runner:
     ) -> Forward:
         sequence, cache, ids = work.live.sequence, work.live.cache, work.token_ids
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if cache.spec.recomputes else ids
-        probe = cache.probe(self._captured.attention_rows)
+        probe = self._timed(cache.probe(self._captured.attention_rows or self._captured.by_layer), clock)
         surprisal = None
         is_scored = not self._model.info.geometry.has_encoder  # there are no logits of what an encoder reads
         if self._captured.statistics and self._late.is_wanted and len(ids) > 1 and is_scored:
             surprisal = Surprisal(ids, self._vocab, may_wait=self._late.has_room)
         passed = phases.after_layer([work], probe, weights_of_one) if phases else None
-        logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check, passed)
+        with timed_layers(cache.live, clock.parts):
+            logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check, passed)
         # a view would keep the logits of a whole chunk alive where the model makes them all
         logits = logits.clone()
         clock.lap("forward")
@@ -85,18 +89,29 @@ class Runner:
         device, caches = self._model.device, [each.live.cache for each in work]
         store.plan([cache.tables for cache in caches], 1)
         lengths = [w.live.sequence.num_tokens for w in work]
-        probe = Probe() if self._captured.attention_rows else None
+        is_probed = self._captured.attention_rows or self._captured.by_layer
+        probe = self._timed(Probe() if is_probed else None, clock)
         fed = torch.tensor([w.token_ids for w in work], device=device)
         passed = phases.after_layer(work, probe, weights_among(work)) if phases else None
-        logits = self._model.forward(fed, caches[0].live, probe, lengths=lengths, passed=passed).clone()
+        with timed_layers(caches[0].live, clock.parts):
+            logits = self._model.forward(fed, caches[0].live, probe, lengths=lengths, passed=passed).clone()
         clock.lap("forward")
-        rows = probe.rows() if probe else {}
+        rows = probe.rows() if probe and self._captured.attention_rows else {}
         forwards, weights_of = [], weights_among(work)
         for number, each in enumerate(work):
             weights = {layer: weights_of(each, layer, row) for layer, row in rows.items()}
             forwards.append(Forward(each, logits[number, -1], None, weights, None, len(work)))
         clock.lap("observe")
         return forwards
+
+    def _timed(self, probe: Probe | None, clock: Clock) -> Probe | None:
+        """The same probe, which times the layers where that is asked for."""
+        if self._captured.by_layer and probe is not None:
+            if self._products_ms is None:
+                self._products_ms = products_ms(self._model.model, self._model.device)
+            clock.parts = clock.parts or PartTimer(self._model.device)
+            clock.products_ms, probe.timer = self._products_ms, clock.parts
+        return probe
 
 
 def weights_of_one(work: Work, layer: int, rows: torch.Tensor) -> torch.Tensor:

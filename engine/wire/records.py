@@ -96,6 +96,24 @@ class SequenceStep(Part, frozen=True, eq=False):
     hit_tokens: int = 0
 
 
+class LayerTimes(Part, frozen=True):
+    """Milliseconds that each of some layers spent inside a forward, which was timed on request: on attention, on taking
+    new rows into the cache, on dequantising, on gathering rows. `products_ms` is what the matrix products of the
+    model's weights take by themselves for one token, measured apart: what is left of a forward is overhead."""
+
+    layers: tuple[int, ...]
+    attention_ms: tuple[float, ...]
+    cache_ms: tuple[float, ...]
+    dequantise_ms: tuple[float, ...]
+    copies_ms: tuple[float, ...]
+    products_ms: float
+
+    @property
+    def in_cache_ms(self) -> float:
+        """All that a cache mode changes of a forward, but attention."""
+        return sum(map(sum, (self.cache_ms, self.dequantise_ms, self.copies_ms)))
+
+
 class Timings(Part, frozen=True):
     """Milliseconds of one step. `prepare_ms` is the cache's own work: room, and rows coded and dropped; `observe_ms` is
     what looking cost: the newest attention row, statistics, candidates, this record; `encoder_ms` is the run of an
@@ -110,6 +128,7 @@ class Timings(Part, frozen=True):
     encoder_ms: float = 0.0
     gap_ms: float = 0.0
     wall_ms: float = 0.0
+    layers: LayerTimes | None = None
 
     @property
     def total_ms(self) -> float:

@@ -28,11 +28,11 @@ class ColorKey(Opaque, QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
 
     def set_names(self, names: tuple[str, ...]) -> None:
-        """A name each, in the order of the roles."""
+        """A name each, in the order of the roles; an empty one for a colour that is not there."""
         if names != self._names:
             self._names = names
-            self.setAccessibleName(", ".join(names))
-            self.setToolTip(", ".join(names))
+            self.setAccessibleName(", ".join(filter(None, names)))
+            self.setToolTip(", ".join(filter(None, names)))
             self._fit()
 
     def set_room(self, room: int) -> None:
@@ -52,7 +52,9 @@ class ColorKey(Opaque, QWidget):
     def _shown(self) -> list[tuple[str, str]]:
         """The colour roles and names that find room."""
         free, kept = float(self._room), []
-        for index in self._by_importance[: len(self._names)]:
+        for index in self._by_importance:
+            if index >= len(self._names) or not self._names[index]:
+                continue
             if (width := self._width(self._names[index])) <= free:
                 kept.append(index)
                 free -= width

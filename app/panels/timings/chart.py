@@ -17,8 +17,8 @@ from app.panels.timings import draw
 from app.panels.timings.draw import Bars
 
 # In the order of draw.PHASES
-ROLES = ("page_used", "page_shared", "signed_positive", "page_cached")
-BY_IMPORTANCE = (3, 0, 2, 1)  # what looking costs first, then the forward
+ROLES = ("page_used", "accent", "page_host", "page_shared", "signed_positive", "page_cached", "faint")
+BY_IMPORTANCE = (5, 0, 4, 3, 6, 1, 2)  # what looking costs first, then the forward
 MOST_LABELS = 40
 _LEAST_STEPS = 32  # so many have room: the first few steps are bars and not blocks
 
@@ -41,11 +41,9 @@ class TimeBars:
         if key != self._key or self._bars is None:
             ratio = frame.ratio
             size = (max(1, round(frame.rect.width() * ratio)), max(1, round(frame.rect.height() * ratio)))
-            one, two, three, four = (argb(getattr(frame.theme, role)) for role in ROLES)
+            colours = tuple(argb(getattr(frame.theme, role)) for role in ROLES)
             x_range = frame.x_range[0] - self._first, frame.x_range[1] - self._first
-            self._bars = draw.paint(
-                self._millis, self._is_prefill, x_range, self.full_ms, size, (one, two, three, four), round(ratio)
-            )
+            self._bars = draw.paint(self._millis, self._is_prefill, x_range, self.full_ms, size, colours, round(ratio))
             self._image = pixels_image(self._bars.pixels, ratio)
             self._key = key
         return self._bars
@@ -93,7 +91,7 @@ class TimeBars:
 
 
 def timing_chart(millis: draw.Millis, is_prefill: draw.Flags, axis: StepAxis, selected: int | None) -> Chart:
-    """A bar a step, `millis` `[N, 4]`; `axis` has the steps of the rows, `selected` is the index of one."""
+    """A bar a step, `millis` `[N, 7]`; `axis` has the steps of the rows, `selected` is the index of one."""
     first = axis.first
     bars = TimeBars(millis, is_prefill, first, selected)
     count, total = len(millis), millis.sum(axis=1)

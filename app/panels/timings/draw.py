@@ -15,8 +15,9 @@ Pixels = npt.NDArray[np.uint32]
 Millis = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-# From the bottom of a bar up
-PHASES = ("forward_ms", "prepare_ms", "sample_ms", "observe_ms")
+# From the bottom of a bar up. What was timed inside a forward stands apart from the rest of it; a gap is no part of a
+# step, and lies on top of the one behind it.
+PHASES = ("forward", "attention", "cache", "prepare", "sample", "looking", "gap")
 _HATCH = 4
 
 
@@ -33,8 +34,12 @@ class Bars:
 
 def step_row(record: StepRecord) -> tuple[float, ...]:
     """A record's milliseconds in the order of `PHASES`, and 1 for a prefill. An encoder's run is a forward as well."""
-    forward, *rest = (float(getattr(record.timings, phase)) for phase in PHASES)
-    return forward + record.timings.encoder_ms, *rest, float(record.phase == "prefill")
+    times, layers = record.timings, record.timings.layers
+    forward = times.forward_ms + times.encoder_ms
+    attention, cache = (sum(layers.attention_ms), layers.in_cache_ms) if layers is not None else (0.0, 0.0)
+    rest = max(0.0, forward - attention - cache)
+    parts = rest, attention, cache, times.prepare_ms, times.sample_ms, times.observe_ms, times.gap_ms
+    return *map(float, parts), float(record.phase == "prefill")
 
 
 def paint(
@@ -43,7 +48,7 @@ def paint(
     x_range: tuple[float, float],
     full_ms: float,
     size: tuple[int, int],
-    colours: tuple[int, int, int, int],
+    colours: Sequence[int],
     scale: int = 1,
 ) -> Bars:
     """The steps of a range of indices as bars around their index, on `size` (width, height) pixels; `scale` pixels of
@@ -98,9 +103,9 @@ def label_places(
 
 def looking_share(millis: Millis, is_prefill: Flags, last: int = 64) -> float | None:
     """What part of the recent decode steps' time went into looking."""
-    decode = millis[~is_prefill][-last:]
+    decode = millis[~is_prefill][-last:, : PHASES.index("gap")]
     total = float(decode.sum())
-    return float(decode[:, PHASES.index("observe_ms")].sum()) / total if total > 0 else None
+    return float(decode[:, PHASES.index("looking")].sum()) / total if total > 0 else None
 
 
 def _step_of_columns(total: Millis, x_range: tuple[float, float], width: int) -> npt.NDArray[np.intp]:
@@ -124,7 +129,7 @@ def _step_of_columns(total: Millis, x_range: tuple[float, float], width: int) ->
     return steps
 
 
-def _stack(heights: npt.NDArray[np.int32], height: int, colours: tuple[int, int, int, int]) -> Pixels:
+def _stack(heights: npt.NDArray[np.int32], height: int, colours: Sequence[int]) -> Pixels:
     """`[height, columns]`: each pixel takes the colour of the first phase that reaches up to it."""
     above = np.arange(height, 0, -1, dtype=np.int32)[:, None]
     phase = (above > heights.T[0]).astype(np.uint8)

@@ -20,8 +20,9 @@ from app.models.step_series import StepSeries
 from app.panels.timings import draw
 from app.panels.timings.chart import BY_IMPORTANCE, ROLES, timing_chart
 from engine.spec.runners import runner_words
-from engine.wire.records import StepRecord
+from engine.wire.records import StepRecord, Timings
 
+HIDDEN_SHARE = 0.2  # of a forward: where attention and the cache are less, other modes look alike
 ROOM_BESIDE = 235  # pixels of the title bar that the key leaves to the title and the source
 
 
@@ -91,7 +92,8 @@ class TimingsView(View[StepTimes]):
             millis, is_prefill = rows[:, :-1], rows[:, -1] > 0
             axis = StepAxis(self._models.timeline.steps)
             self.plot.show_chart(timing_chart(millis, is_prefill, axis, state.selected))
-            self.key.set_names(_key_names(draw.looking_share(millis, is_prefill)))
+            is_inside = bool(millis[:, 1:3].any())
+            self.key.set_names(_key_names(draw.looking_share(millis, is_prefill), is_inside=is_inside))
         record = state.told
         total = milliseconds(record.timings.total_ms)
         encoder = f", encoder {milliseconds(record.timings.encoder_ms)}" if record.timings.encoder_ms else ""
@@ -106,14 +108,52 @@ class TimingsView(View[StepTimes]):
 
 def phase_words(record: StepRecord) -> str:
     """A step's phases in numbers, each beside its name."""
-    forward, prepare, sample, observe = (milliseconds(ms) for ms in draw.step_row(record)[:-1])
-    step = thousands(record.step)
+    times, step = record.timings, thousands(record.step)
+    measured = times.forward_ms + times.encoder_ms, times.prepare_ms, times.sample_ms, times.observe_ms
+    forward, prepare, sample, observe = map(milliseconds, measured)
     by = f" by {runner_words(record.runner)}" if record.runner else ""
     if record.timings.encoder_ms:
         by += f", {milliseconds(record.timings.encoder_ms)} of it the encoder's"
-    return f"step {step}: forward {forward}{by}, prepare {prepare}, sample {sample}, looking {observe}"
+    words = f"step {step}: forward {forward}{by}, prepare {prepare}, sample {sample}, looking {observe}"
+    if times.gap_ms:
+        words += f"; {milliseconds(times.gap_ms)} passed since the step before"
+    return f"{words}\n{inside_words(times)}" if times.layers is not None else words
 
 
-def _key_names(share: float | None) -> tuple[str, ...]:
+def inside_words(times: Timings) -> str:
+    """What a forward was made of, where it was timed layer by layer, and whether the cache shows in it."""
+    layers = times.layers
+    assert layers is not None
+    parts = (
+        ("attention", layers.attention_ms),
+        ("cache", layers.cache_ms),
+        ("dequantising", layers.dequantise_ms),
+        ("gathering", layers.copies_ms),
+    )
+    told = [f"{name} {milliseconds(sum(each))}{_slowest(layers.layers, each)}" for name, each in parts if sum(each)]
+    rest = max(0.0, times.forward_ms - sum(layers.attention_ms) - layers.in_cache_ms)
+    products = min(layers.products_ms, rest)
+    told.append(f"matrix products {milliseconds(products)}, measured by themselves")
+    told.append(f"the rest {milliseconds(rest - products)}, which is overhead")
+    words = "inside the forward: " + "; ".join(told)
+    shown = sum(layers.attention_ms) + layers.in_cache_ms
+    if shown < rest - products or shown < HIDDEN_SHARE * times.forward_ms:
+        words += (
+            f"\nAttention and the cache are {percent(shown / times.forward_ms)} of this forward: with a model and a "
+            "context of this size, products and overhead hide what the cache saves"
+        )
+    return words
+
+
+def _slowest(layers: tuple[int, ...], each: tuple[float, ...]) -> str:
+    """The layer that took most, where one took much more than its share."""
+    worst = max(range(len(each)), key=each.__getitem__)
+    is_apart = len(each) > 1 and each[worst] > 3 * sum(each) / len(each)
+    return f" (layer {layers[worst]}: {milliseconds(each[worst])})" if is_apart else ""
+
+
+def _key_names(share: float | None, *, is_inside: bool) -> tuple[str, ...]:
+    """In the order of `draw.PHASES`; no name for what was not timed."""
     looking = f"looking {percent(share)}" if share is not None else "looking"
-    return "forward", "prepare", "sample", looking
+    inside = ("attention", "cache") if is_inside else ("", "")
+    return "rest of the forward" if is_inside else "forward", *inside, "prepare", "sample", looking, "between"

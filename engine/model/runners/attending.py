@@ -11,6 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from engine.cache.attention_probe import Probe, Seen
 from engine.cache.contract import Pair
+from engine.cache.part_timer import timed
 from engine.model.attention import LONG_CONTEXT, attention
 
 HiddenRows = Mapping[int, torch.Tensor]
@@ -49,7 +50,8 @@ class OneCache:
 
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         keys, values = self.cache.update(keys, values, attn.layer_idx)
-        return attended(attn, query, keys, values, self.mask, self.probe, self.hidden_rows)
+        with timed(self.probe.timer if self.probe is not None else None, "attention", attn.layer_idx):
+            return attended(attn, query, keys, values, self.mask, self.probe, self.hidden_rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +65,8 @@ class Apart:
         read = []
         for number, (held_keys, held_values) in enumerate(self.append(attn.layer_idx, keys, values)):
             probe = None if self.probes is None else self.probes[number]
-            read.append(attended(attn, query.narrow(0, number, 1), held_keys, held_values, UNMASKED, probe))
+            with timed(probe.timer if probe is not None else None, "attention", attn.layer_idx):
+                read.append(attended(attn, query.narrow(0, number, 1), held_keys, held_values, UNMASKED, probe))
         return torch.cat(read)
 
 

@@ -92,7 +92,12 @@ class Runners:
         if decoder is None or not decoder.takes(ids):
             self._note("transformers")
             return None
-        is_plain = passed is None and not hidden_rows and surprisal is None and not (probe and probe.wants_more)
+        is_plain = (
+            passed is None
+            and not hidden_rows
+            and surprisal is None
+            and not (probe and (probe.wants_more or probe.timer))
+        )
         if is_plain and ids.shape[1] == 1 and (launches := self._launches_of(decoder)) is not None:
             if check is not None:
                 check()

@@ -191,3 +191,32 @@ def test_a_step_sends_at_most_a_tenth_more_than_its_new_rows(level: CaptureLevel
     new_rows = sum(part.nbytes for pair in rows.values() for part in pair)
     assert new_rows == 46080
     assert Packing.of(found).num_bytes <= 1.1 * new_rows
+
+
+@pytest.mark.parametrize(
+    ("cache", "shown"),
+    [
+        ("growing", set()),
+        ("dynamic", set()),
+        ("paged", {"copies_ms"}),
+        ("int8", {"dequantise_ms"}),
+    ],
+)
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_layers_are_timed_where_that_is_asked_for(cache: str, shown: set[str], architecture: str) -> None:
+    """Through the fused decoder and through transformers; nothing of it stays behind."""
+    session = Session(model_of(architecture), cache_preset(cache).spec, capture="off")
+    session.submit(Prompt(token_ids=prompt_ids(20), sampling=WARM))
+    session.step()
+    session.captured.set("off", by_layer=True)
+    times = session.step().timings
+    layers = times.layers
+    assert layers is not None
+    assert layers.layers == tuple(range(len(session.cache_of(0).layers)))
+    assert all(ms > 0 for ms in (*layers.attention_ms, *layers.cache_ms))
+    assert {name for name in ("dequantise_ms", "copies_ms") if sum(getattr(layers, name))} == shown
+    assert sum(layers.attention_ms) + layers.in_cache_ms < times.forward_ms
+    assert layers.products_ms > 0
+    session.captured.set("off", by_layer=False)
+    assert session.step().timings.layers is None
+    assert not any("update" in vars(layer) for layer in session.cache_of(0).live.layers)

@@ -6,8 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from app.panels.timings import draw as timings
+from engine.wire.records import LayerTimes, Timings
+from tests.app import samples
 
 COLOURS = (0xFF000001, 0xFF000002, 0xFF000003, 0xFF000004)
 
@@ -84,7 +87,7 @@ def test_no_steps_make_no_bars() -> None:
 
 
 def test_looking_counts_decode_steps_only() -> None:
-    millis = np.array([[100, 0, 0, 100], [9, 0, 0.5, 0.5]], np.float32)
+    millis = np.array([[100, 0, 0, 0, 0, 100, 0], [5, 3, 1, 0, 0.5, 0.5, 40]], np.float32)
     assert timings.looking_share(millis, np.array([True, False])) == pytest.approx(0.05)
     assert timings.looking_share(millis[:1], np.array([True])) is None
 
@@ -99,3 +102,16 @@ def test_labels_stand_beside_their_bars_and_on_nothing_else() -> None:
     spans = [*bars, *((place, place + 30.0) for place in places if place is not None)]
     ordered = sorted(spans)
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(ordered))
+
+
+def test_a_row_has_what_was_timed_inside_the_forward_apart_from_the_rest_and_the_gap_on_top() -> None:
+    record = samples.step_record(3)
+    layers = LayerTimes((0, 2), (1.0, 2.0), (0.25, 0.25), (0.5, 0.0), (0.0, 0.5), 4.0)
+    times = Timings(0.5, 10.0, 0.25, 0.125, gap_ms=7.0, wall_ms=17.875, layers=layers)
+    row = timings.step_row(replace(record, timings=times))
+    assert dict(zip(timings.PHASES, row[:-1], strict=True)) == {
+        "forward": 5.5, "attention": 3.0, "cache": 1.5, "prepare": 0.5, "sample": 0.25, "looking": 0.125, "gap": 7.0,
+    }  # fmt: skip
+    assert sum(row[:-1]) == times.total_ms + times.gap_ms == times.wall_ms
+    plain = timings.step_row(replace(record, timings=replace(times, layers=None)))
+    assert plain[:3] == (10.0, 0.0, 0.0)

@@ -12,7 +12,8 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from app.panels.timings.view import TimingsView
+from app.panels.timings.view import TimingsView, inside_words
+from engine.wire.records import LayerTimes, Timings
 from tests.app import samples
 from tests.app.panels.recorded import STEPS, recorded_models
 
@@ -62,3 +63,17 @@ def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: C
     models.timeline.tell()
     assert view.plot.words == f"step {STEPS + 2} · decode · 8.75 ms · fused decoder + transformers"
     assert "forward 5.00 ms by fused decoder + transformers, prepare" in view.plot.toolTip()
+
+
+def test_what_a_forward_was_made_of_is_told_and_when_the_cache_is_hidden() -> None:
+    def words(attention: float, cache: float) -> str:
+        layers = LayerTimes((0, 1), (attention, 0.0), (cache, cache), (0.0, 0.0), (0.0, 0.0), 6.0)
+        return inside_words(Timings(0.0, 10.0, 0.0, 0.0, layers=layers))
+
+    assert words(0.5, 0.25).splitlines() == [
+        "inside the forward: attention 0.50 ms; cache 0.50 ms; matrix products 6.00 ms, measured by themselves; "
+        "the rest 3.00 ms, which is overhead",
+        "Attention and the cache are 10% of this forward: with a model and a context of this size, products and "
+        "overhead hide what the cache saves",
+    ]
+    assert "hide" not in words(3.0, 0.5)
