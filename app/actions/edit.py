@@ -6,7 +6,7 @@ from functools import partial
 
 from app.actions import dialogs, editing
 from app.control.actions import Action
-from app.control.conditions import needs_edited, needs_live_steps, needs_rows, needs_steps, needs_undone
+from app.control.conditions import needs_dropping, needs_edited, needs_live_steps, needs_rows, needs_steps, needs_undone
 
 _on_rows = partial(Action, where="rows", needs=needs_rows)
 _edit = partial(Action, needs=needs_rows)
@@ -32,8 +32,10 @@ EDIT = (
         _on_rows("edit.mask", "M", "Mask", "In a picture: hide the selected rows from attention; the cache keeps them",
                  editing.mask),
         _edit("edit.unmask", "", "Unmask", "Show the selected rows to attention again", editing.unmask),
-        _edit("edit.pin", "", "Pin", "Keep the rule of retention from dropping the selected rows", editing.pin),
-        _edit("edit.unpin", "", "Unpin", "Let the rule of retention drop the selected rows", editing.unpin),
+        Action("edit.pin", "", "Pin", "Keep the rule of retention from dropping the selected rows", editing.pin,
+               needs_dropping),
+        Action("edit.unpin", "", "Unpin", "Let the rule of retention drop the selected rows", editing.unpin,
+               needs_dropping),
         _on_rows("edit.drop", "Del", "Drop", "In a picture: drop the selected rows, as a rule of retention does",
                  editing.drop),
     ),

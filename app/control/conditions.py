@@ -64,6 +64,13 @@ def needs_rows(models: Models) -> str:
     return "" if chosen_rows(models) is not None else NOTHING
 
 
+def needs_dropping(models: Models) -> str:
+    """Rows of a cache with a rule that drops some: only there does a pin mean anything."""
+    status = models.status.now
+    keeps_all = status is not None and status.cache.retention.keeps_all
+    return needs_rows(models) or ("this cache keeps every row: take one with a rule for dropping" if keeps_all else "")
+
+
 def needs_no_file(models: Models) -> str:
     """Anything but an opened file, loaded or not."""
     status = models.status.now

@@ -285,7 +285,7 @@ class EventHandlers(QObject):
         """Nobody here waits for it."""
 
     def _notify(self, text: str) -> None:
-        self._models.status.notify(text)
+        self._models.status.notify(self._status.with_given_up(text))
 
 
 def _added_words(event: events.NodeAdded) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from msgspec.structs import replace
 
 from app.control.measuring import Measuring
@@ -9,6 +11,9 @@ from app.control.restore import Restore
 from app.models import Models
 from app.models.sequence_status import selected_info, why_ended
 from engine.wire.events import EngineStatus, ModelInfo, StateChanged
+
+GAVE_UP = " · the step between its phases was given up"
+AT_ONCE_S = 2.0  # what comes so soon behind a step that was given up is what gave it up
 
 
 class StatusWriter:
@@ -19,7 +24,8 @@ class StatusWriter:
         self._restore = restore
         self._measuring = measuring
         self._held: EngineStatus | None = None
-        self._said = ""  # the newest news when the last status was told
+        self._news, self._news_at = "", -AT_ONCE_S  # what was done last, and when that was told
+        self._given_up_at = -AT_ONCE_S  # when a step was given up between its phases
         self._known: object = None  # what tells the model that was loaded last from others
 
     @property
@@ -57,15 +63,20 @@ class StatusWriter:
         self._models.status.set(status)
         if self._models.phases.follow(status.suspended, status.step):
             self._tell_given_up()
-        self._said = self._models.status.notice
         self._tell_end(old)
 
+    def with_given_up(self, news: str) -> str:
+        """News of what was done, with the step that it gave up."""
+        self._news, self._news_at = news, time.monotonic()
+        return f"{news}{GAVE_UP}" if self._news_at - self._given_up_at <= AT_ONCE_S else news
+
     def _tell_given_up(self) -> None:
-        """Behind what was done instead, where that was told."""
-        notice = self._models.status.notice
-        if notice and notice != self._said:
-            self._models.status.notify(f"{notice} · the step between its phases was given up")
+        """Alone, or behind what was done instead; which of both the engine tells first is open."""
+        now = time.monotonic()
+        if now - self._news_at <= AT_ONCE_S:
+            self._models.status.notify(f"{self._news}{GAVE_UP}")
         else:
+            self._given_up_at = now
             self._models.status.notify("The step was given up between its phases: nothing has changed")
 
     def _begin_model(self, status: EngineStatus) -> None:

@@ -455,6 +455,10 @@ def test_every_edit_of_rows_is_made(desk: Desk) -> None:
     """In one window, one after the other."""
     faults = []
     for key, edit in EDITS.items():
+        if isinstance(edit, Pin):
+            drag_over(desk)
+            assert "this cache keeps every row" in desk.window.actions_.reason(key)
+            desk.in_mode("h2o")
         faults.append(Effect(edits, [], [edit], drag_over).fault(desk, key))
         desk.rest()
     assert not any(faults), "\n".join(filter(None, faults))

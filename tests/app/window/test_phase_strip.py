@@ -105,6 +105,15 @@ def assert_last_picture_is_that_of_an_ordinary_step(desk: Driver, qapp: QApplica
     other.close()
 
 
+def test_what_gives_a_step_up_is_told_before_that_it_did(growing: Driver) -> None:
+    models = growing.models
+    on(growing, 2)
+    growing.intents.on_forked(0)
+    growing.settle(lambda: models.phases.now is None and models.selection.now.seq_id == 1)
+    assert models.status.notice.startswith("Sequence 1 begins as sequence 0")
+    assert models.status.notice.endswith(" · the step between its phases was given up")
+
+
 def test_esc_gives_it_up_and_everything_is_as_before(growing: Driver) -> None:
     models, actions = growing.models, growing.window.actions_
     assert not actions["run.cancel"].isEnabled()

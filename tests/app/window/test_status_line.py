@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from PySide6.QtWidgets import QLabel
 
 from app.shell import Shell
+from app.window import status_line
 from app.window.status_line import MAX_LISTED
 from engine.wire.commands import Cancel
 from engine.wire.events import EngineBack, EngineBusy, EngineLost, StateChanged, Work
@@ -42,6 +43,22 @@ def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEn
     turn(running)
     assert not work.isVisible()
     assert running.window.status._looking.isVisible()
+
+
+def test_news_leaves_with_the_next_step_once_it_could_be_read(
+    running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = running.window.status._note
+    running.models.status.notify("At step 5: it was kept as it stood")
+    running.intents.on_step()
+    turn(running)
+    assert note.text() == "At step 5: it was kept as it stood", "it has just come"
+    monkeypatch.setattr(status_line, "NEWS_S", -1.0)
+    turn(running)
+    assert note.text(), "it stays while nothing happens"
+    running.intents.on_step()
+    turn(running)
+    assert note.text() == ""
 
 
 def bad(shell: Shell, engine: FakeEngine, step: int, *found: NonFinite) -> tuple[str, list[str]]:

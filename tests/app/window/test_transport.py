@@ -74,6 +74,18 @@ def test_an_edit_is_counted_as_the_moment_that_it_is(running: Shell, engine: Fak
     running.intents.on_edit_undone()
     turn(running)
     assert (counter.state.shown, counter.state.total, counter.state.words) == (str(latest.step),) * 2 + ("live",)
+    running.intents.on_edited(Zero(0, Rows(0, 2)))
+    turn(running)
+    made = running.models.edits.made[-1]
+    running.intents.on_step()
+    turn(running)
+    running.models.selection.update(step=made.step)
+    assert (counter.state.shown, counter.state.words) == (str(made.step), "at an edit")
+    assert running.window.timeline.accessibleDescription() == f"step {made.step}"
+    running.window.actions_["run.back"].trigger()
+    assert running.models.selection.now.step == latest.step
+    assert counter.state.words == "looking back"
+    running.models.selection.update(step=None)
 
 
 def test_the_notice_of_an_edit_begins_with_what_came_of_it(running: Shell, engine: FakeEngine) -> None:

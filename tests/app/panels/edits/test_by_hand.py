@@ -260,6 +260,8 @@ def test_other_tokens_are_named_by_ids_or_as_a_text_that_the_engine_counts(
     asked: Callable[..., ReplaceForm], desk: Shell, engine: FakeEngine
 ) -> None:
     form = asked("edit.replace", ReplaceForm)
+    label = form.form.itemAt(0, form.form.ItemRole.FieldRole).widget()
+    assert label.text().startswith("positions 4 … 7 “")
     form.tokens.line.setText("four words of text")
     assert form._problem.text() == "The tokens of this text are being counted."
     desk.controller.tick()

@@ -84,6 +84,13 @@ def test_a_low_panel_offers_what_can_be_typed_in_its_menu(view: NextTokenView, m
     view.resize(300, 150)
     QApplication.processEvents()
     assert not view.road.isVisible()
+    assert view._other.isVisible()
+    view._other.click()
+    assert view.road.isVisible()
+    assert not view._other.isVisible()
+    view.road.edit.clearFocus()
+    view.road.left.emit()
+    assert not view.road.isVisible()
     menu = QMenu()
     view.add_to_menu(menu)
     offers = {action.text(): action for action in menu.actions() if action.text()}
