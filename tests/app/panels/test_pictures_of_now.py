@@ -66,18 +66,18 @@ def test_after_a_fresh_start_a_token_with_two_pixels_has_a_column_of_its_own(fre
             assert -(-TOKENS // (per_column - 1)) > pixels - 64
 
 
-@pytest.mark.parametrize("layout", ["learn", "truth", "inspect"])
-def test_a_layout_asks_for_pictures_of_its_own_width(fresh: Shell, layout: str) -> None:
-    fresh.window.arrange(layout)
-    turn(fresh)
-    for view in (fresh.window.head, fresh.window.attention):
-        wanted = fresh.models.viewport.now
-        columns = wanted.head_columns if view is fresh.window.head else wanted.attention_columns
-        if view.isVisible():
-            assert columns == view._map.num_columns
-            assert columns <= view._map.plot_rect.width() < columns + 64
-        else:
-            assert columns is None
+def test_a_layout_asks_for_pictures_of_its_own_width(fresh: Shell) -> None:
+    for layout in ("learn", "truth", "inspect"):
+        fresh.window.arrange(layout)
+        turn(fresh)
+        for view in (fresh.window.head, fresh.window.attention):
+            wanted = fresh.models.viewport.now
+            columns = wanted.head_columns if view is fresh.window.head else wanted.attention_columns
+            if view.isVisible():
+                assert columns == view._map.num_columns, layout
+                assert columns <= view._map.plot_rect.width() < columns + 64, layout
+            else:
+                assert columns is None, layout
 
 
 # ---- the visible range has one owner -----------------------------------------------------------------------------

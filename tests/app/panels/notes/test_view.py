@@ -166,20 +166,20 @@ def test_the_filter_edit_delete_and_copy(desk: Driver) -> None:
     assert [one.target for one in desk.models.bookmarks.all] == [OnStep(4), OnHead(6, 0, 1, 1)]
 
 
-@pytest.mark.parametrize("panel", ["pages", "timeline", "wall"])
-def test_the_context_menu_offers_it(desk: Driver, panel: str) -> None:
+def test_the_context_menu_offers_it(desk: Driver) -> None:
     window = desk.window
     window.docks.docks["pages"].raise_()
     desk.settle()
-    widget = {"pages": window.pages._canvas, "timeline": window.timeline, "wall": window.wall._canvas}[panel]
-    place = QPoint(widget.width() // 2, widget.height() // 2) if panel != "pages" else QPoint(14, 5)
-    event = QContextMenuEvent(QContextMenuEvent.Reason.Mouse, place, widget.mapToGlobal(place))
-    QApplication.sendEvent(widget, event)
-    menus = [menu for menu in window.findChildren(QMenu) if menu.isVisible()]
-    texts = [action.text() for menu in menus for action in menu.actions()]
-    assert "Bookmark…" in texts
-    for menu in menus:
-        menu.close()
+    pool, timeline, wall = window.pages._canvas, window.timeline, window.wall._canvas
+    places = {pool: QPoint(14, 5)} | {w: QPoint(w.width() // 2, w.height() // 2) for w in (timeline, wall)}
+    for widget, place in places.items():
+        assert not [menu for menu in window.findChildren(QMenu) if menu.isVisible()]
+        event = QContextMenuEvent(QContextMenuEvent.Reason.Mouse, place, widget.mapToGlobal(place))
+        QApplication.sendEvent(widget, event)
+        menus = [menu for menu in window.findChildren(QMenu) if menu.isVisible()]
+        assert "Bookmark…" in [action.text() for menu in menus for action in menu.actions()], widget
+        for menu in menus:
+            menu.close()
 
 
 def test_they_are_kept_in_the_session_and_end_with_its_history(desk: Driver, tmp_path: Path) -> None:

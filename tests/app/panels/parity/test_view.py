@@ -33,28 +33,21 @@ def view(two: Shell) -> ParityView:
     return panel
 
 
-@pytest.mark.parametrize(
-    ("verdict", "words", "role"),
-    [
-        ("within rounding", "Within rounding", "good"),
-        ("lossy, as asked", "Lossy, as asked", "warning"),
-        ("departs", "Departs", "bad"),
-    ],
-)
-def test_a_verdict_has_its_colour(
-    two: Shell,
-    view: ParityView,
-    engine: FakeEngine,
-    verdict: Literal["within rounding", "lossy, as asked", "departs"],
-    words: str,
-    role: str,
-) -> None:
-    view.ask()
-    engine.answer(replace(parity(engine.of(CheckParity)[-1], 0.5), verdict=verdict))  # type: ignore[arg-type]
-    turn(two)
-    assert view.verdict.text().startswith(words)
-    shown = view.verdict.palette().color(view.verdict.foregroundRole()).name()
-    assert shown == getattr(current_theme(), role)
+VERDICTS: list[tuple[Literal["within rounding", "lossy, as asked", "departs"], str, str]] = [
+    ("within rounding", "Within rounding", "good"),
+    ("lossy, as asked", "Lossy, as asked", "warning"),
+    ("departs", "Departs", "bad"),
+]
+
+
+def test_a_verdict_has_its_colour(two: Shell, view: ParityView, engine: FakeEngine) -> None:
+    for verdict, words, role in VERDICTS:
+        view.ask()
+        engine.answer(replace(parity(engine.of(CheckParity)[-1], 0.5), verdict=verdict))  # type: ignore[arg-type]
+        turn(two)
+        assert view.verdict.text().startswith(words)
+        shown = view.verdict.palette().color(view.verdict.foregroundRole()).name()
+        assert shown == getattr(current_theme(), role), verdict
 
 
 def test_a_comparison_with_the_mode_in_use_keeps_its_parameters(
