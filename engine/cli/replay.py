@@ -20,6 +20,7 @@ from engine.spec.model import BUNDLED, ModelSpec
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.saved.difference import Difference
+    from engine.session.rebuilding import Rebuilding
 
 MOST_TOLD = 20  # differences, on a terminal
 
@@ -61,7 +62,7 @@ def replay_command(args: argparse.Namespace) -> int:
         if args.json:
             say({"event": "moment", "step": step, "differences": [as_json(each) for each in differences]})
     rebuilding.finish()
-    tell_done(rebuilding.differences, len(saved.nodes), time.perf_counter() - began, found.problem, args)
+    tell_done(rebuilding, time.perf_counter() - began, found.problem, args)
     return 1 if rebuilding.differences or found.problem else 0
 
 
@@ -82,11 +83,12 @@ def model_of(saved: SavedSession, args: argparse.Namespace) -> LoadedModel:
     return model
 
 
-def tell_done(
-    differences: list[Difference], num_moments: int, seconds: float, problem: str, args: argparse.Namespace
-) -> None:
+def tell_done(rebuilding: Rebuilding, seconds: float, problem: str, args: argparse.Namespace) -> None:
+    differences, compared, num_moments = rebuilding.differences, rebuilding.compared, rebuilding.num_done
     if args.json:
         line = {"event": "done", "moments": num_moments, "differences": len(differences), "seconds": round(seconds, 3)}
+        counts = {"tokens_compared": compared.num_tokens, "checksums_compared": compared.num_checksums}
+        line |= {**counts, "rows_not_compared": dict(compared.rows_not_compared)}
         say({**line, "problem": problem, "same": not differences and not problem})
         return
     for each in differences[:MOST_TOLD]:
@@ -95,6 +97,7 @@ def tell_done(
         print(f"… and {len(differences) - MOST_TOLD:,} more")
     if problem:
         print(f"the file: {printable_line(problem)}")
+    print(compared.describe())
     verdict = "as it was" if not differences else f"{len(differences):,} differences"
     print(f"{num_moments:,} moments done once more in {seconds:.1f} s: {verdict}")
 

@@ -38,7 +38,7 @@ def differences(node: Node, record: StepRecord, layers: Sequence[int]) -> Iterat
     found = {step.seq_id: step for step in record.sequences}
     for part in node.work.parts:
         yield from _of_tokens(node.step, part, found.get(part.seq_id))
-    if not _are_same_pieces(node.work, found):
+    if not are_same_pieces(node.work, record):
         return
     seq_id = node.work.parts[0].seq_id if len(node.work.parts) == 1 else None
     if len(node.checksums) == len(record.checksums):
@@ -58,5 +58,7 @@ def _of_tokens(step: int, part: PlannedPart, now: SequenceStep | None) -> Iterat
         yield Difference(step, "it chose", part.sampled, now.sampled, part.seq_id)
 
 
-def _are_same_pieces(work: PlannedStep, found: dict[int, SequenceStep]) -> bool:
+def are_same_pieces(work: PlannedStep, record: StepRecord) -> bool:
+    """Whether every sequence was fed the same tokens in one piece."""
+    found = {step.seq_id: step for step in record.sequences}
     return all(part.seq_id in found and found[part.seq_id].first_position == part.first_position for part in work.parts)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
+from engine.saved.compared import Compared
 from engine.saved.difference import Difference, differences
 from engine.saved.session import SavedSession
 from engine.session.edits.numbers import RowsFrom
@@ -20,10 +21,10 @@ from engine.wire.tree import Node
 
 
 class Rebuilding:
-    """The `session` as it becomes, the `records` of its steps by number, and the `differences` found so far. Where a
-    moment cannot be done, `steps` raises an `InputError`, and `finish` goes to the last one that was, whose next tokens
-    are those that followed. Edits of the session open files through `open_rows`, by default none: whoever wrote the
-    session may have named any."""
+    """The `session` as it becomes, the `records` of its steps by number, the `differences` found so far, and how much was
+    `compared`. Where a moment cannot be done, `steps` raises an `InputError`, and `finish` goes to the last one that
+    was, whose next tokens are those that followed. Edits of the session open files through `open_rows`, by default
+    none: whoever wrote the session may have named any."""
 
     def __init__(self, model: LoadedModel, saved: SavedSession, open_rows: OpenRows | None = None) -> None:
         self._saved = saved
@@ -31,6 +32,7 @@ class Rebuilding:
         self.session.open_rows = open_rows or refuse_rows
         self.records: dict[int, StepRecord] = {}
         self.differences: list[Difference] = []
+        self.compared = Compared()
         self.num_done = 0
         self._redoing = Redoing(self.session, saved.nodes)
         self._layers = [layer.index for layer in model.info.geometry.attention_layers]
@@ -39,6 +41,7 @@ class Rebuilding:
         """Every moment when it is done: its number, and what of it is not as it was."""
         for node, record in self._told(check):
             self.num_done += 1
+            self.compared.add(node, record, self._layers)
             found: list[Difference] = []
             if record is not None:
                 self.records[node.step] = record

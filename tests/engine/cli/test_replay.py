@@ -27,10 +27,40 @@ def test_a_session_is_repeated(twin: Twin, folder: Path, saved: Path) -> None:
     lines = twin.lines("replay", saved, "--model", folder)
     steps = [node.step for node in read_session(saved).session.nodes]
     assert [line["step"] for line in lines if line["event"] == "moment"] == steps
+    nodes = read_session(saved).session.nodes
+    parts = [part for node in nodes if node.work is not None for part in node.work.parts]
+    num_tokens = sum((part.token_id is not None) + (part.sampled is not None) for part in parts)
+    num_checksums = sum(len(node.checksums) for node in nodes)
+    assert num_checksums == 2 * len(steps)
     assert lines[-1] | {"seconds": 0} == {
         "event": "done", "moments": len(steps), "differences": 0, "seconds": 0, "problem": "", "same": True,
+        "tokens_compared": num_tokens, "checksums_compared": num_checksums, "rows_not_compared": {},
     }  # fmt: skip
-    assert "as it was" in twin.run("replay", saved, "--model", folder)[1]
+    told = twin.run("replay", saved, "--model", folder)[1].splitlines()
+    assert told[0] == f"compared: {num_tokens} tokens, {num_checksums} checksums of K and V"
+    assert "as it was" in told[1]
+
+
+def test_what_was_not_compared_is_counted_and_named(twin: Twin, folder: Path, tmp_path: Path) -> None:
+    """An edit wrote no row in a step, and of one step there is no checksum in the file, of another one too many."""
+    path = tmp_path / "s.json"
+    run = ("run", "--model", folder, "--prompt", "upon a time", "--threads", 1, "--steps", 5)
+    twin.lines(*run, "--edit", "zero pos=1:2", "--save-session", path)
+    written = json.loads(path.read_text())
+    fed = [node for node in written["nodes"] if node.get("checksums")]
+    fed[1]["checksums"] = []
+    fed[2]["checksums"].append(7)
+    path.write_text(json.dumps(written))
+    lines = twin.lines("replay", path, "--model", folder)
+    assert lines[-1]["rows_not_compared"] == {
+        "an edit or a change alone, which no step wrote": 1,
+        "no checksum was written of them": 1,
+        "their checksums are of another number of layers": 1,
+    }
+    assert lines[-1]["checksums_compared"] == 2 * (len(fed) - 2)
+    assert (
+        "; not the rows of 1 moment: no checksum was written of them" in twin.run("replay", path, "--model", folder)[1]
+    )
 
 
 def test_another_token_is_named_with_its_step_and_sequence(twin: Twin, folder: Path, saved: Path) -> None:
