@@ -21,5 +21,5 @@ def after_edit(models: Models, part: SequenceStep, fed: int) -> tuple[int, Seque
     sampled = info.sampled if info is not None and now.step is None else measured.after[0].token_id
     texts = {one.token_id: one.text for one in (*part.candidates, *measured.after)}
     text = part.sampled_text if sampled == part.sampled else texts.get(sampled or 0, f"#{sampled}")
-    told = replace(part, candidates=measured.after, entropy=None, sampled=sampled, sampled_text=text)
+    told = replace(part, candidates=measured.after, entropy=measured.entropy, sampled=sampled, sampled_text=text)
     return measured.step, told

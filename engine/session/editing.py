@@ -33,7 +33,9 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
     with ExitStack() as open_files:
         copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
     how = f"{edited.took_ms:.0f} ms, measured in {edited.measured_ms:.0f} ms"
-    told = {name: getattr(edited, name) for name in ("kl", "before", "after", "took_ms", "measured_ms", "kept")}
+    told = {
+        name: getattr(edited, name) for name in ("kl", "before", "after", "entropy", "took_ms", "measured_ms", "kept")
+    }
     texts = tuple(map(session.text_of, edit.token_ids)) if isinstance(edit, ReplaceTokens) else ()
     provenance = session.provenance
     try:

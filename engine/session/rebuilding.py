@@ -21,9 +21,9 @@ from engine.wire.tree import Node
 
 
 class Rebuilding:
-    """The `session` as it becomes, the `records` of its steps by number, the `differences` found so far, and how much was
-    `compared`. Where a moment cannot be done, `steps` raises an `InputError`, and `finish` goes to the last one that
-    was, whose next tokens are those that followed. Edits of the session open files through `open_rows`, by default
+    """The `session` as it becomes, the `records` of its steps by number, the `differences` found so far, and how much
+    was `compared`. Where a moment cannot be done, `steps` raises an `InputError`, and `finish` goes to the last one
+    that was, whose next tokens are those that followed. Edits of the session open files through `open_rows`, by default
     none: whoever wrote the session may have named any."""
 
     def __init__(self, model: LoadedModel, saved: SavedSession, open_rows: OpenRows | None = None) -> None:

@@ -19,9 +19,10 @@ class KeptRows(Part, frozen=True, eq=False):
 
 class EditMeasured(Reply, frozen=True, eq=False):
     """What the edit that is the node `step` did to the next token of its sequence: measured by feeding the newest token
-    once more to the edited cache. `kl` in nats, of the distribution after it from that before; None where there was no
-    logit before. `took_ms` for the edit, `measured_ms` for the measurement. `kept` after other tokens were put into the
-    text while the rows behind them stayed; `provenance` says what the rows compared are."""
+    once more to the edited cache. `before` and `after` are the candidates as a step tells them, `entropy` that of the
+    distribution after it, in nats, and `kl` that of it from the one before; None where there was no logit before.
+    `took_ms` for the edit, `measured_ms` for the measurement. `kept` after other tokens were put into the text while
+    the rows behind them stayed; `provenance` says what the rows compared are."""
 
     step: int
     seq_id: int
@@ -32,3 +33,4 @@ class EditMeasured(Reply, frozen=True, eq=False):
     measured_ms: float
     kept: KeptRows | None = None
     provenance: Provenance = "live cache"
+    entropy: float | None = None

@@ -28,8 +28,6 @@ from engine.spec.sampling import LogitBias
 from engine.wire.edits import KeptRows
 from engine.wire.records import Candidate
 
-NUM_TOLD = 5  # candidates before and after
-
 
 @dataclass(eq=False)
 class Edited:
@@ -38,6 +36,7 @@ class Edited:
     kl: float | None = None
     before: tuple[Candidate, ...] = ()
     after: tuple[Candidate, ...] = ()
+    entropy: float | None = None  # in nats, after it
     kept: KeptRows | None = None
     took_ms: float = 0.0
     measured_ms: float = 0.0
@@ -85,7 +84,7 @@ def apply_edit(
     choice = choose_again(live, mode, text_of)
     if choice is not None:
         live.set_logits(live.logits, choice.logprobs)
-        told.after = choice.candidates[:NUM_TOLD]
+        told.after, told.entropy = choice.candidates, choice.entropy
     told.measured_ms += laps.lap()
     return told
 
@@ -151,7 +150,7 @@ def candidates(live: LiveSequence, text_of: TokenTexts) -> tuple[Candidate, ...]
     """The most probable next tokens as they stand."""
     if live.logits is None or live.sequence.is_prefilling:
         return ()
-    return choose(live.logits, live.sequence.sampling, live.sequence.num_tokens, text_of).candidates[:NUM_TOLD]
+    return choose(live.logits, live.sequence.sampling, live.sequence.num_tokens, text_of).candidates
 
 
 def divergence(logits: torch.Tensor, other: torch.Tensor) -> float:

@@ -97,6 +97,21 @@ def test_an_edit_and_its_undo_leave_every_bit_as_it_was(mode: str) -> None:
         redo_edit(session)
 
 
+@pytest.mark.parametrize("edit", [Zero(0, Rows(1, 3)), BiasLogits(0, ((5, 2.0),))], ids=["rows", "logits"])
+def test_the_next_token_after_an_edit_is_told_as_after_a_step(edit: Edit) -> None:
+    """As many candidates, and the entropy of the distribution that the model gives then."""
+    session = begun("growing")
+    (part,) = session.step().sequences
+    measured = make_edit(session, edit)[1]
+    logits = session.logits(0)
+    assert logits is not None
+    logprobs = logits.double().log_softmax(-1)
+    assert [one.token_id for one in measured.before] == [one.token_id for one in part.candidates]
+    assert len(measured.after) == len(part.candidates) > 5
+    assert [one.token_id for one in measured.after] == logits.topk(len(measured.after)).indices.tolist()
+    assert measured.entropy == pytest.approx(-float((logprobs.exp() * logprobs).sum()), abs=1e-5)
+
+
 def test_after_a_restart_undo_and_redo_find_the_edit_in_the_tree() -> None:
     session = begun("growing")
     make_edit(session, row_edit(session))
