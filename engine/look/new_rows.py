@@ -62,11 +62,17 @@ class NewRows:
                 found[f"rows.{number}.bits"] = stacked.contiguous().view(torch.uint8)
                 continue
             wide = stacked.float()
-            extremes = (extreme.unsqueeze(-1) for extreme in wide.flatten(2).aminmax(dim=-1))
+            heads = wide.flatten(2)
+            extremes = (
+                heads.amin(-1, keepdim=True),
+                heads.amax(-1, keepdim=True),
+            )  # `aminmax` is slow
             norms = torch.linalg.vector_norm(wide, dim=-1)
             found[f"rows.{number}.floats"] = torch.cat([norms, *extremes], -1)  # [N, H_kv, T + 2]
             found[f"rows.{number}.sums"] = bit_sums(stacked)  # [N]
-            found[f"rows.{number}.bad"] = (~stacked.isfinite()).sum(-1, dtype=torch.int16)  # [N, H_kv, T]
+            # a number less itself is 0, or NaN: a quarter of the time of `isfinite`
+            bad = (stacked - stacked).ne_(0).sum(-1, dtype=torch.float32)
+            found[f"rows.{number}.bad"] = bad.to(torch.int16)  # [N, H_kv, T]
         return found
 
     def told(self, measured: Arrays, first_position: int) -> ToldRows:
