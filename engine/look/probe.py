@@ -47,7 +47,7 @@ def row_checksums(rows: dict[int, Pair]) -> dict[int, int]:
 
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a number
-AT_ONCE = 1 << 22  # numbers, of which the products take 32 MiB
+AT_ONCE = 1 << 18  # numbers, of which the products take 2 MiB: more are made one tensor after the other, in one place
 MIXED = 0x5DEECE66D  # odd: no number's bits are lost, and exchanged ones are seen
 
 
@@ -55,10 +55,13 @@ def bit_sums(stacked: torch.Tensor) -> torch.Tensor:
     """`[N]` int64: the bits of `[N, H_kv, T, D]` as integers, each times an odd number of its place, summed up with
     wrapping. The order of a sum of integers is nothing to it, so that every device gives the same."""
     bits = stacked.reshape(len(stacked), -1).view(BITS[stacked.element_size()])
-    if len(bits) > 1 and bits.numel() > AT_ONCE:
-        return torch.cat([bit_sums(part) for part in torch.split(stacked, max(1, AT_ONCE // bits.shape[1]))])
     places = torch.arange(bits.shape[1], device=bits.device).mul_(2 * MIXED).add_(MIXED)
-    return (bits * places).sum(1)
+    if bits.numel() <= AT_ONCE:
+        return (bits * places).sum(1)
+    sums, products = places.new_empty(len(bits)), torch.empty_like(places)
+    for number, each in enumerate(bits):
+        torch.sum(torch.mul(each, places, out=products), 0, out=sums[number])
+    return sums
 
 
 def wrapped(number: int) -> int:

@@ -109,3 +109,11 @@ def test_checksums_are_the_same_with_statistics_and_without_and_in_pieces(monkey
     monkeypatch.setattr("engine.look.probe.AT_ONCE", 50)
     assert row_checksums(rows) == row_stats(rows, 3).checksums == whole
     assert all(-(1 << 63) <= checksum < 1 << 63 for checksum in whole.values())
+
+
+def test_the_bits_of_many_numbers_have_the_sums_that_they_have_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.randn(5, 2, 7, 3, generator=torch.Generator().manual_seed(0))
+    at_once = bit_sums(rows)
+    monkeypatch.setattr("engine.look.probe.AT_ONCE", 50)
+    assert torch.equal(bit_sums(rows), at_once)
+    assert len(set(at_once.tolist())) == 5
