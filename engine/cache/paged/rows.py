@@ -66,7 +66,9 @@ class PageRows:
 
     def codes(self, slots: Slots) -> list[torch.Tensor]:
         """What is stored of these rows, each `[H_kv, N, …]`."""
-        return [buffer[:, slots] for buffer in self._buffers]
+        if isinstance(slots, slice):
+            return [buffer[:, slots] for buffer in self._buffers]
+        return [buffer.index_select(1, slots) for buffer in self._buffers]  # half the time of indexing
 
     def restore(self, slots: Slots, codes: list[torch.Tensor]) -> None:
         """Put back what `codes` gave."""
