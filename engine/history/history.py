@@ -105,7 +105,7 @@ class History:
             self.attention.put(key, attention)
 
     def log_rows(self, step: int, seq_id: int, rows: Mapping[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Keep the new rows of a step as they were computed: K and V `[H_kv, T, D]` by layer."""
+        """Keep the new rows of a step as it wrote them: K and V `[H_kv, T, D]` by layer."""
         if rows:
             self.rows.put(
                 (step, seq_id), {2 * layer + part: pair[part] for layer, pair in rows.items() for part in (0, 1)}
@@ -215,6 +215,18 @@ class History:
             rows = self.attention.get(fed_at)
             if mark.num_tokens == num_tokens and rows is not None:
                 return rows
+        return {}
+
+    def written_rows(self, seq_id: int, position: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        """K and V `[H_kv, D]` by layer of a position of the live path as its step wrote them, where they are kept."""
+        for step in reversed(self.journal.steps):
+            mark, fed_at = self.journal.mark(seq_id, step), self.journal.fed_at(seq_id, step)
+            if mark is None or fed_at is None or mark.num_tokens <= position:
+                break
+            entry, back = self.rows.get(fed_at) or {}, mark.num_tokens - position
+            found = {key: rows[:, -back] for key, rows in entry.items() if rows.shape[1] >= back}
+            if found:
+                return {key // 2: (found[key], found[key + 1]) for key in found if key % 2 == 0 and key + 1 in found}
         return {}
 
     def logged_logits(self, seq_id: int) -> list[LoggedLogits]:

@@ -16,6 +16,7 @@ from engine.look.wall import wall_slice
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
 from engine.session.stepper import Stepper
+from engine.wire.arrays import read_only_floats
 from engine.wire.records import Provenance
 from engine.wire.requests import (
     AttentionRequest,
@@ -76,7 +77,7 @@ class Slices:
             WallRequest: lambda: wall_slice(request, past, geometry, magnitudes.of_wall(request, past, geometry)),  # type: ignore[arg-type]
             HeadRequest: lambda: head_slice(request, past, geometry, magnitudes.of_head(request, past)),  # type: ignore[arg-type]
             OutliersRequest: lambda: self._outliers(request, past),  # type: ignore[arg-type]
-            RowRequest: lambda: row_slice(request, past, geometry),  # type: ignore[arg-type]
+            RowRequest: lambda: self._row(request, past),  # type: ignore[arg-type]
             AttentionRequest: lambda: self._attention(request),  # type: ignore[arg-type]
             TableRequest: lambda: table_slice(request, cache),  # type: ignore[arg-type]
         }
@@ -85,6 +86,17 @@ class Slices:
         if isinstance(piece, WallSlice | HeadSlice | OutliersSlice):  # with what counting its magnitudes took
             return replace(piece, took_ms=(time.perf_counter() - began) * 1e3)
         return piece
+
+    def _row(self, request: RowRequest, past: RowsAt) -> Slice:
+        """A row as it is held, and as it was written, where that was captured of every layer that holds it."""
+        piece = row_slice(request, past, self._geometry)
+        written = self._history.written_rows(request.seq_id, request.position)
+        if not all(layer in written for layer in piece.layers):
+            return piece
+        keys, values = (
+            tuple(read_only_floats(written[layer][part].float().numpy()) for layer in piece.layers) for part in (0, 1)
+        )
+        return replace(piece, written_keys=keys, written_values=values)
 
     def _outliers(self, request: OutliersRequest, past: RowsAt) -> Slice:
         keys, values = self._live.magnitudes.of_all(request.seq_id, past, self._geometry)

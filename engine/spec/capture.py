@@ -31,7 +31,7 @@ CAPTURES: dict[CaptureLevel, CaptureRow] = {
         CaptureRow(
             "everything",
             "Everything",
-            "And the new rows of K and V as they were computed, beside what the cache made of them.",
+            "And the new rows of K and V as the step wrote them, to compare with what later steps made of them.",
         ),
     )
 }

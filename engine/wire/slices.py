@@ -130,7 +130,9 @@ class AttentionSlice(Reply, frozen=True, eq=False):
 
 class RowSlice(Reply, frozen=True, eq=False):
     """K and V of one position: for every attention layer that holds it `[H_kv, D]`, as attention reads them. A head
-    that has dropped the row is NaN; `dropped` names those heads, layer by layer (empty: no head of any has)."""
+    that has dropped the row is NaN; `dropped` names those heads, layer by layer (empty: no head of any has).
+    `written_keys` and `written_values` are the same as the step wrote them, before a later one coded, rotated or
+    dropped them; empty where its rows were not captured or are no longer kept."""
 
     request: RowRequest
     provenance: Provenance
@@ -151,6 +153,9 @@ class RowSlice(Reply, frozen=True, eq=False):
     def value_norms(self) -> tuple[Floats, ...]:
         """L2 norms `[H_kv]` of V as stored, layer by layer; NaN in heads that have dropped the row."""
         return tuple(np.linalg.norm(values, axis=-1) for values in self.values)
+
+    written_keys: tuple[Floats, ...] = ()
+    written_values: tuple[Floats, ...] = ()
 
 
 class TableSlice(Reply, frozen=True, eq=False):

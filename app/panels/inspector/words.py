@@ -160,6 +160,17 @@ def _values(models: Models, row: RowSlice | None) -> list[Fact]:
     for name, rows in (("K", row.keys[index]), ("V", row.values[index])):
         if now.kv_head < len(rows):
             facts.append(_row_fact(f"{name}[{now.layer}, {now.kv_head}, {row.request.position}]", rows[now.kv_head]))
+    return facts + _changed(row, index, now.kv_head)
+
+
+def _changed(row: RowSlice, index: int, kv_head: int) -> list[Fact]:
+    """How far the row that is held is from the one that was written, where that was captured."""
+    facts = []
+    for name, held, written in (("K", row.keys, row.written_keys), ("V", row.values, row.written_values)):
+        if written and kv_head < len(held[index]):
+            most = float(np.abs(held[index][kv_head] - written[index][kv_head]).max())
+            text = f"by up to {brief(most)}" if most else "as it was written, to the bit"
+            facts.append(Fact(f"{name} changed since", text, role="text" if most else "muted"))
     return facts
 
 

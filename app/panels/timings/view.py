@@ -98,7 +98,8 @@ class TimingsView(View[StepTimes]):
         total = milliseconds(record.timings.total_ms)
         encoder = f", encoder {milliseconds(record.timings.encoder_ms)}" if record.timings.encoder_ms else ""
         ways = f" · {runner_words(record.runner)}" if record.runner else ""
-        self.plot.show_words(f"step {thousands(record.step)} · {record.phase} · {total}{encoder}{ways}")
+        hidden = " · the cache is hidden by the rest" if hides_cache(record.timings) else ""
+        self.plot.show_words(f"step {thousands(record.step)} · {record.phase} · {total}{encoder}{ways}{hidden}")
         self.plot.setToolTip(phase_words(record))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -136,13 +137,21 @@ def inside_words(times: Timings) -> str:
     told.append(f"matrix products {milliseconds(products)}, measured by themselves")
     told.append(f"the rest {milliseconds(rest - products)}, which is overhead")
     words = "inside the forward: " + "; ".join(told)
-    shown = sum(layers.attention_ms) + layers.in_cache_ms
-    if shown < rest - products or shown < HIDDEN_SHARE * times.forward_ms:
+    if hides_cache(times):
+        shown = sum(layers.attention_ms) + layers.in_cache_ms
         words += (
             f"\nAttention and the cache are {percent(shown / times.forward_ms)} of this forward: with a model and a "
             "context of this size, products and overhead hide what the cache saves"
         )
     return words
+
+
+def hides_cache(times: Timings) -> bool:
+    """Whether attention and the cache are so little of a forward that was timed by layer that modes look alike."""
+    if times.layers is None:
+        return False
+    shown = sum(times.layers.attention_ms) + times.layers.in_cache_ms
+    return shown < HIDDEN_SHARE * times.forward_ms
 
 
 def _slowest(layers: tuple[int, ...], each: tuple[float, ...]) -> str:

@@ -15,9 +15,12 @@ from engine.session.captured import Captured
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, CaptureLevel
+from engine.spec.codec import uniform
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.records import NO_TIMES, CacheBytes, StepRecord
+from engine.wire.requests import RowRequest
+from engine.wire.slices import RowSlice
 from tests.engine.session.sessions import GROWING, tensors
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -220,3 +223,24 @@ def test_layers_are_timed_where_that_is_asked_for(cache: str, shown: set[str], a
     session.captured.set("off", by_layer=False)
     assert session.step().timings.layers is None
     assert not any("update" in vars(layer) for layer in session.cache_of(0).live.layers)
+
+
+@pytest.mark.parametrize("spec", [GROWING, CacheSpec("growing", codec=uniform("kivi-4", 8, 8))])
+def test_a_row_comes_with_what_was_written_before_it_was_coded(spec: CacheSpec) -> None:
+    exact, session = begun(), begun("everything", cache=spec)
+    for _ in range(4):
+        exact.step()
+        session.step()
+    session.captured.set("rows", by_layer=False)
+    session.step()
+    truth = exact.cache_of(0).rows(0)
+    assert truth is not None
+    for position, is_coded in ((3, spec != GROWING), (9, False)):  # of the prompt, and of a step that is not coded yet
+        piece = session.take_slice(RowRequest(0, 12, position))
+        assert isinstance(piece, RowSlice)
+        assert np.array_equal(piece.written_keys[0], truth.keys[0, :, position].numpy()), "layer 0 knows no codes"
+        assert np.array_equal(piece.written_keys[0], piece.keys[0]) == (not is_coded)
+        assert len(piece.written_values) == len(piece.values)
+    last = session.take_slice(RowRequest(0, 12, 11))
+    assert isinstance(last, RowSlice)
+    assert last.written_keys == (), "that step was not captured so"

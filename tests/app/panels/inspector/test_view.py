@@ -104,3 +104,18 @@ def test_a_token_whose_id_a_file_does_not_say_has_none(models: Models, show: Cal
     models.timeline.append([replace(record, sequences=(nameless,))])
     models.selection.update(position=2)
     assert facts_of(show(InspectorView(models)))["position · id"] == "2 · not known"
+
+
+def test_a_row_is_compared_with_the_one_that_was_written(models: Models, show: Callable[..., Any]) -> None:
+    view = show(InspectorView(models))
+    feed(models)
+    assert "K changed since" not in facts_of(view), "those rows were not captured"
+    row = models.slices.row
+    assert row is not None
+    off = tuple(keys.copy() for keys in row.keys)
+    off[3][1, 5] += 0.25
+    off[3][0, 2] += 9.0  # of another head
+    models.slices.put(replace(row, written_keys=off, written_values=row.values))
+    facts = facts_of(view)
+    assert facts["K changed since"] == "by up to 0.25"
+    assert facts["V changed since"] == "as it was written, to the bit"

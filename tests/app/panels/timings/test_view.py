@@ -73,7 +73,7 @@ def test_what_a_forward_was_made_of_is_told_and_when_the_cache_is_hidden() -> No
     assert words(0.5, 0.25).splitlines() == [
         "inside the forward: attention 0.50 ms; cache 0.50 ms; matrix products 6.00 ms, measured by themselves; "
         "the rest 3.00 ms, which is overhead",
-        "Attention and the cache are 10% of this forward: with a model and a context of this size, products and "
+        "Attention and the cache are 10.0 % of this forward: with a model and a context of this size, products and "
         "overhead hide what the cache saves",
     ]
     assert "hide" not in words(3.0, 0.5)
