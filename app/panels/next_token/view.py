@@ -174,8 +174,9 @@ class NextTokenView(View[Shown]):
     def provenance(self, state: Shown) -> Provenance:
         if state.edited_at is not None:
             step = thousands(state.edited_at)
+            kind = "live cache" if state.looked_at is None else "past"
             return Provenance(
-                "after the edit", "live cache", f"measured at step {step}: what follows on the edited cache", "edited"
+                "after the edit", kind, f"measured at step {step}: what follows on the edited cache", "edited"
             )
         shown = shown_record(self._models)
         return source_of(self._models, "recorded", "", shown.step if shown is not None else None, fed=state.fed)
