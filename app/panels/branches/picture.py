@@ -41,10 +41,10 @@ class TreePicture(TreeRows):
                 self._paint_parting(painter, row)
         for row in shown:
             self._paint_line(painter, row)
-            self._paint_marks(painter, row)
             self._paint_words(painter, row)
         for row in shown:
             self._paint_moments(painter, row)
+            self._paint_marks(painter, row)  # an edit may be the live moment
         self._paint_pinned(painter)
 
     def _paint_pinned(self, painter: QPainter) -> None:
@@ -59,9 +59,9 @@ class TreePicture(TreeRows):
         painter.drawLine(QPointF(0, edge), QPointF(self.size.width(), edge))
         self.scrolled = row.row * ROW - round(top)
         self._paint_line(painter, row)
-        self._paint_marks(painter, row)
         self._paint_words(painter, row)
         self._paint_moments(painter, row)
+        self._paint_marks(painter, row)
         self.scrolled = scrolled
 
     def _paint_ground(self, painter: QPainter, row: BranchRow) -> None:
