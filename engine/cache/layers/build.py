@@ -22,8 +22,9 @@ from engine.spec.cache import CacheSpec, Quantizer
 def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
     """An empty cache of a contiguous layout."""
     if spec.form == "static":
-        cache = StaticCache(config=config, max_cache_len=capacity)
-        cache.layers = list(map(counted, cache.layers))
+        cache = StaticCache(config=config, max_cache_len=capacity, offloading=spec.row.needs_cuda)
+        if not spec.row.needs_cuda:  # rows that come and go have no place where a recorded step would find them
+            cache.layers = list(map(counted, cache.layers))
         return cache
     if spec.quantizer is not None:
         return quantized_cache(spec.quantizer, config)
