@@ -141,15 +141,13 @@ class ChatEditor(QWidget):
         if seen != self._seen:
             self._seen = seen
             self._belong_to(info)
-        is_mine = info is not None and self._of == info.seq_id and self.turns.turns == self._taken
-        can_answer = is_mine and info is not None and has_answer(info) and self._taken[-1].role == "user"
-        self._answer.setVisible(can_answer)
-        if (
-            can_answer
-            and info is not None
-            and info.stop is not None
-            and self._answered != (info.seq_id, info.num_tokens)
-        ):
+        turns = self.turns.turns
+        is_mine = info is not None and self._of == info.seq_id and turns == self._taken
+        if info is None or not is_mine or not turns or turns[-1].role != "user" or not has_answer(info):
+            self._answer.hide()
+            return
+        self._answer.show()
+        if info.stop is not None and self._answered != (info.seq_id, info.num_tokens):
             self._on_answer()
 
     def _belong_to(self, info: SequenceInfo | None) -> None:
@@ -173,7 +171,8 @@ class ChatEditor(QWidget):
             self._wants_answer = False
             self._taken = ()  # what follows is being written
             self.turns.set_turns((*self.turns.turns, Turn("assistant", told.answer), Turn("user", "")))
-            self.turns.focus_last() if self.isVisible() and self.isActiveWindow() else None
+            if self.isVisible() and self.isActiveWindow():
+                self.turns.focus_last()
             self._on_typed()
             self.ask()
             return

@@ -145,6 +145,12 @@ def test_turns_are_added_taken_out_and_given_to_others(driver: Driver) -> None:
     assert not chat._system.isVisible()
     chat.turns.rows[2].role.choose("user")
     chat.turns.rows[0].remove.click()
+    chat.turns.rows[0].remove.click()
+    chat.turns.rows[0].remove.click()
+    assert driver.window.actions_.reason("prompt.send") == "add a turn first"
+    chat._add.click()
+    write(driver, "hi")
+    chat.turns.add(Turn("user", ""))
     write(driver, "<b>no</b>")
     assert chat.turns.turns == (Turn("user", "hi"), Turn("user", "<b>no</b>"))
     assert "<b>no</b>" in chat.rendered.toPlainText()  # as it is
