@@ -15,8 +15,10 @@ from engine.loop.reporter import Reporter
 from engine.loop.steps_to_do import StepsToDo
 from engine.loop.stops import Stops
 from engine.loop.watching import Watching
+from engine.predict.capacity import possible_layout
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import check_capture
+from engine.spec.presets import cache_label
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot, SetCapture
 from engine.wire.devices import Unloaded
@@ -131,8 +133,14 @@ class Present:
         )
 
     def _begin_anew(self, model: LoadedModel, cache: CacheSpec) -> None:
-        self._take_over(session_of(model, cache), "another model was loaded")
+        """In the mode that is asked for, or in one that grows where no model with an encoder can have it."""
+        taken = possible_layout(cache, model.info.geometry)
+        session = session_of(model, taken)
+        self._take_over(session, "another model was loaded")
         self._reporter.reply(Restarted())
+        if taken != cache:
+            why = f"the mode before, {cache_label(cache)}, takes no model with an encoder"
+            self._reporter.emit(CacheChanged(taken, why, 0.0, session.bytes()))
 
     def set_kept_limit(self, num_bytes: int) -> None:
         """What kept moments may take, in this session and those that come."""

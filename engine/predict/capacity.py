@@ -30,6 +30,15 @@ def check_layout(spec: CacheSpec, geometry: CacheGeometry) -> None:
         )
 
 
+def possible_layout(spec: CacheSpec, geometry: CacheGeometry) -> CacheSpec:
+    """A mode, or in its place one that grows where this model has an encoder that it does not go with."""
+    try:
+        check_layout(spec, geometry)
+    except InputError:
+        return CacheSpec()
+    return spec
+
+
 def num_source(geometry: CacheGeometry, num_prompt_tokens: int) -> int:
     """Tokens of a prompt that an encoder reads: all but the last, from which the decoder starts; 0 without one."""
     return max(0, num_prompt_tokens - 1) if geometry.has_encoder else 0

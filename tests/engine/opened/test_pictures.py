@@ -85,8 +85,8 @@ def test_every_picture_is_that_of_the_live_cache(name: str, tmp_path: Path) -> N
         same(session.take_slice(request), found, f"{name}: {request}")
 
 
-def test_layers_that_keep_a_window_and_latents_are_read_as_they_stand(tmp_path: Path) -> None:
-    for architecture in ("gemma2", "deepseek_v3"):
+def test_layers_that_keep_a_window_latents_or_a_source_are_read_as_they_stand(tmp_path: Path) -> None:
+    for architecture in ("gemma2", "deepseek_v3", "bart"):
         session = begun(small("dynamic"), architecture=architecture)
         snapshot = opened(session, tmp_path)
         for request in requests(session)[:6]:

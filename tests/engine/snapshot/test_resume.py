@@ -18,7 +18,7 @@ from engine.spec.presets import PRESETS, cache_named
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from tests.engine.snapshot.crafted import Crafted, changed
-from tests.engine.snapshot.sessions import begun, goes_on_alike, kept, small
+from tests.engine.snapshot.sessions import PROMPT, begun, goes_on_alike, kept, small
 from tests.engine.tiny import model_of, prompt_ids
 
 SPECS = {
@@ -78,6 +78,18 @@ def test_windows_and_other_architectures(architecture: str, name: str, tmp_path:
     session = begun(SPECS[name], architecture=architecture)
     with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
         goes_on_alike(session, resumed(session.model, file))
+
+
+@pytest.mark.parametrize(("architecture", "name"), [("bart", "growing"), ("bart", "static"), ("t5", "none")])
+def test_an_encoder_decoder_goes_on_with_the_rows_of_its_source(architecture: str, name: str, tmp_path: Path) -> None:
+    session = begun(SPECS[name], architecture=architecture)
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        assert [(entry.kind, entry.first, entry.num_rows) for entry in file.layers] == [
+            *[("full", PROMPT, session.sequence(0).num_tokens - PROMPT)] * 2, *[("cross", 0, PROMPT)] * 2,
+        ]  # fmt: skip
+        other = resumed(session.model, file)
+    goes_on_alike(session, other)
+    assert other.cache_of(0).num_source == PROMPT
 
 
 def test_forced_tokens_are_still_to_come(tmp_path: Path) -> None:
