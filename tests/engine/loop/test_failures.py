@@ -124,8 +124,8 @@ def test_a_step_says_what_went_wrong_by_what_was_raised(driver: Driver, error: E
 SITES = {
     "reading a prompt": "engine.session.forward.feed",  # the forward of a prompt
     "a decode step": "engine.session.forward.feed",
-    "sampling": "engine.session.stepper.choose",
-    "looking": "engine.session.stepper.observe",
+    "sampling": "engine.session.stepper.sample",
+    "looking": "engine.session.observer.Observer.begin",
 }
 ALLOCATIONS = (
     MemoryError(),
@@ -213,7 +213,7 @@ def test_a_device_that_fails_is_named_once_and_nothing_more_is_done_there(driver
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.session.stepper.choose", fail)
+        patch.setattr("engine.session.stepper.sample", fail)
         driver.send(Step())
         lost = driver.wait_for(EngineLost)
     assert lost.has_ended
