@@ -63,6 +63,7 @@ class MemoryMeter:
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._gpus = [device for device in devices if device.type == "cuda"]
+        self._asks_nvml = all(nvml_bytes(gpu) is not None for gpu in self._gpus)  # looked for once, not every step
         self._process = psutil.Process()
 
     def read(self, *, begin_anew: bool = False) -> Held:
@@ -75,7 +76,7 @@ class MemoryMeter:
         if begin_anew:
             for gpu in self._gpus:
                 torch.cuda.reset_peak_memory_stats(gpu)
-        told = [nvml_bytes(gpu) for gpu in self._gpus]
+        told = [nvml_bytes(gpu) for gpu in self._gpus] if self._asks_nvml else [None]
         used = sum(total - free for free, total in filter(None, told)) if all(told) else None
         return Held(int(self._process.memory_info().rss), allocator, peak, used)
 
