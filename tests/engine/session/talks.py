@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 from engine.model.loader import LoadedModel, load
@@ -19,12 +19,13 @@ from tests.engine.chat.templates import SPECIALS, write_chat_tokenizer
 from tests.engine.tiny import COMMON
 
 GREEDY = SamplingParams()
+FOLDERS = TemporaryDirectory(prefix="talking")  # of all models, gone with the process
 
 
 @cache
 def talking(template: str | None, architecture: str = "llama", **changes: Any) -> LoadedModel:
     """Random weights: it answers with any bytes. No id ends a text, so that an answer is as long as is stepped."""
-    folder = Path(mkdtemp(prefix="talking"))
+    folder = Path(mkdtemp(dir=FOLDERS.name))
     config = {**COMMON, "vocab_size": len(SPECIALS) + 256, "max_position_embeddings": 512, "eos_token_id": None}
     (folder / "config.json").write_text(json.dumps({**config, "model_type": architecture, **changes}))
     write_chat_tokenizer(folder, template)
