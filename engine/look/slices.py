@@ -176,7 +176,8 @@ def attention_slice(
             f"The sequence held no rows after step {request.step}: it waited for room in the pool.",
         )
     elif row is None:
-        note = f"The attention of step {request.step} is no longer kept." if layer.num_heads else no_rows(layer.kind)
+        gone = f"The attention of step {request.step} was not measured, or is no longer kept."
+        note = gone if layer.num_heads else no_rows(layer.kind)
     else:
         if layer.kind == "cross":  # there are rows of the source alone
             row = row[:, : int((~row.isnan()).any(0).sum())]

@@ -156,6 +156,8 @@ class NextTokenView(View[Shown]):
                 return f"Nothing follows: {part.stop}."
             if self._models.status.has_file:
                 return "The file does not say what could have followed."
+            if part.sampled is not None:
+                return "What else could have come was not measured in this step: choose more in the menu Run, Measure."
             return "The prompt is still being read; choices follow its last token."
         which: Which = "sampled" if self.choice == "sampled" else "raw"
         info = selected_info(self._models)
