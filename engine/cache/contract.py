@@ -63,7 +63,8 @@ class StoredPart:
 class StoredLayer:
     """What one layer keeps of `num_tokens` tokens, as it lies in memory: enough to make a layer that goes on as it
     would, bit for bit, unless `why_not` says what is missing. `dtype` is that of the rows attention reads; `memory` is
-    what a rule remembers of them, `sinks` the keys of the sinks before they were rotated."""
+    what a rule remembers of them, `sinks` the keys of the sinks before they were rotated; `hidden` and `pinned` say of
+    each head and position `[H_kv, P]` whether it was marked so by hand, those from P on were not."""
 
     keys: StoredPart
     values: StoredPart
@@ -75,6 +76,8 @@ class StoredLayer:
     memory: torch.Tensor | None = None
     sinks: torch.Tensor | None = None
     why_not: str = ""
+    hidden: torch.Tensor | None = None
+    pinned: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class StoredCache:
     layers: dict[int, StoredLayer]
     prompt_ended_at: int | None = None
     tables: tuple[StoredTable, ...] = ()
+    edited_from: int | None = None  # the first position that was changed by hand; None where none was
 
 
 @dataclass(slots=True)

@@ -27,12 +27,6 @@ class EditableRows(ReadableRows):
             self.layers[write.layer].write_rows(write.part, write.heads, write.slots, write.numbers)
         self.note_edit(min(write.span.start for write in writes))
 
-    def why_not_resumable(self) -> str:
-        """What was done by hand that is not written with the rows; empty where they are all there is."""
-        if self.by_hand.hidden or self.by_hand.pinned:
-            return "rows were hidden or pinned by hand, which is not written"
-        return ""
-
     def prepare_write(self, writes: Sequence[RowWrite]) -> None:
         """Before rows are written: what can fail."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.by_hand import UNTOUCHED
+from engine.cache.by_hand import UNTOUCHED, ByHand, RowMarks
 from engine.cache.contract import (
     LayerHandle,
     PageCounts,
@@ -244,11 +244,15 @@ class SequenceCache(EditableRows):
     def stored(self, num_tokens: int) -> StoredCache:
         """What is kept of the first `num_tokens` tokens, as far as `knows` says, as views where it can be."""
         found = {index: layer.stored(num_tokens) for index, layer in enumerate(self.layers)}
-        why_not = self.why_not_resumable()
-        layers = {index: layer for index, layer in found.items() if layer is not None}
-        if why_not:
-            layers = {index: replace(layer, why_not=layer.why_not or why_not) for index, layer in layers.items()}
-        return StoredCache(num_tokens, layers)
+        by_hand = self.by_hand.back_to(num_tokens)
+        hidden, pinned = by_hand.hidden.layers, by_hand.pinned.layers
+        layers = {
+            index: replace(layer, hidden=hidden.get(index), pinned=pinned.get(index))
+            for index, layer in found.items()
+            if layer is not None
+        }
+        edited_from = min((first for _, first in by_hand.edits), default=None)
+        return StoredCache(num_tokens, layers, edited_from=edited_from)
 
     @torch.inference_mode()
     def restore(self, stored: StoredCache) -> None:
@@ -256,6 +260,11 @@ class SequenceCache(EditableRows):
         for index, layer in stored.layers.items():
             self.layers[index].restore(layer)
         self.num_tokens = stored.num_tokens
+        if stored.edited_from is not None:
+            hidden = {index: layer.hidden for index, layer in stored.layers.items() if layer.hidden is not None}
+            pinned = {index: layer.pinned for index, layer in stored.layers.items() if layer.pinned is not None}
+            edits = ((stored.num_tokens, stored.edited_from),)
+            self.by_hand = ByHand(RowMarks(hidden), RowMarks(pinned), edits)
 
     # ---- conversion ----------------------------------------------------------------------------------------------
 

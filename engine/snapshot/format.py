@@ -149,6 +149,7 @@ class Manifest(Struct, frozen=True):
     written_by: str = ""
     why_not: str = ""
     prompt_ended_at: int | None = None
+    edited_from: int | None = None
     layer_kinds: tuple[str, ...] = ()
     layers: tuple[LayerEntry, ...] = ()
     tables: tuple[TableEntry, ...] = ()

@@ -76,6 +76,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         bookmarks=command.bookmarks,
         why_not=why_not,
         prompt_ended_at=stored.cache.prompt_ended_at,
+        edited_from=stored.cache.edited_from,
         layer_kinds=tuple(layer.kind for layer in session.model.info.geometry.layers),
         layers=stored.entries,
         tables=stored.tables,
@@ -173,6 +174,9 @@ class Chosen:
             if layer.positions is not None:
                 found[entry.name("positions")] = of_heads(layer.positions[None], heads, entry)[0]
             beside = {"memory": layer.memory, "sinks": layer.sinks} if self._is_stored and not self.why_not else {}
+            if not self.why_not:
+                marks = {"hidden": layer.hidden, "pinned": layer.pinned}
+                beside |= {what: mask.to(torch.uint8) for what, mask in marks.items() if mask is not None}
             found |= {entry.name(what): tensor for what, tensor in beside.items() if tensor is not None}
             # beside the rows, so that they are made while the rows are written
             found |= pyramid_of(preview.rows, entry, self.pyramid, self._past.num_tokens, self._count)

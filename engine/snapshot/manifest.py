@@ -213,6 +213,8 @@ def _check_layer(layer: LayerEntry, num_tokens: int, entries: Mapping[str, Entry
         _check_tensor(layer.name("positions"), shape, entries, is_needed=True)
     _check_tensor(layer.name("attention"), Shape(("F32",), (None, None)), entries)
     _check_memory(layer, entries)
+    for marks in ("hidden", "pinned"):
+        _check_tensor(layer.name(marks), Shape(("U8",), (len(heads), None)), entries)
 
 
 def _check_memory(layer: LayerEntry, entries: Mapping[str, Entry]) -> None:
@@ -313,6 +315,8 @@ def _check_sequence(manifest: Manifest) -> None:
         raise Damaged("its sequence goes on with a token id that is none")
     if manifest.prompt_ended_at is not None and not 0 <= manifest.prompt_ended_at <= manifest.num_tokens:
         raise Damaged("its prompt ended behind its last token")
+    if manifest.edited_from is not None and not 0 <= manifest.edited_from < manifest.num_tokens:
+        raise Damaged("it was edited behind its last token")
     try:
         is_object = isinstance(json.loads(manifest.view), dict) if len(manifest.view) <= MAX_SIZE else False
     except (ValueError, RecursionError):

@@ -147,6 +147,9 @@ def _table_misfit(file: SnapshotFile) -> str:
         memory = file.entries.get(entry.name("memory"))
         if memory is not None and memory.shape[-1:] != (entry.num_rows,):
             return f"what the rule remembers of layer {entry.index} is of other rows"
+        masks = [file.entries[name] for what in ("hidden", "pinned") if (name := entry.name(what)) in file.entries]
+        if any(not 0 < mask.shape[1] <= manifest.num_tokens or manifest.edited_from is None for mask in masks):
+            return f"rows of layer {entry.index} were marked by hand that it does not have"
     return ""
 
 
@@ -181,13 +184,16 @@ def stored_cache(file: SnapshotFile, device: torch.device) -> StoredCache:
         StoredTable(table.layers, table.page_size, tuple(file.array(table_name(number)).tolist()), table.window)
         for number, table in enumerate(manifest.tables)
     )
-    return StoredCache(manifest.num_tokens, layers, manifest.prompt_ended_at, tables)
+    return StoredCache(manifest.num_tokens, layers, manifest.prompt_ended_at, tables, manifest.edited_from)
 
 
 def _stored_layer(file: SnapshotFile, entry: LayerEntry, device: torch.device) -> StoredLayer:
     keys, values = (_stored_part(file, entry, name, device) for name in PARTS)
     beside = {what: entry.name(what) for what in ("positions", "memory", "sinks")}
     found: dict[str, Any] = {what: tensor_of(file, name, device) for what, name in beside.items() if name in file}
+    for marks in ("hidden", "pinned"):
+        if (name := entry.name(marks)) in file:
+            found[marks] = tensor_of(file, name, torch.device("cpu")).bool()
     dtype = TORCH_DTYPES[next(code for code, name in DTYPE_NAMES.items() if name == entry.dtype)]
     return StoredLayer(keys, values, file.manifest.num_tokens, entry.num_rows, dtype, entry.first, **found)
 

@@ -38,10 +38,6 @@ class EditablePages(SequenceCache):
             for copied in group.pool.own(table, sorted(mine)):
                 self.store.copy_page(group, copied)
 
-    def why_not_resumable(self) -> str:
-        """Whoever took the pages up would share them with others."""
-        return "rows of its pages were edited by hand" if self.by_hand else ""
-
     def check_pinned(self, pinned: RowMarks) -> None:
         if self.keeper is None:
             super().check_pinned(pinned)

@@ -44,7 +44,6 @@ def test_going_back_into_the_mode_of_then_rows_are_as_they_were_edited(mode: str
     assert [mask.tolist() for mask in by_hand.hidden.layers.values()] == [
         mask.tolist() for mask in was.hidden.layers.values()
     ]
-    assert session.cache_of(0).why_not_resumable() if mode == "paged" else True
     session.step()
     assert difference(stands(session), next_step) == "", "attention reads what it read then"
 

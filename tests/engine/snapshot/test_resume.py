@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from engine.errors import InputError
+from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed, why_not_resumable
 from engine.snapshot.verify import verified
+from engine.spec.edit import Mask, Pin, Rows, Zero
 from engine.spec.presets import PRESETS, cache_named
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
@@ -50,6 +52,39 @@ def test_every_mode_goes_on_to_the_last_bit(name: str, tmp_path: Path) -> None:
         assert torch.equal(mine.values, theirs.values)
         assert mine.first == theirs.first
     goes_on_alike(session, other, steps=12)  # rows leave windows and residuals meanwhile
+
+
+def held_position(session: Session) -> int:
+    """Of a row that every head of both layers holds, neither the first nor among the newest."""
+    held = [set(row) for layer in range(2) for row in session.cache_of(0).held_positions(layer).tolist()]
+    return sorted(set.intersection(*held))[2]
+
+
+BY_HAND = [(name, what) for name in ("growing", "int8", "paged", "h2o", "paged+h2o") for what in ("hidden", "zeroed")]
+
+
+@pytest.mark.parametrize(("name", "what"), [*BY_HAND, ("h2o", "pinned")])
+def test_what_was_done_by_hand_is_written_and_goes_on(name: str, what: str, tmp_path: Path) -> None:
+    """Hidden rows stay hidden and pinned ones are not dropped; edited pages are nobody's prefix."""
+    session = begun(SPECS[name])
+    position = held_position(session)
+    rows = Rows(position, position + 1, None if "paged" in name else (1,))
+    edit = {"hidden": Mask(0, rows), "pinned": Pin(0, rows), "zeroed": Zero(0, rows)}[what]
+    make_edit(session, edit)
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        assert (file.manifest.why_not, file.manifest.edited_from) == ("", position)
+        assert (f"layers.1.{what}" in file) == (what != "zeroed")
+        other = resumed(session.model, file)
+    mine, its = session.cache_of(0).by_hand, other.cache_of(0).by_hand
+    assert its.edits == ((session.sequence(0).num_tokens, position),)
+    for one, two in ((mine.hidden, its.hidden), (mine.pinned, its.pinned)):
+        assert {layer: mask.tolist() for layer, mask in one.layers.items()} == {
+            layer: mask.tolist() for layer, mask in two.layers.items()
+        }
+    goes_on_alike(session, other, steps=8)
+    store = other.live.mode.store
+    if store is not None:
+        assert store.groups[0].pool.match_prefix(other.sequence(0).token_ids).num_hit_tokens == 0
 
 
 @pytest.mark.parametrize("name", ["growing", "static", "h2o", "snapkv", "fp8", "kivi-4", "paged", "paged+h2o"])
