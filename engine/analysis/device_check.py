@@ -63,6 +63,7 @@ class Plan:
     edges: tuple[int, ...] = (64, 96, 128, 192, 256, 512, 1024)
     caches: tuple[str, ...] = tuple(PRESETS)
     limit_s: float = 120.0
+    compiles: bool = False  # the first step of each takes a minute
 
 
 SHORT = Plan(("float32",), (64,), ("growing", "paged", "h2o", "none"))
@@ -127,10 +128,10 @@ def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[tuple[str, st
     truth = reference(model, token_ids(21), 8)
     for name in plan.caches:
         yield f"modes · {dtype}", name, CacheCheck(model, name, truth)
-    for runner in ("graph", "compile"):
-        if runner == "compile" and plan is SHORT:
-            continue  # its first step takes a minute
-        edges = plan.edges if runner == "graph" else plan.edges[:1]
+    runners: dict[RunnerName, tuple[int, ...]] = {"graph": plan.edges}
+    if plan.compiles:
+        runners["compile"] = plan.edges[:1]
+    for runner, edges in runners.items():
         for edge in edges:
             for cache in RECORDED_CACHES:
                 yield f"{runner} · {dtype}", f"{cache} around {edge}", RecordedCheck(model, runner, cache, edge)

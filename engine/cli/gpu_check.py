@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from typing import Any
 
 from engine.cli.output import printable, say
@@ -14,6 +15,7 @@ def add_parsers(commands: Any) -> None:
     check = commands.add_parser("gpu-check", help="every mode, recorded step and dtype on a GPU, in two minutes")
     check.add_argument("--device", default="cuda", help="cuda, cuda:1 …, or cpu for the same without a card (cuda)")
     check.add_argument("--short", action="store_true", help="one dtype, one length, a few modes")
+    check.add_argument("--compile", action="store_true", help="compiled steps as well, a minute for each")
     check.add_argument("--json", action="store_true", help="JSON lines")
     check.set_defaults(func=check_command)
 
@@ -36,7 +38,10 @@ def check_command(args: argparse.Namespace) -> int:
     began, results = time.perf_counter(), []
     if args.json:
         say({"event": "about", **about(device)})
-    for result in check_device(device, SHORT if args.short else Plan()):
+    plan = SHORT if args.short else Plan()
+    if args.compile:
+        plan = replace(plan, compiles=True, limit_s=20 * plan.limit_s)
+    for result in check_device(device, plan):
         results.append(result)
         if args.json:
             say(as_json(result))
