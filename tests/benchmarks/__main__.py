@@ -49,6 +49,7 @@ class Script:
 SCRIPTS = (
     Script("decode_speed", "generate", "ours", "≥ 1.0 / 1.3 / 1.5 at 16 / 4k / 8k",
            "--contexts 16,4096,8192 --caches growing,paged", "--short --contexts 16,512"),
+    Script("batch_speed", "one sequence", "eight", "≥ 2.5", "", "--short --contexts 32"),
     Script("prefill_speed", "generate", "ours", "≤ 1.0", "", "--short --contexts 512"),
     Script("observe_cost", "256", "8,192 tokens", "≤ 1.15"),
     Script("duel_cost", "two runs", "duel", "≤ 1.1", "", "--short --steps 12 --against h2o"),
