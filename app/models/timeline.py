@@ -133,7 +133,7 @@ class Timeline(Path, QObject):
         parent stood after `step`."""
         self._prompts[seq_id] = self._prompts.get(parent, ())[:num_tokens]
         self._forked.append((seq_id, parent, step, num_tokens))
-        if not self.is_elsewhere and self._fork(seq_id, parent, step, num_tokens):
+        if self.is_of_live and self._fork(seq_id, parent, step, num_tokens):
             self.reset.emit()
 
     def go_to(self, step: int | None) -> None:
@@ -149,9 +149,9 @@ class Timeline(Path, QObject):
         """Another moment is looked at: show a path that goes through it."""
         if new.step == self._looked_at:
             return
-        self._looked_at, was_elsewhere = new.step, self.is_elsewhere
-        if len(self.history) and self.follow(self._end()):
-            if was_elsewhere and not self.is_elsewhere:
+        self._looked_at, was_of_live = new.step, self.is_of_live
+        if len(self.history) and self._end() != self.tip and self.follow(self._end()):
+            if self.is_of_live and not was_of_live:
                 for fork in self._forked:
                     self._fork(*fork)
             self.reset.emit()

@@ -103,11 +103,14 @@ def test_steps_that_come_meanwhile_are_of_the_live_path(grown: Models) -> None:
 
 def test_a_fork_that_no_step_has_fed_is_there_after_a_look_elsewhere(grown: Models) -> None:
     grown.timeline.branch(1, 0, 9, samples.PROMPT + 4)
+    grown.selection.update(step=8)
+    grown.selection.update(step=None)
     count = grown.timeline.num_tokens(1)
     assert count == samples.PROMPT + 4
     grown.selection.update(step=4)
+    grown.selection.update(step=1)
     grown.timeline.branch(2, 0, 8, samples.PROMPT + 3)
-    assert grown.timeline.num_tokens(2) == 0
+    assert grown.timeline.num_tokens(2) == 0, "the path of the other branch is still shown"
     grown.selection.update(step=None)
     assert [grown.timeline.num_tokens(seq_id) for seq_id in (1, 2)] == [count, count - 1]
 

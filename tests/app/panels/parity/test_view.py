@@ -86,6 +86,7 @@ def test_a_dot_looks_at_its_step_and_the_newest_is_live(two: Shell, view: Parity
     turn(two)
     view._on_picked(4)
     assert two.models.selection.now.step == 4
+    two.models.history.go_to(20)
     two.models.timeline.go_to(20)  # the newest that was compared is the newest there is
     view._on_picked(20)
     assert two.models.selection.now.step is None
