@@ -282,3 +282,16 @@ def test_our_fp8_reads_what_transformers_reads() -> None:
         assert newest is not None
         logits.append(newest)
     assert float((logits[0] - logits[1]).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_a_group_of_kivi_lies_within_what_its_codes_can_say(bits: int) -> None:
+    """Offset and scale are float16: rounded the other way, the smallest or the largest number would be cut off."""
+    generator = torch.Generator().manual_seed(bits)
+    groups = torch.randn(1, 2, 64, 8, generator=generator) * torch.logspace(-3, 2, 64)[:, None]
+    codes, scales, offsets = kivi.quantised(groups, 3, bits)
+    low, step = offsets.float(), scales.float()
+    assert bool((low <= groups.amin(3, keepdim=True)).all())
+    assert bool((low + step * (2**bits - 1) >= groups.amax(3, keepdim=True)).all())
+    # float32 rounds the quotient: half a step, and no more than a hair
+    assert bool(((codes * step + low - groups).abs() <= step * 0.5001).all())
