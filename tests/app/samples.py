@@ -213,22 +213,27 @@ def _sealed(piece: S) -> S:
 
 
 def wall_slice(request: WallRequest) -> WallSlice:
-    return replace(_wall_slice(request))
-
-
-@lru_cache(maxsize=512)
-def _wall_slice(request: WallRequest) -> WallSlice:
     per_column = max(1, math.ceil(request.num_tokens / max(1, request.max_columns)))
     per_row = max(1, math.ceil(HEAD_DIM / max(1, request.max_rows)))
     columns, rows = math.ceil(request.num_tokens / per_column), math.ceil(HEAD_DIM / per_row)
     salt = (7 if request.tensor == "values" else 0) + (31 if request.change else 0)
+    low, high = _wall(columns, rows, salt)
+    return WallSlice(
+        request, "live cache", "float32", tuple(range(LAYERS)), (KV_HEADS,) * LAYERS, low, high, 0,
+        request.num_tokens, per_column, per_row, "", 1.5, magnitudes=magnitudes(),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=192)
+def _wall(columns: int, rows: int, salt: int) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest of every column of every head of every layer; nobody can write into them."""
     low = np.stack(
         [np.stack([_field(columns, rows, 97 * i + h + salt) for h in range(KV_HEADS)]) for i in range(LAYERS)]
     )
-    return _sealed(WallSlice(
-        request, "live cache", "float32", tuple(range(LAYERS)), (KV_HEADS,) * LAYERS, low, low + 0.1, 0,
-        request.num_tokens, per_column, per_row, "", 1.5, magnitudes=magnitudes(),
-    ))  # fmt: skip
+    high = low + 0.1
+    low.setflags(write=False)
+    high.setflags(write=False)
+    return low, high
 
 
 def magnitudes(layers: int = LAYERS) -> Magnitudes:
@@ -241,7 +246,7 @@ def head_slice(request: HeadRequest) -> HeadSlice:
     return replace(_head_slice(request))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _head_slice(request: HeadRequest) -> HeadSlice:
     per_column = max(1, math.ceil((request.stop - request.start) / max(1, request.max_columns)))
     positions = np.arange(request.start, request.stop, per_column, dtype=np.int64)
@@ -263,7 +268,7 @@ def attention_slice(request: AttentionRequest, num_tokens: int) -> AttentionSlic
     return replace(_attention_slice(request, num_tokens))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _attention_slice(request: AttentionRequest, num_tokens: int) -> AttentionSlice:
     stop = num_tokens if request.stop is None else min(request.stop, num_tokens)
     per_column = max(1, math.ceil((stop - request.start) / max(1, request.max_columns)))
