@@ -68,7 +68,7 @@ def expected_logits(session: Session, seq_id: int, hides: dict[tuple[int, int], 
 def test_hidden_rows_are_not_read_by_the_next_tokens(mode: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     session, seq_id = running(small(mode))
     if way == "transformers":
-        monkeypatch.setattr(session.model, "decoder", None)
+        monkeypatch.setattr(session.model.runners, "chosen", "transformers")
     for position in HIDDEN:
         told = edit_live(session, Mask(seq_id, Rows(position, position + 1, (1,), (0,))))
         assert told.kl is not None

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from engine.errors import InputError
+from engine.look.candidates import NUM_CANDIDATES
 from engine.session.edits.apply import apply_edit
 from engine.session.session import Session
 from engine.spec.edit import AddNoise, Overwrite, Rows, Scale, Zero
@@ -118,7 +119,7 @@ def test_the_next_token_is_what_transformers_makes_of_the_edited_rows(mode: str)
     p, q = expected.double().log_softmax(-1), before.double().log_softmax(-1)
     assert told.kl == pytest.approx(float((p.exp() * (p - q)).sum()), abs=1e-6)
     assert live.sequence.sampled_is_forced  # a token that was forced stays
-    assert {c.token_id for c in told.after} == set(expected.topk(5).indices.tolist())
+    assert {c.token_id for c in told.after} == set(expected.topk(NUM_CANDIDATES).indices.tolist())
 
 
 def test_a_page_that_others_read_is_copied_before_it_is_written() -> None:
