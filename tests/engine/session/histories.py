@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -45,6 +46,7 @@ PLACES = [
     *(("mistral", mode) for mode in OF_ANY_MODEL),
     *(("lfm2", mode) for mode in ("growing", "dynamic", "paged")),
 ]
+ASIDE: dict[str, Any] = {"capture": "off", "surprisal": False, "is_aside": True}  # checksums alone are measured
 TINIEST = "the tiniest"  # of all models, in place of an architecture
 OPERATIONS = (
     *("step", "step", "step", "steps", "go", "go", "fork", "submit", "remove"),
@@ -115,7 +117,8 @@ class Program:
         is_tiniest = self.architecture == TINIEST
         model = tiniest_model() if is_tiniest else model_of(self.architecture)
         # what nobody asks for is not measured, so that more programs can be run
-        self.session = Session(model, MODES[self.mode], prefill_chunk=6, observe=not is_tiniest, is_aside=is_tiniest)
+        looks = ASIDE if is_tiniest else {}
+        self.session = Session(model, MODES[self.mode], prefill_chunk=6, **looks)
         self.submit()
 
     # ---- what is done --------------------------------------------------------------------------------------------
@@ -279,7 +282,7 @@ class Program:
             return
         tree = session.history.tree
         nodes = tuple(tree.at(each).node for each in tree.needed_for(step))
-        fresh = Session(session.model, nodes[0].cache, observe=False, is_aside=True)
+        fresh = Session(session.model, nodes[0].cache, **ASIDE)
         redoing = Redoing(fresh, nodes)
         for _ in redoing.steps():
             pass
@@ -318,9 +321,10 @@ def play(place: tuple[str, str], operations: Operations) -> Program:
 
 
 def operations_of(seed: int, num_operations: int) -> Operations:
-    """A short program, which is the same for a seed."""
+    """A short program, which is the same for a seed, and begins with some steps, so that there is what to act on."""
     chance = random.Random(seed)
-    return tuple((chance.choice(OPERATIONS), chance.randrange(1 << 30)) for _ in range(num_operations))
+    names = ["steps", *chance.choices(OPERATIONS, k=num_operations - 1)]
+    return tuple((name, chance.randrange(1 << 30)) for name in names)
 
 
 def shortest(place: tuple[str, str], operations: Operations) -> Operations:

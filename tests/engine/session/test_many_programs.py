@@ -1,4 +1,4 @@
-"""Thousands of short programs on the history tree, in every mode, each against a straightforward replay: see
+"""A thousand short programs on the history tree, in every mode, each against a straightforward replay: see
 `histories`. The model is the tiniest, so that what is run is the engine."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import pytest
 
 from tests.engine.session.histories import MODES, TINIEST, operations_of, play, shortest
 
-PROGRAMS = 150  # in each mode
+PROGRAMS = 75  # in each mode
 OPERATIONS = 7
 
 
@@ -23,5 +23,5 @@ def test_a_replay_finds_no_difference(mode: str) -> None:
             raise AssertionError(f"play(({TINIEST!r}, {mode!r}), {few}) fails: {error}") from error
         compared += program.num_compared
         done.update(program.done)
-    assert compared > 1.3 * PROGRAMS
+    assert compared > 1.1 * PROGRAMS, "by a replay each, and where one has gone to"
     assert done >= {"step", "go", "fork", "remove", "edit", "undo", "redo", "force", "mode", "sample"}
