@@ -27,11 +27,10 @@ from engine.geometry.config import (
 )
 from engine.geometry.families import (
     ENCODER_DECODER,
-    HEAD_DIM_IS_A_QUOTIENT,
-    MULTI_HEAD_ONLY,
     NO_CACHE_OBJECT,
     RELATIVE_POSITIONS,
 )
+from engine.geometry.heads import head_dim, num_kv_heads_of
 from engine.geometry.layers import layer_types, state_elements
 
 LayerKind = Literal["full", "sliding", "chunked", "latent", "cross", "linear", "shared", "none"]
@@ -323,7 +322,7 @@ def _layer(text: Config, family: str, index: int, layer_type: str) -> LayerGeome
     if has_sizes(text, "kv_lora_rank", "qk_rope_head_dim"):
         latent, rotary = size(text, "kv_lora_rank"), size(text, "qk_rope_head_dim")
         return LayerGeometry(index, "latent", 1, latent, rotary, num_heads, index_dim=index_dim, **kept)
-    dim, num_kv_heads = _head_dim(text, family, num_heads), _num_kv_heads(text, family, num_heads)
+    dim, num_kv_heads = head_dim(text, family, num_heads), num_kv_heads_of(text, family, num_heads)
     window = _window(text, family, kind)
     return LayerGeometry(index, kind, num_kv_heads, dim, dim, num_heads, window, index_dim=index_dim, **kept)
 
@@ -332,32 +331,3 @@ def _window(text: Config, family: str, kind: LayerKind) -> int | None:
     if kind == "sliding":
         return sliding_window(text, family)
     return optional_size(text, "attention_chunk_size") if kind == "chunked" else None
-
-
-def _num_kv_heads(text: Config, family: str, num_heads: int) -> int:
-    if family in MULTI_HEAD_ONLY or (family == "falcon" and text.get("new_decoder_architecture")):
-        return num_heads  # Falcon's newer decoder has fewer K and V heads, but repeats them before they are cached
-    if family in ("falcon", "gpt_bigcode") and text.get("multi_query"):
-        return 1
-    if family == "gpt_bigcode":
-        return num_heads
-    given = text.get("num_key_value_heads")
-    num_kv_heads = num_heads if given is None else number(given, "num_key_value_heads")
-    if num_heads % num_kv_heads:
-        raise InputError(
-            f"{num_heads} query heads cannot be split among {num_kv_heads} KV heads; "
-            f"num_attention_heads must be a multiple of num_key_value_heads."
-        )
-    return num_kv_heads
-
-
-def _head_dim(text: Config, family: str, num_heads: int) -> int:
-    if text.get("head_dim") is not None and family not in HEAD_DIM_IS_A_QUOTIENT:
-        return number(text["head_dim"], "head_dim")
-    width = size(text, "hidden_size") * (2 if family in ("zamba", "zamba2") else 1)  # Zamba attends on two streams
-    if width % num_heads:
-        raise InputError(
-            f"A width of {width} cannot be split among {num_heads} heads; "
-            f"hidden_size must be a multiple of num_attention_heads, or head_dim must be given."
-        )
-    return width // num_heads
