@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from PySide6.QtCore import QEvent, QPoint, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import (
@@ -19,17 +18,17 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QToolTip, QWidget
 
-from app.draw.edited import Edited, at
+from app.draw.edited import at
 from app.draw.format import shortened, visible
 from app.kit.bookmark_places import paint_ribbon
 from app.kit.following import Follower
 from app.kit.pictures import ghost_brush
-from app.kit.provenance import Holders
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed
 from app.models import Token
 from app.models.lane import num_shared
 from app.panels.tokens.chip_marks import paint_marks, paint_source
+from app.panels.tokens.chips import Chips
 from app.panels.tokens.draw import ChipLayout, Place
 from app.panels.tokens.edited_chip import paint_edited
 from app.panels.tokens.surprisal_key import surprisal_color
@@ -42,25 +41,6 @@ PADDING = 3.0
 MAX_CHARS = 48
 # The hatching of a token that heads have dropped: at its foot, so that its text stays readable.
 GHOST_LEAST, GHOST_MOST = 2.0, 6.0
-
-
-@dataclass(frozen=True)
-class Chips:
-    """The tokens in the cache, the text of the one that is chosen but not fed yet, the selected position, who still
-    holds each token (None: every head of every layer), whether surprisals are still to come, the positions that were
-    dragged over, what was changed by hand, the bookmarks on them, the ids that mark a place and are no text, and how
-    many of them, the first ones, an encoder read."""
-
-    tokens: Sequence[Token] = ()
-    pending: str | None = None
-    selected: int | None = None
-    holders: Holders | None = None
-    awaits_surprisal: bool = False
-    area: tuple[int, int] | None = None
-    edited: tuple[Edited, ...] = ()
-    noted: tuple[Bookmark, ...] = ()
-    special: frozenset[int] = frozenset()
-    num_source: int = 0
 
 
 class TokenStrip(Themed, QAbstractScrollArea):
@@ -197,7 +177,7 @@ class TokenStrip(Themed, QAbstractScrollArea):
 
     def _paint_token(self, painter: QPainter, index: int) -> None:
         token, chip, theme = self._chips.tokens[index], self._chip(self._layout[index]), current_theme()
-        dropped = self._dropped_share(index)
+        dropped = self._chips.dropped_share(index)
         fill = surprisal_color(theme, token.surprisal) if dropped < 1 else None
         if fill is not None:
             painter.setPen(Qt.PenStyle.NoPen)
@@ -208,26 +188,17 @@ class TokenStrip(Themed, QAbstractScrollArea):
         if token.position < self._chips.num_source:
             paint_source(painter, chip)
         is_special = token.token_id in self._chips.special
-        starts = token.position == self._chips.num_source if self._chips.num_source else not token.is_prompt
-        is_first = index > 0 and starts and self._chips.tokens[index - 1].is_prompt
+        is_first = self._chips.is_start(index)
         paint_marks(painter, chip, PADDING, is_special=is_special, is_forced=token.forced, is_first=is_first)
         painter.setPen(theme.color("text" if dropped < 1 else "muted"))
         self._painter.left(painter, chip.left() + PADDING, chip.center().y(), _shown(token.text))
         paint_edited(painter, chip, at(self._chips.edited, token.position))
         if (token.step, token.position) in self._noted:
             paint_ribbon(painter, chip.right() - 1, chip.top() - 2, 0.85)
-        is_in_area = self._chips.area is not None and self._chips.area[0] <= token.position < self._chips.area[1]
-        if is_in_area or (self._chips.area is None and token.position == self._chips.selected):
+        if self._chips.is_outlined(token.position):
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.setPen(QPen(theme.color("selected"), 1.6))
             painter.drawRoundedRect(chip, 4, 4)
-
-    def _dropped_share(self, index: int) -> float:
-        """The part of the heads of all layers that hold a token's row no more."""
-        held = self._chips.holders
-        if held is None or index >= len(held.heads) or not held.all_heads:
-            return 0.0
-        return 1 - float(held.heads[index]) / held.all_heads
 
     def _paint_ghost(self, painter: QPainter, chip: QRectF, dropped: float) -> None:
         """Hatched at its foot, the higher the more heads have dropped the row."""

@@ -22,7 +22,8 @@ from app.kit.view import View
 from app.models import Models, Selected
 from app.models.after_edit import after_edit
 from app.models.slices import WALL
-from app.panels.tokens.canvas import Chips, TokenStrip
+from app.panels.tokens.canvas import TokenStrip
+from app.panels.tokens.chips import Chips
 from app.panels.tokens.surprisal_key import SurprisalKey
 from engine.spec.edit import Rows
 

@@ -1,0 +1,47 @@
+"""What the strip of tokens shows, in one frozen state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.draw.edited import Edited
+from app.kit.provenance import Holders
+from app.models import Token
+from engine.spec.bookmark import Bookmark
+
+
+@dataclass(frozen=True)
+class Chips:
+    """The tokens in the cache, the text of the one that is chosen but not fed yet, the selected position, who still
+    holds each token (None: every head of every layer), whether surprisals are still to come, the positions that were
+    dragged over, what was changed by hand, the bookmarks on them, the ids that mark a place and are no text, and how
+    many of them, the first ones, an encoder read."""
+
+    tokens: Sequence[Token] = ()
+    pending: str | None = None
+    selected: int | None = None
+    holders: Holders | None = None
+    awaits_surprisal: bool = False
+    area: tuple[int, int] | None = None
+    edited: tuple[Edited, ...] = ()
+    noted: tuple[Bookmark, ...] = ()
+    special: frozenset[int] = frozenset()
+    num_source: int = 0
+
+    def dropped_share(self, index: int) -> float:
+        """The part of the heads of all layers that hold a token's row no more."""
+        held = self.holders
+        if held is None or index >= len(held.heads) or not held.all_heads:
+            return 0.0
+        return 1 - float(held.heads[index]) / held.all_heads
+
+    def is_outlined(self, position: int) -> bool:
+        """Whether a position is in the area that was dragged over, or selected where none was."""
+        return position == self.selected if self.area is None else self.area[0] <= position < self.area[1]
+
+    def is_start(self, index: int) -> bool:
+        """Whether a token is the first that was generated, or the first after what an encoder read."""
+        token = self.tokens[index]
+        starts = token.position == self.num_source if self.num_source else not token.is_prompt
+        return index > 0 and starts and self.tokens[index - 1].is_prompt
