@@ -1,0 +1,69 @@
+"""The rows of the wall: one for every layer of the model, and titles above groups of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from app.kit.layers import num_source
+from app.models import Models
+from app.panels.wall.draw import WallRow
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.geometry.names import layer_label
+from engine.wire.slices import WallSlice
+
+GROUP = -1  # in place of a layer's number: the title of a group of them
+
+
+def wall_rows(models: Models, piece: WallSlice | None) -> tuple[WallRow, ...]:
+    """Every layer of the model: with thumbnails where the slice has some, else with the reason."""
+    status = models.status.now
+    if status is None or status.model is None:
+        if piece is None:
+            return ()
+        return tuple(WallRow(layer, heads) for layer, heads in zip(piece.layers, piece.heads, strict=True))
+    tensor = piece.request.tensor if piece is not None else models.selection.now.tensor
+    held = dict(zip(piece.layers, piece.heads, strict=True)) if piece is not None else None
+    geometry = status.model.geometry
+    counts = Counter(state.layer for state in piece.states) if piece is not None else Counter[int]()
+    rows = [_row(layer, held, tensor, counts[layer.index]) for layer in geometry.layers]
+    if not geometry.has_encoder:
+        return tuple(rows)
+    return tuple(grouped(rows, geometry, num_source(models), piece.num_tokens if piece is not None else 0))
+
+
+def _row(layer: LayerGeometry, held: dict[int, int] | None, tensor: str, num_states: int) -> WallRow:
+    if num_states and layer.kind == "linear":
+        return WallRow(layer.index, num_states, name=f"L{layer.index} state")
+    num_heads = layer.num_kv_heads if held is None else held.get(layer.index, 0)
+    if layer.kind in ("linear", "shared", "none") and layer.index not in (held or {}):
+        return WallRow(layer.index, 0, _why_empty(layer))
+    if not num_heads:
+        return WallRow(layer.index, 0, "holds no K and V now")
+    dims = layer.key_dim if tensor == "keys" else layer.value_dim
+    return WallRow(layer.index, num_heads, "", dims or None, layer.window is not None)
+
+
+def _why_empty(layer: LayerGeometry) -> str:
+    if layer.kind == "linear":
+        return "recurrent state of constant size, no K and V"
+    if layer.kind == "shared":
+        return f"reads the K and V of layer {layer.shares_with}"
+    return "no attention, no K and V"
+
+
+def grouped(rows: list[WallRow], geometry: CacheGeometry, num_source: int, num_tokens: int) -> Iterator[WallRow]:
+    """The layers of an encoder-decoder in two groups, each with what it is above it; `num_source` tokens were read by
+    the encoder."""
+    spans = {False: (num_source, num_tokens), True: (0, num_source)}
+    titles = {
+        False: "self-attention · a row more with every token of the decoder",
+        True: f"cross-attention · {num_source:,} rows of what the encoder read, written once" if num_source
+        else "cross-attention · rows of what the encoder reads, written once",
+    }  # fmt: skip
+    for row in rows:
+        is_cross = geometry.layers[row.layer].kind == "cross"
+        if row.layer in (0, geometry.num_blocks):
+            yield WallRow(GROUP - is_cross, 0, titles[is_cross], name="")
+        yield replace(row, held=spans[is_cross], name=layer_label(geometry, row.layer))
