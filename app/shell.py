@@ -30,8 +30,9 @@ from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED
 from engine.spec.runners import RUNNERS
 from engine.wire.commands import Command
-from engine.wire.events import CaptureState, EngineStatus, Event, OpenedFile, SessionOpened
+from engine.wire.events import Event, SessionOpened
 from engine.wire.opponents import Opponent, OtherStep
+from engine.wire.status import CaptureState, EngineStatus, OpenedFile
 
 if TYPE_CHECKING:
     from app.panels.compare.view import CompareView

@@ -23,7 +23,7 @@ from engine.spec.model import BUNDLED, BUNDLED_NAME, ModelSpec
 from engine.spec.runners import RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire import commands, exporting, opponents
-from engine.wire.events import CaptureState
+from engine.wire.status import CaptureState
 
 Content = str | tuple[int, ...] | Chat  # of a prompt
 

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from app.control.sender import Sender
 from app.models import Models
 from app.models.measurement import Measurement, Request
-from engine.wire.events import EngineStatus, Failed
+from engine.wire.events import Failed
 from engine.wire.measurements import Measured
 from engine.wire.measuring import MapDamage, MeasureRegret, WhatIf
+from engine.wire.status import EngineStatus
 
 
 class Measuring:

@@ -16,7 +16,8 @@ from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.spec.model import ModelSpec
 from engine.spec.stops import written_stops
-from engine.wire.events import EngineStatus, Failed, SessionOpened
+from engine.wire.events import Failed, SessionOpened
+from engine.wire.status import EngineStatus
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from app.control.measuring import Measuring
 from app.control.restore import Restore
 from app.models import Models
 from app.models.sequence_status import selected_info, why_ended
-from engine.wire.events import EngineStatus, ModelInfo, StateChanged
+from engine.wire.events import StateChanged
+from engine.wire.status import EngineStatus, ModelInfo
 
 GAVE_UP = " · the step between its phases was given up"
 AT_ONCE_S = 2.0  # what comes so soon behind a step that was given up is what gave it up

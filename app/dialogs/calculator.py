@@ -22,7 +22,7 @@ from engine.spec.codec_names import get_codec_names
 from engine.spec.layouts import PAGE_SIZES
 from engine.spec.presets import PRESETS, cache_label, preset_of
 from engine.spec.tuning import tuned
-from engine.wire.events import ModelInfo
+from engine.wire.status import ModelInfo
 
 LOADED, TYPED, CONFIG = "loaded", "typed", "config"
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")

@@ -9,7 +9,7 @@ from app.kit.dialog import QuestionDialog
 from app.kit.labels import plain_label
 from app.kit.theme import font_fixed
 from app.kit.units import inset
-from engine.wire.events import EngineStatus
+from engine.wire.status import EngineStatus
 
 MIB = 1 << 20
 MOST_MIB = 1 << 20  # a tebibyte

@@ -23,7 +23,7 @@ from app.kit.sheet import Sheet
 from engine.max.arch import KVCacheConfig
 from engine.max.listing import SCALE_DTYPES, derived_values, params_values
 from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorType
-from engine.wire.events import ModelInfo
+from engine.wire.status import ModelInfo
 
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz")
 _GIB = 1024**3

@@ -19,7 +19,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
 from engine.spec.layouts import PAGE_SIZE, PAGE_SIZES
 from engine.spec.presets import cache_label
-from engine.wire.events import ModelInfo
+from engine.wire.status import ModelInfo
 
 AUTOMATIC, PAGES, TOKENS, MIB = "automatic", "pages", "tokens", "MiB"
 _MIB = 1024**2

@@ -8,10 +8,10 @@ from app.draw.format import byte_size, milliseconds, thousands, token_label, vis
 from app.kit.labels import prose
 from app.models import Models
 from engine.wire import page_events
-from engine.wire.events import SequenceInfo
 from engine.wire.page_map import PageCell
 from engine.wire.prefix_match import AllFullPagesHit, ContinuedFrom, Converted, Forked, NothingFollows, TokensDiffer
 from engine.wire.records import StepRecord
+from engine.wire.status import SequenceInfo
 
 # A prefill of a long prompt takes thousands of pages: the list says how many more there are.
 MAX_LINES = 400

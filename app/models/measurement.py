@@ -8,9 +8,10 @@ from typing import Any, Generic, TypeVar
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.events import Failed, Work
+from engine.wire.events import Failed
 from engine.wire.measurements import Benched, DamageMap, Measured, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.status import Work
 
 Request = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep | Bench
 A = TypeVar("A", bound=Measured)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from app.models.slices import Slices
 from app.models.timeline import Timeline
-from engine.wire.events import SequenceInfo
 from engine.wire.records import StepRecord
+from engine.wire.status import SequenceInfo
 
 RECENT_STEPS = 32
 RECENT_CHUNKS = 4

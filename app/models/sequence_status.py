@@ -10,7 +10,7 @@ from app.draw.format import thousands
 from app.models import Models
 from app.models.rates import seconds_left
 from engine.predict.capacity import cache_capacity, context_length
-from engine.wire.events import EngineStatus, SequenceInfo
+from engine.wire.status import EngineStatus, SequenceInfo
 
 FULL = ("context full", "cache full")
 

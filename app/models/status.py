@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from engine.spec.cache import CacheSpec
-from engine.wire.events import EngineStatus, ModelInfo
+from engine.wire.status import EngineStatus, ModelInfo
 
 EngineLoss = Literal["", "gone", "silent"]
 

@@ -14,7 +14,7 @@ from app.kit.labels import ElidedLabel, plain_tip, prose
 from app.kit.reader import STATUS, Reader
 from app.models import Models
 from app.window.strip import paint_strip
-from engine.wire.events import OpenedFile
+from engine.wire.status import OpenedFile
 
 HEIGHT = 32
 LONGEST = 400  # characters of what the file says of itself, in a tool tip

@@ -32,7 +32,8 @@ from engine.spec.presets import (
     mode_detail,
     preset_of,
 )
-from engine.wire.events import LocalModel, ModelInfo
+from engine.wire.events import LocalModel
+from engine.wire.status import ModelInfo
 
 
 class SelectorButton(Reader[State], QToolButton):

@@ -19,8 +19,8 @@ from app.kit.theme import font_text
 from app.models import Models
 from app.models.rates import RECENT_STEPS, rates
 from app.models.status import Status
-from engine.wire.events import ModelInfo, Work
 from engine.wire.records import CacheBytes, NonFinite, StepRecord
+from engine.wire.status import ModelInfo, Work
 
 NEWS_S = 6.0  # that a line stays, and until the next step
 MAX_LISTED = 6

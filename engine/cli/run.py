@@ -44,9 +44,9 @@ from engine.wire.page_events import Tier, to_vllm_events
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
-    from engine.wire.events import ModelInfo
     from engine.wire.page_events import PageEvent
     from engine.wire.records import SequenceStep, StepRecord
+    from engine.wire.status import ModelInfo
     from engine.wire.stopping import StopHit
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
     from engine.wire.devices import ForecastLoad, LoadForecast
-    from engine.wire.events import LocalModel, ModelInfo
+    from engine.wire.events import LocalModel
+    from engine.wire.status import ModelInfo
 
 
 def load_model(spec: ModelSpec, reporter: Reporter, activity: Activity, *, is_first: bool) -> LoadedModel:

@@ -42,9 +42,10 @@ from engine.wire.commands import (
     Watch,
 )
 from engine.wire.devices import FindDevices, ForecastLoad, UnloadModel
-from engine.wire.events import EngineLost, EngineStatus, Event, Failed, ModelsFound, Stopped
+from engine.wire.events import EngineLost, Event, Failed, ModelsFound, Stopped
 from engine.wire.measuring import WhatIf
 from engine.wire.phases import PhaseReached
+from engine.wire.status import EngineStatus
 from engine.wire.stopping import SetStops
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from engine.errors import InputError
 from engine.loop.reporter import Reporter
 from engine.saved.document import is_session
 from engine.wire.commands import Command, OpenSnapshot, TakeSlice, Watch
-from engine.wire.events import CacheChanged, Event, OpenedFile, Restarted, SessionOpened, Submitted
+from engine.wire.events import CacheChanged, Event, Restarted, SessionOpened, Submitted
 from engine.wire.records import StepRecord
+from engine.wire.status import OpenedFile
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel

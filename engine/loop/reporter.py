@@ -29,7 +29,6 @@ from engine.wire.edits import EditMeasured
 from engine.wire.events import (
     BranchDeleted,
     CacheChanged,
-    EngineStatus,
     Event,
     Failed,
     Forked,
@@ -43,12 +42,12 @@ from engine.wire.events import (
     Submitted,
     Tokenized,
     WentTo,
-    Work,
 )
 from engine.wire.exporting import ExportCancelled, Exported, ExportEstimate
 from engine.wire.measurements import Measured
 from engine.wire.phases import PhaseReached
 from engine.wire.slices import Slice
+from engine.wire.status import EngineStatus, Work
 from engine.wire.stopping import AttentionMeasured
 
 Answer = (

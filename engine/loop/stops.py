@@ -15,8 +15,8 @@ from engine.spec.condition import comparisons_of
 from engine.spec.possible import Setting, why_never
 from engine.spec.stops import MAX_STOPS, Stop
 from engine.wire.commands import Run
-from engine.wire.events import EngineStatus
 from engine.wire.records import StepRecord
+from engine.wire.status import EngineStatus
 from engine.wire.stopping import MeasureAttention, SetStops, StopHit, StopState
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from engine.model.tokenizer import find_tokenizer, special_ids
 from engine.model.trial_forwards import decoder_of, is_head_apart, runs_through_registry
 from engine.predict.capacity import context_length, num_source
 from engine.spec.model import WEIGHTS, ModelSpec
-from engine.wire.events import ModelInfo
+from engine.wire.status import ModelInfo
 
 
 @dataclass(eq=False)

@@ -15,8 +15,8 @@ from engine.snapshot.format import PARTS, LayerEntry, Manifest, part_shapes
 from engine.snapshot.manifest import table_name
 from engine.snapshot.read import SnapshotFile
 from engine.spec.cache import CacheSpec
-from engine.wire.events import ModelInfo, OpenedFile, SequenceInfo
 from engine.wire.records import CacheBytes, LayerBytes, SequenceStep, StepRecord, Timings
+from engine.wire.status import ModelInfo, OpenedFile, SequenceInfo
 
 MAX_WORDS = 2_000
 UNKNOWN = "?"  # the text of a token that the file does not say

@@ -18,7 +18,6 @@ from engine.opened.rows import FileRows, FileRowsAt, Wanted
 from engine.opened.wall import file_wall
 from engine.snapshot.read import SnapshotFile
 from engine.spec.sampling import SamplingParams
-from engine.wire.events import EngineStatus, Work
 from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
@@ -29,6 +28,7 @@ from engine.wire.requests import (
     WallRequest,
 )
 from engine.wire.slices import AttentionSlice, OutliersSlice, Slice
+from engine.wire.status import EngineStatus, Work
 
 
 class OpenedSnapshot:

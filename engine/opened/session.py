@@ -12,21 +12,10 @@ from engine.saved.session import SavedSession
 from engine.saved.tokens import UNKNOWN, Fed, SequenceTokens, Standing, walk
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceAdded, SequenceForked, replacing_tokens
-from engine.wire.events import (
-    EngineStatus,
-    Event,
-    Forked,
-    ModelInfo,
-    NodeAdded,
-    OpenedFile,
-    SequenceInfo,
-    SessionOpened,
-    Submitted,
-    WentTo,
-    Work,
-)
+from engine.wire.events import Event, Forked, NodeAdded, SessionOpened, Submitted, WentTo
 from engine.wire.planned import PlannedPart
 from engine.wire.records import CacheBytes, SequenceState, SequenceStep, StepRecord, Timings
+from engine.wire.status import EngineStatus, ModelInfo, OpenedFile, SequenceInfo, Work
 
 AS_IT_WAS = "as it was"
 

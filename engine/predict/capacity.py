@@ -10,7 +10,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.possible import Setting
 
 if TYPE_CHECKING:
-    from engine.wire.events import ModelInfo
+    from engine.wire.status import ModelInfo
 
 DEFAULT_MAX_LENGTH = 2048
 DEFAULT_STATIC_TOKENS = 4096

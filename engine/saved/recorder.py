@@ -11,18 +11,9 @@ from msgspec.structs import replace
 from engine.saved.limits import within_limits
 from engine.saved.session import Entry, SavedSession, SessionBuilder
 from engine.wire.changes import replacing_tokens
-from engine.wire.events import (
-    BranchDeleted,
-    EngineStatus,
-    Event,
-    NodeAdded,
-    Redone,
-    Restarted,
-    StateChanged,
-    Submitted,
-    WentTo,
-)
+from engine.wire.events import BranchDeleted, Event, NodeAdded, Redone, Restarted, StateChanged, Submitted, WentTo
 from engine.wire.records import StepRecord
+from engine.wire.status import EngineStatus
 from engine.wire.tree import Node
 
 KEPT = ("model", "cache", "sampling", "draft", "draft_chat", "stops")  # what the next session of a window begins with

@@ -14,7 +14,7 @@ from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED, Dtype, ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import Change
-from engine.wire.events import ModelInfo
+from engine.wire.status import ModelInfo
 from engine.wire.tree import Node
 
 VERSION = 1

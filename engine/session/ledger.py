@@ -15,8 +15,8 @@ from engine.predict.bytes import CacheFormula, Fill
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences
 from engine.spec.cache import CacheSpec
-from engine.wire.events import ModelInfo
 from engine.wire.records import ByteGap, CacheBytes, LayerBytes
+from engine.wire.status import ModelInfo
 
 if TYPE_CHECKING:
     from engine.session.rerun import Reruns

@@ -14,8 +14,8 @@ from engine.history.marks import Mark
 from engine.look.magnitudes import SessionMagnitudes
 from engine.session.mode import CacheMode
 from engine.session.sequence import Sequence
-from engine.wire.events import SequenceInfo
 from engine.wire.records import StopReason
+from engine.wire.status import SequenceInfo
 
 
 @dataclass(eq=False)

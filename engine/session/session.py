@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-import torch
 from msgspec.structs import replace
 
-from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
 from engine.look.ring import ObservationRing
-from engine.look.rows_at import RowsAt
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session.captured import Captured
@@ -27,8 +24,9 @@ from engine.session.ledger import Ledger
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.observer import Observer
-from engine.session.phases import PhasedStep, Reached
+from engine.session.phases import Reached
 from engine.session.prompt import encode, encode_forced, encode_prompt, with_start
+from engine.session.reading import SessionReading
 from engine.session.replay import Replay
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
@@ -49,11 +47,9 @@ from engine.wire.changes import (
     SequenceStopped,
     TokensForced,
 )
-from engine.wire.events import CaptureState, EngineStatus, Forked, SequenceInfo, Work
+from engine.wire.events import Forked
 from engine.wire.planned import PlannedStep
-from engine.wire.records import CacheBytes, Provenance, StepRecord
-from engine.wire.requests import SliceRequest
-from engine.wire.slices import Slice
+from engine.wire.records import StepRecord
 from engine.wire.tree import Node
 
 OpenRows = Callable[[str], AbstractContextManager[RowsFrom]]
@@ -63,8 +59,8 @@ JOURNAL_BYTES, JOURNAL_PART = 64 << 20, 10  # of rows kept for going back: so ma
 JOURNALS_EVERY = 16  # steps between two looks at how many they are
 
 
-class Session:
-    """Sequences of one model in one cache mode.
+class Session(SessionReading):
+    """Sequences of one model in one cache mode: what is done to them.
 
     `step()` does one unit of work: one prefill chunk of one sequence, else one decode step of every sequence that has
     something to do. `prefill_chunk` is its size; None: what the model allows. `capture` is how much is measured of
@@ -110,82 +106,7 @@ class Session:
         )  # fmt: skip
         self.slices = Slices(model, self.live, self.history, self._stepper)
 
-    # ---- what it is ----------------------------------------------------------------------------------------------
-
-    @property
-    def cache(self) -> CacheSpec:
-        return self.live.mode.spec
-
-    @property
-    def sequences(self) -> tuple[SequenceInfo, ...]:
-        return tuple(live.info() for live in self.live)
-
-    @property
-    def last_step(self) -> int | None:
-        return self.history.last_step
-
-    @property
-    def phases(self) -> PhasedStep | None:
-        """The step that is suspended between two of its phases; None where none is."""
-        return self._stepper.phases
-
-    @property
-    def has_work(self) -> bool:
-        return self._scheduler.has_work
-
-    @property
-    def is_prefilling(self) -> bool:
-        return self._scheduler.is_prefilling
-
-    def status(self, sampling: SamplingParams, work: Work | None, *, running: bool) -> EngineStatus:
-        """How an engine stands that has this session; `sampling` is what the next prompt takes."""
-        suspended = None if self.phases is None else self.phases.suspended
-        pending = tuple(self.history.changes)
-        return EngineStatus(
-            self.model.info,
-            self.cache,
-            sampling,
-            self.sequences,
-            self.last_step,
-            running,
-            work,
-            suspended=suspended,
-            pending=pending,
-            kept=self.kept.sizes,
-            kept_bytes=self.kept.num_bytes,
-            kept_limit=self.kept.max_bytes,
-            runner=self.model.runners.state,
-            capture=self.capture,
-        )
-
-    @property
-    def capture(self) -> CaptureState:
-        """How much is measured of every step, and what it costs."""
-        now = self.captured
-        return CaptureState(now.level, now.by_layer, now.costs_ms, self.ring.note)
-
-    @property
-    def has_open_records(self) -> bool:
-        """Whether steps are done whose records are not complete."""
-        return self._observer.num_open > 0
-
-    def check_has_work(self) -> None:
-        """Raises with the reason when there is nothing to step."""
-        self._scheduler.check_has_work()
-
-    def sequence(self, seq_id: int) -> Sequence:
-        return self.live.get(seq_id).sequence
-
-    def cache_of(self, seq_id: int) -> SequenceCache:
-        return self.live.get(seq_id).cache
-
-    def logits(self, seq_id: int) -> torch.Tensor | None:
-        """The newest logits `[V]`, if the sequence has been stepped."""
-        return self.live.get(seq_id).logits
-
-    def bytes(self) -> CacheBytes:
-        """What the caches of all sequences hold now."""
-        return self.ledger.now()
+    # ---- steps ---------------------------------------------------------------------------------------------------
 
     def step(self, check: Callable[[], None] | None = None, reached: Reached | None = None) -> StepRecord:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
@@ -374,18 +295,3 @@ class Session:
         self.reruns.forget()
         if self.live.mode.store is not None:
             self.live.mode.store.forget_steps()
-
-    # ---- looking and keeping -------------------------------------------------------------------------------------
-
-    def take_slice(self, request: SliceRequest) -> Slice:
-        """One screen-sized picture of the present; see `engine.look.slices`."""
-        return self.slices.take(request)
-
-    @property
-    def provenance(self) -> Provenance:
-        """Where the rows of now come from."""
-        return self.slices.provenance
-
-    def past(self, seq_id: int, num_tokens: int) -> RowsAt:
-        """The rows of a sequence as they were with so many tokens."""
-        return self.slices.past(seq_id, num_tokens)

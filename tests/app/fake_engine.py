@@ -27,17 +27,7 @@ from engine.wire.commands import (
     Watch,
     Watched,
 )
-from engine.wire.events import (
-    BranchDeleted,
-    EngineStatus,
-    Event,
-    NodeAdded,
-    Restarted,
-    SequenceInfo,
-    StateChanged,
-    Submitted,
-    WentTo,
-)
+from engine.wire.events import BranchDeleted, Event, NodeAdded, Restarted, StateChanged, Submitted, WentTo
 from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.records import StepRecord
 from engine.wire.requests import (
@@ -49,6 +39,7 @@ from engine.wire.requests import (
     WallRequest,
 )
 from engine.wire.slices import Slice
+from engine.wire.status import EngineStatus, SequenceInfo
 from engine.wire.tree import Node
 from tests.app import samples
 

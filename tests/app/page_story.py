@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.table import PageTable
 from engine.spec.cache import CacheSpec
-from engine.wire.events import SequenceInfo
 from engine.wire.page_map import PageMap, PageTracker
 from engine.wire.prefix_match import WhyNotReused
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.requests import TableRequest
 from engine.wire.slices import TableSlice
+from engine.wire.status import SequenceInfo
 from tests.app import samples
 
 PAGE_SIZE, NUM_PAGES = 4, 24

@@ -14,7 +14,6 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.duel import DuelSide, DuelStarted, DuelStep
-from engine.wire.events import EngineStatus, ModelInfo, SequenceInfo
 from engine.wire.records import (
     AttentionSummary,
     ByteGap,
@@ -43,6 +42,7 @@ from engine.wire.slices import (
     RowSlice,
     WallSlice,
 )
+from engine.wire.status import EngineStatus, ModelInfo, SequenceInfo
 
 S = TypeVar("S", bound=Struct)
 

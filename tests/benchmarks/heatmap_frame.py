@@ -31,10 +31,10 @@ from app.panels.wall.view import WallView
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire.events import EngineStatus, ModelInfo
 from engine.wire.records import CacheBytes, SequenceStep, StepRecord, Timings
 from engine.wire.requests import HeadRequest, WallRequest
 from engine.wire.slices import HeadSlice, WallSlice
+from engine.wire.status import EngineStatus, ModelInfo
 from tests.benchmarks.protocol import note_ratios
 
 DIM, COLUMNS = 128, 1728

@@ -50,10 +50,11 @@ from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
 from engine.wire import commands, exporting, measuring, opponents, requests, stopping
 from engine.wire.changes import SequenceAdded
-from engine.wire.events import EngineStatus, Event, Failed, StateChanged, Tokenized
+from engine.wire.events import Event, Failed, StateChanged, Tokenized
 from engine.wire.measurements import ParityReport
 from engine.wire.page_events import KEPT
 from engine.wire.planned import PlannedPart, PlannedStep
+from engine.wire.status import EngineStatus
 from engine.wire.tree import Node
 from tests.engine.tiny import config_dict
 

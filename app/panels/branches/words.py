@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.draw.format import byte_size, thousands
-from engine.wire.events import EngineStatus
+from engine.wire.status import EngineStatus
 
 
 def steps_words(count: int) -> str:

@@ -23,10 +23,10 @@ from app.panels.evicted.heads import Head, HeadGrid
 from app.panels.evicted.rank_chart import rank_chart
 from app.panels.evicted.regret import RegretSheet
 from engine.spec.presets import cache_label
-from engine.wire.events import EngineStatus
 from engine.wire.measurements import Regret
 from engine.wire.measuring import MeasureRegret
 from engine.wire.records import StepRecord
+from engine.wire.status import EngineStatus
 
 WHY, REGRETTED = "why", "regret"
 _NAMED = 3

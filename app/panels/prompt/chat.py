@@ -19,8 +19,9 @@ from app.panels.prompt.template_choice import TemplateChoice
 from app.panels.prompt.turns import TurnList
 from engine.errors import InputError
 from engine.spec.chat import Chat, Turn
-from engine.wire.events import Previewed, SequenceInfo
+from engine.wire.events import Previewed
 from engine.wire.prefix_match import ContinuedFrom
+from engine.wire.status import SequenceInfo
 
 EMPTY = (Turn("user", ""),)
 ANSWER_TIP = "Take what was generated so far as the assistant's turn, and write the next one"

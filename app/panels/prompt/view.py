@@ -30,7 +30,8 @@ from engine.errors import InputError
 from engine.predict.capacity import most_tokens
 from engine.spec.chat import Chat
 from engine.spec.sampling import SamplingParams
-from engine.wire.events import ModelInfo, Previewed
+from engine.wire.events import Previewed
+from engine.wire.status import ModelInfo
 
 READY_IDS = 4096
 CHAT_HEIGHT = 440  # pixels in which a conversation can be read

@@ -14,7 +14,7 @@ from app.kit.icons import pixmap
 from app.kit.labels import plain_tip
 from app.kit.owner_colors import owner_color
 from app.kit.theme import current_theme, font_fixed, font_text
-from engine.wire.events import SequenceInfo
+from engine.wire.status import SequenceInfo
 
 SEQ, STATE, ORIGIN, TOKENS, PAGES, SHARED, SERVED, PREEMPTED, BUTTONS = range(9)
 STOP, FORK, REMOVE = "stop", "fork", "remove"

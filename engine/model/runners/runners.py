@@ -16,7 +16,7 @@ from engine.model.runners.launch import Launches, Telling
 from engine.model.runners.recorders import recorder_of, why_not_compiled
 from engine.model.surprisal import Surprisal
 from engine.spec.runners import RUNNERS, RunnerName, check_runner
-from engine.wire.events import RunnerState
+from engine.wire.status import RunnerState
 
 
 class Runners:

@@ -46,9 +46,10 @@ from engine.wire.commands import (
     UndoEdit,
 )
 from engine.wire.devices import UnloadModel
-from engine.wire.events import OpenedFile, StateChanged
+from engine.wire.events import StateChanged
 from engine.wire.measuring import Bench, CheckParity, MeasureRegret, Sweep
 from engine.wire.opponents import OtherStep
+from engine.wire.status import OpenedFile
 from engine.wire.stopping import SetStops
 from tests.app import samples
 from tests.app.conftest import turn

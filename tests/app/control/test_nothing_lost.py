@@ -17,7 +17,7 @@ from engine.spec.bookmark import Bookmark, OnStep, OnToken
 from engine.spec.edit import Rows, Scale
 from engine.spec.stops import Stop
 from engine.wire.commands import Branch, SetSampling
-from engine.wire.events import EngineStatus
+from engine.wire.status import EngineStatus
 from tests.app.control.test_death import Desk
 from tests.app.control.test_death import desk as desk
 

@@ -13,9 +13,10 @@ from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceAdded, SequenceStopped
 from engine.wire.commands import Redo, TakeSlice, Tokenize, Watch
-from engine.wire.events import EngineLost, Redone, Restarted, SequenceInfo, StateChanged, StepRedone, WentTo
+from engine.wire.events import EngineLost, Redone, Restarted, StateChanged, StepRedone, WentTo
 from engine.wire.page_events import PageAllocated
 from engine.wire.page_map import PoolStep
+from engine.wire.status import SequenceInfo
 from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn

@@ -19,7 +19,8 @@ from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, spec_of
 from engine.spec.stops import Stop
 from engine.wire.commands import Continue, OpenSnapshot
-from engine.wire.events import BranchDeleted, Failed, OpenedFile, Restarted, SessionOpened, StateChanged, WentTo
+from engine.wire.events import BranchDeleted, Failed, Restarted, SessionOpened, StateChanged, WentTo
+from engine.wire.status import OpenedFile
 from engine.wire.stopping import SetStops
 from tests.app import samples
 from tests.app.conftest import take_steps, turn

@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.kit.provenance import lateness, picture_source, selected_run, source_of, span_of_run, step_of
 from app.models import Models
-from engine.wire.events import EngineStatus
+from engine.wire.status import EngineStatus
 from tests.app import samples
 
 STEPS = 6

@@ -13,9 +13,10 @@ from engine.spec.grid import SweepMode
 from engine.spec.sampling import Prompt
 from engine.spec.texts import SweepText
 from engine.wire.encoding import decode_event, encode
-from engine.wire.events import Failed, Work
+from engine.wire.events import Failed
 from engine.wire.measurements import ParityReport, SweepRow, Swept, WhatIfAnswer
 from engine.wire.measuring import CheckParity, Sweep, WhatIf
+from engine.wire.status import Work
 from tests.app import answers
 
 MODES = tuple(SweepMode(name, CacheSpec(name)) for name in ("none", "dynamic", "growing"))

@@ -14,8 +14,9 @@ from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.wire.commands import SetCache
-from engine.wire.events import EngineStatus, SequenceInfo, StateChanged
+from engine.wire.events import StateChanged
 from engine.wire.records import NonFinite, StepRecord, Timings
+from engine.wire.status import EngineStatus, SequenceInfo
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

@@ -12,7 +12,8 @@ from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
-from engine.wire.events import SequenceInfo, StateChanged
+from engine.wire.events import StateChanged
+from engine.wire.status import SequenceInfo
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.driver import Driver

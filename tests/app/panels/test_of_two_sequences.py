@@ -22,9 +22,9 @@ from app.panels.timeline.view import TimelineBar
 from app.panels.timings.view import TimingsView
 from app.panels.tokens.view import TokensPanel
 from app.window.status_line import StatusLine
-from engine.wire.events import SequenceInfo
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.requests import AttentionRequest, RowRequest, WallRequest
+from engine.wire.status import SequenceInfo
 from tests.app import samples
 
 STEPS = 6

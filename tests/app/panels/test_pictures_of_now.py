@@ -17,13 +17,14 @@ from app.draw.format import percent, token_label
 from app.draw.token_range import TokenRange, covers, rows_of
 from app.kit.theme import current_theme
 from app.shell import Shell
-from engine.wire.events import Restarted, SequenceInfo, StateChanged
+from engine.wire.events import Restarted, StateChanged
 from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
     WallRequest,
 )
+from engine.wire.status import SequenceInfo
 from tests.app import samples
 from tests.app.conftest import new_shell, sweep, take_steps, turn
 from tests.app.fake_engine import FakeEngine

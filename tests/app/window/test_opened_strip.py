@@ -15,8 +15,9 @@ from app.start.settings import Settings
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
-from engine.wire.events import EngineLost, OpenedFile, StateChanged
+from engine.wire.events import EngineLost, StateChanged
 from engine.wire.records import Timings
+from engine.wire.status import OpenedFile
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 

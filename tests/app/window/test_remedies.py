@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from app.shell import Shell
-from engine.wire.events import SequenceInfo, StateChanged
+from engine.wire.events import StateChanged
 from engine.wire.records import StopReason
+from engine.wire.status import SequenceInfo
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

@@ -10,8 +10,9 @@ from app.shell import Shell
 from app.window import status_line
 from app.window.status_line import MAX_LISTED
 from engine.wire.commands import Cancel
-from engine.wire.events import EngineBack, EngineBusy, EngineLost, StateChanged, Work
+from engine.wire.events import EngineBack, EngineBusy, EngineLost, StateChanged
 from engine.wire.records import NonFinite
+from engine.wire.status import Work
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

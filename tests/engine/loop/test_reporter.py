@@ -8,7 +8,7 @@ import pytest
 
 from engine.loop import reporter as room
 from engine.loop.reporter import Reporter
-from engine.wire.events import Work
+from engine.wire.status import Work
 
 
 class Quiet:

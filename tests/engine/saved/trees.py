@@ -12,9 +12,9 @@ from engine.spec import bookmark, edit
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import SamplingParams
 from engine.wire import changes
-from engine.wire.events import ModelInfo
 from engine.wire.planned import PlannedPart, PlannedStep
 from engine.wire.records import StopReason
+from engine.wire.status import ModelInfo
 from engine.wire.tree import Node
 
 IDS = st.integers(0, 50_000)

@@ -23,9 +23,10 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_named
 from engine.wire.commands import Cancel, EndDuel, StartDuel
 from engine.wire.duel import Departure, DuelEnded, DuelScanned
-from engine.wire.events import Failed, StateChanged, Work
+from engine.wire.events import Failed, StateChanged
 from engine.wire.opponents import OtherFile, OtherRun, OtherStep
 from engine.wire.requests import WallRequest
+from engine.wire.status import Work
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.panels.compare.desk import CompareDesk, field, pooled

@@ -10,8 +10,8 @@ from pytestqt.qtbot import QtBot
 from app.kit.theme import load_fonts
 from app.models import Models
 from app.panels.next_token.view import NextTokenView
-from engine.wire.events import SequenceInfo
 from engine.wire.records import StopReason
+from engine.wire.status import SequenceInfo
 from tests.app import samples
 
 STEPS = 5

@@ -11,7 +11,8 @@ from app.shell import Shell
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import SubmitPrompt, Tokenize
-from engine.wire.events import Failed, ModelInfo, StateChanged, Tokenized
+from engine.wire.events import Failed, StateChanged, Tokenized
+from engine.wire.status import ModelInfo
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

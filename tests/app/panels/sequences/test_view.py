@@ -29,8 +29,9 @@ from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire import events
 from engine.wire.commands import Fork, RemoveSequence, SetSampling, Step, StopSequence, SubmitPrompt
-from engine.wire.events import Failed, Restarted, SequenceInfo, StateChanged, Submitted
+from engine.wire.events import Failed, Restarted, StateChanged, Submitted
 from engine.wire.prefix_match import AllFullPagesHit, Converted, Forked, NothingFollows
+from engine.wire.status import SequenceInfo
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
