@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent, QTextCursor
-from PySide6.QtWidgets import QSpinBox, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.draw.format import thousands
 from app.kit.boxes import column, row
@@ -15,7 +15,6 @@ from app.kit.changes import connect_all
 from app.kit.labels import set_text_role
 from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.theme import font_fixed
-from app.kit.units import inset
 from app.kit.view import View
 from app.models import Models
 from app.models.prompt_ids import is_random, random_prompt, token_ids
@@ -25,6 +24,7 @@ from app.panels.prompt.chat import ChatEditor
 from app.panels.prompt.editor import PromptEdit
 from app.panels.prompt.sampling import SamplingButton
 from app.panels.prompt.sampling_of import SamplingOf
+from app.panels.prompt.seed import SeedField
 from app.panels.prompt.words import CHAT, IDS, MAX_COUNTED_CHARS, TEXT, Shown, Text
 from engine.errors import InputError
 from engine.predict.capacity import most_tokens
@@ -81,7 +81,7 @@ class PromptPanel(View[Shown]):
         self.edit = PromptEdit()
         self.edit.setAccessibleName("Prompt text")
         self._sampling = SamplingButton()
-        self._seed = QSpinBox()
+        self._seed = SeedField()
         self._send = ActionButton("Send")
         self._add = ActionButton("+")
         self._clear = push_button("Clear", self._on_clear, "Take the long text out", is_small=False)
@@ -187,13 +187,6 @@ class PromptPanel(View[Shown]):
 
     def _build(self) -> None:
         self.edit.setFont(font_fixed(12.5))
-        self._seed.setRange(0, 2**31 - 1)
-        self._seed.setPrefix("seed ")
-        self._seed.setFont(font_fixed())
-        inset(self._seed)
-        self._seed.setAccessibleName("Seed")
-        self._seed.setToolTip("The same seed draws the same tokens again")
-        self._seed.setFixedWidth(70)
         # The least a narrow column must give: longer words shorten before the column widens.
         self._sampling.setMinimumWidth(self._sampling.fontMetrics().horizontalAdvance("greedy") + CHEVRON)
         self._send.setMinimumWidth(56)
