@@ -23,10 +23,7 @@ class Place:
     shape: tuple[int, ...]
     dtype: torch.dtype
     offset: int
-
-    @property
-    def num_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+    num_bytes: int
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Packing:
         """One after the other, in the order given."""
         places, offset = [], 0
         for name, tensor in tensors.items():
-            places.append(Place(name, tuple(tensor.shape), tensor.dtype, offset))
+            places.append(Place(name, tuple(tensor.shape), tensor.dtype, offset, tensor.nbytes))
             offset += -(-places[-1].num_bytes // ALIGNMENT) * ALIGNMENT
         return cls(tuple(places), offset)
 
