@@ -73,8 +73,8 @@ class Probe:
     def row(self, layer: int) -> torch.Tensor | None:
         """The newest query's weights `[B, H, S]` of one layer while the forward goes on, where it has reported."""
         if self.parts:
-            rows = [part.row(layer) for part in self.parts]
-            return right_aligned([row[None] for row in rows if row is not None])[0]
+            rows = [row[None] for part in self.parts if (row := part.row(layer)) is not None]
+            return right_aligned(rows)[0] if rows else None
         if layer in self.seen:
             return newest_weights([self.seen[layer]])[0]
         return self.weights.get(layer)
