@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.environment import prepare
-from engine.errors import Cancelled, DeviceLost, InputError
+from engine.errors import Cancelled, DeviceLost, InputError, first_line
 from engine.loop.activity import Activity
 from engine.loop.duelling import Duelling
 from engine.loop.inbox import Inbox
@@ -230,12 +230,19 @@ class EngineLoop:
         if not self._has_work or self._watching.is_due:
             records += session.finish_records()
         self._tell_records(session, records)
+        if not self._has_work:  # one that could not be read has ended the run
+            self._finish_records()
         self._reporter.tell()
 
     def _finish_records(self) -> None:
-        """Tell the records of all steps that are done."""
-        if self._session is not None and self._session.has_open_records:
-            self._tell_records(self._session, self._session.finish_records())
+        """Tell the records of all steps that are done. Raises `DeviceLost` where the device fails that has the rest."""
+        if self._session is None or not self._session.has_open_records:
+            return
+        try:
+            records = self._session.finish_records()
+        except Exception as error:  # of a device: whatever else fails is told with the records
+            raise DeviceLost(first_line(error)) from None
+        self._tell_records(self._session, records)
 
     def _tell_records(self, session: Session, records: list[StepRecord]) -> None:
         for number, record in enumerate(records, 1):
@@ -243,6 +250,10 @@ class EngineLoop:
             is_behind = self._is_behind() or not is_newest
             self._reporter.emit(record)
             self._watching.after_step(session, record, is_last=is_newest and not self._has_work, is_behind=is_behind)
+        for why in session.take_unread():
+            self._steps.end()
+            self._reporter.reply_to = self._steps.asked_by
+            self._reporter.fail(why, "reading a step")
 
     # ---- commands ------------------------------------------------------------------------------------------------
 

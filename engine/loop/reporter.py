@@ -94,6 +94,8 @@ class Reporter:
         if isinstance(error, InputError):
             tell(Failed(str(error), isinstance(error, RowsMissing)))
             return
+        if isinstance(error, DeviceLost):
+            raise error
         log.error("%s failed", what, exc_info=error)
         if is_of_device(error):
             raise DeviceLost(first_line(error)) from None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from engine.errors import InputError, first_line, is_of_device
 from engine.history.history import History
 from engine.look.ring import ObservationRing, Sent
 from engine.model.text import TokenTexts
@@ -27,6 +29,8 @@ from engine.session.observe import (
 from engine.session.sampler import Sample
 from engine.spec.capture import CaptureLevel
 from engine.wire.records import StepRecord
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -58,6 +62,7 @@ class Observer:
         self.ring, self._captured = ring, captured
         self._history, self._text_of, self._is_aside = history, text_of, is_aside
         self._open: deque[OpenRecord] = deque()
+        self._unread: list[InputError] = []
 
     def begin(self, forwards: Sequence[Forward], choices: list[Sample | None]) -> Measuring:
         """Measure the forwards of a step and send it on its way."""
@@ -82,8 +87,26 @@ class Observer:
         return len(self._open)
 
     def complete(self, num_late: int = 0) -> list[StepRecord]:
-        """The records of the oldest steps, complete, until so many are left on their way."""
-        return [self._completed(self._open.popleft()) for _ in range(len(self._open) - num_late)]
+        """The records of the oldest steps, complete, until so many are left on their way. The step of a record is done:
+        what cannot be read is left out of it, and `take_unread` says so. Raises what a failed device raises, of which
+        nothing more is read."""
+        return [self._read(self._open.popleft()) for _ in range(len(self._open) - num_late)]
+
+    def take_unread(self) -> list[InputError]:
+        """Of each step since this was asked that could not be read why."""
+        found, self._unread = self._unread, []
+        return found
+
+    def _read(self, opened: OpenRecord) -> StepRecord:
+        try:
+            return self._completed(opened)
+        except Exception as error:
+            if is_of_device(error):
+                self._open.clear()
+                raise
+            log.error("reading step %d failed", opened.record.step, exc_info=error)
+            self._unread.append(not_read(opened.record.step, error))
+            return opened.record
 
     def _completed(self, opened: OpenRecord, ends: Clock | None = None) -> StepRecord:
         record, measuring = opened.record, opened.measuring
@@ -93,9 +116,9 @@ class Observer:
             for n, (part, choice) in enumerate(zip(measuring.parts, measuring.choices, strict=True))
         ]
         checksums = checksums_of([part.first_position for part in measuring.parts], observations)
-        self._history.set_checksums(record.step, checksums)
         for part, seen in zip(record.sequences, observations, strict=True):
             self._history.log_rows(record.step, part.seq_id, seen.rows)
+        self._history.set_checksums(record.step, checksums)
         if ends is not None:
             ends.end()
         timings = opened.clock.timings()
@@ -108,3 +131,11 @@ class Observer:
             checksums=checksums,
             timings=timings,
         )
+
+
+def not_read(step: int, error: Exception) -> InputError:
+    """The failure of one who looks at a step, which is done."""
+    return InputError(
+        f"What was measured of step {step} could not be read ({type(error).__name__}: {first_line(error)}); the step "
+        "is done, and its record lacks it: measure less of each step, or free memory."
+    )

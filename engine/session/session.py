@@ -122,8 +122,13 @@ class Session(SessionReading):
         return self._stepper.step_late(check)
 
     def finish_records(self) -> list[StepRecord]:
-        """The records of all steps that are done and were not told yet."""
+        """The records of all steps that are done and were not told yet. What could not be read of them is left out, and
+        `take_unread` says so."""
         return self._observer.complete()
+
+    def take_unread(self) -> list[InputError]:
+        """Of each step since this was asked whose measurements could not be read why."""
+        return self._observer.take_unread()
 
     def rest(self) -> None:
         """Nothing is stepped for a while: what passes until the next step belongs to none."""

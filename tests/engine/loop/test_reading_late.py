@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.look.ring import ObservationRing
+from engine.look.ring import ObservationRing, PlainSlot
 from engine.spec.stops import Stop
 from engine.wire.commands import GoTo, Pause, Run, SetCapture, Step, Watch, Watched
-from engine.wire.events import Failed, WentTo
+from engine.wire.events import EngineLost, Failed, WentTo
 from engine.wire.records import StepRecord
 from engine.wire.requests import WallRequest
 from engine.wire.slices import CellUpdate, WallSlice
@@ -81,3 +81,64 @@ def test_the_level_is_chosen_told_with_its_cost_and_refused_by_name(late: Driver
     late.send(SetCapture("much"))  # type: ignore[arg-type]
     assert "choose one of off, statistics, rows, everything" in late.wait_for(Failed).message
     assert late.rest().capture.level == "statistics"
+
+
+@pytest.mark.parametrize("fails", ["the step before it is read", "reading alone"])
+def test_a_device_that_fails_under_records_that_are_on_their_way_is_lost(
+    late: Driver, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    from engine.session import stepper
+
+    error = RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+    original, read, calls = stepper.sample, PlainSlot.bytes, [0]
+
+    def sample(*args: object) -> object:
+        calls[0] += 1
+        if calls[0] >= 5 and fails != "reading alone":
+            raise error
+        return original(*args)  # type: ignore[arg-type]
+
+    def fetched(slot: PlainSlot) -> object:
+        if calls[0] >= 5:
+            raise error
+        return read(slot)
+
+    monkeypatch.setattr(stepper, "sample", sample)
+    monkeypatch.setattr(PlainSlot, "bytes", fetched)
+    late.send(Run(30))
+    lost = late.wait_for(EngineLost)
+    assert lost.cause == "cpu does not work any more (CUDA error: an illegal memory access was encountered)"
+    assert not late.of(Failed)
+    late.send(Step(id=6))
+    assert late.wait_for(Failed).reply_to == 6
+
+
+def test_a_step_that_cannot_be_read_leaves_no_hole_and_is_told_as_one_that_is_done(
+    late: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, calls = PlainSlot.bytes, [0]
+
+    def fetched(slot: PlainSlot) -> object:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise MemoryError("no room")
+        return read(slot)
+
+    monkeypatch.setattr(PlainSlot, "bytes", fetched)
+    late.send(Run(12, id=8))
+    failed = late.wait_for(Failed)
+    now = late.rest()
+    records = late.of(StepRecord)
+    assert [record.step for record in records] == list(range(len(records)))
+    assert now.step == records[-1].step < 12, "the run has ended, and all that it did was told"
+    assert [record.step for record in records if not record.checksums] == [3]
+    assert (records[3].sequences[0].rows, records[3].sequences[0].num_tokens) == (None, 9)
+    assert failed.reply_to == 8
+    assert failed.message == (
+        "What was measured of step 3 could not be read (MemoryError: no room); the step is done, and its record lacks "
+        "it: measure less of each step, or free memory."
+    )
+    late.send(Run(3))
+    late.wait_for(StepRecord, len(records) + 3)
+    assert late.rest().step == records[-1].step + 3
+    assert len(late.of(Failed)) == 1
