@@ -11,7 +11,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.paged.store import PageStore
 from engine.cache.part_timer import PartTimer, timed_layers
 from engine.history.late_surprisal import LateSurprisal
-from engine.look.probe import spread
+from engine.look.probe import own_rows, spread
 from engine.model.loader import LoadedModel
 from engine.model.products import products_ms
 from engine.model.surprisal import Surprisal
@@ -58,10 +58,17 @@ class Runner:
         if len(batch.work) > 1 and store is not None and is_together:
             return self._run_together(batch.work, store, clock, phases)
         check = check if batch.phase == "prefill" else None
-        return [self._run_one(work, clock, check, phases) for work in batch.work]
+        last = batch.work[-1] if batch.work else None
+        return [self._run_one(work, clock, check, phases, is_last=work is last) for work in batch.work]
 
     def _run_one(
-        self, work: Work, clock: Clock, check: Callable[[], None] | None, phases: PhasedStep | None
+        self,
+        work: Work,
+        clock: Clock,
+        check: Callable[[], None] | None,
+        phases: PhasedStep | None,
+        *,
+        is_last: bool,
     ) -> Forward:
         sequence, cache, ids = work.live.sequence, work.live.cache, work.token_ids
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if cache.spec.recomputes else ids
@@ -79,8 +86,11 @@ class Runner:
         clock.encoder_s += cache.take_encoder_s()
         seen = probe.rows() if probe and self._captured.attention_rows else {}
         weights = {layer: weights_of_one(work, layer, rows) for layer, rows in seen.items()}
+        is_borrowed = probe is not None and probe.is_borrowed
+        if is_borrowed and not is_last:  # the forward of the next sequence comes before anything is measured
+            weights, is_borrowed = own_rows(weights, work.num_tokens, is_borrowed=True), False
         clock.lap("observe")
-        return Forward(work, logits, surprisal, weights, probe, is_borrowed=probe is not None and probe.is_borrowed)
+        return Forward(work, logits, surprisal, weights, probe, is_borrowed=is_borrowed)
 
     def _run_together(
         self, work: list[Work], store: PageStore, clock: Clock, phases: PhasedStep | None

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Protocol
+from weakref import ref
 
 import torch
 
@@ -27,34 +28,65 @@ class Recorder(Protocol):
 
 
 class CudaGraphs:
-    """All kernels of a step as one launch. What they read and write must be where it was."""
+    """All kernels of a step as one launch. What they read and write must be where it was. All recordings lie in one
+    pool: the replay of one may overwrite the outputs of another."""
 
     name = "graph"
 
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+    def __init__(self, device: torch.device) -> None:
+        self._device = device  # of the model, which need not be the current one
+        with torch.cuda.device(device):
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, step: Step) -> tuple[Sequence[torch.Tensor], Replay]:
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.device(self._device):
+            caller = torch.cuda.current_stream()
+            self._stream.wait_stream(caller)
+            with torch.cuda.stream(self._stream):
+                for _ in range(WARM_UPS):
+                    step()
+            caller.wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            try:
+                outputs = self._captured(graph, step)
+            finally:
+                torch.cuda.set_stream(caller)  # a capture that fails leaves its own as the current one
+        return outputs, lambda: self._replay(graph)
+
+    def _captured(self, graph: torch.cuda.CUDAGraph, step: Step) -> Sequence[torch.Tensor]:
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             outputs = step()
-        return outputs, graph.replay
+        if any(output.device != self._device for output in outputs):
+            raise RuntimeError(f"the step computes on another device than {self._device}")
+        return outputs
+
+    def _replay(self, graph: torch.cuda.CUDAGraph) -> None:
+        with torch.cuda.device(self._device):
+            graph.replay()
 
 
 class Twin:
     """The same step run again into the same outputs, where there is no CUDA: what a graph would do wrong with stale
-    addresses or numbers baked in, this does wrong too."""
+    addresses, numbers baked in or outputs that another recording overwrites, this does wrong too."""
 
     name = "graph"
 
+    def __init__(self) -> None:
+        self._recorded: list[list[ref[torch.Tensor]]] = []  # the outputs of every recording
+
     def record(self, step: Step) -> tuple[Sequence[torch.Tensor], Replay]:
-        return replayed(step, step())
+        outputs, replay = replayed(step, step())
+        mine = list(map(ref, outputs))
+        self._recorded = [*(each for each in self._recorded if each[0]() is not None), mine]
+
+        def overwriting() -> None:
+            for output in (output() for each in self._recorded if each is not mine for output in each):
+                if output is not None:
+                    output.fill_(torch.nan)
+            replay()
+
+        return outputs, overwriting
 
 
 class Compiled:
@@ -81,7 +113,7 @@ def recorder_of(name: str, device: torch.device) -> Recorder:
     """What a runner records with on a device."""
     if name == "compile":
         return Compiled()
-    return CudaGraphs() if device.type == "cuda" else Twin()
+    return CudaGraphs(device) if device.type == "cuda" else Twin()
 
 
 def why_not_compiled(device: torch.device) -> str:

@@ -83,6 +83,20 @@ def test_a_recorded_step_is_the_fused_one_at_every_edge_of_a_bucket(layout: str)
     assert launches_of(session).num_recorded == 3
 
 
+@pytest.mark.parametrize("layout", ["growing", "static"])
+def test_what_one_sequence_attends_to_is_not_overwritten_by_the_step_of_the_next(layout: str) -> None:
+    """Each has a recording of its own, and all of them lie in one pool."""
+    session, eager = session_of(LAYOUTS[layout], [7, 15, 9]), session_of(LAYOUTS[layout], [7, 15, 9], "fused")
+    for _ in range(3):
+        one, other = session.step(), eager.step()
+        assert (one.runner, len(one.sequences)) == ("graph", 3)
+        for mine, theirs in zip(one.sequences, other.sequences, strict=True):
+            assert mine.attention is not None
+            assert theirs.attention is not None
+            assert mine.attention.recent_mass == pytest.approx(theirs.attention.recent_mass, abs=1e-5)
+        compare(session, eager)
+
+
 def test_several_sequences_in_pages_are_one_recorded_step() -> None:
     """One comes later, so that pages do not lie in a run; one goes, which is another batch."""
     lengths = [7, 60, 15]
