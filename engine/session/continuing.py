@@ -12,6 +12,7 @@ from engine.errors import InputError
 from engine.session.live import LiveSequence
 from engine.session.prompt import encode_prompt
 from engine.session.stop_strings import check_stop_strings
+from engine.session.whole import whole
 from engine.spec.chat import Chat
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import PromptAppended, SequenceRemoved
@@ -20,14 +21,16 @@ from engine.wire.events import Previewed
 from engine.wire.prefix_match import ContinuedFrom
 
 if TYPE_CHECKING:
+    from engine.session.kept import SessionState
     from engine.session.session import Session
 
 MAX_LINE = 160  # characters of a line of a template that are told
 
 
+@whole
 def go_on(session: Session, seq_id: int, prompt: Prompt) -> int:
     """Read a prompt in place of a sequence, whose rows are kept as far as the tokens of both agree; the number of the
-    sequence that it is. All of it, or an `InputError` and nothing. The moment before stays in the history."""
+    sequence that it is. All of it, or an error and nothing. The moment before stays in the history."""
     parent, mode = session.live.get(seq_id), session.live.mode
     check_stop_strings(session.model, prompt.sampling)
     encoded = encode_prompt(session.model, prompt)
@@ -38,13 +41,22 @@ def go_on(session: Session, seq_id: int, prompt: Prompt) -> int:
     child, reuse = _with_rows(session, encoded, reuse, sampling, prompt.chat)
     session.sequence(child).continued, session.sequence(child).note = reuse, encoded.note
     if before is not None:  # nobody else has its rows: they are kept with the moment
-        session.kept.put(before)
-        session.live.let_go(seq_id)
-        session.history.surprisal.remove(seq_id)
-        session.history.changes.append(SequenceRemoved(seq_id))
+        _leave(session, seq_id, before)
     else:
         session.remove(seq_id)
     return child
+
+
+def _leave(session: Session, seq_id: int, before: SessionState) -> None:
+    """A sequence ends with its moment, which is kept."""
+    session.kept.put(before)
+    try:
+        session.live.let_go(seq_id)
+        session.history.surprisal.remove(seq_id)
+        session.history.changes.append(SequenceRemoved(seq_id))
+    except BaseException:
+        session.kept.take_back(before)
+        raise
 
 
 def _with_rows(

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from engine.session.continuing import go_on
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
@@ -15,6 +16,7 @@ from tests.engine.faults import Injected, counting, failing_at
 from tests.engine.session.histories import difference, stands
 from tests.engine.tiny import prompt_ids, tiniest_model
 
+LONGER = Prompt(token_ids=(*prompt_ids(6, 0), *prompt_ids(20, 3)[:2], 9, 9))  # parts from the first one's tokens
 COMMANDS: dict[str, Callable[[Session], object]] = {
     "submit": lambda session: session.submit(Prompt(token_ids=(4, 5, 6))),
     "fork": lambda session: session.fork(0),
@@ -26,6 +28,8 @@ COMMANDS: dict[str, Callable[[Session], object]] = {
     "mode": lambda session: session.set_cache(CacheSpec("dynamic")),
     "go back": lambda session: session.go_to(1),
     "go to a kept moment": lambda session: session.go_to(5),
+    "go on beside another": lambda session: go_on(session, 0, LONGER),
+    "go on alone": lambda session: go_on(session, 0, LONGER),
 }
 MODES = {
     "growing": CacheSpec(),
@@ -34,16 +38,19 @@ MODES = {
 }
 
 
-def begun(mode: str) -> Session:
-    """Two sequences on a branch; the branch that was left is kept, and something was done since the newest step."""
+def begun(mode: str, command: str) -> Session:
+    """Two sequences on a branch; the branch that was left is kept, and something was done since the newest step. Of a
+    command that wants one alone, one, as the newest step left it."""
     session = Session(tiniest_model(), MODES[mode], prefill_chunk=5)
-    for seed in range(2):
+    is_alone = command.endswith("alone")
+    for seed in range(1 if is_alone else 2):
         session.force(session.submit(Prompt(token_ids=prompt_ids(6, seed))), prompt_ids(20, seed + 3))
     for _ in range(6):
         session.step()
     session.go_to(4)
     session.step()
-    session.halt(0)
+    if not is_alone:
+        session.halt(0)
     return session
 
 
@@ -72,10 +79,10 @@ def owners(tables: list) -> list[tuple[int, list[int]]]:  # type: ignore[type-ar
     ("mode", "command"), [(mode, each) for mode in MODES for each in COMMANDS if mode == "paged" or each != "go back"]
 )
 def test_a_command_that_fails_at_any_site_changes_nothing(mode: str, command: str) -> None:
-    do, twin = COMMANDS[command], begun(mode)
+    do, twin = COMMANDS[command], begun(mode, command)
     with counting() as clean:
         do(twin)
-    session = begun(mode)
+    session = begun(mode, command)
     before, stood, num_failed = all_of(session), stands(session), 0
     for site in clean.sites:
         outcome = failing_at(1, partial(do, session), site)
@@ -86,7 +93,7 @@ def test_a_command_that_fails_at_any_site_changes_nothing(mode: str, command: st
             num_failed += 1
         else:  # what a way back cannot copy it computes again; and what comes when it is done may fail
             assert difference(stands(session), stands(twin)) == "", f"{site}"
-            session = begun(mode)
+            session = begun(mode, command)
     assert num_failed > (0.4 if command == "go back" else 0.8) * len(clean.sites), "nearly every site is reached"
     store = session.live.mode.store
     for group in store.groups if store is not None else ():
