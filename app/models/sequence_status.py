@@ -30,7 +30,7 @@ def sequence_status(models: Models) -> SequenceStatus:
     """Where things stand for who looks at the selected sequence."""
     status = models.status.now
     if status is None or status.model is None:
-        return SequenceStatus("no model yet", "faint")
+        return SequenceStatus("model unloaded" if models.status.is_unloaded else "no model yet", "faint")
     if models.timeline.is_elsewhere:
         why = "what was recorded of it is shown; its K and V are there once it is gone to"
         return SequenceStatus("another branch", "selected", why)

@@ -109,6 +109,8 @@ class AttentionView(MapView[Shown]):
         if shown_record(self._models) is None:
             return "Where the newest token looked appears here with the first step."
         if status is not None and status.model is not None and not status.model.captures_attention:
+            if not status.model.geometry.attention_layers:
+                return "This model has no attention: its layers keep a state instead of rows."
             return "This model computes its attention in a way that cannot be watched."
         if piece is None:
             return self._models.why_no_rows or "The newest row is on its way."

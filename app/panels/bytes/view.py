@@ -149,10 +149,10 @@ class BytesView(View[Ledger]):
         return None if self._models.selection.now.step is None or record is None else record.step
 
     def _formula(self, dtype: str) -> str:
-        """The formula itself, where every layer is the same."""
+        """The formula itself, where every layer is the same and keeps rows; a recurrent state has none of its factors."""
         status = self._models.status.now
-        is_uniform = status is not None and status.model is not None and status.model.geometry.is_uniform
-        if not is_uniform or dtype not in DTYPE_BYTES:
+        geometry = status.model.geometry if status is not None and status.model is not None else None
+        if geometry is None or not geometry.is_uniform or not geometry.num_kv_heads or dtype not in DTYPE_BYTES:
             return "predicted by formula"
         return f"formula 2·L·H_kv·D·S·{DTYPE_BYTES[dtype]}"
 

@@ -12,7 +12,7 @@ from app.draw.colormap import Floats, packed, signed_index
 from app.draw.format import brief, decimal, milliseconds, percent, thousands
 from app.kit.edit_marks import words_at
 from app.kit.facts import Fact
-from app.kit.layers import layer_label
+from app.kit.layers import geometry_of, layer_label, num_source
 from app.kit.pictures import signed_colors
 from app.kit.provenance import STORED_NOW, drop_of, holders_of, score_words, shown_record
 from app.kit.theme import current_theme
@@ -63,7 +63,14 @@ def _about(models: Models, token: Token) -> list[Fact]:
         Fact("written at", f"{step} · {origin}{took}", short=f"{step} · {origin}"),
     ]
     facts += _page(models, token)
-    if token.surprisal is None:
+    source = num_source(models)
+    if token.position < source:
+        facts.append(
+            Fact("read by", "the encoder: its rows are in the cross layers", role="muted", short="the encoder")
+        )
+    elif token.position == source > 0:
+        facts.append(Fact("surprisal", "the decoder starts from it", role="muted"))
+    elif token.surprisal is None:
         facts.append(Fact("surprisal", token.no_surprisal, role="muted", short=token.no_surprisal.split(":")[0]))
     else:
         bits = f"{decimal(token.surprisal)} nats  (p {percent(math.exp(-token.surprisal))})"
@@ -109,7 +116,10 @@ def _norms(models: Models, token: Token, row: RowSlice | None) -> list[Fact]:
     part = models.timeline.part(models.selection.now.seq_id, token.step)
     norms = spark_draw.token_norms(part, token.position) if part is not None else None
     if norms is None:
-        return [Fact("‖k‖, ‖v‖ by layer", "not recorded", role="muted")]
+        geometry = geometry_of(models)
+        has_rows = geometry is None or geometry.attention_layers
+        why = "not recorded" if has_rows else "none: layers keep a state"
+        return [Fact("‖k‖, ‖v‖ by layer", why, role="muted")]
     layer = models.selection.now.layer
     marked = norms.layers.index(layer) if layer in norms.layers else None
     facts, label = list[Fact](), layer_label(models, layer)
@@ -117,18 +127,21 @@ def _norms(models: Models, token: Token, row: RowSlice | None) -> list[Fact]:
         ("‖k‖", norms.mean_keys(), row.keys if row is not None else (), "page_used"),
         ("‖v‖", norms.mean_values(), row.values if row is not None else (), "page_shared"),
     ):
-        facts.append(_norm_fact(label, f"{name} as written", written, marked, color))
+        facts.append(_norm_fact(label, f"{name} as written", written, marked, color, absent="none"))
         stored = spark_draw.row_norms(row.layers, rows, norms.layers) if row is not None else written
-        if not np.allclose(stored, written, rtol=_SAME, atol=0):
+        if not np.allclose(stored, written, rtol=_SAME, atol=0, equal_nan=True):
             facts.append(_norm_fact(label, f"{name} as stored", stored, marked, color))
     return facts
 
 
-def _norm_fact(layer: str, label: str, values: list[float], marked: int | None, color: str) -> Fact:
+def _norm_fact(
+    layer: str, label: str, values: list[float], marked: int | None, color: str, absent: str = "gone"
+) -> Fact:
+    """Bars by layer, and the number of the selected one; `absent` says what it means that a layer has none."""
     text = ""
     if marked is not None:
         is_held = not math.isnan(values[marked])
-        text = f"{layer} {brief(values[marked]) if is_held else 'gone'}"
+        text = f"{layer} {brief(values[marked]) if is_held else absent}"
     bars = tuple(0.0 if math.isnan(value) else value for value in values)  # no row is no bar, and no alarm
     return Fact(label, text, bars=bars, marked=marked, color=color)
 

@@ -62,7 +62,7 @@ def shown(text: Text, mode: str, now: str, send_key: str, *, is_greedy: bool) ->
     is_refused = bool(text.refusal) and not now
     return Shown(
         detail=text.refusal if is_refused else now or detail(text),
-        brief=brief_refusal(mode) if is_refused else "",
+        brief=brief_refusal(mode) if is_refused else "" if now else brief_count(text),
         is_wrong=text.is_wrong and not now,
         problem=problem(text),
         invitation=invitation(text.by_ids, send_key),
@@ -104,6 +104,11 @@ def detail(text: Text) -> str:
     if text.is_held:
         words.append(f"{thousands(len(text.content))} characters, shown in part, sent whole")
     return " · ".join(words)
+
+
+def brief_count(text: Text) -> str:
+    """The same where there is no room for words: `8 / 1,024`."""
+    return "" if text.ids is None or text.limit is None else f"{count(text)} / {thousands(text.limit)}"
 
 
 def brief_refusal(mode: str) -> str:

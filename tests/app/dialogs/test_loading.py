@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from PySide6.QtWidgets import QComboBox, QWidget
 
 from app.dialogs.loading import LoadingDialog, device_words, forecast_facts
+from app.models.sequence_status import sequence_status
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
@@ -86,6 +87,7 @@ def test_a_choice_is_forecast_loaded_and_kept_and_a_model_is_unloaded_and_offere
         "Tales is unloaded from cuda:1: it held 5.0 GiB of weights and 1.0 GiB of caches, 6.0 GiB became free"
     )
     assert shell.models.status.why_no_rows == "The model is unloaded: load it again to have its K and V."
+    assert sequence_status(shell.models).words == "model unloaded"
     assert not shell.actions["model.unload"].isEnabled()
     wishes: list[bool] = []
     shell.reload_wanted.connect(lambda: wishes.append(True))

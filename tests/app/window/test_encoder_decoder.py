@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QApplication
 from app.panels.attention.view import AttentionView
 from app.panels.bytes.draw import layer_bars
 from app.panels.head.view import HeadView
+from app.panels.inspector.view import InspectorView
 from app.panels.timings.view import phase_words
 from app.panels.tokens.view import TokensPanel
 from app.panels.wall.view import WallView
@@ -59,7 +60,17 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     assert layout.labels[3].note == "cross-attention · 6 rows of what the encoder read, written once"
     assert not wall._canvas._marks.alarms, "where no row is there is nothing to be alarmed at"
 
-    bart.models.selection.update(layer=3, kv_head=1, position=None)
+    inspector = panels["inspector"]
+    assert isinstance(inspector, InspectorView)
+    models.selection.update(layer=0, position=2)
+    bart.settle(lambda: (piece := models.slices.row) is not None and piece.request.position == 2)
+    facts = {fact.label: fact.text for fact in inspector._facts._facts}
+    assert facts["read by"] == "the encoder: its rows are in the cross layers"
+    assert facts["‖k‖ as written"] == "L0 none", "its rows were never in a layer of self-attention"
+    assert "‖k‖ as stored" not in facts, "it is stored as it was written"
+    assert "surprisal" not in facts
+
+    models.selection.update(layer=3, kv_head=1, position=None)
     bart.settle(lambda: (piece := models.slices.attention) is not None and piece.request.layer == 3)
     bart.settle(lambda: (piece := models.slices.head) is not None and piece.request.layer == 3)
     assert "Cross layer 1 · kv head 1 · K" in head._title.text()

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from PySide6.QtWidgets import QApplication
 
+from app.panels.attention.view import AttentionView
+from app.panels.bytes.view import BytesView
 from app.panels.head.view import HeadView
+from app.panels.inspector.view import InspectorView
 from app.panels.wall import states
 from app.panels.wall.view import WallView
 from engine.spec.cache import CacheSpec
@@ -46,6 +49,15 @@ def test_states_have_thumbnails_of_their_own_and_a_part_fills_the_head_panel(mam
     assert shown[1] is not None
     assert states.state_words(shown[1]).startswith("state, fixed size · recurrence [1, 96, 8] float32 · max ")
     assert not wall._canvas.image.isNull()
+
+    inspector, row, ledger = (mamba.window.panels[name] for name in ("inspector", "attention", "bytes"))
+    assert isinstance(inspector, InspectorView)
+    assert isinstance(row, AttentionView)
+    assert isinstance(ledger, BytesView)
+    facts = {fact.label: fact.text for fact in inspector._facts._facts}
+    assert facts["‖k‖, ‖v‖ by layer"] == "none: layers keep a state"
+    assert row.empty_text == "This model has no attention: its layers keep a state instead of rows."
+    assert ledger._facts.text().startswith("predicted by formula"), "a state has no heads and no tokens to multiply by"
 
     mamba.models.selection.update(layer=1, kv_head=1)
     mamba.settle(lambda: (seen := mamba.models.slices.head) is not None and seen.request.kv_head == 1)

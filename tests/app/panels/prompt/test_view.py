@@ -139,6 +139,7 @@ def test_a_count_belongs_to_the_model_that_is_loaded(shell: Shell, engine: FakeE
     turn(shell)
     counted(shell, engine, 12)
     assert detail(shell) == "12 of 1,024 tokens"
+    assert shell.window.prompt._detail._brief == "12 / 1,024", "in a narrow strip the numbers stay"
     become(shell, engine, samples.model_info("Other"))
     assert detail(shell) == ""
     counted(shell, engine, 7)
