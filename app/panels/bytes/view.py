@@ -13,6 +13,7 @@ from app.kit.cells import CellTable
 from app.kit.chart.key import ColorKey
 from app.kit.chart.plot import Plot
 from app.kit.facts import PITCH, Fact, Facts, WholeLines
+from app.kit.layers import geometry_of
 from app.kit.panel import MARGIN, STRIP_HEIGHT
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import CHARTED_STEPS, SELECTION
@@ -149,10 +150,10 @@ class BytesView(View[Ledger]):
         return None if self._models.selection.now.step is None or record is None else record.step
 
     def _formula(self, dtype: str) -> str:
-        """The formula itself, where every layer is the same and keeps rows; a recurrent state has none of its factors."""
-        status = self._models.status.now
-        geometry = status.model.geometry if status is not None and status.model is not None else None
-        if geometry is None or not geometry.is_uniform or not geometry.num_kv_heads or dtype not in DTYPE_BYTES:
+        """The formula itself, where every layer is the same and keeps rows; a recurrent state has no such factors."""
+        geometry = geometry_of(self._models)
+        is_one_sum = geometry is not None and geometry.is_uniform and bool(geometry.attention_layers)
+        if not is_one_sum or dtype not in DTYPE_BYTES:
             return "predicted by formula"
         return f"formula 2·L·H_kv·D·S·{DTYPE_BYTES[dtype]}"
 
