@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from engine.errors import InputError
@@ -14,6 +14,7 @@ MAX_STEPS = 1_000_000  # passes through loops, calls, filters, operations
 MAX_VALUE = 16 << 20  # characters of one text
 MAX_CHARS = 256 << 20  # of all texts that are made on the way
 MAX_ITEMS = 100_000  # of one list, and as a number that a width or a count may be
+MAX_NESTED = 4 * MAX_ITEMS  # of a list with the lists in it, each item as often as it is deep
 
 
 class TemplateSpends(InputError):
@@ -50,6 +51,35 @@ class Budget:
         elif isinstance(value, list | tuple | dict) and len(value) > MAX_ITEMS:
             raise TemplateSpends(f"it makes a list of more than {MAX_ITEMS:,} items")
         return value
+
+    def built(self, value: Any) -> Any:
+        """A value that may hold others: what is in it counts as often as it is in it, as it would be shown."""
+        self.weight(value)
+        return self.made(value)
+
+    def weight(self, value: Any) -> int:
+        """The characters of a value and of all that it holds. Lists of lists stay small in memory, but whatever shows,
+        compares or hashes them passes through every item."""
+        rest: list[tuple[Iterable[Any], int]] = [((value,), 0)]
+        items = chars = 0
+        while rest:
+            held, depth = rest.pop()
+            for each in held:
+                if isinstance(each, str):
+                    chars += len(each)
+                elif isinstance(each, int):
+                    chars += each.bit_length() // 3
+                elif isinstance(each, Collection) and not isinstance(each, range):
+                    items += (depth + 1) * len(each)
+                    rest.append((each, depth + 1))
+                    if isinstance(each, Mapping):
+                        rest.append((each.values(), depth + 1))
+                if items > MAX_NESTED:
+                    raise TemplateSpends(f"it makes a list of more than {MAX_NESTED:,} items")
+            self.check_length(chars)
+        self._steps += items // 16  # much quicker than steps are
+        self.step()
+        return chars
 
     @staticmethod
     def check_length(count: int) -> None:

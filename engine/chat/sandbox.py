@@ -4,7 +4,8 @@ a budget of steps, time and characters.
 Jinja compiles a template to Python, so nothing outside can halt it half-way. Therefore the template is rewritten before
 it is compiled: every loop, joined text, slice and shown value goes through a filter that counts, and calls, operators
 and filters are counted where the sandbox hands them over. What cannot be counted is not there: only the filters that
-chat templates use exist, and `lipsum` does not. A single operation is not interrupted; its size is bounded instead.
+chat templates use exist, bytes, `pprint` and `lipsum` do not. A single operation is not interrupted; the size of what
+it is given, with all that is in it, is bounded instead.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 from functools import wraps
+from string import Formatter
 from typing import Any, cast
 
 from jinja2 import TemplateError, nodes, pass_context
@@ -21,20 +23,39 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from engine.chat.budget import MAX_ITEMS, MAX_VALUE, Budget, TemplateSpends
 
+MAX_INDENT = 16  # of JSON
 MAX_DIGITS = 10_000  # bits of a whole number
 FILTERS = frozenset(
     (
         *("abs", "attr", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float"),
         *("forceescape", "groupby", "indent", "int", "items", "join", "last", "length", "list", "lower", "map", "max"),
-        *("min", "pprint", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr"),
+        *("min", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr"),
         *("sort", "string", "title", "tojson", "trim", "truncate", "unique", "upper", "urlencode", "wordcount"),
     )
 )
-GROWING = frozenset(["replace", "indent", "truncate", "ljust", "rjust", "center", "zfill", "expandtabs"])
+REFUSED = frozenset(["encode", "translate", "format_map", "striptags"])  # methods of texts that nothing bounds
+GROWING = frozenset(  # with the length of an argument, in what they make or in the time they take
+    (
+        *("replace", "indent", "truncate", "ljust", "rjust", "center", "zfill", "expandtabs"),
+        *("strip", "lstrip", "rstrip", "trim"),
+    )
+)
+_SPLITTING = ("split", "rsplit", "splitlines", "title", "wordcount", "indent", "format")  # into words, lines or fields
+_ESCAPING = ("e", "escape", "forceescape", "urlencode", "tojson")  # to twelve characters for one at most
+_LISTING = (  # single characters
+    *("list", "map", "select", "reject", "selectattr", "rejectattr", "sort", "unique", "groupby", "min", "max"),
+    *("dictsort", "reverse"),
+)
+LONGEST = {  # characters of the text that each may be given
+    **dict.fromkeys(_SPLITTING, 1 << 20),
+    **dict.fromkeys(_ESCAPING, 4 << 20),
+    **dict.fromkeys(_LISTING, MAX_ITEMS),
+}
 _WIDE = re.compile(r"\d{5,}|\*")  # a width in a format that no text needs
 
 
@@ -64,6 +85,18 @@ class _Counted(NodeTransformer):
         self.generic_visit(node)
         return _through("made_value", node) if isinstance(node.arg, nodes.Slice) else node
 
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        self.generic_visit(node)
+        return _through("built_value", node)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        self.generic_visit(node)
+        return _through("built_value", node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        self.generic_visit(node)
+        return _through("built_value", node) if node.ctx == "load" else node
+
     def visit_Output(self, node: nodes.Output) -> nodes.Node:
         self.generic_visit(node)
         node.nodes = [_through("shown_value", each) for each in node.nodes]
@@ -73,6 +106,13 @@ class _Counted(NodeTransformer):
 def _through(name: str, node: nodes.Expr) -> nodes.Filter:
     """The value of a node, given through a filter; it stands in the same line of the template."""
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno, environment=node.environment)
+
+
+class _Attributes(Namespace):
+    """`namespace()`: shown without what it holds, which nothing measures."""
+
+    def __repr__(self) -> str:
+        return "<namespace>"
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
@@ -91,10 +131,11 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             "counted_items": lambda items: self.budget.counted(items),
             "joined_texts": self._joined,
             "made_value": lambda value: self.budget.made(value),
+            "built_value": lambda value: self.budget.built(value),
             "shown_value": self._shown,
         }
         del self.globals["lipsum"]
-        self.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
+        self.globals.update(namespace=_Attributes, raise_exception=raise_exception, strftime_now=strftime_now)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         parsed: nodes.Template = _Counted().visit(super()._parse(source, name, filename))
@@ -104,20 +145,25 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         __self.budget.step()
+        given = __self.budget.weight([*args, *kwargs.values()])
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps `format`
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        if isinstance(owner, int | float) or (isinstance(owner, str) and name in REFUSED):
+            raise TemplateSpends(f"it calls {name}, which no template needs")
         if isinstance(owner, str):
             if name == "join" and args:
                 args = (__self._bounded_list(args[0], len(owner)), *args[1:])
-            elif name in ("format", "format_map") and _WIDE.search(owner):
-                raise TemplateSpends("it formats a text too wide")
+            elif name == "format":
+                _check_format(owner, given)
             else:
                 _check_growth(name, owner, (*args, *kwargs.values()))
-        return __self.budget.made(super().call(__context, __obj, *args, **kwargs))
+        return __self.budget.built(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "%" and isinstance(left, str):
+            Budget.check_length(left.count("%") * self.budget.weight(right))
         _check_operation(operator, left, right)
-        return self.budget.made(super().call_binop(context, operator, left, right))
+        return self.budget.built(super().call_binop(context, operator, left, right))
 
     def _guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """A filter whose growth is checked before, and whose result counts."""
@@ -127,18 +173,20 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             self.budget.step()
             texts = [each for each in args if isinstance(each, str)]
             if name == "join":
-                place = next((n for n, each in enumerate(args) if isinstance(each, list | tuple)), None)
-                if place is not None:
-                    self._bounded_list(args[place], max(map(len, texts), default=0))
+                args = (args[0], self._bounded_list(args[1], max(map(len, texts), default=0)), *args[2:])
             elif texts:
                 _check_growth(name, texts[0], (*args[args.index(texts[0]) + 1 :], *kwargs.values()))
-            return self.budget.made(function(*args, **kwargs))
+            return self.budget.built(function(*args, **kwargs))
 
         return guarded
 
     def _bounded_list(self, items: Any, between: int) -> list[Any]:
-        found = list(self.budget.counted(items))
-        self.budget.check_length(sum(len(each) + between for each in found if isinstance(each, str)))
+        """The items of what is to be joined, as soon as they are not too long together."""
+        found, length = [], 0
+        for each in self.budget.counted(items):
+            found.append(each)
+            length += between + self.budget.weight(each)
+            self.budget.check_length(length)
         return found
 
     def _joined(self, values: list[Any]) -> Any:
@@ -157,12 +205,27 @@ def _check_growth(name: str, text: str, arguments: tuple[Any, ...]) -> None:
     for each in arguments:
         if isinstance(each, int) and abs(each) > MAX_ITEMS:
             raise TemplateSpends(f"it uses the number {str(each)[:20]} as a width or a count")
+    _check_taken(name, text)
     if name in GROWING:
         largest = max(
             (len(each) if isinstance(each, str) else int(each) for each in arguments if _counts(each)), default=0
         )
         if (len(text) + 1) * max(1, largest) > 4 * MAX_VALUE:
             raise TemplateSpends(f"it makes a text of more than {MAX_VALUE:,} characters")
+
+
+def _check_taken(name: str, text: str) -> None:
+    if len(text) > LONGEST.get(name, MAX_VALUE):
+        raise TemplateSpends(f"it gives {name} a text of more than {LONGEST[name]:,} characters")
+
+
+def _check_format(text: str, given: int) -> None:
+    """Refuse a format whose fields are wide, are as wide as an argument says, or show the arguments too often."""
+    _check_taken("format", text)
+    fields = [spec or "" for _, _, spec, _ in Formatter().parse(text)]
+    if any("{" in spec or _WIDE.search(spec) for spec in fields):
+        raise TemplateSpends("it formats a text too wide")
+    Budget.check_length(len(fields) * given)
 
 
 def _counts(value: Any) -> bool:
@@ -179,6 +242,8 @@ def _check_operation(operator: str, left: Any, right: Any) -> None:
         raise TemplateSpends("it formats a text too wide")
     elif operator == "*" and sizes and numbers:
         Budget.check_length(sizes[0] * max(0, numbers[0]))
+        if not isinstance(left, str) and not isinstance(right, str) and sizes[0] * numbers[0] > MAX_ITEMS:
+            raise TemplateSpends(f"it makes a list of more than {MAX_ITEMS:,} items")
     elif operator in ("*", "**") and len(numbers) == 2:
         bits = left.bit_length() * max(1, abs(right)) if operator == "**" else left.bit_length() + right.bit_length()
         if bits > MAX_DIGITS:
@@ -200,5 +265,7 @@ def strftime_now(pattern: Any) -> str:
 
 def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
     """As JSON, without the escapes for HTML that jinja's own filter makes."""
+    if indent is not None and (not isinstance(indent, int) or indent > MAX_INDENT):
+        raise TemplateSpends(f"it indents JSON by more than {MAX_INDENT} places")
     known = {key: options[key] for key in ("separators", "sort_keys") if key in options}
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **known)

@@ -26,7 +26,7 @@ def add_chat_arguments(parser: argparse.ArgumentParser, source: Any, several: bo
     source.add_argument("--user", action="append", metavar="TEXT", help=f"what the user says, as a conversation{again}")
     parser.add_argument("--system", metavar="TEXT", help="the system's turn before the first --user")
     parser.add_argument(
-        "--chat-template", metavar="NAME|FILE", help="one of the model's own templates, or a file with another one"
+        "--chat-template", metavar="NAME|FILE", help="one of the model's own templates, or a file (x.jinja, ./x)"
     )
 
 
@@ -43,10 +43,17 @@ def chat_of(args: argparse.Namespace) -> Chat | None:
         if args.chat_template is not None:
             raise InputError("A chat template renders a conversation: give --chat or --user.")
         return None
-    name = args.chat_template or ""
-    if name and Path(name).is_file():
-        return Chat(turns, Path(name).name, read_text(Path(name), 4 * MAX_TEMPLATE_CHARS, "chat template"))
-    return Chat(turns, name)
+    given = args.chat_template or ""
+    if is_template_file(given):
+        return Chat(turns, Path(given).name, read_text(Path(given), 4 * MAX_TEMPLATE_CHARS, "chat template"))
+    return Chat(turns, given)
+
+
+def is_template_file(given: str) -> bool:
+    """Whether a --chat-template is a file: it has a folder, or an ending and is there. A name alone is that of one of
+    the model's templates, whatever else lies in the working directory."""
+    path = Path(given)
+    return path.name != given or bool(path.suffix and path.is_file())
 
 
 def tell_note(session: Session, as_json: bool) -> None:

@@ -118,6 +118,43 @@ HOSTILE = {
     "globals of a function": ("{{ raise_exception.__globals__.os }}", "unsafe"),
     "changing what it was given": ("{{ messages.append({}) }}", "line 1"),
     "unknown filter": ("{{ 'x' | center(9) }}", "center"),
+    "a list of lists": ("{% set x = [0] * 20000 %}{% set y = [x] * 5000 %}{{ y }}", "more than"),
+    "lists of two lists": (
+        "{% set ns = namespace(x=[0]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+        "more than",
+    ),
+    "tuples of two tuples as a key": (
+        "{% set ns = namespace(x=(0,)) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}"
+        "{{ {ns.x: 1} }}",
+        "more than",
+    ),
+    "arguments of arguments": (
+        "{% macro f(n) %}{% if n %}{{ f(n - 1, varargs, varargs) }}{% else %}{{ varargs }}{% endif %}{% endmacro %}"
+        "{{ f(60) }}",
+        "more than",
+    ),
+    "namespaces of namespaces": (
+        "{% set ns = namespace(x=0) %}{% for i in range(60) %}{% set m = namespace(a=ns.x, b=ns.x) %}{% set ns.x = m %}"
+        "{% endfor %}{{ ns.x }}{{ raise_exception('shown as ' ~ ns.x) }}",
+        "<namespace>",
+    ),
+    "many texts in a list": ("{% set x = 'a' * 999999 %}{{ [x] * 9999 }}", "more than"),
+    "a list of characters": ("{{ ('a' * 16000000) | list }}", "gives list"),
+    "words": ("{{ ('a ' * 8000000) | wordcount }}", "gives wordcount"),
+    "lines": ("{{ ('ab\n' * 5000000).splitlines() | length }}", "gives splitlines"),
+    "bytes": ("{% set b = 'a'.encode() * 700000000 %}{{ b | length }}", "encode"),
+    "wide bytes": ("{{ 'a'.encode().ljust(700000000) | length }}", "encode"),
+    "bytes of a number": ("{{ (1).to_bytes(700000000) | length }}", "to_bytes"),
+    "translated": ("{{ ('a' * 30000).translate({97: 'b' * 20000}) | length }}", "translate"),
+    "stripped of everything": ("{% set x = 'a' * 9999999 %}{{ x.strip('b' * 9999999 ~ 'a') }}", "more than"),
+    "a width as an argument": ("{{ '{:{w}}'.format('x', w='600000000') | length }}", "too wide"),
+    "the same argument often": ("{{ ('{0}' * 300000).format('a' * 9999999) }}", "more than"),
+    "the same name often": ("{{ ('%(a)s' * 3000000) % {'a': 'a' * 9999999} }}", "more than"),
+    "format_map": ("{{ '{a.__class__}'.format_map({'a': 1}) }}", "format_map"),
+    "classes in a format": ("{{ '{0.__class__.__mro__}'.format('') }}", "unsafe"),
+    "classes of a global": ("{{ cycler.__init__.__globals__ }}", "unsafe"),
+    "wide JSON": ("{{ ([0] * 99999) | tojson(indent=99999) }}", "indents"),
+    "printed prettily": ("{{ ('a ' * 8000000) | pprint }}", "pprint"),
     "no template at all": ("{% for x in %}", "line 1"),
 }
 

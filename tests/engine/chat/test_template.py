@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+import tracemalloc
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -86,6 +88,19 @@ def test_a_hostile_template_ends_soon_and_says_why(name: str, monkeypatch: pytes
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", [name for name, (text, _) in HOSTILE.items() if not re.search("{% (for|macro)", text)])
+def test_an_operation_that_is_too_large_is_refused_before_it_is_done(name: str) -> None:
+    """At most two texts as long as one may be; without loops, which `tracemalloc` makes slow."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(TemplateFailed):
+            render(HOSTILE[name][0])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * budget.MAX_VALUE
+
+
 def test_time_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(10**9))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
@@ -108,3 +123,14 @@ def test_what_spent_too_much_is_not_tried_again_with_as_much(monkeypatch: pytest
     with pytest.raises(TemplateFailed, match="it does not end"):
         template.render(long, {})
     assert template.render(short, {}).text == "xxxxx"
+
+
+def test_what_real_templates_do_with_values_is_within_the_limits() -> None:
+    chat = Chat(tuple(Turn(role, "word " * 200) for _ in range(300) for role in ("user", "assistant")))
+    source = (
+        "{% macro say(m, all) %}{{ m.content.split(' ') | first }}{{ m.content | trim | length }}{% endmacro %}"
+        "{% set ns = namespace(kept=[]) %}{% for m in messages %}{% set ns.kept = ns.kept + [m.role] %}"
+        "{{ say(m, messages[loop.index0:loop.index]) }}{% endfor %}"
+        "{{ '{0}: {1:>4}'.format('n', ns.kept | length) }}{{ {'a': [1, 'x']} | tojson(indent=2) }}{{ (1, [2]) }}"
+    )
+    assert render(source, chat).text == "word999" * 600 + 'n:  600{\n  "a": [\n    1,\n    "x"\n  ]\n}(1, [2])'

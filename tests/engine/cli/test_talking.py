@@ -60,6 +60,20 @@ def test_a_conversation_is_read_from_a_file_and_rendered_by_another_template(
     assert out.count("System role not supported") == 1
 
 
+def test_a_file_that_is_called_as_a_template_of_the_model_does_not_stand_in_its_way(
+    twin: Twin, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`default` is the model's own, `./default` the file."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("default", "mine.jinja"):
+        (tmp_path / name).write_text("<s>{{ messages[0].content }}")
+    given = ("run", "--model", source, "--threads", 1, "--steps", 1, "--user", "hi", "--chat-template")
+    own = len(ids_of("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"))
+    counts = [twin.lines(*given, name)[0]["num_tokens"] for name in ("default", "./default", "mine.jinja")]
+    assert counts == [own, 3, 3]
+    assert "nowhere" in twin.refused(*given, "./nowhere")
+
+
 def test_where_two_turns_part_is_told_in_words(twin: Twin) -> None:
     source = talking(LLAMA_WITH_DATE.replace("+ date_string", "+ (messages | length | string)")).info.source
     given = ("run", "--model", source, "--threads", 1, "--steps", 2)
