@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from msgspec.structs import fields
 
 from engine.errors import InputError
 from engine.look.wall import wall_slice
@@ -16,8 +15,6 @@ from engine.opened.description import steps_of
 from engine.opened.file import OpenedSnapshot
 from engine.session.session import Session
 from engine.snapshot import save_cache
-from engine.snapshot.export import export
-from engine.wire.exporting import Export
 from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
@@ -28,15 +25,11 @@ from engine.wire.requests import (
     WallRequest,
 )
 from engine.wire.slices import AttentionSlice, HeadSlice, Magnitudes, RowSlice, WallSlice
+from tests.engine.opened.sessions import opened, same
 from tests.engine.snapshot.crafted import Crafted
 from tests.engine.snapshot.sessions import begun, kept, small
 
 MODES = ("growing", "paged", "static", "int8", "kivi-4", "h2o", "streamingllm")
-TIMES_AND_PLACES = {"took_ms", "reply_to", "provenance", "other_magnitudes"}
-
-
-def opened(session: Session, tmp_path: Path, **how: Any) -> OpenedSnapshot:
-    return OpenedSnapshot(kept(session, tmp_path / "a.safetensors", form="stored", **how))
 
 
 def requests(session: Session) -> list[SliceRequest]:
@@ -54,22 +47,6 @@ def requests(session: Session) -> list[SliceRequest]:
         TableRequest(0, n),
         OutliersRequest(0, n, step),
     ]
-
-
-def same(one: Any, other: Any, where: str = "") -> None:
-    """Every field but times and where it comes from, NaN where NaN is."""
-    if isinstance(one, np.ndarray):
-        np.testing.assert_array_equal(one, other, where)
-    elif hasattr(one, "__struct_fields__"):
-        for field in fields(one):
-            if field.name not in TIMES_AND_PLACES:
-                same(getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}")
-    elif isinstance(one, tuple):
-        assert len(one) == len(other), where
-        for mine, theirs in zip(one, other, strict=True):
-            same(mine, theirs, where)
-    else:
-        assert one == other, where
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -307,50 +284,6 @@ def test_a_cache_without_tokens_has_places_for_them(tmp_path: Path) -> None:
 
 
 # ---- npz ---------------------------------------------------------------------------------------------------------
-
-
-def as_npz(session: Session, tmp_path: Path) -> Path:
-    from engine.snapshot.npz import to_npz
-
-    path = tmp_path / "a.npz"
-    for _ in to_npz(opened(session, tmp_path).file, path):
-        pass
-    return path
-
-
-def test_an_npz_of_the_export_opens_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = begun(small("growing"))
-    path, hidden = as_npz(session, tmp_path), tmp_path / "hidden"
-    hidden.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(hidden))
-    snapshot = OpenedSnapshot(path)
-    assert list(hidden.iterdir()) == []
-    assert (snapshot.file.path, snapshot.opened.why_not[:7]) == (path, "another")
-    n = session.sequence(0).num_tokens
-    request = WallRequest(0, n, n, "values", False, 100, 100)
-    same(session.take_slice(request), snapshot.take(request))
-    assert snapshot.token_ids == tuple(session.sequence(0).token_ids[:n])
-
-
-def test_an_npz_of_rows_that_were_dropped_shows_them_where_they_stood(tmp_path: Path) -> None:
-    session = begun(small("h2o"))
-    snapshot, n = OpenedSnapshot(as_npz(session, tmp_path)), session.sequence(0).num_tokens
-    request = WallRequest(0, n, n, "values", False, 100, 100)
-    same(session.take_slice(request), snapshot.take(request))
-    assert snapshot.num_tokens == n == 30
-
-
-def test_an_npz_of_one_layer_opens_with_its_number(tmp_path: Path) -> None:
-    session, path = begun(small("growing")), tmp_path / "a.npz"
-    for _ in export(session, Export(path, 0, layers=(1,), kind="npz")):
-        pass
-    n = session.sequence(0).num_tokens
-    request = HeadRequest(0, n, "keys", 1, 0, 0, n, n)
-    expected, found = session.take_slice(request), OpenedSnapshot(path).take(request)
-    assert isinstance(expected, HeadSlice)
-    assert isinstance(found, HeadSlice)
-    assert np.array_equal(found.low, expected.low)
-    assert np.array_equal(found.high, expected.high)
 
 
 def test_what_was_never_watched_is_said_of_the_file_and_not_of_its_model(tmp_path: Path) -> None:
