@@ -16,7 +16,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.requests import HeadRequest, OutliersRequest, WallRequest
 from engine.wire.slices import HeadSlice, OutliersSlice, WallSlice
-from tests.engine.session.test_past import SPECS
+from tests.engine.session.pasts import SPECS
 from tests.engine.tiny import model_of, prompt_ids
 
 

@@ -20,33 +20,19 @@ from engine.spec.edit import (
     Mask,
     Overwrite,
     Pin,
-    ReplaceTokens,
     Rows,
     Scale,
     Zero,
 )
 from engine.spec.presets import PRESETS
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import Prompt
 from engine.wire.changes import EditMade, SequenceAdded
-from tests.engine.session.sessions import facts, tensors
+from tests.engine.session.edit_sessions import begun, marks, same, state, step
+from tests.engine.session.sessions import facts
 from tests.engine.snapshot.sessions import small
 from tests.engine.tiny import model_of, prompt_ids
 
 MODES = list(PRESETS)
-
-
-def begun(mode: str, num_steps: int = 4, length: int = 30) -> Session:
-    session = Session(model_of("llama"), small(mode))
-    session.submit(Prompt(token_ids=prompt_ids(length), sampling=SamplingParams(1.0, seed=4)))
-    for _ in range(num_steps):
-        step(session)
-    return session
-
-
-def step(session: Session) -> None:
-    for live in session.live:
-        live.sequence.stop = None
-    session.step()
 
 
 def held(session: Session, seq_id: int = 0, layer: int = 1, head: int = 0) -> list[int]:
@@ -59,18 +45,6 @@ def row_edit(session: Session) -> Edit:
         return BiasLogits(0, ((5, 3.0),), (6,))
     position = held(session)[1]
     return Zero(0, Rows(position, position + 1, (1,), (0,)))
-
-
-def state(session: Session) -> dict[tuple[object, ...], torch.Tensor]:
-    return tensors(session)
-
-
-def same(one: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
-
-
-def marks(session: Session) -> object:
-    return {live.seq_id: (live.sequence.mark(), tuple(live.sequence.token_ids)) for live in session.live}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -243,35 +217,6 @@ def test_rows_of_another_sequence() -> None:
     assert torch.equal(mine.keys[0, :, 3:6], theirs.keys[0, :, 7:10])
 
 
-@pytest.mark.parametrize("mode", ["growing", "none", "h2o", "paged", "kivi-4", "transformers-quantized"])
-def test_other_tokens_are_undone_and_repeated(mode: str) -> None:
-    session = begun(mode)
-    before, stood = state(session), marks(session)
-    added, _ = make_edit(session, ReplaceTokens(0, 12, (7, 9, 11), "re-prefill", 1))
-    assert session.sequence(0).token_ids[12:15] == [7, 9, 11]
-    step(session)
-    end, then, last = state(session), marks(session), session.last_step
-    session.go_to(1)
-    session.kept.clear()
-    session.go_to(last)
-    assert same(state(session), end)
-    assert marks(session) == then
-    session.kept.clear()
-    session.go_to(added.node.parent)
-    assert marks(session) == stood
-    assert same(state(session), before)
-
-
-@pytest.mark.parametrize("mode", ["growing", "paged", "int8"])
-def test_a_re_prefill_tells_where_the_newest_token_looks(mode: str) -> None:
-    """Over all tokens of the new text, as one that was fed those tokens from the start does."""
-    session = begun(mode)
-    added, _ = make_edit(session, ReplaceTokens(0, 12, (7, 9, 11), "re-prefill", 1))
-    row = session.history.attention_at(0, added.node.step)[1]
-    assert row.shape[1] == session.sequence(0).num_tokens
-    assert torch.allclose(row.sum(1), torch.ones(row.shape[0]), atol=1e-5)
-
-
 def test_edited_attention_and_logits_are_those_of_the_node() -> None:
     session = begun("growing")
     added, _ = make_edit(session, Mask(0, Rows(4, 9, (1,), (0,))))
@@ -320,25 +265,6 @@ def test_drops_and_pins_are_undone() -> None:
     for _ in range(3):
         redo_edit(session)
     assert position not in held(session)
-
-
-@pytest.mark.parametrize("mode", ["growing", "paged", "int8", "kivi-4", "fp8", "h2o", "dynamic"])
-def test_rows_of_a_prompt_that_is_half_read_are_edited_and_read_by_the_rest(mode: str) -> None:
-    session, plain = (Session(model_of("llama"), small(mode), prefill_chunk=8) for _ in range(2))
-    for each in (session, plain):
-        each.submit(Prompt(token_ids=prompt_ids(30)))
-        each.step()
-    _, measured = make_edit(session, Scale(0, Rows(2, 6), -2.0))
-    assert measured.kl is None  # no token was chosen yet
-    make_edit(session, Mask(0, Rows(5, 7)))
-    for each in (session, plain):
-        while each.is_prefilling:
-            each.step()
-    one, other = session.logits(0), plain.logits(0)
-    assert one is not None
-    assert other is not None
-    assert one.isfinite().all()
-    assert not torch.allclose(one, other, atol=1e-3)
 
 
 def test_a_sequence_with_edited_rows_does_not_give_its_pages_up() -> None:

@@ -24,33 +24,9 @@ from engine.wire.requests import (
     WallRequest,
 )
 from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, TableSlice, WallSlice
+from tests.engine.session.pasts import PROMPT, SCORED, SPECS, STEPS, started
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids
-
-SCORED = {"budget": 20, "sinks": 2, "window": 4}
-KIVI = {"group": 16, "residual": 16}
-SPECS: dict[str, CacheSpec] = {
-    "sliding": tuned(cache_preset("sliding").spec, window=12),
-    "streamingllm": tuned(cache_preset("streamingllm").spec, sinks=2, window=14),
-    "rerotate": tuned(cache_preset("streamingllm").spec, sinks=2, window=14, rerotate=True),
-    **{
-        name: tuned(cache_preset(name).spec, **SCORED)
-        for name in ("h2o", "snapkv", "tova", "knorm", "keydiff", "random")
-    },
-    "fp8": cache_preset("fp8").spec,
-    "int8": cache_preset("int8").spec,
-    "kivi-4": tuned(cache_preset("kivi-4").spec, **KIVI),
-    "kivi-2": tuned(cache_preset("kivi-2").spec, **KIVI),
-}
-PROMPT, STEPS = 24, 20
-
-
-def started(spec: CacheSpec, length: int = PROMPT) -> Session:
-    session = Session(model_of("llama"), spec)
-    session.submit(Prompt(token_ids=prompt_ids(length)))
-    session.step()
-    session.force(0, tuple(reversed(prompt_ids(STEPS + 4))))  # greedy might end early
-    return session
 
 
 def looks(session: Session, tokens: int, previous: int) -> list[Any]:
@@ -353,61 +329,3 @@ def test_a_past_page_table_has_the_pages_that_were_dropped_since(name: str) -> N
         piece = session.take_slice(TableRequest(0, count))
         assert isinstance(piece, TableSlice)
         assert piece.tables[0].tolist() == pages, count
-
-
-# ---- the norm of a row, as written and as stored -----------------------------------------------------------------
-
-
-def row_of(session: Session, position: int) -> RowSlice:
-    tokens = session.sequence(0).num_tokens
-    piece = session.take_slice(RowRequest(0, tokens, position))
-    assert isinstance(piece, RowSlice)
-    return piece
-
-
-def test_a_record_has_the_norm_as_written_and_a_row_slice_that_as_stored() -> None:
-    """KIVI writes a row exactly and codes it when its group is full: then the two part."""
-    session = started(SPECS["kivi-2"], length=16)
-    written = session.step().sequences[0]
-    assert written.rows is not None
-    place = written.first_position
-    before = row_of(session, place)
-    for layer in range(2):
-        assert before.key_norms[layer].tolist() == pytest.approx(written.rows.key_norm[layer, :, 0].tolist(), rel=1e-6)
-        assert before.value_norms[layer].tolist() == pytest.approx(
-            written.rows.value_norm[layer, :, 0].tolist(), rel=1e-6
-        )
-    for _ in range(STEPS):
-        session.step()
-    after = row_of(session, place)
-    assert after.key_norms[1].tolist() == pytest.approx(np.sqrt((after.keys[1] ** 2).sum(-1)).tolist())
-    changed = np.abs(after.key_norms[1] / written.rows.key_norm[1, :, 0] - 1)
-    assert float(changed.min()) > 0.01, "two bits are not the row that was written"
-
-
-def test_the_norm_as_stored_is_nan_where_a_head_has_dropped_the_row() -> None:
-    session = started(SPECS["knorm"])
-    for _ in range(STEPS):
-        session.step()
-    found = [row_of(session, position) for position in range(PROMPT + STEPS)]
-    lost = [(row, layer, head) for row in found for layer, heads in enumerate(row.dropped) for head in heads]
-    assert lost
-    for row, layer, head in lost:
-        assert np.isnan(row.key_norms[layer][head])
-        assert np.isnan(row.value_norms[layer][head])
-
-
-def test_pictures_of_what_is_not_there_are_cut_to_what_is_or_refused() -> None:
-    session = started(cache_preset("growing").spec)
-    for request in (
-        WallRequest(0, 10**9, -5, "keys", True, 10**9, 8),
-        HeadRequest(0, 10**9, "keys", 0, 0, -7, 10**12, 10**9),
-    ):
-        piece = session.take_slice(request)
-        assert isinstance(piece, WallSlice | HeadSlice)
-        assert piece.request.num_tokens == PROMPT, "the answer says how many tokens it shows"
-        assert piece.low.shape[-2] == PROMPT
-    with pytest.raises(InputError, match="no kv head -1"):
-        session.take_slice(HeadRequest(0, 4, "keys", 0, -1, 0, 4, 8))
-    with pytest.raises(InputError, match="no layer 9"):
-        session.take_slice(HeadRequest(0, 4, "keys", 9, 0, 0, 4, 8))

@@ -6,56 +6,22 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from engine.cache.paged.cache import PagedCache
 from engine.errors import InputError
-from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import uniform
 from engine.spec.presets import PRESETS, preset_of
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.page_events import PageFreed
 from engine.wire.requests import TableRequest
+from tests.engine.cache.compressed.prompts import masked_logits
 from tests.engine.cache.compressed.rules import held_and_pictured
-from tests.engine.cache.compressed.test_going_back import WAYS, Way, assert_same, go_back_and_forth, state_of
-from tests.engine.cache.compressed.test_retention import masked_logits
-from tests.engine.cache.paged.test_cache import check, store_of
-from tests.engine.faults import Injected, failing_at
+from tests.engine.cache.paged.driving import check
+from tests.engine.cache.paged.retained import BY_RULE, RULES, SPECS, paged, session_of
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids
-
-RULES = {
-    "window": RetentionSpec("window", window=10),
-    "sinks+window": RetentionSpec("sinks+window", sinks=2, window=9),
-    "h2o": RetentionSpec("h2o", budget=12),
-    "snapkv": RetentionSpec("snapkv", budget=12, window=4),
-    "tova": RetentionSpec("tova", budget=12),
-    "knorm": RetentionSpec("knorm", budget=12, sinks=1),
-    "keydiff": RetentionSpec("keydiff", budget=10),
-    "random": RetentionSpec("random", ratio=0.5, seed=3),
-}
-BY_RULE = pytest.mark.parametrize("name", RULES)
-
-
-def session_of(
-    retention: RetentionSpec, model: LoadedModel | None = None, chunk: int = 8, prompt: int = 21, **more: Any
-) -> tuple[Session, int]:
-    spec = CacheSpec("paged", retention=retention, **{"page_size": 4, **more})
-    session = Session(model or model_of("llama"), spec, prefill_chunk=chunk)
-    seq_id = session.submit(Prompt(token_ids=prompt_ids(prompt)))
-    session.force(seq_id, prompt_ids(60, seed=1))
-    return session, seq_id
-
-
-def paged(session: Session, seq_id: int) -> PagedCache:
-    cache = session.cache_of(seq_id)
-    assert isinstance(cache, PagedCache)
-    return cache
 
 
 @BY_RULE
@@ -204,84 +170,6 @@ def test_rows_computed_after_a_drop_are_shared_with_nobody() -> None:
     watching.step()
     assert "must see the attention" in str(watching.sequences[0].why_not_reused)
     assert watched == 0
-
-
-SPECS = {
-    **{name: CacheSpec("paged", page_size=4, retention=rule) for name, rule in RULES.items()},
-    "one": CacheSpec("paged", page_size=1, retention=RULES["tova"]),
-    "int8": CacheSpec("paged", page_size=4, retention=RULES["h2o"], codec=uniform("int8")),
-    "tight": CacheSpec("paged", page_size=4, retention=RULES["knorm"], num_pages=24),
-}
-
-
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(name=st.sampled_from(list(SPECS)), way=WAYS)
-def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, way: Way) -> None:
-    go_back_and_forth(SPECS[name], way, check)
-
-
-def test_the_journal_goes_back_without_computing() -> None:
-    session, _ = session_of(RULES["h2o"])
-    for _ in range(20):
-        session.step()
-    assert session.go_to(5).startswith("put")
-    assert session.bytes().looking > 0
-
-
-def test_without_room_for_the_journal_the_past_is_computed_again() -> None:
-    session, seq_id = session_of(RULES["window"], num_pages=12)
-    states = []
-    for _ in range(14):
-        session.step()
-        states.append(state_of(session, seq_id))
-    pool, cache = store_of(session).groups[0].pool, session.cache_of(seq_id)
-    assert isinstance(cache, PagedCache)
-    shared = list(cache.tables[0].held_pages)
-    pool.share(shared, 98)  # what the sequence gives up stays in use
-    others = pool.allocate(pool.num_available_pages, 99)
-    assert session.go_to(2) == "repeated 3 steps from the start"
-    assert_same(state_of(session, seq_id), states[2])
-    check(session)
-    session.step()
-    check(session)
-    assert_same(state_of(session, seq_id), states[3])
-    pool.free(others, 99)
-    pool.free(shared, 98)
-
-
-@BY_RULE
-def test_a_step_that_fails_anywhere_changes_nothing(name: str) -> None:
-    session, seq_id = session_of(RULES[name], prompt=24)
-    while session.is_prefilling:
-        session.step()
-    for _ in range(4):
-        session.step()
-    before = state_of(session, seq_id)
-    number, outcome = 40, failing_at(40, session.step)  # a page is begun, so that one is dropped
-    while isinstance(outcome, Injected):
-        check(session)
-        assert session.sequence(seq_id).num_tokens == 28
-        session.go_to(session.last_step or 0)
-        assert_same(state_of(session, seq_id), before)
-        number += 23
-        outcome = failing_at(number, session.step)
-    assert outcome.evictions or name in ("snapkv", "random", "window")
-    check(session)
-
-
-def test_a_fork_goes_its_own_way() -> None:
-    session, seq_id = session_of(RULES["h2o"])
-    for _ in range(8):
-        session.step()
-    fork = session.fork(seq_id).child
-    check(session)
-    assert_same(state_of(session, fork), state_of(session, seq_id))
-    before = state_of(session, fork)
-    session.halt(fork)
-    for _ in range(8):
-        session.step()
-        check(session)
-    assert_same(state_of(session, fork), before)
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -1,0 +1,82 @@
+"""Going back, forks and failures where rules drop pages."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.cache.paged.cache import PagedCache
+from tests.engine.cache.compressed.test_going_back import WAYS, Way, assert_same, go_back_and_forth, state_of
+from tests.engine.cache.paged.driving import check, store_of
+from tests.engine.cache.paged.retained import BY_RULE, RULES, SPECS, session_of
+from tests.engine.faults import Injected, failing_at
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@given(name=st.sampled_from(list(SPECS)), way=WAYS)
+def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, way: Way) -> None:
+    go_back_and_forth(SPECS[name], way, check)
+
+
+def test_the_journal_goes_back_without_computing() -> None:
+    session, _ = session_of(RULES["h2o"])
+    for _ in range(20):
+        session.step()
+    assert session.go_to(5).startswith("put")
+    assert session.bytes().looking > 0
+
+
+def test_without_room_for_the_journal_the_past_is_computed_again() -> None:
+    session, seq_id = session_of(RULES["window"], num_pages=12)
+    states = []
+    for _ in range(14):
+        session.step()
+        states.append(state_of(session, seq_id))
+    pool, cache = store_of(session).groups[0].pool, session.cache_of(seq_id)
+    assert isinstance(cache, PagedCache)
+    shared = list(cache.tables[0].held_pages)
+    pool.share(shared, 98)  # what the sequence gives up stays in use
+    others = pool.allocate(pool.num_available_pages, 99)
+    assert session.go_to(2) == "repeated 3 steps from the start"
+    assert_same(state_of(session, seq_id), states[2])
+    check(session)
+    session.step()
+    check(session)
+    assert_same(state_of(session, seq_id), states[3])
+    pool.free(others, 99)
+    pool.free(shared, 98)
+
+
+@BY_RULE
+def test_a_step_that_fails_anywhere_changes_nothing(name: str) -> None:
+    session, seq_id = session_of(RULES[name], prompt=24)
+    while session.is_prefilling:
+        session.step()
+    for _ in range(4):
+        session.step()
+    before = state_of(session, seq_id)
+    number, outcome = 40, failing_at(40, session.step)  # a page is begun, so that one is dropped
+    while isinstance(outcome, Injected):
+        check(session)
+        assert session.sequence(seq_id).num_tokens == 28
+        session.go_to(session.last_step or 0)
+        assert_same(state_of(session, seq_id), before)
+        number += 23
+        outcome = failing_at(number, session.step)
+    assert outcome.evictions or name in ("snapkv", "random", "window")
+    check(session)
+
+
+def test_a_fork_goes_its_own_way() -> None:
+    session, seq_id = session_of(RULES["h2o"])
+    for _ in range(8):
+        session.step()
+    fork = session.fork(seq_id).child
+    check(session)
+    assert_same(state_of(session, fork), state_of(session, seq_id))
+    before = state_of(session, fork)
+    session.halt(fork)
+    for _ in range(8):
+        session.step()
+        check(session)
+    assert_same(state_of(session, fork), before)

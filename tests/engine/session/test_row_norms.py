@@ -1,0 +1,72 @@
+"""The norm of a row, as written and as stored; and pictures of what is not there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engine.errors import InputError
+from engine.session.session import Session
+from engine.spec.presets import cache_preset
+from engine.wire.requests import (
+    HeadRequest,
+    RowRequest,
+    WallRequest,
+)
+from engine.wire.slices import HeadSlice, RowSlice, WallSlice
+from tests.engine.session.pasts import PROMPT, SPECS, STEPS, started
+
+
+def row_of(session: Session, position: int) -> RowSlice:
+    tokens = session.sequence(0).num_tokens
+    piece = session.take_slice(RowRequest(0, tokens, position))
+    assert isinstance(piece, RowSlice)
+    return piece
+
+
+def test_a_record_has_the_norm_as_written_and_a_row_slice_that_as_stored() -> None:
+    """KIVI writes a row exactly and codes it when its group is full: then the two part."""
+    session = started(SPECS["kivi-2"], length=16)
+    written = session.step().sequences[0]
+    assert written.rows is not None
+    place = written.first_position
+    before = row_of(session, place)
+    for layer in range(2):
+        assert before.key_norms[layer].tolist() == pytest.approx(written.rows.key_norm[layer, :, 0].tolist(), rel=1e-6)
+        assert before.value_norms[layer].tolist() == pytest.approx(
+            written.rows.value_norm[layer, :, 0].tolist(), rel=1e-6
+        )
+    for _ in range(STEPS):
+        session.step()
+    after = row_of(session, place)
+    assert after.key_norms[1].tolist() == pytest.approx(np.sqrt((after.keys[1] ** 2).sum(-1)).tolist())
+    changed = np.abs(after.key_norms[1] / written.rows.key_norm[1, :, 0] - 1)
+    assert float(changed.min()) > 0.01, "two bits are not the row that was written"
+
+
+def test_the_norm_as_stored_is_nan_where_a_head_has_dropped_the_row() -> None:
+    session = started(SPECS["knorm"])
+    for _ in range(STEPS):
+        session.step()
+    found = [row_of(session, position) for position in range(PROMPT + STEPS)]
+    lost = [(row, layer, head) for row in found for layer, heads in enumerate(row.dropped) for head in heads]
+    assert lost
+    for row, layer, head in lost:
+        assert np.isnan(row.key_norms[layer][head])
+        assert np.isnan(row.value_norms[layer][head])
+
+
+def test_pictures_of_what_is_not_there_are_cut_to_what_is_or_refused() -> None:
+    session = started(cache_preset("growing").spec)
+    for request in (
+        WallRequest(0, 10**9, -5, "keys", True, 10**9, 8),
+        HeadRequest(0, 10**9, "keys", 0, 0, -7, 10**12, 10**9),
+    ):
+        piece = session.take_slice(request)
+        assert isinstance(piece, WallSlice | HeadSlice)
+        assert piece.request.num_tokens == PROMPT, "the answer says how many tokens it shows"
+        assert piece.low.shape[-2] == PROMPT
+    with pytest.raises(InputError, match="no kv head -1"):
+        session.take_slice(HeadRequest(0, 4, "keys", 0, -1, 0, 4, 8))
+    with pytest.raises(InputError, match="no layer 9"):
+        session.take_slice(HeadRequest(0, 4, "keys", 9, 0, 0, 4, 8))
