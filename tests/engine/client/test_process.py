@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,61 +12,22 @@ import pytest
 from msgspec.structs import replace
 
 import engine.client.process as process
-from engine.client import Client, kind_for
+from engine.client import kind_for
 from engine.client.child import _encoded
 from engine.client.process import ProcessClient
 from engine.client.stream import read_frames, write_frames
 from engine.client.thread import ThreadClient
-from engine.spec.cache import CacheSpec
-from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
 from engine.wire import encoding
-from engine.wire.commands import LoadModel, Run, Step, SubmitPrompt
+from engine.wire.commands import Run, Step, SubmitPrompt
 from engine.wire.encoding import WireError, decode_event, encode
-from engine.wire.events import EngineBack, EngineBusy, EngineLost, Event, Failed, Restarted, Submitted
+from engine.wire.events import EngineBack, EngineBusy, EngineLost, Failed, Restarted, Submitted
 from engine.wire.evictions import Eviction
 from engine.wire.exporting import Export, Exported
 from engine.wire.records import StepRecord
 from tests.app import samples
+from tests.engine.client.driver import Driver, speaking
 from tests.engine.tiny import config_dict, prompt_ids, write_config
-
-PATIENCE_S = 90.0
-
-
-class Driver:
-    """A client, and what it said."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.events: list[Event] = []
-
-    def of(self, kind: type) -> list[Event]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    def wait(self, found: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not found():
-            assert time.monotonic() < deadline, f"waited in vain for {what}: {self.events[-3:]}"
-            self.events += self.client.drain()
-            time.sleep(0.005)
-
-    def load(self, source: str) -> None:
-        self.client.send(LoadModel(ModelSpec(source, device="cpu", num_threads=1), CacheSpec("paged", page_size=4)))
-
-    def wait_for(self, kind: type, count: int = 1) -> None:
-        self.wait(lambda: len(self.of(kind)) >= count, kind.__name__)
-
-    @property
-    def child(self) -> psutil.Process:
-        assert isinstance(self.client, ProcessClient)
-        return psutil.Process(self.client.process_id)
-
-
-@pytest.fixture
-def driver() -> Iterator[Driver]:
-    driver = Driver(ProcessClient())
-    yield driver
-    driver.client.close(0.5)
 
 
 def slow_source(folder: Path) -> str:
@@ -221,128 +176,6 @@ def test_one_that_cannot_be_spawned_says_why(monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(lost, EngineLost)
     assert "could not be started (No such file or directory)" in lost.cause
     assert driver.client.close(0.1)
-
-
-def speaking(script: str, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """A client whose engine is that script."""
-
-    def spawn() -> subprocess.Popen[bytes]:
-        pipe = subprocess.PIPE
-        return subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, stderr=pipe)
-
-    monkeypatch.setattr(process, "_spawn", spawn)
-    return Driver(ProcessClient())
-
-
-@pytest.mark.parametrize(
-    ("script", "cause"),
-    [
-        ("import time; print('hello there'); import sys; sys.stdout.flush(); time.sleep(60)", "cannot be read"),
-        (
-            "import struct, sys, time; sys.stdout.buffer.write(b'KVL\\n' + struct.pack('<IQ', 1, 1 << 40));"
-            "sys.stdout.flush(); time.sleep(60)",
-            "is too large",
-        ),
-        ("import os, time; os.close(1); time.sleep(60)", "closed its end without a word"),
-        ("import sys; sys.exit(3)", "ended by itself (exit status 3)"),
-        ("raise MemoryError('no room')", "MemoryError: no room"),
-        ("import os; os.abort()", "crashed (SIGABRT)"),
-    ],
-)
-def test_whatever_else_it_dies_of_is_named(script: str, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = speaking(script, monkeypatch)
-    driver.wait_for(EngineLost)
-    (lost,) = driver.of(EngineLost)
-    assert isinstance(lost, EngineLost)
-    assert cause in lost.cause
-    assert driver.client.close(0.1)
-
-
-@pytest.mark.parametrize("is_loading", [False, True])
-def test_closing_ends_it(driver: Driver, tmp_path: Path, is_loading: bool) -> None:
-    child = driver.child
-    if is_loading:
-        driver.load(f"shape:{write_config('llama', tmp_path)}")
-        driver.wait(lambda: driver.events, "its first word")
-    began = time.monotonic()
-    assert driver.client.close(1.3)
-    assert not child.is_running()
-    assert time.monotonic() - began < 5.0  # killed at the latest after 1.3 s
-    assert not driver.of(EngineLost)
-
-
-class Refusing:
-    """A standard error that is gone: its terminal was closed."""
-
-    def write(self, text: str) -> None:
-        raise OSError(5, "Input/output error")
-
-
-@pytest.mark.parametrize("stream", [None, Refusing()])
-def test_its_complaints_never_hold_it_up(monkeypatch: pytest.MonkeyPatch, stream: object) -> None:
-    """More than any pipe holds is read where this process has nowhere to print it."""
-    monkeypatch.setattr(process.sys, "stderr", stream)
-    script = (
-        "import sys\n"
-        "for _ in range(2000): print('x' * 999, file=sys.stderr)\n"
-        "print('last', file=sys.stderr); sys.exit(3)"
-    )
-    driver = speaking(script, monkeypatch)
-    driver.wait_for(EngineLost)
-    (lost,) = driver.of(EngineLost)
-    assert isinstance(lost, EngineLost)
-    assert "(last)" in lost.cause
-
-
-def test_an_unforeseen_error_of_the_reader_ends_the_engine_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(frames: object) -> Event:
-        raise MemoryError("no room to read it")
-
-    monkeypatch.setattr(process, "decode_event", fail)
-    driver = Driver(ProcessClient())
-    child = driver.child
-    driver.load("shape:/no/such/file")
-    driver.wait_for(EngineLost)
-    (lost,) = driver.of(EngineLost)
-    assert isinstance(lost, EngineLost)
-    assert "cannot be read (MemoryError: no room to read it)" in lost.cause
-    assert not child.is_running(), "it was ended, and waited for"
-
-
-def test_a_thread_that_has_ended_answers_as_a_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: object) -> None:
-        raise SystemError("out of order")
-
-    monkeypatch.setattr("engine.loop.loop.EngineLoop.run", fail)
-    driver = Driver(ThreadClient())
-    driver.wait_for(EngineLost)
-    driver.client.send(Step(id=77))
-    driver.wait_for(Failed)
-    (failed,) = driver.of(Failed)
-    assert isinstance(failed, Failed)
-    assert (failed.reply_to, "out of order" in failed.message) == (77, True)
-    assert failed.message.endswith("restart it.")
-
-
-def test_it_does_not_outlive_a_window_that_is_killed() -> None:
-    script = (
-        "import time\n"
-        "from engine.client.process import ProcessClient\n"
-        "print(ProcessClient().process_id, flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    window = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert window.stdout is not None
-    child = psutil.Process(int(window.stdout.readline()))
-    os.kill(window.pid, signal.SIGKILL)
-    window.wait()
-    assert psutil.wait_procs([child], timeout=30)[1] == []
-
-
-def test_what_it_prints_reaches_standard_error_and_no_message() -> None:
-    script = "from engine.client.child import _take_streams\n_take_streams()\nprint('a stray word')\n"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert (done.stdout, done.stderr.strip()) == ("", "a stray word")
 
 
 def test_a_stream_that_is_cut_off_or_strange_is_refused() -> None:
