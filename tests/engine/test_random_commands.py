@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.random_commands import Chance, play
+from tests.benchmarks.chance import Chance
+from tests.benchmarks.random_commands import play
 
 
 @pytest.mark.parametrize("seed", [32, 34])

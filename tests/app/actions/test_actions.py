@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QGuiApplication, QKeySequence
-from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QDialog, QFileDialog, QWidget
-from pytestqt.qtbot import QtBot
+from PySide6.QtGui import QGuiApplication
 
-from app.actions import MENUS
-from app.control.actions import declared_in
 from app.control.pace import PACES
 from app.kit.theme import current_theme
-from app.shell import Shell
 from engine.saved.document import is_session
 from engine.spec.capture import CAPTURES
-from engine.spec.edit import Drop, Edit, Mask, Pin, Rows, Zero
+from engine.spec.edit import Drop, Edit, Mask, Pin, Zero
 from engine.spec.model import ModelSpec
-from engine.spec.presets import PRESETS, cache_preset
+from engine.spec.presets import PRESETS
 from engine.spec.runners import RUNNERS
 from engine.spec.stops import Stop
 from engine.wire.commands import (
@@ -40,179 +31,15 @@ from engine.wire.commands import (
     Run,
     SetCache,
     SetCapture,
-    StartDuel,
     Step,
     SubmitPrompt,
     UndoEdit,
 )
 from engine.wire.devices import UnloadModel
-from engine.wire.events import StateChanged
 from engine.wire.measuring import Bench, CheckParity, MeasureRegret, Sweep
-from engine.wire.opponents import OtherStep
-from engine.wire.status import OpenedFile
 from engine.wire.stopping import SetStops
 from tests.app import samples
-from tests.app.conftest import turn
-from tests.app.fake_engine import FakeEngine
-
-STEPS = 60
-ACTIONS = {action.name: action for action in declared_in(MENUS)}
-
-
-class Desk:
-    """A window with a prompt and sixty steps behind it; the last layer but one and its second head are selected."""
-
-    def __init__(self, shell: Shell, engine: FakeEngine, folder: Path) -> None:
-        self.shell, self.engine, self.folder = shell, engine, folder
-        self.engines: list[str] = []  # where an engine was wished for
-        shell.engine_wanted.connect(self.engines.append)
-        self.reloads = 0  # how often the unloaded model was wished for
-        shell.reload_wanted.connect(self._on_reload)
-        self.models, self.window = shell.models, shell.window
-        engine.loaded()
-        turn(shell)
-        self.window.actions_["prompt.send"].trigger()
-        turn(shell)
-        shell.intents.on_run_to(STEPS)
-        turn(shell)
-        self.models.selection.update(layer=4, kv_head=1, position=9)
-        self.window.activateWindow()
-        turn(shell)
-        engine.sent.clear()
-        self._selected, self._status = self.models.selection.now, engine.status
-
-    def press(self, name: str) -> None:
-        """The shortcut, in the widget where it acts; an action without one is chosen from its menu."""
-        declared, action = ACTIONS[name], self.window.actions_[name]
-        places: dict[str, QWidget] = {
-            "picture": self.window.head,
-            "rows": self.window.head,
-            "timeline": self.window.timeline,
-        }
-        place = places.get(declared.where, self.window.tokens.strip)
-        place.setFocus()
-        QApplication.processEvents()
-        assert action.isEnabled(), self.window.actions_.reason(name)
-        if declared.key:
-            QTest.keySequence(place, QKeySequence(declared.key))
-        else:
-            action.trigger()
-        turn(self.shell, 2)
-
-    def _on_reload(self) -> None:
-        self.reloads += 1
-
-    def unload(self) -> None:
-        """As if the model had been let go."""
-        self.engine.emit(StateChanged(replace(self.engine.status, model=None, sequences=(), step=None)))
-        turn(self.shell, 2)
-
-    def rest(self) -> None:
-        """As it was before an action that leaves nothing behind in the history: nothing open, nothing sent."""
-        self.close_dialogs()
-        self.models.selection.update(**vars(self._selected))
-        self.window.head.reset_view()
-        if self.window.docks.layout_name != "inspect":
-            self.window.arrange("inspect")
-        if self.shell.settings.theme != "dark":
-            self.shell.set_theme("dark")
-        (self.folder / "picture.png").unlink(missing_ok=True)
-        self.engine.status = self._status
-        self.engine.emit(StateChanged(self._status))
-        self.window.activateWindow()
-        turn(self.shell, 2)
-        self.engine.sent.clear()
-        self.engines.clear()
-
-    def close_dialogs(self) -> None:
-        for widget in QApplication.topLevelWidgets():
-            if isinstance(widget, QDialog):
-                widget.reject()
-
-    def sent(self, kind: type) -> list[object]:
-        return [replace(command, id=0) for command in self.engine.of(kind)]
-
-    def counted(self, kind: type) -> int:
-        return len(self.engine.of(kind))
-
-    def dialogs(self) -> list[str]:
-        shown = [w for w in QApplication.topLevelWidgets() if isinstance(w, QDialog) and w.isVisible()]
-        return [type(dialog).__name__ for dialog in shown]
-
-    def go_back(self) -> None:
-        """Go on from step 7: the steps after it are left behind."""
-        self.shell.intents.on_gone_to(7)
-        turn(self.shell)
-
-    def look_back(self) -> None:
-        self.models.selection.update(step=7)
-
-    def type_condition(self) -> None:
-        self.window.show_stops().line.setText("step = 20")
-
-    def search(self) -> None:
-        """Between two steps at which a condition held."""
-        self.models.stops.search("step = 20 or step = 40")
-        turn(self.shell, 3)
-        assert self.models.stops.queried is not None
-        assert self.models.stops.queried.matches == [20, 40]
-        self.models.selection.update(step=30)
-
-    def edit(self) -> None:
-        """Rows are dragged over, and one edit was made."""
-        self.models.selection.update(position=4, area=AREA)
-        self.shell.intents.on_edited(Zero(0, AREA))
-        turn(self.shell)
-        self.engine.sent.clear()
-
-    def undo(self) -> None:
-        self.edit()
-        self.shell.intents.on_edit_undone()
-        turn(self.shell)
-        self.engine.sent.clear()
-
-    def choose_keys(self) -> None:
-        self.models.selection.update(position=4, area=replace(AREA, part="keys"))
-
-    def run(self) -> None:
-        self.engine.emit(StateChanged(replace(self.engine.status, running=True)))
-        turn(self.shell)
-
-    def open_file(self) -> None:
-        file = OpenedFile(self.folder / "a.safetensors", 1, "Tales 5M", 0, "", "", "", "")
-        self.engine.status = replace(self.engine.status, opened=file)
-        self.engine.emit(StateChanged(self.engine.status))
-        turn(self.shell)
-
-    def in_mode(self, name: str) -> None:
-        self.engine.status = replace(self.engine.status, cache=cache_preset(name).spec)
-        self.engine.emit(StateChanged(self.engine.status))
-        turn(self.shell)
-
-    def compare(self) -> None:
-        """Another run stands beside this one."""
-        self.shell.intents.on_compared(OtherStep(3))
-        self.engine.emit(replace(samples.duel_started(), reply_to=self.engine.id_of(StartDuel)))
-        turn(self.shell)
-
-    def widen(self) -> None:
-        """Zoom into the head and set its colours by hand, so that both can be taken back."""
-        self.window.head.zoom_to_selection()
-        self.window.head._bar.dragged.emit(0.25)
-        turn(self.shell)
-
-
-@pytest.fixture
-def desk(shell: Shell, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    (tmp_path / "config.json").write_text("{}")
-    chosen = {
-        "getExistingDirectory": str(tmp_path),
-        "getOpenFileName": (str(tmp_path / "config.json"), ""),
-        "getSaveFileName": (str(tmp_path / "picture.png"), ""),
-    }
-    for name, answer in chosen.items():
-        monkeypatch.setattr(QFileDialog, name, lambda *_, answer=answer: answer)
-    return Desk(shell, engine, tmp_path)
+from tests.app.actions.desk import ACTIONS, AREA, STEPS, Desk, to_change
 
 
 @dataclass(frozen=True)
@@ -253,19 +80,12 @@ def text_asked(desk: Desk) -> list[tuple[str | None, bool]]:
     return [(command.prompt.text, command.alone) for command in desk.engine.of(SubmitPrompt)]
 
 
-def to_change(desk: Desk) -> None:
-    desk.models.selection.update(tensor="values", change=True)
-
-
 def opens(name: str, prepare: Callable[[Desk], None] = lambda _: None) -> Effect:
     return Effect(Desk.dialogs, [], [name], prepare)
 
 
 def whole_view(desk: Desk) -> bool:
     return desk.models.viewport.now.head_range is None
-
-
-AREA = Rows(4, 8, (3,), (1,))
 
 
 def edits(desk: Desk) -> list[object]:
@@ -463,31 +283,3 @@ def test_every_edit_of_rows_is_made(desk: Desk) -> None:
         faults.append(Effect(edits, [], [edit], drag_over).fault(desk, key))
         desk.rest()
     assert not any(faults), "\n".join(filter(None, faults))
-
-
-def test_eight_layers_up_are_eight(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:
-    deep = samples.model_info("deep", shape=samples.geometry(layers=20))
-    engine.status = replace(engine.status, model=deep)
-    desk = Desk(shell, engine, tmp_path)
-    desk.models.selection.update(layer=9)
-    desk.press("view.layers_up")
-    assert desk.models.selection.now.layer == 1
-    desk.press("view.layers_down")
-    assert desk.models.selection.now.layer == 9
-
-
-def test_keys_take_the_difference_back(desk: Desk) -> None:
-    to_change(desk)
-    desk.press("view.keys")
-    now = desk.models.selection.now
-    assert (now.tensor, now.change) == ("keys", False)
-
-
-def test_letters_stay_letters_while_somebody_types(desk: Desk, qtbot: QtBot) -> None:
-    edit = desk.window.prompt.edit
-    edit.set_text("")
-    edit.setFocus()
-    qtbot.keyClicks(edit, "vkd fc")
-    qtbot.keyClick(edit, Qt.Key.Key_Home)
-    assert edit.text() == "vkd fc"
-    assert (desk.models.selection.now.tensor, desk.models.selection.now.change) == ("keys", False)
