@@ -12,12 +12,14 @@ from weakref import WeakKeyDictionary
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.fixed import Append, FixedRows, Layout, fixed_rows
+from engine.cache.fixed import FixedRows, Layout, fixed_rows
+from engine.errors import asked_bytes, first_line, is_of_device, is_out_of_memory
 from engine.model.attention import explicit_weights, read_by
 from engine.model.runners.decoder import Decoder
 from engine.model.runners.recorders import Recorder
 
 SMALLEST_BUCKET = 64
+OF_CAPTURE = "captur"  # in CUDA's words for what cannot be recorded, which leaves the device as it was
 MOST_LAUNCHES = 12  # of one cache: that many buckets reach from 64 tokens to 3,072
 
 Telling = Callable[[str], AbstractContextManager[None]]
@@ -58,13 +60,12 @@ class Launch:
         self._table = None if host is None else host.to(ids.device)
         self._host_table = host
         self._layers: list[int] = []
-        buffers = rows.buffers  # the rows themselves would keep the cache alive
-        self._step = lambda: self._computed(decoder, buffers.appending(self._positions, self._table, self._bucket))
-        self._recorder = recorder
+        self._decoder, self._recorder = decoder, recorder
+        self._buffers = rows.buffers  # the rows themselves would keep the cache alive
 
     def record(self) -> None:
         """With the inputs of a real step: it is run, and writes what it will write when it is replayed."""
-        self._outputs, self._replay = self._recorder.record(self._step)
+        self._outputs, self._replay = self._recorder.record(self._computed)
 
     def fill(self, ids: torch.Tensor, lengths: Sequence[int], rows: FixedRows) -> None:
         """The inputs of the next replay."""
@@ -84,7 +85,8 @@ class Launch:
     def weights(self) -> dict[int, torch.Tensor]:
         return dict(zip(self._layers, self._outputs[1:], strict=True))
 
-    def _computed(self, decoder: Decoder, append: Append) -> list[torch.Tensor]:
+    def _computed(self) -> list[torch.Tensor]:
+        append = self._buffers.appending(self._positions, self._table, self._bucket)
         columns = torch.arange(self._bucket, device=self._ids.device)
         kept = (columns <= self._positions)[:, None, None]  # [B, 1, 1, bucket]
         seen: dict[int, torch.Tensor] = {}
@@ -96,19 +98,19 @@ class Launch:
                 seen[attn.layer_idx] = weights[:, :, 0]
             return read_by(weights, held_values)
 
-        hidden = decoder.through(decoder.embedded(self._ids), self._positions, attend)
+        hidden = self._decoder.through(self._decoder.embedded(self._ids), self._positions, attend)
         self._layers = list(seen)
-        return [decoder.head(hidden), *seen.values()]
+        return [self._decoder.head(hidden), *seen.values()]
 
 
 class Launches:
     """Records steps when they come for the first time and replays them. `refused` says why one could not be recorded:
-    from then on none is."""
+    from then on none is. A step for which memory ran out is `too_large`, and others are recorded again."""
 
     def __init__(self, recorder: Recorder, telling: Telling) -> None:
         self._recorder, self._telling = recorder, telling
         self._of: WeakKeyDictionary[object, OrderedDict[LaunchKey, Launch]] = WeakKeyDictionary()
-        self.refused = ""
+        self.refused, self.too_large = "", dict[LaunchKey, str]()
         self.num_recorded = 0
 
     def step(
@@ -123,16 +125,43 @@ class Launches:
         bucket = bucket_of(max(had) + 1, rows.room)
         numbers = decoder.addresses, decoder.dtype, ids.device
         key = LaunchKey(self._recorder.name, *numbers, len(ids), bucket, rows.layout, probe is not None)
+        if key in self.too_large:
+            return None
         try:
             launch = self._launch(key, decoder, rows, ids, had)
         except RuntimeError as error:
-            self.refused = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+            if is_of_device(error) and OF_CAPTURE not in str(error):
+                raise
+            self._do_without(key, error)
             return None
         logits = launch.replay()
         rows.count()
         if probe is not None:
             show(probe, launch.weights, had, is_batch=lengths is not None)
         return logits
+
+    @property
+    def note(self) -> str:
+        """What could not be recorded, and why; empty where everything could."""
+        if self.refused:
+            return f"({self.refused})"
+        return next(reversed(self.too_large.values()), "")
+
+    def try_again(self) -> None:
+        """Record from now on what could not be recorded before."""
+        self.refused = ""
+        self.too_large.clear()
+
+    def _do_without(self, key: LaunchKey, error: RuntimeError) -> None:
+        """A step could not be recorded. Where memory ran out everything that was is given back."""
+        shortage = shortage_in(error)
+        if shortage is None:
+            self.refused = first_line(error)
+            return
+        self._of.clear()
+        asked = asked_bytes(shortage)
+        wanted = "" if asked is None else f", {asked:,} bytes more were wanted"
+        self.too_large[key] = f"of up to {key.bucket:,} tokens (memory ran out{wanted})"
 
     def _launch(
         self, key: LaunchKey, decoder: Decoder, rows: FixedRows, ids: torch.Tensor, had: Sequence[int]
@@ -155,6 +184,14 @@ class Launches:
         if len(mine) > MOST_LAUNCHES:
             mine.popitem(last=False)
         return launch
+
+
+def shortage_in(error: BaseException) -> BaseException | None:
+    """That memory ran out; a recording that is ended by it may end in another error."""
+    seen: BaseException | None = error
+    while seen is not None and not is_out_of_memory(seen):
+        seen = seen.__context__
+    return seen
 
 
 def show(probe: Probe, weights: dict[int, torch.Tensor], had: Sequence[int], *, is_batch: bool) -> None:

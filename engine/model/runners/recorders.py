@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Protocol
-from weakref import ref
+from weakref import WeakSet, ref
 
 import torch
 
@@ -29,7 +29,7 @@ class Recorder(Protocol):
 
 class CudaGraphs:
     """All kernels of a step as one launch. What they read and write must be where it was. All recordings lie in one
-    pool: the replay of one may overwrite the outputs of another."""
+    pool: the replay of one may overwrite the outputs of another. A pool ends with its last recording."""
 
     name = "graph"
 
@@ -38,6 +38,7 @@ class CudaGraphs:
         with torch.cuda.device(device):
             self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()  # those that may be replayed
 
     def record(self, step: Step) -> tuple[Sequence[torch.Tensor], Replay]:
         with torch.cuda.device(self._device):
@@ -48,10 +49,13 @@ class CudaGraphs:
                     step()
             caller.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
+            if not self._graphs:
+                self._pool = torch.cuda.graph_pool_handle()
             try:
                 outputs = self._captured(graph, step)
             finally:
                 torch.cuda.set_stream(caller)  # a capture that fails leaves its own as the current one
+        self._graphs.add(graph)
         return outputs, lambda: self._replay(graph)
 
     def _captured(self, graph: torch.cuda.CUDAGraph, step: Step) -> Sequence[torch.Tensor]:

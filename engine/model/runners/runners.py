@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
@@ -42,9 +42,7 @@ class Runners:
         if why := self.why_not(row.name):
             return f"no {row.label} for this model, which runs through transformers: {why}"
         launches = self._launches.get(self.chosen)
-        return (
-            f"no {row.label} ({launches.refused}): the fused decoder is used" if launches and launches.refused else ""
-        )
+        return f"no {row.label} {launches.note}: the fused decoder is used" if launches and launches.note else ""
 
     def why_not(self, name: RunnerName) -> str:
         """Why the model cannot have a runner, empty where it can."""
@@ -61,13 +59,17 @@ class Runners:
         if why := self.why_not(row.name):
             raise InputError(f"The runner '{name}' cannot compute this model: {why}. Use auto.")
         self.chosen = row.name
+        if (launches := self._launches.get(row.name)) is not None:
+            launches.try_again()
 
     @contextmanager
     def chosen_as(self, name: str) -> Iterator[None]:
-        """Meanwhile that one is chosen, where the model can have it: a step is repeated as it was done."""
-        before = self.chosen
-        if name in get_args(RunnerName) and not self.why_not(RUNNERS[name].name):  # type: ignore[index]
-            self.chosen = RUNNERS[name].name  # type: ignore[index]
+        """Meanwhile that one is chosen, where the model can have it: a step is repeated as it was done. Of names joined
+        by + it is the one that leaves to the others what it cannot compute."""
+        before, joined = self.chosen, name.split("+")
+        meant = next((row.name for row in reversed(RUNNERS.values()) if row.name in joined), None)
+        if meant is not None and not self.why_not(meant):
+            self.chosen = meant
         try:
             yield
         finally:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.model.runners.launch import Launches, bucket_of
-from engine.model.runners.recorders import Step, Twin
+from engine.model.runners.recorders import Replay, Step, Twin
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -211,6 +211,72 @@ def test_what_cannot_be_recorded_is_said_once_and_computed_by_the_fused_decoder(
     assert note == (
         "no recorded steps (CUDA error: operation not permitted when stream is capturing): the fused decoder is used"
     )
+
+
+class Small(Twin):
+    """A card without room for a recording, as long as `is_full`."""
+
+    is_full = True
+
+    def record(self, step: Step) -> tuple[Sequence[torch.Tensor], Replay]:
+        if not self.is_full:
+            return super().record(step)
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 MiB. GPU 0 has no more.")
+        finally:  # what the end of the capture says then
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+
+def test_a_step_that_memory_ran_out_for_is_the_only_one_that_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_of(LAYOUTS["static"], [62])
+    card = Small()
+    card.is_full = False
+    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device: card)
+    runners, used = session.model.runners, [session.step().runner]
+    recorded = next(iter(launches_of(session)._of.values()))
+    card.is_full = True
+    used += [session.step().runner, session.step().runner]
+    assert used == ["graph", "graph", "fused"]
+    assert recorded is not launches_of(session)._of.get(session.cache_of(0).live.layers[0]), "room was made"
+    assert runners.note == (
+        "no recorded steps of up to 96 tokens (memory ran out, 3,145,728 bytes more were wanted): "
+        "the fused decoder is used"
+    )
+    card.is_full = False
+    assert session.step().runner == "fused", "it is not tried at every step"
+    session.submit(Prompt(token_ids=prompt_ids(5, 3)))
+    session.step()
+    assert session.step().runner == "fused+graph", "the second has a shorter bucket"
+    runners.choose("graph")
+    assert not runners.note
+    assert session.step().runner == "graph"
+
+
+class Lost(Twin):
+    """A card that fails while a step is recorded."""
+
+    def record(self, step: Step) -> object:  # type: ignore[override]
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_card_that_fails_is_not_taken_for_a_step_that_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_of(LAYOUTS["growing"], [20])
+    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device: Lost())
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        session.step()
+    assert not session.model.runners.note
+
+
+@pytest.mark.parametrize(
+    ("used", "chosen"),
+    [("graph+fused", "graph"), ("fused+graph", "graph"), ("transformers+fused", "fused"), ("graph", "graph")],
+)
+def test_a_step_of_several_runners_is_repeated_by_the_one_that_was_chosen(used: str, chosen: str) -> None:
+    runners = Runners(model_of("llama").runners.decoder)
+    with runners.chosen_as(used):
+        assert runners.chosen == chosen
+    with runners.chosen_as("another"):
+        assert runners.chosen == "auto"
 
 
 def test_caches_that_keep_no_exact_rows_in_place_take_the_fused_decoder() -> None:
