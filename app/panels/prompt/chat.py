@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QWidget
 
 from app.kit.boxes import column, row
@@ -24,6 +25,8 @@ from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.status import SequenceInfo
 
 EMPTY = (Turn("user", ""),)
+LEAST_TURNS, LEAST_RENDERED, SPACING = 112, 62, 5  # pixels
+MOST_LINES = 5  # of words
 ANSWER_TIP = "Take what was generated so far as the assistant's turn, and write the next one"
 NEW_TIP = "Begin another conversation"
 
@@ -72,12 +75,23 @@ class ChatEditor(QWidget):
         self.words.setWordWrap(True)
         self.words.setFont(font_text(11.5))
         self.words.hide()
-        self.turns.setMinimumHeight(112)
-        self.words.setMaximumHeight(5 * self.words.fontMetrics().lineSpacing() + 2)  # all of it is in the tool tip
+        self.turns.setMinimumHeight(LEAST_TURNS)
         self.words.setAlignment(Qt.AlignmentFlag.AlignTop)
-        self.rendered.setMinimumHeight(62)
+        self.rendered.setMinimumHeight(LEAST_RENDERED)
         buttons = row(self._add, self._system, self._answer, self._new, None, self.template, spacing=4)
-        column((self.turns, 3), buttons, (self.rendered, 2), self.words, spacing=5, on=self)
+        column((self.turns, 3), buttons, (self.rendered, 2), self.words, spacing=SPACING, on=self)
+        self._fit_words()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit_words()
+
+    def _fit_words(self) -> None:
+        """As many lines of words as leave the turns and the rendered text their room; all of it is in the tool tip."""
+        others = LEAST_TURNS + LEAST_RENDERED + self._add.sizeHint().height() + 3 * SPACING
+        pitch = self.words.fontMetrics().lineSpacing()
+        lines = (self.height() - others) // pitch
+        self.words.setMaximumHeight(max(1, min(MOST_LINES, lines)) * pitch + 2)
 
     # ---- what is written -----------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from PySide6.QtCore import Qt
@@ -93,6 +94,17 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     words = f"{kept} of {cached} rows of seq {seq_id} kept. Token {kept} differs: “y” (id {ids_of('y')[0]}) here, “<” "
     assert prompt.chat.words.text().startswith(words)
     assert "Line 12 of the chat template wrote it: {{- '<|im_start|>assistant" in prompt.chat.words.text()
+
+    # in a low panel the words give way, and nothing stands on anything else
+    chat = prompt.chat
+    for height in (236, 400):
+        chat.setFixedHeight(height)
+        chat.layout().activate()
+        parts = (chat.turns, chat._add, chat.rendered, chat.words)
+        for upper, lower in pairwise(part.geometry() for part in parts):
+            assert upper.bottom() < lower.top(), (height, parts)
+    chat.setMinimumHeight(0)
+    chat.setMaximumHeight(16_777_215)  # any
 
     # the third turn keeps what agrees, in the same history, and the card of the sequences says the same
     driver.window.actions_["prompt.send"].trigger()
