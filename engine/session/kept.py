@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from engine.cache.paged.store import PageStore
 from engine.history.marks import Move, are_kept
@@ -64,11 +65,14 @@ Key = tuple[int, int | None]  # a step, and the sequence that was removed then, 
 
 class KeptStates:
     """Kept moments by their step, the least recently used first, and sequences that were removed. Beyond `max_bytes` of
-    their own the first goes; it is computed again when it is wanted."""
+    their own the first goes; it is computed again when it is wanted. `forget_recorded` is told the cache of every
+    sequence that is kept: steps recorded for it take memory that nobody counts here."""
 
-    def __init__(self, live: LiveSequences, max_bytes: int) -> None:
+    def __init__(
+        self, live: LiveSequences, max_bytes: int, forget_recorded: Callable[[Any], None] = lambda cache: None
+    ) -> None:
         self.max_bytes = max_bytes
-        self._live = live
+        self._live, self._forget_recorded = live, forget_recorded
         self._states: OrderedDict[Key, SessionState] = OrderedDict()
         self._has_grown = False
         self._row_bytes: dict[Key, int] = {}  # of each, which does not change while it is kept
@@ -111,6 +115,8 @@ class KeptStates:
             state.own(is_live=True)
             raise
         self._states[key], self._row_bytes[key], self._has_grown = state, row_bytes, True
+        for live in state.sequences.values():
+            self._forget_recorded(live.cache.live)
 
     def take_back(self, state: SessionState) -> None:
         """It is not left after all."""

@@ -91,7 +91,7 @@ class Session(SessionReading):
         self.reruns = Reruns(model)
         self.open_rows: OpenRows | None = None  # of snapshot files, where somebody can read them
         self._replay = Replay(model, self.history)
-        self.kept = KeptStates(self.live, kept_bytes)
+        self.kept = KeptStates(self.live, kept_bytes, model.runners.forget)
         self._going = GoingTo(model, self.live, self.history, self.kept, self._aside)
         self._forking = Forking(self.live, self.history, self._replay, self._going, self.kept)
         plan = PrefillPlan.of(model, prefill_chunk)

@@ -66,6 +66,7 @@ class Decoder:
         self._norm, self._head = norm_of(body.norm), model.lm_head
         self._guard = Guard(model)
         self._weights: list[torch.Tensor] = list(model.parameters())
+        self._buffers = [own for module in model.modules() if (own := module._buffers)]
 
     def takes(self, ids: torch.Tensor) -> bool:
         """Whether ids `[B, T]` can go this way now: one sequence, or the next tokens of several."""
@@ -80,8 +81,10 @@ class Decoder:
 
     @property
     def addresses(self) -> tuple[int, ...]:
-        """Where all weights lie now."""
-        return tuple(map(torch.Tensor.data_ptr, self._weights))
+        """Where all weights lie now, and all buffers, which a rotary embedding may replace: it is asked at each step,
+        but a recorded one would read those it met."""
+        buffers = (buffer for own in self._buffers for buffer in own.values() if buffer is not None)
+        return tuple(map(torch.Tensor.data_ptr, (*self._weights, *buffers)))
 
     @property
     def dtype(self) -> torch.dtype:

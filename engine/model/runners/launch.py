@@ -152,6 +152,11 @@ class Launches:
         self.refused = ""
         self.too_large.clear()
 
+    def forget(self, cache: Any) -> None:
+        """Let the steps of one cache go."""
+        if layers := getattr(cache, "layers", None):
+            self._of.pop(layers[0], None)
+
     def _do_without(self, key: LaunchKey, error: RuntimeError) -> None:
         """A step could not be recorded. Where memory ran out everything that was is given back."""
         shortage = shortage_in(error)

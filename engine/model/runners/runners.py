@@ -118,6 +118,11 @@ class Runners:
             self._launches[self.chosen] = Launches(recorder, lambda label: self.telling(label))
         return self._launches[self.chosen]
 
+    def forget(self, cache: Any) -> None:
+        """Let the steps go that were recorded for one cache of the model; what lies in pages shares its recordings."""
+        for launches in self._launches.values():
+            launches.forget(cache)
+
     def begin(self) -> None:
         """Forget which runners were used."""
         self._used.clear()

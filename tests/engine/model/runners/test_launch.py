@@ -166,10 +166,16 @@ def test_a_step_is_recorded_anew_for_everything_that_is_baked_into_it() -> None:
     weight.data = before
     session.step()
     assert launches.num_recorded == 2, "the recording of before is still there"
+    rotary = session.model.model.model.rotary_emb
+    frequencies = rotary.inv_freq
+    rotary.inv_freq = frequencies.clone()
+    session.step()
+    rotary.inv_freq = frequencies
+    assert launches.num_recorded == 3, "frequencies that are replaced are read elsewhere"
     session.submit(Prompt(token_ids=prompt_ids(5, 3)))
     session.step()
     session.step()
-    assert launches.num_recorded == 3, "another cache is other buffers"
+    assert launches.num_recorded == 4, "another cache is other buffers"
 
 
 def test_recordings_live_as_long_as_their_cache() -> None:
@@ -180,6 +186,22 @@ def test_recordings_live_as_long_as_their_cache() -> None:
     session.forget_history()
     gc.collect()
     assert len(launches_of(session)._of) == 0
+
+
+@pytest.mark.parametrize("layout", ["growing", "static"])
+def test_a_moment_that_is_kept_keeps_no_recordings(layout: str) -> None:
+    """They would take memory of the card that is in no count."""
+    session = session_of(LAYOUTS[layout], [20])
+    at = session.step().step
+    later, before = session.step(), session.cache_of(0)
+    session.go_to(at)
+    assert later.step in session.kept
+    assert session.step().runner == "graph"
+    (only,) = launches_of(session)._of
+    assert only is session.cache_of(0).live.layers[0]
+    session.remove(0)
+    assert not launches_of(session)._of
+    assert before.live.layers, "the moment is still there"
 
 
 class Failing(Twin):
