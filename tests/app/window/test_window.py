@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import gc
-import random
 import weakref
 from pathlib import Path
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
-from PySide6.QtGui import QAction, QDropEvent, QImage, QMouseEvent
+from PySide6.QtGui import QDropEvent, QImage, QMouseEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QDialog, QFileDialog, QWidget
+from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.control.actions import declared_in
 from app.kit.chart.plot import Plot
 from app.kit.panel import Panel
 from app.kit.theme import current_theme
@@ -24,7 +21,7 @@ from app.shell import Shell
 from app.start.settings import Settings
 from engine.spec.model import ModelSpec
 from engine.wire.commands import Cancel, LoadModel, Run, Step, SubmitPrompt
-from engine.wire.events import Failed, StateChanged
+from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import sweep, turn
 from tests.app.fake_engine import FakeEngine
@@ -242,95 +239,6 @@ def test_windows_come_and_go_without_a_trace(qtbot: QtBot, qapp: QApplication) -
     gc.collect()
     assert len(qapp.allWidgets()) <= before
     assert [ref() for ref in left] == [None] * 5
-
-
-MODAL = {"quit", "view.full"}
-
-
-def check_invariants(shell: Shell) -> None:
-    """What holds whatever was done: the selection is of this history, and an action is possible where its needs are."""
-    models, actions = shell.models, shell.actions
-    now, timeline = models.selection.now, models.timeline
-    assert now.step is None or now.step in timeline.nodes
-    assert now.position is None or 0 <= now.position < max(1, timeline.num_tokens(now.seq_id))
-    assert 0 <= now.layer < samples.LAYERS
-    assert 0 <= now.kv_head < samples.KV_HEADS
-    can = shell.window.picture.abilities
-    for action in declared_in(actions.menus):
-        if action.name in ("view.reset", "view.zoom", "view.colors"):
-            assert actions[action.name].isEnabled() == (action.name in can), action.name
-        else:
-            why_not = action.needs(models) if action.needs is not None else ""
-            assert actions[action.name].isEnabled() == (not why_not), action.name
-            assert actions.reason(action.name) == why_not
-    if timeline.latest is None:
-        return
-    counted = now.step if now.step is not None else timeline.tip  # an edit behind the newest step has its own number
-    assert f"step {counted} " in shell.window.top._counter.accessibleName()
-    assert shell.window.timeline.accessibleDescription().split(",")[0] == f"step {counted}"
-    assert len(shell.window.tokens.strip.chips.tokens) == timeline.num_tokens(now.seq_id, now.step)
-
-
-def test_a_monkey_breaks_nothing(running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand actions in any order: no exception, no warning, and what must hold holds after each twenty-five.
-    Whoever asks for a file is given none: the system's dialogs wait for a person."""
-    for ask in ("getOpenFileName", "getSaveFileName"):
-        monkeypatch.setattr(QFileDialog, ask, lambda *_: ("", ""))
-    monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_: "")
-    rng = random.Random(7)
-    actions = [running.window.actions_[key] for key in running.window.actions_.names() if key not in MODAL]
-    running.settings.theme = "dark"
-    for turn_number in range(1000):
-        action: QAction = rng.choice(actions)
-        if action.data().startswith(("theme.", "layout.")) and rng.random() < 0.9:
-            continue  # slow, and the same each time
-        if len(running.models.timeline) > 60:
-            running.intents.on_go_on_from_here() if running.models.selection.now.step else running.intents.on_step()
-        action.trigger()
-        if turn_number % 5 == 0:
-            running.controller.tick()
-        if turn_number % 25 == 0:
-            for widget in QApplication.topLevelWidgets():
-                if widget is not running.window and isinstance(widget, QDialog):
-                    widget.reject()
-            turn(running, 2)
-            check_invariants(running)
-            engine.emit(rng.choice([Failed("no"), StateChanged(engine.status)]))
-    turn(running)
-    running.window.actions_["run.live"].trigger()
-    running.window.grab()
-
-
-def test_what_is_painted_piece_by_piece_is_what_a_whole_paint_shows(
-    shell: Shell, engine: FakeEngine, qapp: QApplication
-) -> None:
-    """Panels paint only what changed, strips scroll: nothing old may stay behind on the screen."""
-    qapp.setCursorFlashTime(0)
-    window, models = shell.window, shell.models
-    window.resize(1600, 1000)
-    engine.loaded()
-    turn(shell)
-    window.actions_["prompt.send"].trigger()
-    turn(shell)
-    for number in range(40):
-        shell.intents.on_run_to(1 + number % 3)
-        turn(shell, 1)
-        if number % 9 == 8:
-            models.selection.update(position=number, layer=number % 3)
-        if number % 14 == 13:
-            models.selection.update(step=number)
-            turn(shell, 1)
-            models.selection.update(step=None, position=None)
-        turn(shell, 1)
-    turn(shell)
-    on_screen = window.screen().grabWindow(window.winId()).toImage().convertToFormat(QImage.Format.Format_RGB32)
-    whole = window.grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
-    assert on_screen.size() == whole.size()
-    one, two = (
-        np.frombuffer(image.constBits(), np.uint8).reshape(image.height(), -1, 4) for image in (on_screen, whole)
-    )
-    rows, columns = np.nonzero((one[..., :3] != two[..., :3]).any(axis=2))
-    assert not len(rows), f"{len(rows)} pixels differ, from {columns.min(), rows.min()} to {columns.max(), rows.max()}"
 
 
 def test_news_of_every_plot_stand_in_the_status_line(running: Shell) -> None:
