@@ -55,7 +55,9 @@ LONGEST = {  # characters of the text that each may be given
     **dict.fromkeys(_SPLITTING, 1 << 20),
     **dict.fromkeys(_ESCAPING, 4 << 20),
     **dict.fromkeys(_LISTING, MAX_ITEMS),
+    **dict.fromkeys(("int", "float"), 1_000),
 }
+_NUMBER = re.compile("[0-9]+")
 _WIDE = re.compile(r"\d{5,}|\*")  # a width in a format that no text needs
 
 
@@ -154,14 +156,15 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             if name == "join" and args:
                 args = (__self._bounded_list(args[0], len(owner)), *args[1:])
             elif name == "format":
-                _check_format(owner, given)
+                specs = [spec or "" for _, _, spec, _ in Formatter().parse(owner[: LONGEST["format"] + 1])]
+                _check_format(owner, len(specs), specs, given)
             else:
                 _check_growth(name, owner, (*args, *kwargs.values()))
         return __self.budget.built(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "%" and isinstance(left, str):
-            Budget.check_length(left.count("%") * self.budget.weight(right))
+            _check_format(left, left.count("%"), [left.replace("{", "")], self.budget.weight(right))
         _check_operation(operator, left, right)
         return self.budget.built(super().call_binop(context, operator, left, right))
 
@@ -172,6 +175,10 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         def guarded(*args: Any, **kwargs: Any) -> Any:
             self.budget.step()
             texts = [each for each in args if isinstance(each, str)]
+            if name == "round" and any(
+                isinstance(each, int) and abs(each) > 100 for each in (*args[1:], *kwargs.values())
+            ):
+                raise TemplateSpends("it rounds to too many digits")
             if name == "join":
                 args = (args[0], self._bounded_list(args[1], max(map(len, texts), default=0)), *args[2:])
             elif texts:
@@ -219,13 +226,13 @@ def _check_taken(name: str, text: str) -> None:
         raise TemplateSpends(f"it gives {name} a text of more than {LONGEST[name]:,} characters")
 
 
-def _check_format(text: str, given: int) -> None:
+def _check_format(text: str, count: int, specs: list[str], given: int) -> None:
     """Refuse a format whose fields are wide, are as wide as an argument says, or show the arguments too often."""
     _check_taken("format", text)
-    fields = [spec or "" for _, _, spec, _ in Formatter().parse(text)]
-    if any("{" in spec or _WIDE.search(spec) for spec in fields):
+    if any("{" in spec or _WIDE.search(spec) for spec in specs):
         raise TemplateSpends("it formats a text too wide")
-    Budget.check_length(len(fields) * given)
+    widest = max((int(number) for spec in specs for number in _NUMBER.findall(spec)), default=0)
+    Budget.check_length(count * (given + widest))
 
 
 def _counts(value: Any) -> bool:
@@ -238,8 +245,6 @@ def _check_operation(operator: str, left: Any, right: Any) -> None:
     numbers = [each for each in (left, right) if isinstance(each, int)]
     if operator == "+":
         Budget.check_length(sum(sizes))
-    elif operator == "%" and isinstance(left, str) and _WIDE.search(left):
-        raise TemplateSpends("it formats a text too wide")
     elif operator == "*" and sizes and numbers:
         Budget.check_length(sizes[0] * max(0, numbers[0]))
         if not isinstance(left, str) and not isinstance(right, str) and sizes[0] * numbers[0] > MAX_ITEMS:
