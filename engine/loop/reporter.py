@@ -128,12 +128,13 @@ class Reporter:
     @contextmanager
     def meanwhile(self, label: str) -> Iterator[None]:
         """Say what takes a while within something else, which goes on behind it."""
-        before = self.work
+        before, what = self.work, self._activity.what
         self.begin(label, can_cancel=False)
         try:
             yield
         finally:
             self.work = before
+            self._activity.begin(what)
 
     def _left_s(self, done: int, total: int | None) -> float | None:
         """Seconds that are left at the pace so far; None while that says little."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engine.loop import reporter as room
+from engine.loop.activity import Activity
 from engine.loop.reporter import Reporter
 from engine.wire.status import Work
 
@@ -38,3 +39,12 @@ def test_time_left_is_told_from_the_pace_of_this_work(monkeypatch: pytest.Monkey
     assert [work.left_s for work in works] == [None, pytest.approx(9.0), pytest.approx(8.0), pytest.approx(4.5)]
     reporter.begin("Something else", 5, 100)
     assert works[-1].left_s is None, "another work has another pace"
+
+
+def test_what_takes_a_while_within_something_else_leaves_it_what_is_done() -> None:
+    activity, quiet = Activity(), Quiet()
+    reporter = Reporter(lambda event: None, lambda: None, activity, quiet)  # type: ignore[arg-type, return-value]
+    activity.begin("a decode step")
+    with reporter.meanwhile("Recording a step"):
+        assert activity.what == "recording a step"
+    assert (activity.what, reporter.work) == ("a decode step", None)
