@@ -11,6 +11,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.contract import Pair
 from engine.cache.layers.build import decoder_config
 from engine.cache.layers.cross import SourceCache
+from engine.errors import is_of_machine
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.encoder import arguments_of, has_encoder
@@ -55,7 +56,9 @@ def is_head_apart(model: Any) -> bool:
         with last_hidden(model, True) as seen:
             logits = model(ids, use_cache=False).logits
         return torch.equal(head_of(model, seen[0])(seen[0].last_hidden_state), logits)
-    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        if is_of_machine(error):
+            raise
         return False
 
 
@@ -73,7 +76,9 @@ def decoder_of(model: Any, geometry: CacheGeometry) -> Decoder | None:
                 decoder.takes_chunks = agrees(decoder, model, geometry, PROBE_ROWS)
                 decoder.takes_batches = agrees_apart(decoder, model, geometry)
                 return decoder
-    except (AttributeError, RuntimeError):  # the same parts, put together otherwise
+    except (AttributeError, RuntimeError) as error:  # the same parts, put together otherwise
+        if is_of_machine(error):
+            raise
         return None
     return None
 

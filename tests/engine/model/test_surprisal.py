@@ -12,7 +12,7 @@ from engine.history import late_surprisal
 from engine.model import surprisal
 from engine.model.loader import LoadedModel
 from engine.model.surprisal import Surprisal
-from engine.model.trial_forwards import is_head_apart
+from engine.model.trial_forwards import decoder_of, is_head_apart
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
@@ -225,6 +225,22 @@ def test_every_head_is_found_to_be_apart(architecture: str) -> None:
     model = model_of(architecture)
     assert model.has_head_apart
     assert is_head_apart(model.model)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUDA error: unspecified launch failure")]
+)
+def test_memory_that_ran_out_says_nothing_about_a_model(error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("llama")
+    geometry = model.info.geometry
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(model.model, "forward", fail)
+    for trial in (is_head_apart, lambda tried: decoder_of(tried, geometry)):
+        with pytest.raises(type(error), match=str(error)):
+            trial(model.model)
 
 
 @pytest.mark.parametrize("layout", ["growing", "none"])
