@@ -66,6 +66,11 @@ class ElidedLabel(Opaque, QLabel):
             self._text, self._brief = text, brief
             self.update()
 
+    def enterEvent(self, event: QEnterEvent) -> None:
+        if self._brief:
+            self.setToolTip(plain_tip(self._text))  # what may be painted in brief is told whole
+        super().enterEvent(event)
+
     def text(self) -> str:
         return self._text
 

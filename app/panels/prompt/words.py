@@ -107,8 +107,8 @@ def detail(text: Text) -> str:
 
 
 def brief_count(text: Text) -> str:
-    """The same where there is no room for words: `8 / 1,024`."""
-    return "" if text.ids is None or text.limit is None else f"{count(text)} / {thousands(text.limit)}"
+    """The same where there is no room for words: `8/1,024`, which is shown whole or not at all."""
+    return "" if text.ids is None or text.limit is None else f"{count(text)}/{thousands(text.limit)}"
 
 
 def brief_refusal(mode: str) -> str:

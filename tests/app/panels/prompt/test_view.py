@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtGui import QEnterEvent
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import current_theme
@@ -139,7 +140,10 @@ def test_a_count_belongs_to_the_model_that_is_loaded(shell: Shell, engine: FakeE
     turn(shell)
     counted(shell, engine, 12)
     assert detail(shell) == "12 of 1,024 tokens"
-    assert shell.window.prompt._detail._brief == "12 / 1,024", "in a narrow strip the numbers stay"
+    assert shell.window.prompt._detail._brief == "12/1,024", "in a narrow strip the numbers stay"
+    label = shell.window.prompt._detail
+    label.enterEvent(QEnterEvent(QPointF(), QPointF(), QPointF()))
+    assert "12 of 1,024 tokens" in label.toolTip(), "the words are told to who points there"
     become(shell, engine, samples.model_info("Other"))
     assert detail(shell) == ""
     counted(shell, engine, 7)
