@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.look.candidates import NUM_CANDIDATES
 from engine.spec.edit import BiasLogits, Overwrite, Rows, Scale, Zero
 from engine.wire.commands import GoTo, MakeEdit, RedoEdit, Step, UndoEdit
 from engine.wire.edits import EditMeasured
@@ -28,7 +29,7 @@ def test_an_edit_is_answered_by_its_node_and_by_what_it_did(driver: Driver) -> N
     assert measured.kl == added.kl
     assert measured.kl is not None
     assert measured.kl > 0
-    assert len(measured.before) == len(measured.after) == 5
+    assert len(measured.before) == len(measured.after) == NUM_CANDIDATES
     assert "measured in" in added.how
     driver.send(Step(1))
     record = driver.wait(lambda: driver.of(StepRecord)[3:])[0]
