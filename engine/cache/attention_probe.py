@@ -103,20 +103,26 @@ def right_aligned(parts: list[torch.Tensor]) -> torch.Tensor:
     return made
 
 
+def wide(rows: torch.Tensor) -> torch.Tensor:
+    """Queries or keys as they are multiplied: in half precision a product before it is scaled may be beyond the largest
+    number, 65,504, and its weights NaN."""
+    return rows.float() if rows.dtype == torch.float16 else rows
+
+
 def newest_weights(seen: list[Seen]) -> torch.Tensor:
     """Weights `[L, B, H, S]` in float32 of layers alike in shape, mask and scale."""
     first = seen[0]
     (batch, heads, dim), (_, kv_heads, tokens, _) = first.query.shape, first.keys.shape
-    queries = stacked_view([one.query for one in seen]).reshape(len(seen) * batch * kv_heads, -1, dim)
+    queries = wide(stacked_view([one.query for one in seen])).reshape(len(seen) * batch * kv_heads, -1, dim)
     # keys that lie in a room of their own are read where they are; others one after the other: a copy would cost more
-    keys = stacked_view([one.keys for one in seen]) if tokens <= SMALL else None
+    keys = wide(stacked_view([one.keys for one in seen])) if tokens <= SMALL else None
     if keys is not None:
         # tall keys times narrow queries: the other way round costs a CPU two to four times as much
         scores = torch.bmm(keys.flatten(0, 2), queries.mT.contiguous()).mT
     else:
         scores = queries.new_empty(len(seen), batch * kv_heads, heads // kv_heads, tokens)
         for query, one, out in zip(queries.chunk(len(seen)), seen, scores.unbind(0), strict=True):
-            torch.bmm(query, one.keys.flatten(0, 1).mT, out=out)
+            torch.bmm(query, wide(one.keys).flatten(0, 1).mT, out=out)
     scores = scores.reshape(len(seen), batch, heads, tokens).float() * first.scale
     if first.mask is not None:
         is_kept = first.mask.dtype == torch.bool

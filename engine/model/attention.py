@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import create_position_bias_mask, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from engine.cache.attention_probe import Probe, Seen
+from engine.cache.attention_probe import Probe, Seen, wide
 from engine.cache.part_timer import timed
 
 NAME = "kvloupe"
@@ -168,7 +168,8 @@ def explicit_weights(
     batch, heads, queries, dim = query.shape
     kv_heads, tokens = key.shape[1], key.shape[2]
     grouped = query.reshape(batch, kv_heads, heads // kv_heads * queries, dim)
-    scores = (grouped @ key.transpose(2, 3)).view(batch, heads, queries, tokens).float() * scale
+    product = wide(grouped) @ wide(key).transpose(2, 3)
+    scores = product.view(batch, heads, queries, tokens).float() * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     if mask is None and queries + num_later > 1:

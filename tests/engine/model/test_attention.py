@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engine.cache.attention_probe import Seen, newest_weights
 from engine.cache.compressed.cache import CompressedCache
+from engine.model.attention import explicit_weights
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -163,3 +165,21 @@ def test_the_weights_of_a_long_chunk_are_never_held_at_once(
             found[-1] += [layer.memory for _, layer in cached.compressed_layers if layer.memory is not None]
     for whole, pieces in zip(*found, strict=True):
         assert torch.allclose(whole, pieces, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("tokens", [80, 200])
+def test_products_beyond_half_precision_give_weights_all_the_same(dtype: torch.dtype, tokens: int) -> None:
+    """Before they are scaled they pass 65,504, which transformers' own attention bears."""
+    numbers = torch.Generator().manual_seed(0)
+    query, key = ((torch.randn(1, 2, n, 64, generator=numbers) * 90).to(dtype) for n in (1, tokens))
+    exact = (query.double() @ key.double().mT * 0.125).softmax(-1)
+    assert (query.double() @ key.double().mT).abs().max() > 65504
+    own = explicit_weights(query, key, None, 0.125, None, None)
+    newest = newest_weights([Seen(query[:, :, 0], key, None, 0.125)])[0]
+    assert own.dtype == newest.dtype == torch.float32
+    assert own.isfinite().all()
+    assert newest.isfinite().all()
+    if dtype != torch.bfloat16:  # whose products are rounded to a thousand
+        assert torch.allclose(own.double(), exact, atol=1e-2)
+        assert torch.allclose(newest.double(), exact[:, :, 0], atol=1e-2)
