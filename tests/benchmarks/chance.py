@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
+from engine.spec.capture import CaptureLevel
 from engine.spec.codec import uniform
 from engine.spec.condition import Span
 from engine.spec.edit import (
@@ -32,13 +33,14 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import Stop
 from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
-from engine.wire import commands, exporting, measuring, opponents, requests, stopping
+from engine.wire import commands, devices, exporting, measuring, opponents, requests, stopping
 from engine.wire.changes import SequenceAdded
 from engine.wire.planned import PlannedPart, PlannedStep
 from engine.wire.status import EngineStatus
 from engine.wire.tree import Node
 
 ODD_NUMBERS = (-(2**63), -7, -1, 0, 1, 2, 3, 7, 129, 4096, 10**6, 2**40)
+RUNNER_NAMES: tuple[Any, ...] = ("auto", "transformers", "fused", "graph", "fast")
 Extent = Literal["all", "newest", "fixed"]
 TEXTS = ("Once upon a time", "\N{ZERO WIDTH SPACE}", "a" * 3000, "\x00", "日本語 العربية", "")
 CONDITIONS = (
@@ -149,6 +151,10 @@ class Chance:
     def is_file_open(self) -> bool:
         return self.status is not None and self.status.opened is not None
 
+    @property
+    def has_model(self) -> bool:
+        return self.status is None or self.status.model is not None
+
     def export(self) -> exporting.Export:
         count = None if self.often(0.5) else self.number(0, 40)
         layers = None if self.often(0.7) else (self.number(0, 2),)
@@ -239,7 +245,18 @@ class Chance:
             (commands.EndDuel, 0.7),
             (self.redo, 0.5),
             (commands.FindModels, 0.2),
-            (self.model, 0.4),
+            (devices.FindDevices, 0.2),
+            (
+                lambda: devices.ForecastLoad(
+                    self.spec(), self.cache(), None if self.often(0.5) else self.number(1, 99)
+                ),
+                0.3,
+            ),
+            (devices.UnloadModel, 0.1),
+            (self.model, 0.4 if self.has_model else 30),
+            (lambda: commands.ChooseRunner(chance.choice(RUNNER_NAMES)), 1),
+            (lambda: commands.SetCapture(chance.choice(get_args(CaptureLevel)), self.often(0.3)), 0.7),
+            (lambda: commands.PreviewPrompt(self.prompt(), None if self.often(0.4) else self.sequence), 0.7),
             (lambda: commands.OpenSnapshot(self.written()), 0.6),
             (lambda: commands.Continue(self.spec()), 12 if self.is_file_open else 0.3),
             (lambda: commands.CloseSnapshot(self.spec()), 4 if self.is_file_open else 0.3),

@@ -143,8 +143,8 @@ class Engine:
         """That all owners of state agree, while the thread waits."""
         session = self.loop._loop._session
         if session is None:
-            if self.status is None or self.status.opened is None:
-                raise self.story.fault("there is neither a session nor an opened file")
+            if self.status is None or (self.status.opened is None and self.status.model is not None):
+                raise self.story.fault("there is neither a session nor an opened file, and no model was let go")
             return
         status, problems = self.status, []
         if status is None or status.sequences != session.sequences or status.step != session.last_step:
@@ -155,7 +155,7 @@ class Engine:
                 problems.append(f"tables of {caches}, sequences {session.live.ids}")
             group.pool.check(group.tables)
         history = session.history
-        if history.journal.steps != history.tree.path(history.last_step):
+        if history.journal.steps != list(history.tree.path(history.last_step)):
             problems.append(f"the path {history.journal.steps} is not {history.tree.path(history.last_step)}")
         if any(moment.node.step >= history.next_step for moment in history.tree):
             problems.append(f"step {history.next_step} is there before it is done")
