@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 
@@ -24,14 +26,12 @@ OWN_CODE = ("bloom", "falcon", "mpt")
 
 
 def eager_rows(model: LoadedModel, ids: tuple[int, ...]) -> list[torch.Tensor]:
-    """Per layer `[H, S]`: the last row of the full matrices of a model built on eager attention, without a cache."""
-    model.model.set_attn_implementation("eager")
-    try:
-        with torch.inference_mode():
-            output = model.model(torch.tensor([ids]), use_cache=False, output_attentions=True)
-    finally:
-        if model.info.captures_attention:
-            model.model.set_attn_implementation("kvloupe")
+    """Per layer `[H, S]`: the last row of the full matrices of a model built on eager attention, without a cache. Of a
+    copy: transformers leaves hooks in a model that was asked for its attentions, and the fused decoder heeds them."""
+    eager = deepcopy(model.model)
+    eager.set_attn_implementation("eager")
+    with torch.inference_mode():
+        output = eager(torch.tensor([ids]), use_cache=False, output_attentions=True)
     return [a[0, :, -1] for a in output.attentions]
 
 
