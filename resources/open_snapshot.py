@@ -32,6 +32,8 @@ def main():
             raise SystemExit("This is no snapshot of version 2 or 3 of the format.")
         if "linear" in json.loads(manifest["layer_kinds"]):
             raise SystemExit("A recurrent state is not in a snapshot: decoding cannot go on from it.")
+        if "cross" in json.loads(manifest["layer_kinds"]):
+            raise SystemExit("A model with an encoder is not run here: open its snapshot in KV Loupe.")
         dtype = getattr(torch, manifest["dtype"])
         model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=dtype, local_files_only=True).eval()
         cache = cache_of(file, manifest, model.config)
@@ -70,9 +72,9 @@ def steered(logits, biases, banned, only):
     return logits
 
 
-def chosen(logits, position, temperature, top_k, top_p, min_p, seed, stop=(), bias=None):
-    """The token at a position, as KV Loupe draws it: the seed and the position alone decide. The texts `stop`, which
-    end a sequence there, are not looked for: as many tokens follow as are asked for."""
+def chosen(logits, position, temperature, top_k, top_p, min_p, seed, stop=(), bias=None, max_new_tokens=None):
+    """The token at a position, as KV Loupe draws it: the seed and the position alone decide. What ends a sequence
+    there, the texts `stop` and `max_new_tokens`, is not looked at: as many tokens follow as are asked for."""
     if bias is not None:
         logits = steered(logits, *bias)
     if temperature == 0:

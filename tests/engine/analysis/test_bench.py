@@ -13,6 +13,7 @@ from engine.analysis.bench import (
     Contender,
     Place,
     TimedModel,
+    as_kind,
     bench,
     quartile_range,
     rotated,
@@ -73,7 +74,7 @@ def test_every_place_has_a_row_for_every_mode_and_one_that_cannot_says_so() -> N
 
 
 def test_a_ratio_is_that_of_speeds_turn_by_turn_and_speeds_count_every_sequence() -> None:
-    model = TimedModel(**vars(model_of("llama")))
+    model = as_kind(TimedModel, model_of("llama"))
     prompts = [rotated(synthetic_ids(model, 8), number) for number in range(2)]
     base, mine = (Contender(name, CacheSpec(), model, prompts, Place(8, 2, 4)) for name in ("dynamic", "paged"))
     for each in (base, mine):

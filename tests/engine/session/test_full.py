@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.errors import InputError
@@ -37,14 +39,14 @@ def test_an_end_of_text_where_all_is_full_lets_no_forced_token_through(monkeypat
     session = filled(CacheSpec("static", max_length=16), 15)
     (end,) = session.model.end_ids
     token = session.sequence(0)
-    real = Stepper._choose
+    real = Stepper._sample
 
-    def choose_the_end(self: Stepper, forward: object) -> object:
+    def sample_the_end(self: Stepper, forward: object) -> object:
         choice = real(self, forward)  # type: ignore[arg-type]
         assert choice is not None
-        return type(choice)(end, choice.candidates, choice.entropy, choice.logprobs)
+        return replace(choice, token_id=end)
 
-    monkeypatch.setattr(Stepper, "_choose", choose_the_end)
+    monkeypatch.setattr(Stepper, "_sample", sample_the_end)
     session.step()
     assert (token.num_tokens, token.stop) == (16, "cache full")
     assert not session.has_work
