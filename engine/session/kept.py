@@ -109,14 +109,14 @@ class KeptStates:
     def _put(self, key: Key, state: SessionState) -> None:
         self.let_go(key)
         row_bytes = state.row_bytes
+        for live in state.sequences.values():  # first: nothing has changed where this fails
+            self._forget_recorded(live.cache.live)
         try:
             state.own(is_live=False)
         except BaseException:
             state.own(is_live=True)
             raise
         self._states[key], self._row_bytes[key], self._has_grown = state, row_bytes, True
-        for live in state.sequences.values():
-            self._forget_recorded(live.cache.live)
 
     def take_back(self, state: SessionState) -> None:
         """It is not left after all."""

@@ -198,8 +198,10 @@ def test_the_first_prompt_is_sent_in_phases(fresh: Driver) -> None:
     fresh.settle()
     assert action.isEnabled()
     for place in range(NUM_LAYERS + 2):
+        assert action.isEnabled()
         action.trigger()
         fresh.settle(lambda place=place: models.phases.now is not None and models.phases.now.place == place)
+        fresh.settle(action.isEnabled)  # the status comes behind the phase
         assert fresh.window.phases.isVisible()
         assert len(models.timeline) == 0
         assert fresh.window.top._counter.state.words == "between phases"

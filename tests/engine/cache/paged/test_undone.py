@@ -17,6 +17,8 @@ from engine.wire.page_events import PageCommitted
 from tests.engine.cache.paged.driving import TOLERANCE, check, drive, store_of
 from tests.engine.tiny import model_of, prompt_ids
 
+pytestmark = pytest.mark.usefixtures("a_reader_of_pages")
+
 
 def test_a_failed_forward_leaves_the_pool_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(model_of("llama"), CacheSpec("paged", page_size=4), prefill_chunk=7)
