@@ -79,9 +79,6 @@ class Navigator(QObject):
         """Only what the step altered, of the tensor that is shown."""
         self._models.selection.update(change=not self._models.selection.now.change)
 
-    def deselect(self) -> None:
-        self._models.selection.update(position=None)
-
     def _walk_layers(self, by: int) -> None:
         status = self._models.status.now
         if status is None or status.model is None or not status.model.geometry.attention_layers:

@@ -72,10 +72,6 @@ class RunToDialog(QuestionDialog):
     def _on_condition(self) -> None:
         self._ways[2].setChecked(True)
 
-    def run_to_tokens(self) -> None:
-        """Begin with the number of tokens."""
-        self._ways[1].setChecked(True)
-
     def answer(self) -> int | str:
         if self._ways[0].isChecked():
             return self._steps.value()

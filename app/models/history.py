@@ -87,10 +87,6 @@ class History(TreeShape, QObject):
         added = self._added.get(step)
         return added.node.changes if added is not None else self._records[step].changes
 
-    def records_to(self, step: int | None) -> list[StepRecord]:
-        """The records on the path to a node, oldest first."""
-        return [self._records[node] for node in self.path(step) if node in self._records]
-
     # ---- branches ------------------------------------------------------------------------------------------------
 
     def changed_of(self, first: int) -> tuple[int, ...]:

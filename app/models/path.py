@@ -121,11 +121,6 @@ class Path:
         source = self._elsewhere(birth.step)
         return source.part(birth.parent, record.step if source.record(record.step) is not None else birth.step)
 
-    def newest_part(self, seq_id: int) -> SequenceStep | None:
-        """What the newest step that fed a sequence did to it."""
-        record = self.fed(seq_id)
-        return self.part(seq_id, record.step) if record is not None else None
-
     def birth(self, seq_id: int) -> Birth | None:
         """How a sequence was forked; None where it was not."""
         return self._births.get(seq_id)

@@ -45,11 +45,6 @@ def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
     return Magnitudes(*(read_only_floats(part) for part in (limit, largest, clipped)))
 
 
-def part_of(magnitudes: Magnitudes, layers: slice) -> Magnitudes:
-    """Those of some of the layers."""
-    return Magnitudes(magnitudes.limit[layers], magnitudes.largest[layers], magnitudes.clipped[layers])
-
-
 def _largest(counts: Sequence[LayerCount]) -> npt.NDArray[np.float64]:
     """`[L]`: the largest finite magnitude of each layer."""
     peaks = [count.peak for count in counts]
