@@ -41,12 +41,13 @@ from engine.spec.sampling import SamplingParams
 
 HEADER_CHECKSUM = "header_checksum"  # always SHA-256
 NO_CHECKSUM = "0" * DIGITS["sha256"]  # in its place while it is taken
+FIELDS = fields(Manifest)  # once: their types are worked out anew at every call
 
 
 def written(manifest: Manifest) -> dict[str, str]:
     """The manifest as the strings of a header: text as it is, anything else as JSON."""
     found = {"format": FORMAT, "format_version": str(manifest.version), HEADER_CHECKSUM: NO_CHECKSUM}
-    for field in fields(Manifest):
+    for field in FIELDS:
         value = getattr(manifest, field.name)
         if field.name != "version":
             found[field.name] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -77,7 +78,7 @@ def read(header: Header) -> Manifest:
 
 def _decoded(metadata: Mapping[str, str], version: int) -> Manifest:
     found: dict[str, object] = {"version": version}
-    for field in fields(Manifest):
+    for field in FIELDS:
         value = metadata.get(field.name)
         if value is None or field.name == "version":
             continue

@@ -20,7 +20,9 @@ import time
 from collections import Counter
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -173,16 +175,18 @@ def check_sentence(error: InputError) -> None:
         raise AssertionError(f"more than a sentence: {error}")
 
 
-def used(path: Path, sound: Path, model: LoadedModel) -> None:
-    """Everything that the program does with a file that it has opened; each of them may refuse it."""
-    for use in (_looked_at, _compared, _as_npz, _gone_on_from):
+def used(path: Path, sound: Path, model: LoadedModel, chance: random.Random | None = None) -> None:
+    """What the program does with a file that it has opened, each of which may refuse it: all of it, or with `chance`
+    one use of it and a few pictures, so that as many files as possible are tried in a time."""
+    uses = (_looked_at, _compared, _as_npz, _gone_on_from)
+    for use in uses if chance is None else (chance.choice(uses),):
         try:
-            use(path, sound, model)
+            use(path, sound, model, chance)
         except InputError as error:
             check_sentence(error)
 
 
-def _looked_at(path: Path, sound: Path, model: LoadedModel) -> None:
+def _looked_at(path: Path, sound: Path, model: LoadedModel, chance: random.Random | None) -> None:
     opened = OpenedSnapshot(path)
     try:
         n, last = opened.num_tokens, opened.last_step or 0
@@ -192,7 +196,7 @@ def _looked_at(path: Path, sound: Path, model: LoadedModel) -> None:
             requests += (WallRequest(0, n, n - 1, tensor, change, 30, 20) for change in (False, True))
             requests += (HeadRequest(0, n, tensor, layer, 1, 0, n, 30) for layer in layers[:4])
         requests += (RowRequest(0, n, n // 2), TableRequest(0, n), OutliersRequest(0, n, last))
-        for request in requests:
+        for request in requests if chance is None else chance.sample(requests, min(4, len(requests))):
             try:
                 opened.take(request)
             except InputError as error:
@@ -204,21 +208,21 @@ def _looked_at(path: Path, sound: Path, model: LoadedModel) -> None:
         opened.close()
 
 
-def _compared(path: Path, sound: Path, model: LoadedModel) -> None:
+def _compared(path: Path, sound: Path, model: LoadedModel, chance: random.Random | None) -> None:
     with SnapshotFile(path) as one, SnapshotFile(sound) as other:
         for pair in ((one, other), (other, one), (one, one)):
             for _ in difference(*pair):
                 pass
 
 
-def _as_npz(path: Path, sound: Path, model: LoadedModel) -> None:
+def _as_npz(path: Path, sound: Path, model: LoadedModel, chance: random.Random | None) -> None:
     with SnapshotFile(path) as file:
         for _ in to_npz(file, path.with_suffix(".npz")):
             pass
     opened_npz(path.with_suffix(".npz")).close()
 
 
-def _gone_on_from(path: Path, sound: Path, model: LoadedModel) -> None:
+def _gone_on_from(path: Path, sound: Path, model: LoadedModel, chance: random.Random | None) -> None:
     with SnapshotFile(path) as file:
         session = resumed(model, file)
     for _ in range(2):
@@ -270,49 +274,70 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="500 executions")
     arguments = parser.parse_args()
     executions = 500 if arguments.short else arguments.executions
-    outcomes: Counter[str] = Counter()
-    slowest, began = 0.0, time.perf_counter()
+    torch.set_num_threads(1)
+    tried, began, told = Tried(), time.perf_counter(), 0.0
     with tempfile.TemporaryDirectory() as folder:
         sound, model = sound_files(Path(folder)), model_of("llama")
-        path, whole = Path(folder) / "x.safetensors", Path(folder) / "sound.safetensors"
         for number in range(executions):
-            seed = arguments.seed * 1_000_003 + number
-            at = time.perf_counter()
-            outcomes[one_execution(path, whole, sound[number % len(sound)], seed, model)] += 1
-            slowest = max(slowest, time.perf_counter() - at)
-            if time.perf_counter() - began > arguments.seconds:
+            tried.one(Path(folder) / "x.safetensors", sound, arguments.seed * 1_000_003 + number, model)
+            seconds = time.perf_counter() - began
+            if seconds - told > 60:
+                told = seconds
+                print(f"{tried.count:,} files in {seconds:.0f} s", file=sys.stderr, flush=True)
+            if seconds > arguments.seconds:
                 break
-    seconds = time.perf_counter() - began
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    for outcome, count in outcomes.most_common():
+    for outcome, count in tried.outcomes.most_common():
         print(f"{count:>9,}  {outcome}")
-    count = sum(outcomes.values())
-    print(f"{count:,} files in {seconds:.0f} s, the slowest {slowest * 1e3:.0f} ms; {memory:.0f} MiB at most")
+    seconds, memory = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    slowest = f"the slowest took {tried.slowest * 1e3:.0f} ms of processor time (seed {tried.slowest_seed})"
+    print(f"{tried.count:,} files in {seconds:.0f} s; {slowest}; {memory:.0f} MiB at most")
     return 0
 
 
-def one_execution(path: Path, whole: Path, sound: bytes, seed: int, model: LoadedModel) -> str:
+class Tried:
+    """What became of the files so far."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.slowest, self.slowest_seed = 0.0, 0
+
+    @property
+    def count(self) -> int:
+        return self.outcomes.total()
+
+    def one(self, path: Path, sound: list[Sound], seed: int, model: LoadedModel) -> None:
+        at = time.process_time()
+        self.outcomes[one_execution(path, sound[seed % len(sound)], seed, model)] += 1
+        took = time.process_time() - at
+        if took > self.slowest:
+            self.slowest, self.slowest_seed = took, seed
+
+
+class Sound(NamedTuple):
+    """A whole snapshot, and the same as an npz."""
+
+    path: Path
+    raw: bytes
+    npz: bytes
+
+
+def one_execution(path: Path, sound: Sound, seed: int, model: LoadedModel) -> str:
     """A file that was changed, and what became of it; whatever ends it names the seed."""
     chance = random.Random(seed)
     try:
         if chance.random() < 0.1:
-            whole.write_bytes(sound)
-            with SnapshotFile(whole) as file:
-                for _ in to_npz(file, path.with_suffix(".npz")):
-                    pass
-            path.with_suffix(".npz").write_bytes(mutated(path.with_suffix(".npz").read_bytes(), seed))
+            path.with_suffix(".npz").write_bytes(mutated(sound.npz, seed))
             return survives_npz(path.with_suffix(".npz"))
-        path.write_bytes(forged(sound, seed) if chance.random() < 0.6 else mutated(sound, seed))
+        path.write_bytes(forged(sound.raw, seed) if chance.random() < 0.6 else mutated(sound.raw, seed))
         outcome = survives(path)
         if outcome.startswith("read"):
-            whole.write_bytes(sound)
-            used(path, whole, model)
+            used(path, sound.path, model, chance)
         return outcome
     except BaseException as error:
         raise AssertionError(f"execution with seed {seed}: {error!r}") from error
 
 
-def sound_files(folder: Path) -> list[bytes]:
+def sound_files(folder: Path) -> list[Sound]:
     """Whole files of several kinds, a few kilobytes each."""
     from engine.spec.presets import PRESETS
     from engine.spec.tuning import tuned
@@ -320,10 +345,13 @@ def sound_files(folder: Path) -> list[bytes]:
 
     specs = (small("growing"), tuned(PRESETS["h2o"].spec, budget=12), small("paged"), small("kivi-4"), small("int8"))
     made = []
-    for spec in specs:
+    for number, spec in enumerate(specs):
         session = begun(spec, steps=3)
-        records = (step(session),)
-        made.append(kept(session, folder / "sound.safetensors", records=records).read_bytes())
+        path = kept(session, folder / f"sound{number}.safetensors", records=(step(session),))
+        with SnapshotFile(path) as file:
+            for _ in to_npz(file, path.with_suffix(".npz")):
+                pass
+        made.append(Sound(path, path.read_bytes(), path.with_suffix(".npz").read_bytes()))
     return made
 
 
