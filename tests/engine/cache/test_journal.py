@@ -82,6 +82,27 @@ def test_a_copy_goes_its_own_way() -> None:
     assert (journal.num_bytes, copy.num_bytes) == (12 + 9, 4 + 3)
 
 
+def test_a_copy_knows_as_little_of_what_was_forgotten() -> None:
+    copy = filled().copy()
+    assert [copy.knows_rows(n) for n in range(3)] == [False, True, True]
+    copy.back_to(1)
+    assert not copy.never_evicted
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "num_bytes", "at", "first_known"),
+    [(21, 21, [1, 2, 3], 0), (20, 8 + 9, [2, 3], 1), (8, 0 + 6, [], 3), (0, 0 + 3, [], 3)],
+)
+def test_shrinking_bounds_rows_and_memories_together(
+    max_bytes: int, num_bytes: int, at: list[int], first_known: int
+) -> None:
+    journal = filled(max_bytes=100)
+    journal.shrink(max_bytes)
+    assert journal.num_bytes == num_bytes, "the memory of the newest state stays in any case"
+    assert [gone.at for gone in journal.since(0)] == at
+    assert [journal.knows_rows(n) for n in range(4)] == [n >= first_known for n in range(4)]
+
+
 @given(st.lists(st.tuples(st.sampled_from(["add", "back", "forget"]), st.integers(0, 9)), max_size=40))
 def test_it_tells_what_a_list_would(program: list[tuple[str, int]]) -> None:
     journal: Journal = EvictionJournal(20, 20)

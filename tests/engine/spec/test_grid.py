@@ -55,6 +55,7 @@ def test_a_budget_that_holds_no_sinks_is_left_out() -> None:
 
 def test_budgets_as_they_are_typed() -> None:
     assert parse_budgets("64, 25%,own,64") == (64, 0.25, None)
+    assert parse_budgets("1%,100%") == (0.01, 1.0)
     for text in ("0", "101%", "-3", "x", "1e3"):
         with pytest.raises(InputError, match="is no budget"):
             parse_budgets(text)

@@ -71,3 +71,16 @@ def test_a_pyramid_gives_the_first_layer_most_and_the_last_a_twentieth_of_the_me
     budgets = [spec.at(layer, 5).budget for layer in range(5)]
     assert budgets == [195, 148, 100, 53, 5]
     assert [spec.at(0, 1).budget] == [100]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "budgets"),
+    [
+        (1000, [165, 133, 100, 68, 35]),  # long enough for the share of the first layer
+        (136, [136, 118, 100, 82, 64]),  # twice what is chosen: the first layer takes all, the others what is left over
+        (135, [100] * 5),  # one fewer: spread evenly
+    ],
+)
+def test_a_prompt_too_short_for_the_first_layers_leaves_more_to_the_others(prompt: int, budgets: list[int]) -> None:
+    spec = RetentionSpec("snapkv", budget=100, schedule="pyramid")  # of which the latest 32 stay everywhere
+    assert [spec.at(layer, 5, prompt).budget for layer in range(5)] == budgets
