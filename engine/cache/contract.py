@@ -6,6 +6,7 @@ shared rotary key, exactly as transformers caches them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,8 +39,49 @@ class HeldRows:
 
 
 @dataclass(frozen=True, eq=False)
+class Scattered:
+    """Rows `[1, H_kv, S, …]` of `heads` that lie in `slots` `[S]` of a `buffer` `[H, N, …]`: gathered as far as they
+    are asked for, so that a cache in pages is written without a second copy of it."""
+
+    buffer: torch.Tensor
+    slots: torch.Tensor
+    heads: tuple[int, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.buffer.dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((1, len(self.heads), len(self.slots), *self.buffer.shape[2:]))
+
+    def of_heads(self, heads: Sequence[int]) -> Scattered:
+        """Of these alone, counted among its own."""
+        return Scattered(self.buffer, self.slots, tuple(self.heads[head] for head in heads))
+
+    def picked(self, rows: slice | torch.Tensor) -> torch.Tensor:
+        """Some rows of all heads, `[H_kv, …]`."""
+        heads = torch.tensor(self.heads, device=self.slots.device)[:, None]
+        slots = self.slots[rows]
+        if len(self.heads) == len(self.buffer):
+            return self.buffer.index_select(1, slots)
+        return self.buffer[heads, slots]
+
+    def pieces(self, num_bytes: int) -> Iterator[torch.Tensor]:
+        """All rows in order, head by head, so many bytes at a time."""
+        for head in self.heads:
+            matrix = self.buffer[head]
+            count = max(1, num_bytes // max(1, matrix[0].numel() * matrix.element_size()))
+            for start in range(0, len(self.slots), count):
+                yield matrix.index_select(0, self.slots[start : start + count])
+
+    def whole(self) -> torch.Tensor:
+        return self.picked(slice(None))[None]
+
+
+@dataclass(frozen=True, eq=False)
 class StoredPart:
-    """K or V of one layer as it is kept. `tensors` are named by what they are: `rows` as they were computed
+    """K or V of one layer as it is kept. What is `kept` is named by what it is: `rows` as they were computed
     `[1, H_kv, S, D]`; of the first `num_coded` rows instead what `codec` wrote, and then the others in `exact`.
 
     ============================ =============================================================================
@@ -53,10 +95,15 @@ class StoredPart:
     `quantised_at` is the number of rows at the end of the prompt, when what waited for it was coded; None before.
     """
 
-    tensors: dict[str, torch.Tensor]
+    kept: Mapping[str, torch.Tensor | Scattered]
     codec: str = "exact"
     num_coded: int = 0
     quantised_at: int | None = None
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What is kept, gathered where it lies scattered."""
+        return {name: each.whole() if isinstance(each, Scattered) else each for name, each in self.kept.items()}
 
 
 @dataclass(frozen=True, eq=False)

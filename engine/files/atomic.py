@@ -108,12 +108,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             part.unlink()
 
 
-def start_flush(stream: BinaryIO) -> None:
-    """Let the system begin to carry what was written to the disk, where it can, so that there is less to wait for at
-    the end; whether it succeeds is told there."""
+def start_flush(stream: BinaryIO, begin: int) -> None:
+    """Let the system begin to carry what was written from byte `begin` on to the disk, where it can, so that there is
+    less to wait for at the end; whether it succeeds is told there."""
     if _sync_file_range is not None:
         stream.flush()
-        _sync_file_range(stream.fileno(), 0, 0, _SYNC_FILE_RANGE_WRITE)
+        _sync_file_range(stream.fileno(), begin, 0, _SYNC_FILE_RANGE_WRITE)
 
 
 def _new_part(target: Path, mode: int) -> tuple[Path, BinaryIO]:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.cache.contract import HeldRows
+from engine.cache.contract import HeldRows, Scattered
 from engine.cache.layers.foreign import foreign_rows
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
+from engine.look.rows_at import chosen
 from engine.model.text import TokenTexts
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.snapshot.format import DTYPE_NAMES, MAX_TOKENS, VERSION, LayerEntry, Manifest, SequenceEntry
@@ -94,8 +95,11 @@ def _snapshot(
 ) -> Snapshot:
     """Rows by layer, each with whether it keeps a window. Ids behind those of `num_tokens`: the next one was chosen."""
     entries = tuple(_entry(index, held, slides) for index, (held, slides) in rows.items())
-    tensors: dict[str, torch.Tensor | Later] = {"positions": torch.arange(num_tokens)[None]}
-    pyramid, preview = pyramid_for(num_tokens, entries), Preview(lambda index: rows[index][0], entries)
+    tensors: dict[str, torch.Tensor | Scattered | Later] = {"positions": torch.arange(num_tokens)[None]}
+    pyramid, preview = (
+        pyramid_for(num_tokens, entries),
+        Preview(lambda index, name: chosen(rows[index][0], name), entries),
+    )
     for entry in entries:
         held = rows[entry.index][0]
         tensors |= {entry.name("keys"): held.keys, entry.name("values"): held.values}

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
+from engine.cache.contract import Scattered
 from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.snapshot import npz
@@ -101,7 +102,7 @@ def _npz_bytes(snapshot: Snapshot) -> int:
     return sum(math.prod(t.shape) * _numpy_dtype(t).itemsize for t in snapshot.tensors.values())
 
 
-def _numpy_dtype(tensor: torch.Tensor | Later) -> torch.dtype:
+def _numpy_dtype(tensor: torch.Tensor | Scattered | Later) -> torch.dtype:
     """The dtype that NumPy has for a tensor: it knows no bfloat16."""
     return torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
 
@@ -113,7 +114,7 @@ def _members(snapshot: Snapshot) -> Iterator[npz.Member]:
         yield name, numpy_dtype, tuple(tensor.shape), _arrays(tensor, dtype)
 
 
-def _arrays(tensor: torch.Tensor | Later, dtype: torch.dtype) -> Iterator[npz.Array]:
+def _arrays(tensor: torch.Tensor | Scattered | Later, dtype: torch.dtype) -> Iterator[npz.Array]:
     for part in pieces(made(tensor)):
         yield np.asarray(part.to(dtype).numpy())
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from msgspec.structs import replace
 
-from engine.cache.contract import HeldRows, StoredCache, StoredLayer, StoredPart
+from engine.cache.contract import Scattered, StoredCache, StoredLayer, StoredPart
 from engine.errors import InputError
 from engine.history.marks import Mark
 from engine.look.magnitude_counts import LayerCount
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
 
-Tensors = dict[str, torch.Tensor | Later]
+Tensors = dict[str, torch.Tensor | Scattered | Later]
 
 
 def snapshot_of(session: Session, command: Export) -> Snapshot:
@@ -161,18 +161,18 @@ class Chosen:
     def tensors(self) -> Tensors:
         """Every tensor of the layers, by full name."""
         found: Tensors = dict(self._page_ids)
-        preview = Preview(self._rows, self.entries)
+        preview = Preview(self._part, self.entries)
         for entry in self.entries:
-            layer, heads = self._layers[entry.index], torch.tensor(entry.heads)
+            layer = self._layers[entry.index]
             for name, part in zip(PARTS, (layer.keys, layer.values), strict=True):
                 if self._is_stored or not part.num_coded:
-                    for suffix, tensor in part.tensors.items():
+                    for suffix, tensor in part.kept.items():
                         full = name if suffix == "rows" else f"{name}.{suffix}"
-                        found[entry.name(full)] = of_heads(tensor, heads, entry)
+                        found[entry.name(full)] = of_heads(tensor, entry)
                 else:
-                    found[entry.name(name)] = self._decoded(entry, name, heads)
+                    found[entry.name(name)] = self._decoded(entry, name)
             if layer.positions is not None:
-                found[entry.name("positions")] = of_heads(layer.positions[None], heads, entry)[0]
+                found[entry.name("positions")] = layer.positions[list(entry.heads)]
             beside = {"memory": layer.memory, "sinks": layer.sinks} if self._is_stored and not self.why_not else {}
             if not self.why_not:
                 marks = {"hidden": layer.hidden, "pinned": layer.pinned}
@@ -191,26 +191,32 @@ class Chosen:
             return None
         return self._magnitudes.counts(self._seq_id, name, self._past, [layer]).get(layer)
 
-    def _rows(self, layer: int) -> HeldRows | None:
-        """The rows as attention reads them, made anew each time: one layer at once is enough to hold."""
-        return self._past.cache.rows_at(layer, self._past.num_tokens)
+    def _part(self, layer: int, name: Part) -> torch.Tensor | Scattered:
+        """K or V of a layer as attention reads it: as it is kept, or decoded, which is made anew each time, since one
+        layer at once is enough to hold."""
+        stored = self._layers[layer]
+        kept = (stored.keys, stored.values)[PARTS.index(name)].kept
+        if "rows" in kept:
+            return kept["rows"]
+        held = self._past.cache.rows_at(layer, self._past.num_tokens)
+        assert held is not None, "a layer that is written has rows"
+        return chosen(held, name)[:, :, : stored.num_rows]
 
-    def _decoded(self, entry: LayerEntry, name: Part, heads: torch.Tensor) -> Later:
-        shape = (1, len(entry.heads), entry.num_rows, entry.dim(name))
-
+    def _decoded(self, entry: LayerEntry, name: Part) -> Later:
         def make() -> torch.Tensor:
-            held = self._rows(entry.index)
-            assert held is not None
-            return of_heads(chosen(held, name)[:, :, : entry.num_rows], heads, entry)
+            part = of_heads(self._part(entry.index, name), entry)
+            return part.whole() if isinstance(part, Scattered) else part
 
-        return Later(getattr(torch, entry.dtype), shape, make)
+        return Later(getattr(torch, entry.dtype), (1, len(entry.heads), entry.num_rows, entry.dim(name)), make)
 
 
-def of_heads(tensor: torch.Tensor, heads: torch.Tensor, entry: LayerEntry) -> torch.Tensor:
+def of_heads(tensor: torch.Tensor | Scattered, entry: LayerEntry) -> torch.Tensor | Scattered:
     """The heads that are wanted of a tensor `[1, H, …]`; what all heads share stays."""
-    if len(heads) == entry.num_kv_heads or tensor.dim() < 2 or tensor.shape[1] == 1:
+    if len(entry.heads) == entry.num_kv_heads or len(tensor.shape) < 2 or tensor.shape[1] == 1:
         return tensor
-    return tensor.index_select(1, heads.to(tensor.device))
+    if isinstance(tensor, Scattered):
+        return tensor.of_heads(entry.heads)
+    return tensor.index_select(1, torch.tensor(entry.heads, device=tensor.device))
 
 
 def heads_of(wanted: Sequence[int] | None, count: int, layer: int) -> tuple[int, ...]:

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from engine.cache.contract import HeldRows
-from engine.snapshot.format import PREVIEW_SIZE, LayerEntry
+from engine.cache.contract import Scattered
+from engine.snapshot.format import PARTS, PREVIEW_SIZE, LayerEntry
+from engine.spec.codec import Part
+
+RowsOf = Callable[[int, Part], torch.Tensor | Scattered]  # K or V `[1, H, S, D]` of a layer that is written
 
 ROWS, COLUMNS = PREVIEW_SIZE
 NON_FINITE = 255
@@ -26,33 +29,38 @@ class Preview:
     Whoever needs the rows of a layer asks here for them, so that its picture is made when they are at hand.
     """
 
-    def __init__(self, rows_of: Callable[[int], HeldRows | None], layers: Sequence[LayerEntry]) -> None:
+    def __init__(self, rows_of: RowsOf, layers: Sequence[LayerEntry]) -> None:
         self._rows_of, self._layers = rows_of, {layer.index: number for number, layer in enumerate(layers)}
-        self._missing = {layer.index: layer.num_rows for layer in layers}
+        self._missing = {(layer.index, name) for layer in layers for name in PARTS}
         self._pictures = torch.zeros(preview_shape(layers), dtype=torch.uint8)
 
     @torch.inference_mode()
-    def rows(self, layer: int) -> HeldRows | None:
-        """The rows of a layer, as attention reads them."""
-        held, num_rows = self._rows_of(layer), self._missing.pop(layer, None)
-        if held is not None and num_rows is not None:
-            for which, rows in enumerate((held.keys, held.values)):
-                picture = grey_levels(rows[0, :, :num_rows])
-                self._pictures[self._layers[layer], which, :, : picture.shape[1]] = picture.cpu()
-        return held
+    def rows(self, layer: int, name: Part) -> torch.Tensor | Scattered:
+        """K or V of a layer, as attention reads it."""
+        rows = self._rows_of(layer, name)
+        if (layer, name) in self._missing:
+            self._missing.remove((layer, name))
+            picture = grey_levels(rows)
+            self._pictures[self._layers[layer], PARTS.index(name), :, : picture.shape[1]] = picture.cpu()
+        return rows
 
     def made(self) -> torch.Tensor:
         """The pictures of all layers."""
-        for layer in tuple(self._missing):
-            self.rows(layer)
+        for layer, name in sorted(self._missing):
+            self.rows(layer, name)
         return self._pictures
 
 
-def grey_levels(rows: torch.Tensor) -> torch.Tensor:
-    """One picture `[ROWS, at most COLUMNS]` of rows `[H, S, D]`."""
-    count = rows.shape[1]
-    slots = torch.linspace(0, count - 1, min(count, COLUMNS), device=rows.device).round().long()
-    sizes = rows.index_select(1, slots).float().abs().mean(0).T  # [D, columns]
+def some_rows(rows: torch.Tensor | Scattered, which: slice | torch.Tensor) -> torch.Tensor:
+    """Some of the rows `[1, H, S, D]`, as `[H, …, D]`."""
+    return rows.picked(which) if isinstance(rows, Scattered) else rows[0][:, which]
+
+
+def grey_levels(rows: torch.Tensor | Scattered) -> torch.Tensor:
+    """One picture `[ROWS, at most COLUMNS]` of rows `[1, H, S, D]`."""
+    count = rows.shape[2]
+    slots = torch.linspace(0, count - 1, min(count, COLUMNS)).round().long()
+    sizes = some_rows(rows, slots).float().abs().mean(0).T  # [D, columns]
     pooled = torch.nn.functional.adaptive_avg_pool1d(sizes.T[None], ROWS)[0].T
     finite = pooled.isfinite()
     largest = pooled[finite].max() if bool(finite.any()) else pooled.new_tensor(1.0)

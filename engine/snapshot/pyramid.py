@@ -7,12 +7,12 @@ from functools import partial
 
 import torch
 
-from engine.cache.contract import HeldRows
+from engine.cache.contract import HeldRows, Scattered
 from engine.look.magnitude_counts import LayerCount, counted
 from engine.look.magnitudes import magnitudes_of
 from engine.look.reductions import pooled
-from engine.look.rows_at import chosen
 from engine.snapshot.format import EXTREMES, PARTS, LayerEntry, PyramidEntry
+from engine.snapshot.preview import RowsOf, some_rows
 from engine.snapshot.write import Later
 from engine.spec.codec import Part
 
@@ -40,7 +40,7 @@ def is_worth(layer: LayerEntry, name: Part, pyramid: PyramidEntry) -> bool:
 
 
 def pyramid_of(
-    rows_of: Callable[[int], HeldRows | None],
+    rows_of: RowsOf,
     layer: LayerEntry,
     pyramid: PyramidEntry | None,
     num_tokens: int,
@@ -79,7 +79,7 @@ class HandedOut:
 
 @torch.inference_mode()
 def _made(
-    rows_of: Callable[[int], HeldRows | None],
+    rows_of: RowsOf,
     count_of: CountOf,
     layer: LayerEntry,
     pyramid: PyramidEntry,
@@ -87,30 +87,30 @@ def _made(
     name: Part,
 ) -> Made:
     """What stands beside K or V of one layer."""
-    held = rows_of(layer.index)
-    assert held is not None, "a layer that is written has rows"
-    rows = chosen(held, name)[:, :, : layer.num_rows]
+    rows = rows_of(layer.index, name)
     if len(layer.heads) < rows.shape[1]:
-        rows = rows[:, list(layer.heads)]
-    low, high = extremes_of(rows[0], layer, name, pyramid, num_tokens)
+        rows = rows.of_heads(layer.heads) if isinstance(rows, Scattered) else rows[:, list(layer.heads)]
+    low, high = extremes_of(rows, layer, name, pyramid, num_tokens)
     count = count_of(layer.index, name)
     if count is None:
-        ((_, count),) = counted([(layer.index, held, rows, 0)], num_tokens)
+        whole = rows.whole() if isinstance(rows, Scattered) else rows
+        ((_, count),) = counted([(layer.index, HeldRows(whole, whole, layer.first), whole, 0)], num_tokens)
     told = magnitudes_of([count])
     return low, high, torch.tensor([float(part[0]) for part in (told.limit, told.largest, told.clipped)])
 
 
 def extremes_of(
-    rows: torch.Tensor, layer: LayerEntry, name: Part, pyramid: PyramidEntry, num_tokens: int
+    rows: torch.Tensor | Scattered, layer: LayerEntry, name: Part, pyramid: PyramidEntry, num_tokens: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The smallest and largest number of each cell of rows `[H, S, D]`: `[H, columns, rows]`, a few columns at once."""
+    """The smallest and largest number of each cell of rows `[1, H, S, D]`: `[H, columns, rows]`, a few columns at
+    once."""
     shape, size = pyramid.shape(layer, name, num_tokens), pyramid.tokens_per_column
     low, high = (torch.full(shape, torch.nan, dtype=rows.dtype) for _ in range(2))
-    at_once = max(1, NUMBERS_AT_ONCE // max(1, rows.shape[0] * rows.shape[2] * size)) * size
-    stop = layer.first + rows.shape[1]
+    at_once = max(1, NUMBERS_AT_ONCE // max(1, rows.shape[1] * rows.shape[3] * size)) * size
+    stop = layer.first + rows.shape[2]
     for start in range(layer.first // size * size, stop, at_once):
         begin = max(start, layer.first)
-        piece = rows[:, begin - layer.first : min(start + at_once, stop) - layer.first]
+        piece = some_rows(rows, slice(begin - layer.first, min(start + at_once, stop) - layer.first))
         numbers = piece if piece.dtype == torch.float64 else piece.float()
         lows, highs, column = pooled(numbers, begin, size, pyramid.channels(name))
         columns = slice(column, column + lows.shape[1])

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 import torch
 
+from engine.cache.contract import Scattered
 from engine.errors import InputError
 from engine.files.atomic import replacing, start_flush
 from engine.snapshot import manifest as manifests
@@ -54,7 +55,7 @@ class Later:
 class Snapshot:
     """What is to be written: tensors by name, and the manifest, all strings."""
 
-    tensors: Mapping[str, torch.Tensor | Later]
+    tensors: Mapping[str, torch.Tensor | Scattered | Later]
     manifest: Mapping[str, str]
 
     @property
@@ -106,10 +107,10 @@ def _check_is_read(snapshot: Snapshot, header: bytes) -> None:
 
 
 class PieceWriter:
-    """Writes pieces in the order in which they come and sums them up, tensor by tensor, while the next ones are made:
-    one after the other they would take twice as long.
+    """Writes pieces in the order in which they come, while the next ones are made and summed up, tensor by tensor: one
+    after the other they would take twice as long.
 
-    The thread does these two things and nothing else. `MAX_WAITING` batches wait for it at most; it ends with the
+    The thread writes and does nothing else. `MAX_WAITING` batches wait for it at most; it ends with the
     `with`, in which what it could not write is raised.
     """
 
@@ -118,7 +119,7 @@ class PieceWriter:
         self._stream = stream
         self._sums: dict[str, Checksum] = {}
         self._name = ""
-        self._batch: list[tuple[Checksum, memoryview]] = []  # small pieces are handed over together
+        self._batch: list[memoryview] = []  # small pieces are handed over together
         self._batch_bytes = 0
         self._waiting: deque[Future[None]] = deque()
 
@@ -133,7 +134,8 @@ class PieceWriter:
         self._name, self._sums[name] = name, checksum(WRITTEN)
 
     def add(self, part: memoryview) -> None:
-        self._batch.append((self._sums[self._name], part))
+        self._sums[self._name].update(part)
+        self._batch.append(part)
         self._batch_bytes += len(part)
         if self._batch_bytes >= BATCH_BYTES:
             self._hand_over()
@@ -144,11 +146,11 @@ class PieceWriter:
         self._waiting.append(self._worker.submit(self._write, self._batch))
         self._batch, self._batch_bytes = [], 0
 
-    def _write(self, batch: list[tuple[Checksum, memoryview]]) -> None:
-        for total, part in batch:
+    def _write(self, batch: list[memoryview]) -> None:
+        begin = self._stream.tell()
+        for part in batch:
             self._stream.write(part)
-            total.update(part)
-        start_flush(self._stream)
+        start_flush(self._stream, begin)
 
     def checksums(self) -> dict[str, str]:
         """The digits of every tensor, once all are written."""
@@ -158,7 +160,7 @@ class PieceWriter:
         return {name: total.hexdigest() for name, total in self._sums.items()}
 
 
-def checksum_of(tensor: torch.Tensor | Later, kind: str) -> str:
+def checksum_of(tensor: torch.Tensor | Scattered | Later, kind: str) -> str:
     """The digits of a tensor."""
     total = checksum(kind)
     for part in byte_chunks(made(tensor)):
@@ -166,9 +168,9 @@ def checksum_of(tensor: torch.Tensor | Later, kind: str) -> str:
     return total.hexdigest()
 
 
-def made(tensor: torch.Tensor | Later) -> torch.Tensor:
-    """The tensor itself."""
-    if isinstance(tensor, torch.Tensor):
+def made(tensor: torch.Tensor | Scattered | Later) -> torch.Tensor | Scattered:
+    """What is written, made if it was not yet."""
+    if not isinstance(tensor, Later):
         return tensor
     found = tensor.make()
     assert (found.dtype, tuple(found.shape)) == (tensor.dtype, tensor.shape), "a tensor is not what was announced"
@@ -203,14 +205,17 @@ def own_place(digits: str) -> bytes:
     return f'"{HEADER_CHECKSUM}":"{digits}"'.encode()
 
 
-def byte_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
+def byte_chunks(tensor: torch.Tensor | Scattered) -> Iterator[memoryview]:
     """The bytes of a tensor in order, a bounded piece at a time: no copy of the whole is ever made."""
     for part in pieces(tensor):
         yield memoryview(part.view(torch.uint8).numpy().reshape(-1).data)
 
 
-def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def pieces(tensor: torch.Tensor | Scattered) -> Iterator[torch.Tensor]:
     """A tensor in order, some rows at a time, in memory and without holes."""
+    if isinstance(tensor, Scattered):
+        yield from (part.cpu() for part in tensor.pieces(CHUNK_BYTES))
+        return
     rows = tensor.flatten(0, -3) if tensor.dim() > 2 else tensor[None]
     for matrix in rows:
         if not matrix.numel():

@@ -24,6 +24,7 @@ import numpy as np
 import psutil
 import torch
 
+from engine.cache.contract import Scattered
 from engine.client.thread import ThreadClient
 from engine.opened.file import OpenedSnapshot
 from engine.snapshot.format import VERSION, LayerEntry, Manifest
@@ -54,11 +55,11 @@ def sparse(path: Path, num_bytes: int) -> Path:
     layers = tuple(LayerEntry(i, "full", HEADS, heads, DIMS, DIMS, "bfloat16", n) for i in range(LAYERS))
     pyramid = pyramid_for(n, layers)
     rows = Later(torch.bfloat16, (1, HEADS, n, DIMS), unmade)
-    tensors: dict[str, torch.Tensor | Later] = {
+    tensors: dict[str, torch.Tensor | Scattered | Later] = {
         layer.name(part): rows for layer in layers for part in ("keys", "values")
     }
     for layer in layers:
-        tensors |= pyramid_of(lambda _: None, layer, pyramid, n)
+        tensors |= pyramid_of(lambda *_: unmade(), layer, pyramid, n)
     tensors |= {name: Later(torch.int64, (1, n), unmade) for name in ("token_ids", "positions")}
     manifest = Manifest(VERSION, n, dtype="bfloat16", cache_spec=CacheSpec(), step=0, layers=layers, pyramid=pyramid)
     snapshot = Snapshot(tensors, written(manifest))

@@ -121,7 +121,7 @@ class PagedLayer(OwnLayer):
             return None
         slots = held_slots(table, first, num_tokens, pair[0].device)
         keys, values = (part.written(slots) for part in pair)
-        count = next(iter(keys.tensors.values())).shape[2]
+        count = next(iter(keys.kept.values())).shape[2]
         scattered = self.row_positions()
         positions = None if scattered is None else scattered[:, :count]
         return StoredLayer(keys, values, num_tokens, count, pair[0].dtype, first, positions)

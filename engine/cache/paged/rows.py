@@ -11,7 +11,7 @@ import torch
 
 from engine.cache.by_hand import put
 from engine.cache.compressed.codecs import row_codec
-from engine.cache.contract import StoredPart
+from engine.cache.contract import Scattered, StoredPart
 from engine.spec.codec import Coding
 
 Slots = slice | torch.Tensor
@@ -77,7 +77,11 @@ class PageRows:
 
     def written(self, slots: Slots) -> StoredPart:
         """What is stored of these rows, as one tensor of one layer."""
-        parts = [part[None] for part in self.codes(slots)]
+        parts: list[torch.Tensor | Scattered] = (
+            [buffer[None, :, slots] for buffer in self._buffers]
+            if isinstance(slots, slice)
+            else [Scattered(buffer, slots, tuple(range(self.num_heads))) for buffer in self._buffers]
+        )
         if self.coding.is_exact:
             return StoredPart({"rows": parts[0]})
         count = parts[0].shape[2]
@@ -85,7 +89,8 @@ class PageRows:
 
     def refill(self, slots: Slots, part: StoredPart) -> None:
         """Put back what `written` gave."""
-        self.restore(slots, [part.tensors[name][0] for name in ("rows", "codes", "scales") if name in part.tensors])
+        tensors = part.tensors
+        self.restore(slots, [tensors[name][0] for name in ("rows", "codes", "scales") if name in tensors])
 
     def copy_from(self, other: PageRows, source: int, target: int, count: int) -> None:
         """`count` slots of another, or of itself, from `source` on to `target` on; across devices where they differ."""

@@ -205,7 +205,7 @@ def test_extremes_of_a_window_begin_where_its_rows_do(tmp_path: Path) -> None:
     pyramid = pyramid_for(3003, (entry,))
     assert pyramid is not None
     rows = torch.randn(1, 2000, 64)
-    low, _ = extremes_of(rows, entry, "keys", pyramid, 3003)
+    low, _ = extremes_of(rows[None], entry, "keys", pyramid, 3003)
     first = 1003 // pyramid.tokens_per_column
     assert torch.isnan(low[0, :first]).all()
     assert not torch.isnan(low[0, first:]).any()

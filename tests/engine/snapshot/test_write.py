@@ -8,22 +8,27 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
 from transformers import DynamicCache
 
+from engine.cache.contract import Scattered
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.snapshot import save_cache, write
 from engine.snapshot.format import ITEM_BYTES
 from engine.snapshot.pyramid import HandedOut
 from engine.snapshot.read import SnapshotFile
+from engine.snapshot.verify import verified
 from engine.snapshot.write import Snapshot, write_snapshot
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
+from engine.spec.tuning import tuned
 from tests.engine.snapshot.exports import session_of
+from tests.engine.snapshot.sessions import kept, step
 from tests.engine.snapshot.sessions import snapshot as of_session
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -31,10 +36,10 @@ KEEPING = [name for name, preset in PRESETS.items() if preset.lossless and not p
 
 
 def export(session: Session, seq_id: int, path: Path, num_tokens: int | None = None, notes: str = "") -> Path:
-    kept = of_session(session, seq_id, num_tokens, notes=notes)
-    progress = list(write_snapshot(kept, path))
+    whole = of_session(session, seq_id, num_tokens, notes=notes)
+    progress = list(write_snapshot(whole, path))
     assert progress == sorted(progress)
-    assert progress[-1] == kept.num_bytes
+    assert progress[-1] == whole.num_bytes
     return path
 
 
@@ -204,3 +209,26 @@ def test_tensors_that_are_made_together_are_let_go_one_by_one() -> None:
     assert [float(parts.take(name, n)) for name in ("keys", "values") for n in (2, 0, 1)] == [2.0, 0.0, 1.0] * 2
     assert made == ["keys", "values"]
     assert not parts._left
+
+
+@pytest.mark.parametrize("name", ["paged", "paged-int8"])
+@pytest.mark.parametrize("heads", [None, (1,)])
+def test_pages_that_lie_scattered_are_gathered_piece_by_piece(
+    name: str, heads: tuple[int, ...] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache that does not fit into memory twice can be written: no tensor of it is gathered whole."""
+    session = Session(model_of("llama"), tuned(PRESETS[name].spec, page_size=2), prefill_chunk=3)
+    for seed in (1, 2):
+        session.submit(Prompt(token_ids=prompt_ids(9 + seed)))
+    while session.sequence(0).num_tokens < 16:
+        step(session)
+    expected = session.cache_of(0).stored(16).layers[1]
+    assert any(isinstance(each, Scattered) for each in expected.keys.kept.values())
+    rows = {n: t[:, list(heads or range(t.shape[1]))] for n, t in expected.values.tensors.items()}
+    monkeypatch.setattr(Scattered, "whole", None)
+    path = kept(session, tmp_path / "x.safetensors", kv_heads=heads)
+    with SnapshotFile(path) as file:
+        for what, tensor in rows.items():
+            full = "layers.1.values" if what == "rows" else f"layers.1.values.{what}"
+            assert np.array_equal(file.array(full), tensor.numpy())
+    assert verified(path).is_sound
