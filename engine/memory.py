@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -89,17 +89,12 @@ def _resident(begin_anew: bool) -> Held | None:
     """The program's resident bytes and their peak, which Linux begins anew when it is asked to; None elsewhere."""
     try:
         status = STATUS.read_bytes()
-        now, peak = (int(line.split()[1]) << 10 for line in _lines(status, b"VmRSS:", b"VmHWM:"))
+        now, peak = (int(status.split(name, 1)[1].split(None, 1)[0]) << 10 for name in (b"VmRSS:", b"VmHWM:"))
         if begin_anew:
             CLEAR.write_bytes(b"5")
-    except (OSError, StopIteration, ValueError):
+    except (OSError, IndexError, ValueError):
         return None
     return Held(now, peak=peak)
-
-
-def _lines(status: bytes, *names: bytes) -> Iterator[bytes]:
-    for name in names:
-        yield next(line for line in status.splitlines() if line.startswith(name))
 
 
 def give_back(device: torch.device) -> None:

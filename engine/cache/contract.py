@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -148,8 +148,7 @@ class StoredCache:
     edited_from: int | None = None  # the first position that was changed by hand; None where none was
 
 
-@dataclass(slots=True)
-class HeldBytes:
+class HeldBytes(NamedTuple):
     """Bytes of one layer of one sequence.
 
     `stored` hold tokens, or state; of these, `scales` are a codec's scales and offsets, `residual` are rows that it

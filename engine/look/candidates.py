@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -60,7 +59,7 @@ def next_token(measured: Mapping[str, npt.NDArray[Any]], token_id: int, text_of:
     order = sorted(known, key=lambda i: (-known[i][0], i))
     candidates = tuple(Candidate(i, text_of(i), known[i][0], math.exp(known[i][0]), known[i][1]) for i in order)
     # a token that is certain gives -0.0; NaN stays, it tells of bad logits
-    return NextToken(candidates, 0.0 if entropy <= 0.0 else entropy, int(np.nan_to_num(num_non_finite)))
+    return NextToken(candidates, 0.0 if entropy <= 0.0 else entropy, int(num_non_finite))
 
 
 def largest(raw: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -88,7 +88,7 @@ class LoadedModel:
         longest = longest if max_new_tokens is None else min(longest, 1 + max_new_tokens)
         return ruled(self.model.generation_config, logits, fed[:count], fed[count:], longest)
 
-    @property
+    @cached_property
     def end_ids(self) -> frozenset[int]:
         """Token ids that end a text."""
         generation = getattr(self.model, "generation_config", None)

@@ -10,7 +10,11 @@ writes is in `engine.spec.codec`, which rows stay in `engine.spec.retention`, wh
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
+
+from msgspec import structs
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, dtype_bytes
@@ -89,6 +93,15 @@ class CacheFormula:
         self._is_exact = spec.codec.is_exact
         self._coded: dict[tuple[Coding, Coding, int, int, int, int], CodedBytes] = {}
         self._dropping = () if spec.retention.keeps_all else layers_that_drop(geometry)
+
+    @cached_property
+    def kinds(self) -> tuple[Hashable, ...]:
+        """Of each layer what its bytes depend on beside what it holds: equal for layers that take the same."""
+        of_index = {index: index for index in self._dropping}
+        return tuple(
+            (structs.replace(la, index=0), self.spec.codec.at(la.index), of_index.get(la.index))
+            for la in self.geometry.layers
+        )
 
     def check(self) -> None:
         """Refuse a model that cannot have this cache, as the engine does."""

@@ -14,6 +14,7 @@ from engine.memory import Held
 from engine.model.loader import LoadedModel
 from engine.model.runners.decoder import Passed
 from engine.model.surprisal import Surprisal
+from engine.predict.bytes import CacheFormula
 from engine.session.chunks import PrefillPlan
 from engine.session.ledger import cache_bytes
 from engine.session.mode import CacheMode
@@ -115,7 +116,9 @@ class ModeDriver(Driver):
 
     def bytes(self) -> CacheBytes:
         """What the cache holds now."""
-        return cache_bytes(self.model.info, self.cache.spec, [self.cache], self._mode.store, 0, Held(0))
+        info = self.model.info
+        formula = CacheFormula(self.cache.spec, info.geometry, info.dtype)
+        return cache_bytes(info, formula, [self.cache], self._mode.store, 0, Held(0))
 
 
 def lengths_to_feed(spec: CacheSpec, prompt: int, fed_lengths: list[int], stop: int) -> list[int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from engine.cache.contract import HeldBytes
 from engine.cache.paged.store import PageStore
 from engine.cache.sequence_cache import SequenceCache
+from engine.geometry.dimensions import LayerGeometry
 from engine.history.history import History
 from engine.memory import Held, MemoryMeter
 from engine.model.loader import LoadedModel
@@ -30,6 +31,7 @@ class Ledger:
     ) -> None:
         self._info, self._live, self._history, self._reruns, self._kept = model.info, live, history, reruns, kept
         self._meter = MemoryMeter(model.devices)
+        self._formula = self._formula_now()
 
     def now(self) -> CacheBytes:
         """What is held now."""
@@ -47,12 +49,17 @@ class Ledger:
         caches, kept = self._live.caches, self._kept.row_bytes
         journals = sum(cache.journal_bytes for cache in caches)
         looking = self._history.num_bytes + self._reruns.num_bytes + journals + kept
-        return cache_bytes(self._info, self._live.mode.spec, caches, self._live.mode.store, looking, held, kept)
+        if self._formula.spec is not self._live.mode.spec:
+            self._formula = self._formula_now()
+        return cache_bytes(self._info, self._formula, caches, self._live.mode.store, looking, held, kept)
+
+    def _formula_now(self) -> CacheFormula:
+        return CacheFormula(self._live.mode.spec, self._info.geometry, self._info.dtype)
 
 
 def cache_bytes(
     info: ModelInfo,
-    spec: CacheSpec,
+    formula: CacheFormula,
     caches: list[SequenceCache],
     store: PageStore | None,
     looking: int,
@@ -60,45 +67,54 @@ def cache_bytes(
     kept: int = 0,
 ) -> CacheBytes:
     """Sum over sequences, layer by layer. What a recomputing layout computes is held for looking, and by nobody else;
-    what a rule remembers of attention is counted there as well: it is neither stored rows nor room for them.
+    what a rule remembers of attention is counted there as well: it is neither stored rows nor room for them. Layers
+    alike, which are most, are counted once: this is asked after every step."""
+    fills = [Fill(cache.num_tokens, cache.prompt_ended_at) for cache in caches if cache.num_tokens]
+    known: dict[Hashable, tuple[int, int, int, tuple[ByteGap, ...]]] = {}
+    layers = []
+    per_cache = [cache.all_bytes() for cache in caches]
+    for layer, kind in zip(info.geometry.layers, formula.kinds, strict=True):
+        index = layer.index
+        held = tuple(of_layers[index] for of_layers in per_cache if index < len(of_layers))
+        looking += sum(one.scores for one in held)
+        if formula.spec.recomputes:
+            looking += sum(one.reserved for one in held)
+        if (kind, held) not in known:
+            known[kind, held] = counted(formula, layer, held, fills, caches, store)
+        device = info.layer_devices[index] if index < len(info.layer_devices) else ""
+        layers.append(LayerBytes(index, layer.kind, *known[kind, held], device))
+    process, allocator, peak, device_used = held_now
+    return CacheBytes(tuple(layers), looking, process, allocator, info.weight_bytes, kept, peak, device_used)
+
+
+def counted(
+    formula: CacheFormula,
+    layer: LayerGeometry,
+    held: Sequence[HeldBytes],
+    fills: list[Fill],
+    caches: list[SequenceCache],
+    store: PageStore | None,
+) -> tuple[int, int, int, tuple[ByteGap, ...]]:
+    """What one layer takes over all sequences: predicted, stored, reserved, and the gaps between.
 
     In a page store a row that several sequences share is stored once, and the whole pool is reserved.
     """
-    formula = CacheFormula(spec, info.geometry, info.dtype)
-    fills = [Fill(cache.num_tokens, cache.prompt_ended_at) for cache in caches if cache.num_tokens]
-    layers = []
-    per_cache = [cache.all_bytes() for cache in caches]
-    for layer in info.geometry.layers:
-        held = [of_layers[layer.index] for of_layers in per_cache if layer.index < len(of_layers)]
-        looking += sum(one.scores for one in held)
-        stored, reserved = sum(one.stored for one in held), sum(one.reserved for one in held)
-        if spec.recomputes:
-            looking += reserved
-            stored, reserved = 0, sum(cache.idle_bytes(layer.index) for cache in caches)
-            gaps = [ByteGap("padding to the reserved length", reserved, "reserved")]
-        predicted = sum(formula.stored_bytes(layer, fill) for fill in fills)
-        if store is not None and layer.index in store.rows_of:
-            num_shared = store.shared_rows(layer)
-            shared = store.layer_bytes(layer.index, num_shared)
-            predicted -= formula.bytes_of_rows(layer, num_shared)
-            slack = reserved - stored
-            stored, reserved = stored - shared.stored, store.reserved_bytes(layer.index)
-            gaps = page_gaps(held, shared, slack, reserved - stored)
-        elif not spec.recomputes:
-            gaps = row_gaps(held, spec, reserved - stored)
-        layers.append(
-            LayerBytes(
-                layer.index,
-                layer.kind,
-                predicted,
-                stored,
-                reserved,
-                tuple(gap for gap in gaps if gap.num_bytes),
-                info.layer_devices[layer.index] if layer.index < len(info.layer_devices) else "",
-            )
-        )
-    process, allocator, peak, device = held_now
-    return CacheBytes(tuple(layers), looking, process, allocator, info.weight_bytes, kept, peak, device)
+    spec = formula.spec
+    stored, reserved = sum(one.stored for one in held), sum(one.reserved for one in held)
+    predicted = sum(formula.stored_bytes(layer, fill) for fill in fills)
+    if spec.recomputes:
+        stored, reserved = 0, sum(cache.idle_bytes(layer.index) for cache in caches)
+        gaps = [ByteGap("padding to the reserved length", reserved, "reserved")]
+    elif store is not None and layer.index in store.rows_of:
+        num_shared = store.shared_rows(layer)
+        shared = store.layer_bytes(layer.index, num_shared)
+        predicted -= formula.bytes_of_rows(layer, num_shared)
+        slack = reserved - stored
+        stored, reserved = stored - shared.stored, store.reserved_bytes(layer.index)
+        gaps = page_gaps(held, shared, slack, reserved - stored)
+    else:
+        gaps = row_gaps(held, spec, reserved - stored)
+    return predicted, stored, reserved, tuple(gap for gap in gaps if gap.num_bytes)
 
 
 def growth_bytes(info: ModelInfo, spec: CacheSpec, lives: Sequence[LiveSequence]) -> int:
@@ -114,7 +130,7 @@ def growth_bytes(info: ModelInfo, spec: CacheSpec, lives: Sequence[LiveSequence]
     return more
 
 
-def row_gaps(held: list[HeldBytes], spec: CacheSpec, unfilled: int) -> list[ByteGap]:
+def row_gaps(held: Sequence[HeldBytes], spec: CacheSpec, unfilled: int) -> list[ByteGap]:
     """What one layer takes beside the numbers of its tokens, over all sequences; `unfilled` is reserved, not stored."""
     positions = sum(one.positions for one in held)
     room = "padding to the reserved length" if spec.form == "static" else "room to grow"
@@ -129,7 +145,7 @@ def row_gaps(held: list[HeldBytes], spec: CacheSpec, unfilled: int) -> list[Byte
     ]
 
 
-def page_gaps(held: list[HeldBytes], shared: HeldBytes, slack: int, unfilled: int) -> list[ByteGap]:
+def page_gaps(held: Sequence[HeldBytes], shared: HeldBytes, slack: int, unfilled: int) -> list[ByteGap]:
     """The same of a layer in pages; `slack` is the room behind the rows in the pages of every sequence."""
     slack = max(0, min(slack, unfilled))
     return [
@@ -141,11 +157,11 @@ def page_gaps(held: list[HeldBytes], shared: HeldBytes, slack: int, unfilled: in
     ]
 
 
-def dequantised_copy(held: list[HeldBytes]) -> ByteGap:
+def dequantised_copy(held: Sequence[HeldBytes]) -> ByteGap:
     """Sequences are computed one after the other, so the largest copy is all there ever is."""
     return ByteGap("dequantised copy", max((one.dequantised for one in held), default=0), "transient")
 
 
-def rule_scores(held: list[HeldBytes]) -> ByteGap:
+def rule_scores(held: Sequence[HeldBytes]) -> ByteGap:
     """The attention that rules such as H2O add up and SnapKV notes: a number for every row, or for several queries."""
     return ByteGap("attention that the rule remembers", sum(one.scores for one in held), "looking")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from engine.cache.attention_probe import Probe
@@ -73,7 +71,7 @@ class EvictingPages(EditablePages):
 
     def all_bytes(self) -> list[HeldBytes]:
         scores = self.keeper.score_bytes if self.keeper else {}
-        return [replace(held, scores=scores.get(index, 0)) for index, held in enumerate(super().all_bytes())]
+        return [held._replace(scores=scores.get(index, 0)) for index, held in enumerate(super().all_bytes())]
 
     @property
     def prompt_ended_at(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -50,7 +51,12 @@ class Runners:
             return ""
         if self.decoder is None:
             return f"it needs {RUNNERS['fused'].needs}"
-        return why_not_compiled(self.decoder.device) if name == "compile" else ""
+        return self._why_not_compiled if name == "compile" else ""
+
+    @cached_property
+    def _why_not_compiled(self) -> str:
+        """Looked for on the disk: once, not at every step, whose status says it."""
+        return "" if self.decoder is None else why_not_compiled(self.decoder.device)
 
     def choose(self, name: str) -> None:
         """From now on forwards are computed so; raises `InputError` where they cannot be."""
