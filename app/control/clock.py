@@ -61,7 +61,7 @@ class Clock(QObject):
 
     def _set_interval(self) -> None:
         interval_ms = self._controller.interval_ms
-        if self._is_rung and interval_ms == RUNNING_MS and not self._controller.owes_words:
+        if self._is_rung and interval_ms == RUNNING_MS:
             interval_ms = RUNG_MS
         if self._timer.isActive() and self._timer.interval() != interval_ms:
             self._timer.setInterval(interval_ms)

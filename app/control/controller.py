@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QObject
 
-from app.control.events import PICTURES, EventHandlers
+from app.control.events import OF_STEPS, EventHandlers
 from app.control.intents import Intents
 from app.control.pace import ChosenPace
 from app.control.requests import Requests
@@ -43,7 +43,6 @@ class Controller(QObject):
         self.intents = Intents(models, sender, self.requests, self.waiting, pace, self)
         self.events = EventHandlers(models, self.requests, self.waiting, pace, self)
         self.saving = Saving(models, self)
-        self._are_words_owed = False  # they are due, and not told yet
         self._has_turned = False  # the engine began to run, or to rest: every panel says that of its step
         models.viewport.changed.connect(self._on_view_moved)
         models.selection.changed.connect(self._on_selected)
@@ -54,24 +53,22 @@ class Controller(QObject):
 
         Without words, pictures, tokens, counter and timeline follow a running engine, and words and numbers wait: they
         change too fast to be read. With pictures first, words and status that come with the first picture after a
-        person's step wait until the next tick, when it has been painted, and the charts of a run wait until the tick
-        after its words.
+        person's step wait until the next tick, when it has been painted, and what is told of a run is read and painted
+        in the turns of the event loop that follow, pictures before words.
         """
         events = self._drain()
         self.saving.take(events, is_repeating=self.requests.restore.is_going_on)
-        may_wait = pictures_first and self.waiting.is_for_pictures
-        were_owed = self._are_words_owed
-        if self.events.take(events, may_wait=may_wait):
-            return
-        self._are_words_owed |= with_words or self._has_turned
-        # of a run, words and pictures are painted one after the other: together they would hold the window up
-        come_later = pictures_first and not were_owed and any(isinstance(event, PICTURES) for event in events)
-        timeline, is_running = self._models.timeline, self._models.status.is_running
-        timeline.tell_charts()  # of the words of the tick before
-        if not is_running or (self._are_words_owed and not come_later):
-            timeline.tell(again=self._has_turned, charts_later=is_running and pictures_first)
-            self._has_turned = self._are_words_owed = False
-        self._ask_for_pictures()
+        is_run = self._models.status.is_running and all(isinstance(event, OF_STEPS) for event in events)
+        with self._models.refreshes.spread(is_wanted=pictures_first and is_run):
+            may_wait = pictures_first and self.waiting.is_for_pictures
+            if not self.events.take(events, may_wait=may_wait):
+                self._tell_words(are_due=with_words)
+                self._ask_for_pictures()
+
+    def _tell_words(self, *, are_due: bool) -> None:
+        if are_due or self._has_turned or not self._models.status.is_running:
+            self._models.timeline.tell(again=self._has_turned)
+            self._has_turned = False
 
     @property
     def interval_ms(self) -> int:
@@ -89,14 +86,10 @@ class Controller(QObject):
         return RUNNING_MS if self.interval_ms == RUNNING_MS else 0
 
     @property
-    def owes_words(self) -> bool:
-        """Whether words are due that waited for a picture to be painted, or charts that waited for words."""
-        return self._are_words_owed or self._models.timeline.owes_charts
-
-    @property
     def is_settled(self) -> bool:
-        """Whether the engine rests and every picture that is wanted has arrived."""
-        return not self._models.status.is_busy and self.events.are_told and self.requests.are_settled
+        """Whether the engine rests, and every picture that is wanted has arrived and was read."""
+        are_all_told = self.events.are_told and self._models.refreshes.is_empty
+        return not self._models.status.is_busy and are_all_told and self.requests.are_settled
 
     def replay(self) -> None:
         """An engine has begun again with the same model: have it do the steps that there were once more."""

@@ -35,7 +35,6 @@ class Source:
 
 EACH_STEP = Source("timeline", ("appended", "filled", "reset"))  # as fast as the window goes
 STEPS = Source("timeline", ("legible", "reset"))  # no more often than words can be read
-CHARTED_STEPS = Source("timeline", ("charted", "reset"))  # as often, for charts of all of them
 SELECTION = Source("selection")
 STATUS = Source("status")
 DRAFT = Source("draft")
@@ -102,9 +101,9 @@ class Reader(Generic[State], _Widget):
         self._kinds_at_rest = frozenset[str]().union(*(source.kinds for source in at_rest))
         self._kinds = frozenset[str]().union(*(s.kinds for s in self.follows if s not in at_rest))
         for model, signal, has_kind in {(s.model, name, bool(s.kinds)) for s in self.follows for name in s.signals}:
-            getattr(attrgetter(model)(models), signal).connect(self._on_kind if has_kind else self.refresh)
+            getattr(attrgetter(model)(models), signal).connect(self._on_kind if has_kind else self._on_told)
         if type(self).describe is not Reader.describe:
-            models.timeline.legible.connect(self._describe_now)  # after it is read
+            models.timeline.legible.connect(self._on_legible)  # after it is read
         self.refresh()
 
     def refresh(self) -> None:
@@ -132,6 +131,12 @@ class Reader(Generic[State], _Widget):
             if not self._models.status.is_running:
                 self._describe_now()
 
+    def _on_told(self) -> None:
+        self._models.refreshes.ask(self.refresh)
+
+    def _on_legible(self) -> None:
+        self._models.refreshes.ask(self._describe_now)
+
     def _describe_now(self) -> None:
         if self._is_undescribed and self.state is not None:
             self._is_undescribed = False
@@ -144,7 +149,7 @@ class Reader(Generic[State], _Widget):
 
     def _on_kind(self, kind: str) -> None:
         if kind in self._kinds or (kind in self._kinds_at_rest and not self._models.status.is_running):
-            self.refresh()
+            self._on_told()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

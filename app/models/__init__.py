@@ -15,6 +15,7 @@ from app.models.measurement import Measurements
 from app.models.page_log import PageFacts, PageLog
 from app.models.phases import Phases
 from app.models.recovery import LeftSession, Recovery
+from app.models.refresh_queue import RefreshQueue
 from app.models.selection import Selected, Selection
 from app.models.slices import Slices
 from app.models.status import Status
@@ -32,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Models:
-    """All state of the window, handed to views and controller."""
+    """All state of the window, handed to views and controller, and the queue of the views that are told of it."""
 
     timeline: Timeline = field(default_factory=Timeline)
     selection: Selection = field(default_factory=Selection)
@@ -48,6 +49,7 @@ class Models:
     bookmarks: Bookmarks = field(default_factory=Bookmarks)
     recovery: Recovery = field(default_factory=Recovery)
     edits: Edits = field(default_factory=Edits)
+    refreshes: RefreshQueue = field(default_factory=RefreshQueue)
     stops: Stops = field(init=False)
 
     def __post_init__(self) -> None:

@@ -170,4 +170,5 @@ def _runs_on(old: EngineStatus, new: EngineStatus) -> bool:
         (was.seq_id, was.stop, was.state, was.sampling) == (now.seq_id, now.stop, now.state, now.sampling)
         for was, now in pairs
     )
-    return same and replace(new, sequences=old.sequences, step=old.step) == old
+    capture = replace(new.capture, costs_ms=old.capture.costs_ms)  # told at rest: they change with every step
+    return same and replace(new, sequences=old.sequences, step=old.step, capture=capture) == old

@@ -21,15 +21,13 @@ class Timeline(Path, QObject):
 
     `appended` follows the engine as fast as the window goes. `legible` comes after it, at once while the engine rests
     and no more often than words and numbers can be read while it runs. What follows the first shows a later step then
-    than what follows the second, which therefore says which step it shows. `charted` comes with `legible`, of a running
-    engine in the tick after it: charts of all steps and words at once would hold the window up. `filled(index)`: the
-    surprisals of a long prompt came into the record of an earlier step, or of the newest.
+    than what follows the second, which therefore says which step it shows. `filled(index)`: the surprisals of a long
+    prompt came into the record of an earlier step, or of the newest.
     """
 
     appended = Signal()
     filled = Signal(int)
     legible = Signal()
-    charted = Signal()
     reset = Signal()
 
     def __init__(self, history: History | None = None, parent: QObject | None = None) -> None:
@@ -39,7 +37,6 @@ class Timeline(Path, QObject):
         self._forked: list[tuple[int, int, int | None, int]] = []  # since the live moment, and in no record yet
         self._since_change: CacheBytes | None = None
         self._is_untold = False
-        self._owes_charts = False
 
     @property
     def is_before_change(self) -> bool:
@@ -99,34 +96,17 @@ class Timeline(Path, QObject):
         ):
             self.filled.emit(index)
 
-    @property
-    def owes_charts(self) -> bool:
-        """Whether words were told and the charts of the same steps were not."""
-        return self._owes_charts
-
-    def tell(self, *, again: bool = False, charts_later: bool = False) -> None:
-        """What was appended since the last time may be read now; `again` even where nothing was. With `charts_later`
-        the charts wait for `tell_charts`."""
+    def tell(self, *, again: bool = False) -> None:
+        """What was appended since the last time may be read now; `again` even where nothing was."""
         if self._is_untold or (again and self._records):
             self._is_untold = False
-            self._owes_charts = True
             self.legible.emit()
-        if not charts_later:
-            self.tell_charts()
-
-    def tell_charts(self) -> None:
-        """The charts of what was told may be drawn now, if they are owed."""
-        if self._owes_charts:
-            self._owes_charts = False
-            self.charted.emit()
 
     def change_mode(self, num_bytes: CacheBytes) -> None:
         """The sequences have moved into another cache, which holds so much, and no step has been taken in it yet."""
         if self._records:
             self._since_change = num_bytes
-            self._owes_charts = True
             self.legible.emit()
-            self.tell_charts()
 
     def branch(self, seq_id: int, parent: int, step: int | None, num_tokens: int) -> None:
         """A sequence of `num_tokens` tokens, read or not, has just been forked: until it is stepped it stands where its

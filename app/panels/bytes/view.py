@@ -16,7 +16,7 @@ from app.kit.facts import PITCH, Fact, Facts, WholeLines
 from app.kit.layers import geometry_of
 from app.kit.panel import MARGIN, STRIP_HEIGHT
 from app.kit.provenance import Provenance, shown_record, source_of
-from app.kit.reader import CHARTED_STEPS, SELECTION
+from app.kit.reader import SELECTION, STEPS
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
@@ -56,7 +56,7 @@ class BytesView(View[Ledger]):
 
     title = "Bytes"
     abilities = frozenset(("view.reset",))
-    follows = (CHARTED_STEPS, SELECTION)
+    follows = (SELECTION, STEPS)
     choices = (
         (SUM, "sum", "All layers together, every gap named"),
         (LAYERS, "layers", "Every layer in numbers"),

@@ -12,7 +12,7 @@ from app.draw.step_axis import StepAxis
 from app.kit.chart.key import ColorKey
 from app.kit.chart.plot import Plot
 from app.kit.provenance import Provenance, source_of
-from app.kit.reader import CHARTED_STEPS, SELECTION
+from app.kit.reader import SELECTION, STEPS
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
@@ -41,7 +41,7 @@ class TimingsView(View[StepTimes]):
 
     title = "Step time"
     abilities = frozenset(("view.reset",))
-    follows = (CHARTED_STEPS, SELECTION)
+    follows = (SELECTION, STEPS)
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)

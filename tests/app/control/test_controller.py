@@ -4,13 +4,15 @@ import time
 
 import pytest
 from msgspec import structs
+from PySide6.QtCore import QObject
 
 from app.control import waiting
 from app.control.controller import EAGER_MS, IDLE_MS, RUNNING_MS, Controller
 from app.control.waiting import PICTURE_WAIT_S
-from app.models import Models
+from app.models import Models, refresh_queue
 from engine.wire.events import Failed, StateChanged
 from engine.wire.requests import HeadRequest
+from engine.wire.status import CaptureState
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 
@@ -52,35 +54,21 @@ def test_words_wait_while_the_engine_runs_and_none_are_lost(
     assert legible == [1, 3, 4]  # it rests: at once
 
 
-def test_charts_of_a_run_are_drawn_a_tick_after_its_words(
-    controller: Controller, models: Models, engine: FakeEngine
-) -> None:
-    told: list[str] = []
-    models.timeline.legible.connect(lambda: told.append("words"))
-    models.timeline.charted.connect(lambda: told.append("charts"))
-    running = StateChanged(samples.status(1, num_tokens=5, running=True))
-
-    def tick(*, with_words: bool = True) -> list[str]:
-        told.clear()
-        controller.tick(with_words=with_words, pictures_first=True)
-        return list(told)
-
-    engine.emit(samples.step_record(0), running)
-    tick()
-    assert not controller.owes_words or tick() == ["charts"]
-    engine.emit(samples.step_record(1), running)
-    assert tick() == ["words"]
-    assert controller.owes_words, "the next tick is soon"
-    assert tick(with_words=False) == ["charts"]
-    assert not controller.owes_words
-    assert tick(with_words=False) == []
-    engine.emit(samples.step_record(2), running)
-    assert tick() == ["words"]
-    told.clear()
-    models.selection.update(step=1)
-    assert told == ["charts"], "every panel shows what is chosen at once"
-    engine.emit(samples.step_record(3), StateChanged(samples.status(1, num_tokens=5)))
-    assert tick(with_words=False) == ["words", "charts"], "it rests: at once"
+def test_what_measuring_costs_is_no_news_of_a_run(controller: Controller, models: Models, engine: FakeEngine) -> None:
+    """It is another number with every step, and every panel follows the status."""
+    running = samples.status(1, num_tokens=5, running=True)
+    engine.emit(StateChanged(running))
+    controller.tick()
+    told = []
+    models.status.changed.connect(lambda _old, new: told.append(new))
+    dearer = structs.replace(running, capture=CaptureState(costs_ms=(("rows", 0.2),)))
+    engine.emit(StateChanged(dearer))
+    controller.tick()
+    assert (told, models.status.now) == ([], dearer)
+    less = structs.replace(dearer, capture=CaptureState("statistics"))
+    engine.emit(StateChanged(less))
+    controller.tick()
+    assert told == [less]
 
 
 def test_a_choice_tells_every_view_of_the_same_step(controller: Controller, models: Models, engine: FakeEngine) -> None:
@@ -187,22 +175,53 @@ def test_another_sequence_is_told_of_at_once(stepped: Controller, models: Models
     assert models.status.now is changed
 
 
-def test_words_of_a_run_are_not_told_with_a_picture(stepped: Controller, models: Models, engine: FakeEngine) -> None:
-    """Painting both at once would hold the window up: words that are due come with the tick after."""
+def test_what_is_told_of_a_run_is_read_in_turns_pictures_first_and_once(
+    stepped: Controller, models: Models, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading and painting all of it at once would hold the window up."""
     watch_the_wall(stepped, models)
     count = models.timeline.num_tokens(0)
     assert models.status.now is not None
     engine.emit(StateChanged(structs.replace(models.status.now, running=True)))
     stepped.tick()
-    told: list[int] = []
-    models.timeline.legible.connect(lambda: told.append(models.timeline.num_tokens(0)))
-    engine.emit(samples.step_record(engine.next_step))
-    stepped.tick(with_words=True, pictures_first=True)
-    assert models.slices.wall is not None
-    assert models.slices.wall.num_tokens == count + 1
-    assert not told
-    engine.emit(samples.step_record(engine.next_step))
-    stepped.tick(with_words=False, pictures_first=True)
-    assert told == [count + 2], "another picture does not put them off again"
-    stepped.tick(with_words=False, pictures_first=True)
-    assert len(told) == 1
+    monkeypatch.setattr(refresh_queue, "TURN_S", 0.0)  # one view a turn
+    view = Told(models)
+    engine.emit(samples.step_record(engine.next_step), samples.step_record(engine.next_step + 1))
+    stepped.tick(pictures_first=True)
+    assert (view.read, models.refreshes.is_empty, stepped.is_settled) == ([], False, False)
+    turn = models.refreshes._on_turn
+    turn()
+    assert view.read == [("picture", count + 2)]
+    turn()
+    assert view.read == [("picture", count + 2), ("words", count + 2)]
+    assert models.refreshes.is_empty
+    engine.emit(samples.step_record(engine.next_step + 2))
+    stepped.tick(pictures_first=True)
+    models.refreshes.ask(view.on_words)
+    assert view.read[2:] == [("words", count + 3)], "what a person asks for waits for nothing"
+    turn()
+    assert view.read[3:] == [("picture", count + 3)]
+    assert models.refreshes.is_empty, "and is not done again"
+
+
+class Told(QObject):
+    """Asks for a turn when a picture comes and when words do, and notes what it finds then."""
+
+    def __init__(self, models: Models) -> None:
+        super().__init__()
+        self._models = models
+        self.read: list[tuple[str, int]] = []
+        models.slices.changed.connect(self._on_slice)
+        models.timeline.legible.connect(self._on_legible)
+
+    def _on_slice(self, _kind: str) -> None:
+        self._models.refreshes.ask(self.on_picture)
+
+    def _on_legible(self) -> None:
+        self._models.refreshes.ask(self.on_words)
+
+    def on_picture(self) -> None:
+        self.read.append(("picture", self._models.timeline.num_tokens(0)))
+
+    def on_words(self) -> None:
+        self.read.append(("words", self._models.timeline.num_tokens(0)))
