@@ -118,7 +118,8 @@ def arrange(rows: Sequence[WallRow], width: int, height: int, margins: Margins) 
 
 def cell_values(piece: WallSlice, rows: Sequence[WallRow]) -> tuple[Floats, Flags]:
     """`[L, H_kv, columns, rows]`: per cell the value farther from zero, and which cells hold nothing at all."""
-    values = larger(piece.low, piece.high)
+    is_pooled = piece.tokens_per_column > 1 or piece.dims_per_row > 1
+    values = larger(piece.low, piece.high) if is_pooled else piece.low
     absent = np.zeros(values.shape, dtype=np.bool_)
     known = {row.layer: row for row in rows}
     for index, layer in enumerate(piece.layers):
@@ -174,8 +175,7 @@ def paint(
         for tile, index in held:
             if tile.x == x:
                 shown[tile.y : tile.y + tile.height] = (index * num_heads + tile.kv_head) * num_rows + rows
-        column = picture[:, x : x + layout.tile_width]
-        np.copyto(column, wide.take(shown, axis=0), where=(shown > 0)[:, None])  # states may stand in between
+        picture[:, x : x + layout.tile_width] = wide.take(shown, axis=0)
     if piece.absent is not None and hatch is not None:
         _hatch(picture, held, ghost_shares(piece), hatch)
     return picture
@@ -222,16 +222,21 @@ def column_span(tile: Tile, piece: WallSlice, position: int) -> tuple[int, int] 
 def _colours(
     layout: WallLayout, values: Floats, absent: Flags, limits: Floats, table: Table, far: int | None
 ) -> Pixels:
-    # what holds nothing must not pass for a NaN where cells fall together
-    scaled: Floats = np.where(absent, np.float32(0), values / limits[:, None, None, None])
+    scaled: Floats = values / limits[:, None, None, None]
+    has_gaps = bool(absent.any())
+    if has_gaps:  # what holds nothing must not pass for a NaN where cells fall together
+        scaled[absent] = 0
     for axis, size in ((2, layout.tile_width), (3, layout.tile_height)):
         if scaled.shape[axis] > size:  # a picture made for a larger window
             absent = np.logical_and.reduceat(absent, first_cells(absent.shape[axis], size), axis=axis)
             scaled = larger(*resample(scaled, scaled, size, axis))
     colours = np.take(packed(table), signed_index(scaled, 1.0))
     if far is not None:
-        colours[(np.abs(scaled) > FAR) & np.isfinite(scaled)] = far
-    colours[absent] = 0
+        sizes = np.abs(scaled)
+        if not sizes.max(initial=0) <= FAR:  # one pass tells that none is; a NaN hides what is
+            colours[(sizes > FAR) & np.isfinite(sizes)] = far
+    if has_gaps:
+        colours[absent] = 0
     shown: Pixels = colours.transpose(0, 1, 3, 2)
     return shown
 
