@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
+from app.actions.run import RUN
+from app.control.pace import PACES
 from app.shell import Shell
 from tests.app import samples
 from tests.app.actions.desk import Desk, to_change
@@ -40,3 +42,8 @@ def test_letters_stay_letters_while_somebody_types(desk: Desk, qtbot: QtBot) -> 
     qtbot.keyClick(edit, Qt.Key.Key_Home)
     assert edit.text() == "vkd fc"
     assert (desk.models.selection.now.tensor, desk.models.selection.now.change) == ("keys", False)
+
+
+def test_each_pace_has_the_number_at_which_it_stands() -> None:
+    keys = {action.name: action.key for group in RUN for action in group}
+    assert [keys[f"pace.{name}"] for name in PACES] == ["Alt+1", "Alt+2", "Alt+3", "Alt+4"]

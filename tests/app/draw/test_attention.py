@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.draw import attention as draw
+from engine.spec.edit import Rows
 from engine.wire.requests import AttentionRequest
 from engine.wire.slices import AttentionSlice
 from tests.app import samples
@@ -34,3 +35,14 @@ def test_colours_are_measured_against_the_largest_weight_behind_the_first_token(
     piece = row([[0, 4, 9], [5, 0, 2]], [[0.9, 0.06, 0.02], [0.5, 0.4, 0.1]])
     assert draw.head_limits(piece).tolist() == pytest.approx([0.06, 0.5])
     assert draw.head_limits(row([[0], [0]], [[1.0], [0.0]])).tolist() == [1, 1]
+
+
+def test_an_area_reaches_from_cell_to_cell_and_names_the_kv_heads_that_its_heads_read() -> None:
+    piece = samples.attention_slice(AttentionRequest(0, 3, 1, 12), 12)
+    group, last = piece.group_size, len(piece.weights) - 1
+    assert draw.area_between(piece, (3.2, 0.5), (6.7, group + 0.5)) == Rows(3, 7, (1,), (0, 1))
+    assert draw.area_between(piece, (6.7, group + 0.5), (3.2, 0.5)) == Rows(3, 7, (1,), (0, 1))
+    assert draw.area_between(piece, (4.0, 0.0), (4.0, last)) == Rows(4, 5, (1,)), "all of them have no names"
+    pooled = samples.attention_slice(AttentionRequest(0, 3, 1, 4), 11)  # three positions a column, the last of two
+    assert draw.area_between(pooled, (4.0, 0.0), (10.0, 0.0)) == Rows(3, 11, (1,), (0,))
+    assert draw.area_between(pooled, (4.0, 0.0), (11.0, 0.0)) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.draw.edited import edited_rows, runs
-from engine.spec.edit import Edit, Mask, Pin, ReplaceTokens, Rows, Scale, Zero
+from engine.spec.edit import Drop, Edit, Mask, Pin, ReplaceTokens, Rows, Scale, Zero
 
 
 def spans(*edits: Edit) -> list[tuple[type, int, int]]:
@@ -32,3 +32,12 @@ def test_a_row_is_shown_again_in_the_heads_that_are_named_and_by_masks_alone() -
 
 def test_runs_are_without_gaps() -> None:
     assert runs((5, 6, 7, 9, 3)) == [(3, 4), (5, 8), (9, 10)]
+
+
+def test_rows_that_were_overwritten_stay_hidden_pinned_or_dropped_until_all_is_computed_anew() -> None:
+    before = (Mask(0, Rows(4, 7)), Pin(0, Rows(4, 7)), Drop(0, Rows(4, 7)))
+    marks = [(Mask, 4, 7), (Pin, 4, 7), (Drop, 4, 7)]
+    assert spans(*before, ReplaceTokens(0, 5, (1,), "overwrite")) == [*marks, (ReplaceTokens, 5, 6)]
+    assert spans(*before, ReplaceTokens(0, 5, (1,), "re-prefill", 1)) == [
+        *((kind, 4, 5) for kind, *_ in marks), (ReplaceTokens, 5, 6),
+    ]  # fmt: skip

@@ -49,3 +49,10 @@ def test_sizes_and_numbers_of_a_ledger_never_touch(qapp: QApplication) -> None:
     ink = np.flatnonzero((line > 60).any(axis=0))
     gaps = np.diff(ink)
     assert (gaps >= 14).sum() >= 2, "label, size and number stand apart"
+
+
+def test_lines_are_told_to_screen_readers_as_they_are_now(qapp: QApplication) -> None:
+    facts = Facts()
+    for number in ("12", "13"):
+        facts.show_facts((Fact("bytes", number), Fact("of it", "7", indent=1)))
+        assert facts.accessibleDescription() == f"bytes\t{number}\n  of it\t7"

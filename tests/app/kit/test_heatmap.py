@@ -7,12 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.draw.token_range import TokenRange
 from app.kit.heatmap import HeatMap
-from app.kit.heatmap_marks import Marks
+from app.kit.heatmap_marks import Marks, Numbers
 from app.kit.theme import load_fonts
 from tests.app.mouse import move_mouse, turn_wheel
 
@@ -114,3 +115,29 @@ def test_following_keeps_the_length_that_is_visible_or_takes_the_last_64(
     assert asked[-1] == TokenRange(*visible, follows=True)
     heat_map.show_picture(np.zeros((8, 110), np.uint8), 0, 110, (0, 110), Marks())
     assert heat_map.visible_range == (visible[0] + 10, 110)
+
+
+def painted(heat_map: HeatMap, start: int, marks: Marks) -> np.ndarray:
+    """The picture alone, grey, of eight cells from a position on."""
+    heat_map.show_picture(np.zeros((4, 8), np.uint8), start, start + 8, (start, start + 8), marks)
+    heat_map.show_range(None)
+    plot = heat_map.plot_rect.toRect()
+    image = heat_map.grab(plot.adjusted(-6, 0, 0, 0)).toImage().convertToFormat(QImage.Format.Format_Grayscale8)
+    stride = image.bytesPerLine()
+    return np.frombuffer(image.constBits(), np.uint8).reshape(image.height(), stride)[:, : image.width()].copy()
+
+
+def test_numbers_stand_in_their_cells_wherever_the_picture_begins(heat_map: HeatMap) -> None:
+    values, indices = np.arange(32, dtype=np.float32).reshape(4, 8), np.zeros((4, 8), np.uint8)
+    found = [
+        painted(heat_map, start, Marks(numbers=Numbers(values, indices, ("#ffffff",), start, 1))) for start in (0, 64)
+    ]
+    assert np.array_equal(*found)
+    assert not np.array_equal(found[0], painted(heat_map, 0, Marks()))
+
+
+@pytest.mark.parametrize("row", [0, 3])
+def test_the_wedges_of_a_selected_row_point_at_its_middle(heat_map: HeatMap, row: int) -> None:
+    plain, marked = painted(heat_map, 0, Marks()), painted(heat_map, 0, Marks(selected_row=row))
+    rows = np.flatnonzero((plain != marked).any(axis=1))
+    assert (rows.min() + rows.max()) / 2 == pytest.approx((row + 0.5) * len(plain) / 4, abs=1.5)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from app.kit.page_words import event_line
+from msgspec.structs import replace
+
+from app.kit.page_words import MAX_LINES, event_line, record_lines
 from engine.wire.page_events import KEPT, PageAllocated, PageCopied, PageEvent, PageFreed, PageShared
+from tests.app import samples
 
 
 @pytest.mark.parametrize(
@@ -21,3 +24,13 @@ from engine.wire.page_events import KEPT, PageAllocated, PageCopied, PageEvent, 
 )
 def test_a_kept_moment_is_no_sequence(event: PageEvent, line: str) -> None:
     assert event_line(event) == line
+
+
+@pytest.mark.parametrize(("num_events", "more"), [(MAX_LINES, []), (MAX_LINES + 2, ["… and 2 more"])])
+def test_more_events_than_lines_are_counted_and_whoever_waits_is_none_of_them(num_events: int, more: list[str]) -> None:
+    events = tuple(PageAllocated(0, 1 + number) for number in range(num_events))
+    record = replace(samples.step_record(1), preempted=(2,), waiting=(3,), page_events=events)
+    lines = record_lines(record)
+    assert lines[1:3] == ["seq 3 waits for room", "seq 0 took page 1"]
+    assert lines[2 + MAX_LINES :] == more
+    assert lines[1 + MAX_LINES] == f"seq 0 took page {MAX_LINES}"

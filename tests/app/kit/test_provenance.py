@@ -10,6 +10,7 @@ from app.kit.provenance import lateness, picture_source, selected_run, source_of
 from app.models import Models
 from engine.wire.status import EngineStatus
 from tests.app import samples
+from tests.app.page_story import PAGE_SIZE, PageStory
 
 STEPS = 6
 NOW = samples.PROMPT + STEPS
@@ -101,3 +102,13 @@ def test_the_columns_of_a_run_are_those_from_its_first_to_its_last_position(mode
     assert span_of_run(columns, None) is None
     models.selection.update(position=3)
     assert selected_run(models) == (3, 4)
+
+
+def test_a_chosen_page_is_selected_as_far_as_there_are_tokens(qapp: QApplication) -> None:
+    story, found = PageStory(), Models()
+    found.timeline.append([story.admit(0, list(range(2 * PAGE_SIZE + 1)))])
+    for position, run in ((0, (0, PAGE_SIZE)), (2 * PAGE_SIZE, (2 * PAGE_SIZE, 2 * PAGE_SIZE + 1))):
+        found.selection.update(position=position, page=story.tables[0].page_ids[position // PAGE_SIZE])
+        assert selected_run(found) == run
+    found.selection.update(position=2)
+    assert selected_run(found) == (2, 3), "another token gives the page up"

@@ -50,6 +50,10 @@ def test_the_wheel_zooms_along_x_and_home_shows_everything(plot: Plot, qtbot: Qt
     assert plot.canvas.frame.x_range == pytest.approx((low, high)), "what was zoomed to stays when more comes"
     qtbot.keyClick(plot.canvas, Qt.Key.Key_Home)
     assert plot.canvas.frame.x_range == (-1.0, 12.0)
+    turn_wheel(plot.canvas.viewport(), plot.canvas.frame.point_of(2.0, 3.0), 2)
+    plot.show_chart(chart(POINTS[:2], stop=6.0))
+    assert plot.canvas.frame.x_range == (-1.0, 6.0), "one of fewer points is another plot, and is shown whole"
+    assert not plot.canvas.is_zoomed
 
 
 def test_keys_walk_the_points_along_x_and_enter_picks(plot: Plot, qtbot: QtBot) -> None:
