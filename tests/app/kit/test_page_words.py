@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from msgspec.structs import replace
 
 from app.kit.page_words import MAX_LINES, event_line, record_lines

@@ -36,13 +36,13 @@ def test_the_template_of_a_folder_writes_the_special_tokens(tmp_path: Path) -> N
 
 
 def test_several_templates_have_names(tmp_path: Path) -> None:
-    write_chat_tokenizer(tmp_path, None, rag="rag", default="plain {{ messages[0].content }}", tool_use="t")
+    write_chat_tokenizer(tmp_path, None, rag="rag", default="plain {{ messages[0].content }}", agent="a")
     tokenizer = load_tokenizer(tmp_path)
-    assert template_names(tokenizer) == ("default", "rag", "tool_use")
+    assert template_names(tokenizer) == ("default", "agent", "rag"), "the default first"
     assert encode_chat(tokenizer, CHAT).rendered.text == "plain be short"
     assert encode_chat(tokenizer, Chat(CHAT.turns, "rag")).rendered.text == "rag"
     note = encode_chat(tokenizer, Chat(CHAT.turns, "none")).note
-    assert "none of the name 'none', but default, rag, tool_use" in note
+    assert "none of the name 'none', but default, agent, rag" in note
 
 
 def test_where_no_template_can_be_used_the_turns_are_joined_and_it_is_said() -> None:

@@ -142,3 +142,26 @@ def test_what_fed_a_sequence_goes_back_with_it() -> None:
     add(kept, 5, {0: 7})
     assert kept.fed_at(0, 5) == (5, 0)
     assert kept.fed_lengths(0) == [4, 5, 6, 7]
+
+
+def test_a_fork_is_undone_with_the_step_behind_which_it_was_made() -> None:
+    kept, spec = story(3, 1), CacheSpec()
+    (mark, resting) = (kept.mark(seq_id, 2) for seq_id in (0, 1))
+    assert mark is not None
+    assert resting is not None
+    kept.fork(0, 5, None, mark, spec)
+    kept.add(Checkpoint(3, {0: mark, 1: resting, 5: mark}, spec, kept.notes))
+    kept.add(Checkpoint(4, {0: mark, 1: resting, 5: mark}, spec))
+    kept.back_to(3)
+    birth = kept.birth(5)
+    assert birth is not None
+    assert (birth.parent, birth.step, birth.until) == (0, 2, 2)
+    kept.back_to(2)
+    assert kept.birth(5) is None, "there is no fork after step 2"
+
+
+def test_what_was_begun_anew_after_a_step_has_moved_since_that_step_and_no_later_one() -> None:
+    kept = story(3, 1)
+    kept.begun(1, CacheSpec())
+    assert [kept.has_moved(1, step) for step in (1, 2, 3)] == [True, True, False]
+    assert not kept.has_moved(0, 0)

@@ -38,6 +38,13 @@ def test_a_parent_that_is_not_here_is_the_root() -> None:
     assert (shape.parent_of(4), shape.path(5)) == (None, (4, 5))
 
 
+def test_a_place_of_a_branch_is_kept_within_it() -> None:
+    shape = tree(PARENTS)
+    assert shape.steps_of(6) == (6, 7)
+    assert [shape.node_at(6, index) for index in (-1, 0, 1, 2, 99)] == [6, 6, 7, 7, 7]
+    assert [shape.node_at(0, shape.index_of(step)) for step in (0, 1, 2, 5, 9)] == [0, 1, 2, 5, 9]
+
+
 def test_random_trees_forget_and_grow_as_a_table_does() -> None:
     rng = random.Random(7)
     parents: dict[int, int | None] = {}
