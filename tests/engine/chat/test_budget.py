@@ -17,7 +17,7 @@ from engine.chat.budget import Budget, TemplateSpends
         ([1, 2, "abc"], 3, 3),
         ([["a", "b", "c"]], 1 + 2 * 3, 3),
         ([[["a", "b", "c"]]], 1 + 2 + 3 * 3, 3),
-        ({"key": ["x", "y"]}, 1 + 2 * 1 + 3 * 2, 3 + 2),
+        ({"key": ["x", "y"]}, 1 + 2 * 2, 3 + 2),
         (range(99), 0, 0),
     ],
 )
