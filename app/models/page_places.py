@@ -1,8 +1,9 @@
-"""Between pages and positions: the page table of the selected sequence."""
+"""Between pages and positions: the page table of the selected sequence, which begins behind what an encoder read."""
 
 from __future__ import annotations
 
 from app.models import Models
+from app.models.source import num_source
 from engine.wire.records import StepRecord
 
 
@@ -11,7 +12,8 @@ def table_pages(models: Models, record: StepRecord, pool: int) -> list[int]:
     table, now = models.slices.table, models.selection.now
     if table is None or table.request.seq_id != now.seq_id or pool >= len(table.tables):
         return []
-    num_pages = -(-models.timeline.num_tokens(now.seq_id, record.step) // table.page_size)
+    num_tokens = models.timeline.num_tokens(now.seq_id, record.step) - num_source(models)
+    num_pages = max(0, -(-num_tokens // table.page_size))
     pages: list[int] = table.tables[pool][:num_pages].tolist()
     return pages
 
@@ -21,14 +23,14 @@ def place_of(models: Models, record: StepRecord, pool: int, page_id: int) -> int
     pages = table_pages(models, record, pool)
     if page_id not in pages or not page_id:
         return None
-    return pages.index(page_id) * record.page_maps[pool].page_size
+    return num_source(models) + pages.index(page_id) * record.page_maps[pool].page_size
 
 
 def page_of(models: Models, record: StepRecord, pool: int, position: int) -> int | None:
     """The page that holds a position of the selected sequence, None where it has none or that is not known."""
     pages = table_pages(models, record, pool)
-    number = position // record.page_maps[pool].page_size
-    page_id = pages[number] if number < len(pages) else 0
+    number = (position - num_source(models)) // record.page_maps[pool].page_size
+    page_id = pages[number] if 0 <= number < len(pages) else 0
     if not page_id or len(record.page_maps) > 1:
         return page_id or None
     return models.pages.page_then(models.selection.now.seq_id, page_id, record.step)

@@ -41,6 +41,10 @@ class RowMarks:
         padded = torch.nn.functional.pad(mask, (0, 1)).to(positions.device)
         return padded.gather(1, positions.clamp(max=mask.shape[1]))
 
+    def behind(self, num_tokens: int) -> RowMarks:
+        """Those behind the first tokens, counted from there."""
+        return RowMarks({layer: mask[:, num_tokens:] for layer, mask in self.layers.items()}) if num_tokens else self
+
     def before(self, num_tokens: int) -> RowMarks:
         """Those of the first tokens."""
         cut = {layer: mask[:, :num_tokens] for layer, mask in self.layers.items()}

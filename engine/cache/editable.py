@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from engine.cache.by_hand import RowMarks, RowWrite
+from engine.cache.layers.cross import CrossLayer
 from engine.cache.readable import ReadableRows
 from engine.errors import InputError
 
@@ -36,6 +37,13 @@ class EditableRows(ReadableRows):
             "This cache keeps every row of every layer, so none can be dropped: mask the rows, or take a cache with a "
             "rule for dropping rows, or one in pages."
         )
+
+    def check_are_decoded(self, layers: Iterable[int]) -> None:
+        """Refuse to drop rows of cross layers."""
+        if any(isinstance(self.live.layers[index], CrossLayer) for index in layers):
+            raise InputError(
+                "Rows of what the encoder read are written once and in one run, so none can be dropped: mask the rows."
+            )
 
     def check_pinned(self, pinned: RowMarks) -> None:
         """An `InputError` says why these rows cannot be kept from being dropped."""

@@ -19,6 +19,7 @@ class ReadableRows:
     """Rows of a sequence, layer by layer; nothing here changes them. `by_hand` is what edits did so far."""
 
     spec: CacheSpec
+    live: Any  # what the model is called with
     layers: list[LayerHandle]
     num_tokens: int
     by_hand = UNTOUCHED

@@ -61,12 +61,17 @@ class SequenceCache(EditableRows):
     def prompt_ended_at(self) -> int | None:
         return self.num_source + 1 if self.num_source else None
 
+    def num_decoded(self, num_tokens: int) -> int:
+        """How many of so many tokens the decoder reads itself: all but those that an encoder read, where there is one.
+        Rows, pages and rules of the decoder's own layers count these."""
+        return max(0, num_tokens - self.num_source)
+
     def num_own(self, layer_index: int, num_tokens: int) -> int:
         """How many of so many tokens a layer has rows of: behind an encoder either the source's or the decoder's."""
         if not isinstance(self.live, SourceCache):
             return num_tokens
         is_cross = layer_index >= len(self.layers) // 2
-        return min(num_tokens, self.num_source) if is_cross else max(0, num_tokens - self.num_source)
+        return min(num_tokens, self.num_source) if is_cross else self.num_decoded(num_tokens)
 
     def new_row_offsets(self, first_position: int) -> dict[int, int]:
         """Where in the rows from a position on those of a layer begin that have none of the newest: cross layers."""
@@ -75,9 +80,12 @@ class SequenceCache(EditableRows):
         return dict.fromkeys(range(len(self.layers) // 2, len(self.layers)), 0)
 
     def _build(self) -> Any:
-        """An empty cache for the model."""
-        made = new_cache(self.spec, self._config, self.capacity)
+        """An empty cache for the model: the layers of this mode, and behind an encoder cross layers beside them."""
+        made = self._build_own()
         return SourceCache(made, self.num_source) if self._config.is_encoder_decoder else made
+
+    def _build_own(self) -> Any:
+        return new_cache(self.spec, self._config, self.capacity)
 
     def _use(self, live: Any) -> None:
         self.live = live

@@ -76,9 +76,9 @@ class FileRows:
 
     def page_ids_at(self, num_tokens: int) -> list[list[int]]:
         """Pages in logical order, one list a table, as far as they hold so many tokens."""
-        tables = enumerate(self.file.manifest.tables)
+        tables, source = enumerate(self.file.manifest.tables), self.file.manifest.num_source
         return [
-            self.file.array(table_name(number))[: -(-num_tokens // table.page_size)].tolist()
+            self.file.array(table_name(number))[: -(-max(0, num_tokens - source) // table.page_size)].tolist()
             for number, table in tables
         ]
 

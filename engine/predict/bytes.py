@@ -70,6 +70,8 @@ def why_no_sharing(spec: CacheSpec, geometry: CacheGeometry) -> str:
     """The reason why pages cannot be shared between prompts on this model; empty where they can."""
     if any(window_of(layer) is not None for layer in geometry.layers if is_pageable(layer)):
         return "sliding-window layers release the pages that a prefix would need"
+    if geometry.has_encoder:
+        return "rows of a decoder depend on what the encoder read, which its own tokens do not tell"
     if any(layer.kind == "linear" or layer.state_elements for layer in geometry.layers):
         return "recurrent layers keep a state that pages do not hold"
     if spec.retention.watches_all:
@@ -111,7 +113,7 @@ class CacheFormula:
         spec.retention.check(geometry, captures_attention=True)
         if spec.is_paged and not any(map(is_pageable, geometry.layers)):
             raise InputError("This architecture keeps no K and V, so there is nothing to page: use the dynamic cache.")
-        if spec.layout == "quantized" and any(la.kind not in ("full", "latent") for la in geometry.layers):
+        if spec.layout == "quantized" and any(la.kind not in ("full", "latent", "cross") for la in geometry.layers):
             raise InputError(
                 "transformers' quantised cache takes models with full attention in every layer, which this one is not: "
                 "use the fp8, int8 or KIVI codec."
@@ -119,7 +121,8 @@ class CacheFormula:
 
     def layer(self, layer: LayerGeometry, fill: Fill) -> LayerNeed:
         """Bytes of one layer after a decode step: a prompt's last chunk may leave a window more room behind."""
-        rows = self.rows(layer, fill)
+        fill = self._of(layer, fill)
+        rows = self._rows(layer, fill)
         stored, reserved = self._stored(layer, rows, fill), self._reserved(layer, rows, fill)
         return LayerNeed(rows, stored, reserved, self.state(layer), self.bytes_of_one_more(layer))
 
@@ -127,8 +130,9 @@ class CacheFormula:
         """K, V, the indexer's keys and the state of one layer; what only the model can tell counts nothing."""
         if self.spec.recomputes:
             return 0
+        fill = self._of(layer, fill)
         state = (layer.state_bytes(self._dtype) or 0) if layer.state_elements else 0
-        rows = self.rows(layer, fill)
+        rows = self._rows(layer, fill)
         if self._is_exact and self.spec.quantizer is None:
             return rows * layer.elements_per_token * self.width + state
         return self._stored(layer, rows, fill).total + state
@@ -143,16 +147,22 @@ class CacheFormula:
 
     # ---- rows ----------------------------------------------------------------------------------------------------
 
-    def rows(self, layer: LayerGeometry, fill: Fill) -> int:
-        """Tokens whose K and V the layer holds."""
+    def _of(self, layer: LayerGeometry, fill: Fill) -> Fill:
+        """The tokens that a layer sees: all, or behind an encoder those that it read or those of the decoder."""
+        if not self.geometry.has_encoder:
+            return fill
+        source = num_source(self.geometry, fill.tokens if fill.prompt is None else fill.prompt)
+        if layer.kind == "cross":
+            return Fill(min(source, fill.tokens), source)
+        return Fill(max(0, fill.tokens - source), None if fill.prompt is None else max(0, fill.prompt - source))
+
+    def _rows(self, layer: LayerGeometry, fill: Fill) -> int:
+        """Of the tokens that it saw those whose K and V the layer holds."""
         spec, tokens = self.spec, fill.tokens
         if spec.recomputes or not layer.stores_kv or not tokens:
             return 0
-        if self.geometry.has_encoder:
-            source = num_source(self.geometry, tokens if fill.prompt is None else fill.prompt)
-            if layer.kind == "cross":
-                return source
-            tokens = max(0, tokens - source)
+        if layer.kind == "cross":
+            return tokens
         if spec.form == "static":
             return min(tokens, self._static_rows(layer))
         if not is_pageable(layer) or spec.form == "dynamic":
@@ -203,7 +213,7 @@ class CacheFormula:
         return layer.num_kv_heads * sum(c.row_bytes(d) if not c.is_exact else d * self.width for c, d in pairs)
 
     def _stored(self, layer: LayerGeometry, rows: int, fill: Fill) -> CodedBytes:
-        if self.spec.quantizer is not None and self.spec.quantizer.backend == "fp8":
+        if self.spec.quantizer is not None and self.spec.quantizer.backend == "fp8" and layer.kind != "cross":
             return CodedBytes(codes=layer.elements_per_token * rows * CODED_BY_TRANSFORMERS)
         if self._is_exact or not is_pageable(layer):
             return CodedBytes(exact=layer.elements_per_token * rows * self.width)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.geometry.families import RELATIVE_POSITIONS
 from engine.spec.cache import CacheSpec
 from engine.spec.possible import Setting
 
@@ -17,16 +18,24 @@ DEFAULT_STATIC_TOKENS = 4096
 DEFAULT_POOL_TOKENS = 16_384
 
 
-LAYOUTS_WITH_ENCODER = ("growing", "dynamic", "static", "none")
-
-
 def check_layout(spec: CacheSpec, geometry: CacheGeometry) -> None:
     """Refuse what no cache of an encoder-decoder can be."""
-    is_plain = spec.layout in LAYOUTS_WITH_ENCODER and spec.codec.is_exact and spec.retention.keeps_all
-    if geometry.has_encoder and not is_plain:
+    if not geometry.has_encoder:
+        return
+    if spec.layout == "allocated":
         raise InputError(
-            f"A {geometry.model_type} model has an encoder, whose rows stand beside those of the decoder: choose one "
-            f"of the modes {', '.join(LAYOUTS_WITH_ENCODER[:-1])} or {LAYOUTS_WITH_ENCODER[-1]}."
+            "The allocated layout reserves room for one decoder as MAX's GPT-2 does, and this model has an encoder: "
+            "use the static cache."
+        )
+    if spec.retention.only_at_prompt_end:
+        raise InputError(
+            f"{spec.retention.name} drops rows of the prompt when it ends, and the decoder of this model starts from "
+            "one token, while its encoder reads the prompt: use a rule that drops rows as tokens come."
+        )
+    if not spec.retention.keeps_all and geometry.model_type in RELATIVE_POSITIONS:
+        raise InputError(
+            f"Attention of a {geometry.model_type} model adds a bias by distance, which it counts by the rows held: it "
+            "would be wrong once rows are dropped. Use a cache that keeps all rows."
         )
 
 
@@ -100,8 +109,10 @@ def tokens_at_once(spec: CacheSpec, max_length: int, geometry: CacheGeometry) ->
 
 
 def is_pageable(layer: LayerGeometry) -> bool:
-    """Whether a layer keeps K and V and nothing else: a state or an indexer's keys have no pages and no codes."""
-    return layer.stores_kv and layer.state_elements is None and layer.index_dim is None
+    """Whether a layer keeps K and V and nothing else, one row more with every token: a state or an indexer's keys have
+    no pages and no codes, and the rows of a cross layer are written once and stay as they are."""
+    is_written_once = layer.kind == "cross"
+    return layer.stores_kv and layer.state_elements is None and layer.index_dim is None and not is_written_once
 
 
 def window_of(layer: LayerGeometry) -> int | None:

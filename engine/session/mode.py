@@ -70,11 +70,12 @@ class CacheMode:
         if spec.is_compressed:
             spec.codec.check(geometry)
             spec.retention.check(geometry, self.model.info.captures_attention)
+        source = num_source(geometry, num_prompt_tokens)
         if self.store is not None:
-            return PagedCache(self.store, config, limit, seq_id)
+            return PagedCache(self.store, config, limit, seq_id, source)
         if spec.is_compressed:
-            return CompressedCache(spec, config, limit, seq_id, self._rotation)
-        return SequenceCache(spec, config, limit, num_source(geometry, num_prompt_tokens))
+            return CompressedCache(spec, config, limit, seq_id, self._rotation, source)
+        return SequenceCache(spec, config, limit, source)
 
     def _check_device(self) -> None:
         """Refuse what copies to and from a kind of device that this model is not on."""

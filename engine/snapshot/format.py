@@ -160,6 +160,16 @@ class Manifest(Struct, frozen=True):
     checksums: dict[str, str] = {}
 
     @property
+    def num_source(self) -> int:
+        """Tokens that an encoder read, whose rows are in cross layers and in no pages."""
+        return min(self.num_tokens, max(0, self.sequence.num_prompt_tokens - 1)) if "cross" in self.layer_kinds else 0
+
+    @property
+    def num_in_tables(self) -> int:
+        """Tokens that a page table counts."""
+        return self.num_tokens - self.num_source
+
+    @property
     def has_checksums(self) -> bool:
         return self.version > FIRST
 

@@ -282,7 +282,7 @@ def _check_tables(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
     for number, table in enumerate(manifest.tables):
         if not 0 < table.page_size <= MAX_SIZE or not known.issuperset(table.layers):
             raise Damaged(f"page table {number} has pages of {table.page_size:,} tokens, or layers that are not there")
-        shape = Shape(("I64",), (-(-manifest.num_tokens // table.page_size),))
+        shape = Shape(("I64",), (-(-manifest.num_in_tables // table.page_size),))
         _check_tensor(table_name(number), shape, entries, is_needed=True)
 
 

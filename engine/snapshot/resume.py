@@ -109,6 +109,8 @@ def misfit(model: LoadedModel, file: SnapshotFile) -> str:
 
 
 def _is_written_as(entry: LayerEntry, spec: CacheSpec) -> bool:
+    if entry.kind == "cross":
+        return all(entry.part(name).codec == "exact" for name in PARTS)
     if spec.layout == "quantized":
         return all(entry.part(name).codec in ("exact", "transformers-fp8") for name in PARTS)
     codings = spec.codec.at(entry.index)
@@ -130,7 +132,7 @@ def _table_misfit(file: SnapshotFile) -> str:
         return "its page tables and its cache mode contradict each other"
     for number, table in enumerate(manifest.tables):
         ids = file.array(table_name(number))
-        size, count = table.page_size, manifest.num_tokens
+        size, count = table.page_size, manifest.num_in_tables
         held = [place for place, page_id in enumerate(ids.tolist()) if page_id]
         num_held = sum(min(size, count - place * size) for place in held)
         if size != spec.page_size or not held or held[-1] != len(ids) - 1:
@@ -138,7 +140,7 @@ def _table_misfit(file: SnapshotFile) -> str:
         if any(manifest.layer(index).num_rows != num_held for index in table.layers):
             return f"page table {number} has other rows than its layers"
     for entry in manifest.layers:
-        if entry.index not in in_tables and spec.is_paged:
+        if entry.index not in in_tables and spec.is_paged and entry.kind != "cross":
             return f"layer {entry.index} is in no page table"
         if entry.has_positions and spec.retention.keeps_all:
             return f"layer {entry.index} lacks rows that its cache mode keeps"

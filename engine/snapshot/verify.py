@@ -275,7 +275,7 @@ def _page_problems(file: SnapshotFile) -> Iterator[str]:
         held = np.flatnonzero(ids)
         if len(np.unique(ids[held])) < len(held):
             yield f"'{name}' names a page twice"
-        num_rows = int(np.minimum(table.page_size, file.manifest.num_tokens - held * table.page_size).sum())
+        num_rows = int(np.minimum(table.page_size, file.manifest.num_in_tables - held * table.page_size).sum())
         if any(file.manifest.layer(index).num_rows != num_rows for index in table.layers):
             yield f"'{name}' has pages of {num_rows:,} tokens, and its layers have other rows"
 

@@ -235,6 +235,10 @@ class CodecSpec(Struct, frozen=True, gc=False):  # as `CacheSpec`
                 raise InputError(
                     f"The codec's plan names layer {plan.layer}: the model has 0 … {len(geometry.layers) - 1}."
                 )
+            if geometry.layers[plan.layer].kind == "cross":
+                raise InputError(
+                    f"The codec's plan names the cross layer {plan.layer}, whose rows stay exact: leave it out."
+                )
             plan.keys.check(geometry.layers[plan.layer], "keys")
             plan.values.check(geometry.layers[plan.layer], "values")
         for layer in geometry.attention_layers:

@@ -13,13 +13,13 @@ from app.kit.cells import CellTable
 from app.kit.chart.key import ColorKey
 from app.kit.chart.plot import Plot
 from app.kit.facts import PITCH, Fact, Facts, WholeLines
-from app.kit.layers import geometry_of
 from app.kit.panel import MARGIN, STRIP_HEIGHT
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import SELECTION, STEPS
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
+from app.models.source import geometry_of
 from app.models.step_series import StepSeries
 from app.panels.bytes import draw
 from app.panels.bytes.canvas import LEAST_HEIGHT, LayerBars

@@ -12,12 +12,13 @@ from app.draw.colormap import Floats, packed, signed_index
 from app.draw.format import brief, decimal, milliseconds, percent, thousands
 from app.kit.edit_marks import words_at
 from app.kit.facts import Fact
-from app.kit.layers import geometry_of, layer_label, num_source
+from app.kit.layers import layer_label
 from app.kit.pictures import signed_colors
 from app.kit.provenance import STORED_NOW, drop_of, holders_of, score_words, shown_record
 from app.kit.theme import current_theme
 from app.models import Models, Token
 from app.models.page_places import page_of
+from app.models.source import geometry_of, num_source
 from engine.wire.records import StepRecord
 from engine.wire.slices import AttentionSlice, RowSlice
 
@@ -107,7 +108,7 @@ def _page(models: Models, token: Token) -> list[Fact]:
     if page_id is None:
         return []
     size = record.page_maps[0].page_size
-    slot = page_id * size + token.position % size
+    slot = page_id * size + (token.position - num_source(models)) % size
     return [Fact("page · slot", f"{thousands(page_id)} · {thousands(slot)}")]
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from app.kit.layers import num_source
 from app.models import Models
+from app.models.source import num_source
 from app.panels.wall.draw import WallRow
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.geometry.names import layer_label

@@ -57,16 +57,22 @@ class CompressedCache(SequenceCache):
     """
 
     def __init__(
-        self, spec: CacheSpec, config: Any, max_length: int, seq_id: int, rotation: KeyRotation | None = None
+        self,
+        spec: CacheSpec,
+        config: Any,
+        max_length: int,
+        seq_id: int,
+        rotation: KeyRotation | None = None,
+        num_source: int = 0,
     ) -> None:
         self._seq_id, self._rotation = seq_id, rotation
         self.rule: Rule | None = None if spec.retention.keeps_all else rule_of(spec.retention)
         self._dropping = layers_that_drop(CacheGeometry.from_config(config)) if self.rule is not None else ()
         self._retention = budgets_by_layer(spec.retention, self._dropping, None)
         self.num_prompt_tokens: int | None = None  # known once the prompt has ended
-        super().__init__(spec, config, max_length)
+        super().__init__(spec, config, max_length, num_source)
 
-    def _build(self) -> Any:
+    def _build_own(self) -> Any:
         cache = DynamicCache(config=self._config)
         remembers = self.rule is not None and self.rule.remembers
         for index, layer in enumerate(cache.layers):
@@ -97,7 +103,8 @@ class CompressedCache(SequenceCache):
         """When the prompt has ended, code what waited for it; from then on drop rows over budget."""
         is_over = num_tokens >= num_prompt_tokens
         if is_over and self.num_prompt_tokens is None:
-            self._retention = budgets_by_layer(self.spec.retention, self._dropping, num_prompt_tokens)
+            own = self.num_decoded(num_prompt_tokens)
+            self._retention = budgets_by_layer(self.spec.retention, self._dropping, own)
         drops = is_over and not (self.spec.retention.only_at_prompt_end and num_tokens > num_prompt_tokens)
         plans = [
             self._plan(index, layer, is_over, drops, probe) for index, layer in self.compressed_layers if layer.seen
@@ -140,7 +147,8 @@ class CompressedCache(SequenceCache):
         positions = layer.all_positions()
         recent = retention.recent(num_kept)
         scores = rule.score(LayerView(index, plan.key_store.read()[0], positions, plan.memory, weights, recent))
-        chosen = cut(scores, positions, retention, num_kept, self.by_hand.pinned.at(index, positions))
+        pinned = self.by_hand.pinned.at(index, positions + self.num_source)
+        chosen = cut(scores, positions, retention, num_kept, pinned)
         plan.dropped = Dropped(
             layer.seen,
             positions.gather(1, chosen.dropped),
@@ -176,7 +184,7 @@ class CompressedCache(SequenceCache):
         if num_merit > NUM_QUANTILES:
             ranked = ranked[:, torch.linspace(0, num_merit - 1, NUM_QUANTILES, device=ranked.device).round().long()]
         quantiles = ranked.cpu().numpy()
-        places = positions.cpu().numpy()
+        places = positions.cpu().numpy() + self.num_source
         heads = range(len(places)) if rule.per_head else range(1)
         return tuple(
             Eviction(
@@ -197,6 +205,7 @@ class CompressedCache(SequenceCache):
     @torch.inference_mode()
     def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
         """As a rule drops them: from all heads of a layer the same number."""
+        self.check_are_decoded(spans)
         plans = []
         for index, positions in spans.items():
             layer = self._of(index)
@@ -209,7 +218,7 @@ class CompressedCache(SequenceCache):
                     f"The kv heads of a layer hold equally many rows, and layer {index} has {layer.num_heads}: drop in "
                     "all of them, or mask the rows."
                 )
-            plans.append(self._plan_by_hand(layer, positions))
+            plans.append(self._plan_by_hand(layer, positions - self.num_source))
         for plan in plans:
             plan.apply()
         self.note_edit(min(int(positions.min()) for positions in spans.values()))
@@ -225,7 +234,8 @@ class CompressedCache(SequenceCache):
                 raise InputError(f"Layer {index} drops no rows, so none needs a pin: name other layers.")
             if not self.rule.per_head and not bool((mask == mask[:1]).all()):
                 raise InputError("This rule keeps the same rows in all heads of a layer: pin in all of them.")
-            check_budget(self._retention[index], self._of(index).seen, mask, f"of layer {index}")
+            own = mask[:, self.num_source :]
+            check_budget(self._retention[index], self._of(index).seen, own, f"of layer {index}")
 
     def _plan_by_hand(self, layer: CompressedLayer, going: torch.Tensor) -> LayerPlan:
         keys, values, held = layer.key_store, layer.value_store, layer.all_positions()
@@ -306,7 +316,9 @@ class CompressedCache(SequenceCache):
     def restore(self, stored: StoredCache) -> None:
         super().restore(stored)
         self.num_prompt_tokens = stored.prompt_ended_at
-        self._retention = budgets_by_layer(self.spec.retention, self._dropping, self.num_prompt_tokens)
+        ended_at = self.num_prompt_tokens
+        own = None if ended_at is None else self.num_decoded(ended_at)
+        self._retention = budgets_by_layer(self.spec.retention, self._dropping, own)
         if self.rule is not None and self.rule.remembers:
             for index in self._retention:
                 self._of(index).note_memory(self.rule.is_per_row)

@@ -179,7 +179,8 @@ def within(delta: RowDelta, span: range) -> RowDelta:
 
 def moved(delta: RowDelta, by: int) -> RowDelta:
     """The same, so many positions later."""
-    return on_runs(delta, lambda run: range(run.start + by, run.stop + by) if run else NO_ROWS)
+    found = on_runs(delta, lambda run: range(run.start + by, run.stop + by) if run else NO_ROWS)
+    return replace(found, evicted=tuple(positions + by for positions in delta.evicted)) if delta.evicted else found
 
 
 def on_runs(delta: RowDelta, change: Callable[[range], range]) -> RowDelta:

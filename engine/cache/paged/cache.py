@@ -26,20 +26,20 @@ from engine.wire.prefix_match import Converted, Forked, PrefixMatch, WhyNotReuse
 class PagedCache(EvictingPages):
     """One sequence's tables in a shared store, with layers that cannot be paged kept as transformers made them."""
 
-    def __init__(self, store: PageStore, config: Any, max_length: int, seq_id: int) -> None:
-        self.store = store
+    def __init__(self, store: PageStore, config: Any, max_length: int, seq_id: int, num_source: int = 0) -> None:
+        self.store, self.num_source = store, num_source
         self.tables = [group.pool.open_table(seq_id) for group in store.groups]
         for group, table in zip(store.groups, self.tables, strict=True):
             group.tables.append(table)
         self.hit_tokens = 0
         self.why_not_reused: WhyNotReused | None = None
         self.keeper = self._new_keeper(seq_id)
-        super().__init__(store.spec, config, max_length)
+        super().__init__(store.spec, config, max_length, num_source)
         self.capacity = cache_capacity(store.spec, max_length, store.geometry)
         self.most_at_once = tokens_at_once(store.spec, max_length, store.geometry)
 
-    def _build(self) -> Any:
-        cache = super()._build()
+    def _build_own(self) -> Any:
+        cache = super()._build_own()
         self._paged_layers: list[list[int]] = []  # of each group
         for number, group in enumerate(self.store.groups):
             paged = [layer.index for layer in group.layers if is_pageable(cache.layers[layer.index])]
@@ -53,7 +53,7 @@ class PagedCache(EvictingPages):
         """The layers of a group stand in the same slots, which are worked out once."""
         found: dict[int, Pair] = {}
         for layers, table in zip(self._paged_layers, self.tables, strict=True):
-            first = max(first_position, table.first_held_position)
+            first = max(self.num_decoded(first_position), table.first_held_position)
             if layers and first < table.num_tokens:
                 found |= self.store.rows_of_layers(table, layers, first)
         paged = {index for layers in self._paged_layers for index in layers}
@@ -73,7 +73,7 @@ class PagedCache(EvictingPages):
         """
         if self.store.why_no_sharing:
             for group in self.store.groups:
-                needed = -(-len(token_ids) // self.store.page_size) + spare_pages
+                needed = -(-self.num_decoded(len(token_ids)) // self.store.page_size) + spare_pages
                 if group.window is None and needed > group.pool.num_available_pages:
                     raise PoolExhausted(needed, group.pool.num_available_pages)
             return 0
@@ -107,7 +107,7 @@ class PagedCache(EvictingPages):
     def begin(self, num_new: int) -> None:
         """Take the pages for `num_new` rows in every group, or raise `PoolExhausted` and take none."""
         self._keep_states()
-        done = 0
+        num_new, done = self._num_new_rows(num_new), 0
         try:
             for group, table in zip(self.store.groups, self.tables, strict=True):
                 copied = group.pool.append(table, num_new)
@@ -123,22 +123,30 @@ class PagedCache(EvictingPages):
                 group.pool.truncate(table, table.num_tokens - num_new)
             raise
 
+    def _num_new_rows(self, num_new: int) -> int:
+        """How many of the next tokens have rows in pages."""
+        return self.num_decoded(self.num_tokens + num_new) - self.num_decoded(self.num_tokens)
+
     def give_room_back(self) -> None:
+        self._truncate(self.num_tokens)
+
+    def _truncate(self, num_tokens: int) -> None:
+        """The tables of the first `num_tokens` tokens."""
         for group, table in zip(self.store.groups, self.tables, strict=True):
-            group.pool.truncate(table, self.num_tokens)
+            group.pool.truncate(table, self.num_decoded(num_tokens))
 
     def plan_forward(self, num_new: int) -> None:
-        self.store.plan([self.tables], num_new)
+        self.store.plan([self.tables], self._num_new_rows(num_new))
 
     def commit(self, num_tokens: int) -> list[RowDelta]:
         deltas = super().commit(num_tokens)
         for group, table in zip(self.store.groups, self.tables, strict=True):
             if group.window is not None:
-                group.pool.slide(table, max(0, num_tokens - group.window + 1))
-        evicted = self.keeper.evicted_with(num_tokens) if self.keeper else None
+                group.pool.slide(table, max(0, self.num_decoded(num_tokens) - group.window + 1))
+        evicted = self.keeper.evicted_with(self.num_decoded(num_tokens)) if self.keeper else None
         if evicted is not None:
             for layer in self.store.groups[0].layers:
-                positions = evicted.expand(layer.num_kv_heads, -1)
+                positions = evicted.expand(layer.num_kv_heads, -1) + self.num_source
                 deltas[layer.index] = replace(deltas[layer.index], evicted=(positions,))
         return deltas
 
@@ -164,7 +172,7 @@ class PagedCache(EvictingPages):
         if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
             return False
         if self.keeper is not None and not as_itself:
-            self.keeper.forget_journal(num_tokens)
+            self.keeper.forget_journal(self.num_decoded(num_tokens))
         return True
 
     def copy_from(self, other: SequenceCache) -> None:
@@ -176,18 +184,14 @@ class PagedCache(EvictingPages):
 
     def _copy_unpaged(self, other: PagedCache) -> None:
         """Layers that cannot be paged, with their states, are copied."""
-        paged = {index for layers in self._paged_layers for index in layers}
-        for index, layer in enumerate(other.live.layers):
-            if index not in paged:
-                self.live.layers[index] = copy.deepcopy(layer)
-        self._use(self.live)
+        theirs = other.live.layers
+        self._put({index: copy.deepcopy(theirs[index]) for index in self._unpaged})
 
     def own_last_page(self) -> None:
         """At once, and not with the first write: whether others have it by then must not matter to what is found of
         it."""
         self.begin(1)
-        for group, table in zip(self.store.groups, self.tables, strict=True):
-            group.pool.truncate(table, self.num_tokens)
+        self._truncate(self.num_tokens)
 
     def own(self, seq_id: int) -> None:
         for group, table in zip(self.store.groups, self.tables, strict=True):
@@ -215,18 +219,21 @@ class PagedCache(EvictingPages):
 
     @torch.inference_mode()
     def crop(self, num_tokens: int) -> bool:
-        if num_tokens > self.planned_tokens or not self.by_hand.knows(num_tokens):
+        now = self.planned_tokens
+        if num_tokens > now or not self.by_hand.knows(num_tokens):
             return False
-        if not all(layer.knows(num_tokens) for layer in self.layers):
+        if not all(layer.knows(num_tokens) for layer in self.layers) or 0 < num_tokens <= self.num_source:
             return False
         is_kept = self._states is not None and self._states[0] == num_tokens
         has_state = any(layer.has_state for layer in self.layers) and not is_kept
-        if has_state and not num_tokens == self.num_tokens == self.planned_tokens:
+        if has_state and not num_tokens == self.num_tokens == now:
             return False  # a forward that has begun may have moved some of the states on
         if self.keeper is not None and not self._take_pages_back(self.keeper, num_tokens):
             return False
-        for group, table in zip(self.store.groups, self.tables, strict=True):
-            group.pool.truncate(table, num_tokens)
+        self._truncate(num_tokens)
+        if self.num_source:
+            for layer in self.layers:
+                layer.crop(num_tokens)
         if is_kept:
             self._put_states_back()
         self.num_tokens, self.by_hand = num_tokens, self.by_hand.back_to(num_tokens)
@@ -246,7 +253,10 @@ class PagedCache(EvictingPages):
     @property
     def _maps_row_for_row(self) -> bool:
         """Whether every layer is paged and holds every row, so that the rows of another layout can be copied in."""
-        return len(self.store.groups) == 1 and not self.store.why_no_sharing
+        group, *others = self.store.groups
+        if self.num_source:
+            return not others and group.window is None and not self.spec.retention.watches_all
+        return not others and not self.store.why_no_sharing
 
     # ---- written and read again ----------------------------------------------------------------------------------
 
@@ -258,7 +268,7 @@ class PagedCache(EvictingPages):
             for group, layers, page_ids in zip(self.store.groups, self._paged_layers, pages, strict=True)
         )
         if self.keeper is not None:
-            found = self.keeper.stored(found, num_tokens < self.num_tokens)
+            found = self._with_memory(self.keeper, found)
         return replace(found, tables=tables)
 
     @torch.inference_mode()
@@ -269,12 +279,15 @@ class PagedCache(EvictingPages):
             held = [place for place, page_id in enumerate(kept.page_ids) if page_id]
             num_slid = 0 if group.window is None else held[0]
             old = self.tables[number]
-            table = PageTable.of_gaps(old.seq_id, self.store.page_size, stored.num_tokens, num_slid)
+            count = self.num_decoded(stored.num_tokens)
+            table = PageTable.of_gaps(old.seq_id, self.store.page_size, count, num_slid)
             group.pool.take_back(table, held)
             group.tables[group.tables.index(old)] = self.tables[number] = table
         super().restore(stored)
         if self.keeper is not None:
-            self.keeper.restore(stored)
+            ended_at = stored.prompt_ended_at
+            own = None if ended_at is None else self.num_decoded(ended_at)
+            self.keeper.restore(stored, self.num_decoded(stored.num_tokens), own)
 
     def clear(self) -> None:
         for group, table in zip(self.store.groups, self.tables, strict=True):

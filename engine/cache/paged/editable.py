@@ -29,7 +29,8 @@ class EditablePages(SequenceCache):
         touched: dict[int, set[int]] = {}
         size = self.store.page_size
         for write in writes:
-            pages = range(write.span.start // size, -(-write.span.stop // size))
+            start, stop = map(self.num_decoded, (write.span.start, write.span.stop))
+            pages = range(start // size, -(-stop // size))
             for number, layers in enumerate(self._paged_layers):
                 if write.layer in layers:
                     touched.setdefault(number, set()).update(pages)
@@ -42,26 +43,30 @@ class EditablePages(SequenceCache):
         if self.keeper is None:
             super().check_pinned(pinned)
         else:
-            self.keeper.check_pinned(self.tables[0], pinned)
+            self.check_are_decoded(pinned.layers)
+            self.keeper.check_pinned(self.tables[0], pinned.behind(self.num_source))
 
     def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
         """Whole pages, from all layers at once."""
+        self.check_are_decoded(spans)
         group, table = self.store.groups[0], self.tables[0]
         size, heads = self.store.page_size, {layer.index: layer.num_kv_heads for layer in group.layers}
         positions = {tuple(row.tolist()) for rows in spans.values() for row in rows}
         places = sorted(next(iter(positions)))
-        first, stop = places[0], places[-1] + 1
+        source = self.num_source
+        first, stop = places[0] - source, places[-1] + 1 - source
         has_all = spans.keys() == heads.keys() and all(len(spans[index]) == heads[index] for index in heads)
         if not has_all or len(positions) > 1 or first % size or stop % size or len(places) != stop - first:
             raise InputError(
                 f"A page holds {size} rows of all layers and heads, so whole pages are dropped: name every layer and "
-                f"head and positions from {first // size * size} to {-(-stop // size) * size}, or mask the rows."
+                f"head and positions from {source + first // size * size} to {source - (-stop // size) * size}, or "
+                "mask the rows."
             )
         numbers = range(first // size, stop // size)
         if self.keeper is not None:
             self.keeper.drop_by_hand(table, tuple(numbers), self.store.rows_of)
         group.pool.drop(table, numbers)
-        self.note_edit(first)
+        self.note_edit(source + first)
 
     @property
     def is_fed_alone(self) -> bool:
@@ -82,10 +87,13 @@ class EditablePages(SequenceCache):
 
     def _put_states_back(self) -> None:
         assert self._states is not None
-        for index, layer in self._states[1].items():
-            self.live.layers[index] = layer
-        self._use(self.live)
+        self._put(self._states[1])
         self._states = None
+
+    def _put(self, layers: Mapping[int, Any]) -> None:
+        """These layers take the place of others of their index."""
+        self.live.layers = [layers.get(index, layer) for index, layer in enumerate(self.live.layers)]
+        self._use(self.live)
 
     def release_undo(self) -> None:
         super().release_undo()

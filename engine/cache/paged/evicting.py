@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.contract import HeldBytes
+from engine.cache.contract import HeldBytes, StoredCache
 from engine.cache.paged.editable import EditablePages
 from engine.cache.paged.retention import PageKeeper
 from engine.cache.paged.slots import held_positions
@@ -38,23 +40,26 @@ class EvictingPages(EditablePages):
         def keys_of(layer: int) -> torch.Tensor:
             return self.store.rows(table, layer).keys[0]
 
-        positions, pinned = held_positions(table, device), self.by_hand.pinned
+        positions, pinned = held_positions(table, device), self.by_hand.pinned.behind(self.num_source)
         cut, memory = self.keeper.plan(table, is_over, probe, keys_of, positions, pinned)
         self.keeper.note(table, cut, memory, self.store.rows_of, is_over)
         if cut is None:
             return ()
         group.pool.drop(table, cut.numbers)
-        return self.keeper.evictions(cut)
+        return self.keeper.evictions(cut, self.num_source)
 
     def knows(self, num_tokens: int) -> bool:
         """Rows of pages are written once: those of then are a prefix of those of now, unless pages went in between."""
         if num_tokens >= self.num_tokens:
             return True
-        return super().knows(num_tokens) and (self.keeper is None or self.keeper.kept_all_since(num_tokens))
+        return super().knows(num_tokens) and (
+            self.keeper is None or self.keeper.kept_all_since(self.num_decoded(num_tokens))
+        )
 
     def page_ids_at(self, num_tokens: int) -> list[list[int]]:
         """Pages in logical order when the sequence had so many tokens, one list a table; 0: left a window, or dropped
         so long ago that it is not known any more."""
+        num_tokens = self.num_decoded(num_tokens)
         count = -(-num_tokens // self.store.page_size)
         tables = [table.page_ids[:count] for table in self.tables]
         for number, entry in (self.keeper.dropped_since(num_tokens) if self.keeper else {}).items():
@@ -75,18 +80,27 @@ class EvictingPages(EditablePages):
 
     @property
     def prompt_ended_at(self) -> int | None:
-        return self.keeper.prompt_ended_at if self.keeper else None
+        ended_at = self.keeper.prompt_ended_at if self.keeper else None
+        return super().prompt_ended_at if ended_at is None else ended_at + self.num_source
+
+    def _with_memory(self, keeper: PageKeeper, found: StoredCache) -> StoredCache:
+        """With what the rule remembers of its layers."""
+        found = keeper.stored(found, self.num_decoded(found.num_tokens), found.num_tokens < self.num_tokens)
+        ended_at = found.prompt_ended_at
+        return found if ended_at is None else replace(found, prompt_ended_at=ended_at + self.num_source)
 
     @property
     def planned_tokens(self) -> int:
         """Tokens with room, those of the forward in progress included."""
-        return self.tables[0].num_tokens
+        count = self.tables[0].num_tokens
+        return count + self.num_source if count else 0
 
     def _take_pages_back(self, keeper: PageKeeper, num_tokens: int) -> bool:
         """Pages and memory as they were with `num_tokens` tokens; False, and nothing done, where that is not known any
         more or the pool has no room for it."""
         pool, table = self.store.groups[0].pool, self.tables[0]
-        if not keeper.can_go_back(num_tokens, self.planned_tokens):
+        num_tokens = self.num_decoded(num_tokens)
+        if not keeper.can_go_back(num_tokens, table.num_tokens):
             return False
         # a step that failed may have noted pages that are still there
         gone = {n: entry for n, entry in keeper.dropped_since(num_tokens).items() if not table.page_ids[n]}

@@ -202,10 +202,11 @@ class PageKeeper:
         size = self._page_size
         return (torch.tensor(numbers)[:, None] * size + torch.arange(size)).flatten()
 
-    def evictions(self, cut: PageCut) -> tuple[Eviction, ...]:
-        """The same rows in every layer and head: one record a layer."""
+    def evictions(self, cut: PageCut, first: int = 0) -> tuple[Eviction, ...]:
+        """The same rows in every layer and head: one record a layer; the first row of the first page stands at
+        position `first`."""
         size = self._page_size
-        positions = (np.array(cut.numbers, np.int64)[:, None] * size + np.arange(size)).ravel()
+        positions = (first + np.array(cut.numbers, np.int64)[:, None] * size + np.arange(size)).ravel()
         scores = np.repeat(np.array(cut.scores, np.float32), size)
         positions.flags.writeable = scores.flags.writeable = False
         # in float32, as the scores are told
@@ -261,9 +262,10 @@ class PageKeeper:
 
     # ---- written and read again ------------------------------------------------------------------------------------
 
-    def stored(self, found: StoredCache, is_past: bool) -> StoredCache:
-        """The cache, of now or of an earlier step, with what the rule remembered of its layers."""
-        num_tokens, ended_at = found.num_tokens, self.prompt_ended_at
+    def stored(self, found: StoredCache, num_tokens: int, is_past: bool) -> StoredCache:
+        """The cache, of now or of an earlier step with so many tokens in pages, with what the rule remembered of its
+        layers."""
+        ended_at = self.prompt_ended_at
         memory = (self._journal.memory(num_tokens) or {}) if is_past else self._memory
         forgets = self.rule.remembers and is_past and not self._journal.knows_memory(num_tokens)
         why_not = "what its rule remembered then is not known any more" if forgets else ""
@@ -271,14 +273,14 @@ class PageKeeper:
         ended_at = None if ended_at is not None and num_tokens < ended_at else ended_at
         return replace(found, layers=layers, prompt_ended_at=ended_at)
 
-    def restore(self, stored: StoredCache) -> None:
-        """Remember what was written; nothing before it can be restored."""
+    def restore(self, stored: StoredCache, num_tokens: int, ended_at: int | None) -> None:
+        """Remember what was written with so many tokens in pages; nothing before it can be restored."""
         self._memory = {i: each.memory for i, each in stored.layers.items() if each.memory is not None}
-        self.prompt_ended_at = stored.prompt_ended_at
+        self.prompt_ended_at = ended_at
         if self.rule.remembers and (self.rule.is_per_row or not self._memory):
-            self._journal.note_memory(stored.num_tokens, self._memory or None, memory_bytes(self._memory))
+            self._journal.note_memory(num_tokens, self._memory or None, memory_bytes(self._memory))
         if any(each.positions is not None for each in stored.layers.values()):
-            self._journal.forget(stored.num_tokens)
+            self._journal.forget(num_tokens)
 
     def fork(self, seq_id: int) -> PageKeeper:
         """The same memory and journal for another sequence."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PySide6.QtWidgets import QApplication
 
+from app.models.page_places import chosen_page, place_of
 from app.panels.attention.view import AttentionView
 from app.panels.bytes.draw import layer_bars
 from app.panels.head.view import HeadView
@@ -24,13 +25,14 @@ from tests.app.driver import Driver
 from tests.engine.tiny import write_config
 
 SOURCE, STEPS = 6, 4
+CACHE = CacheSpec("paged", page_size=2)
 
 
 @pytest.fixture
 def bart(qapp: QApplication, tmp_path: Path) -> Iterator[Driver]:
     driver = Driver(qapp)
     path = write_config("bart", tmp_path)
-    driver.loop.send(LoadModel(ModelSpec(f"shape:{path}", dtype="float32", num_threads=1), CacheSpec("paged")))
+    driver.loop.send(LoadModel(ModelSpec(f"shape:{path}", dtype="float32", num_threads=1), CACHE))
     driver.until(lambda: driver.models.status.model is not None and driver.models.status.model.geometry.has_encoder)
     driver.window.arrange("inspect")
     driver.send("5 6 7 8 9 10")
@@ -41,7 +43,7 @@ def bart(qapp: QApplication, tmp_path: Path) -> Iterator[Driver]:
 
 def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names(bart: Driver) -> None:
     panels, models = bart.window.panels, bart.models
-    assert models.status.cache == CacheSpec(), "pages take no encoder: one that grows was taken, and that was said"
+    assert models.status.cache == CACHE
     wall, head, row = panels["wall"], panels["head"], panels["attention"]
     tokens = panels["tokens"]
     assert isinstance(wall, WallView)
@@ -70,6 +72,16 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     assert "‖k‖ as stored" not in facts, "it is stored as it was written"
     assert "surprisal" not in facts
 
+    models.selection.update(position=SOURCE + 3)
+    bart.settle(lambda: (piece := models.slices.row) is not None and piece.request.position == SOURCE + 3)
+    facts = {fact.label: fact.text for fact in inspector._facts._facts}
+    assert facts["page · slot"] == "2 · 5", "the fourth of the decoder's tokens, two a page behind the null page"
+    latest = models.timeline.latest
+    assert latest is not None
+    assert chosen_page(models, latest) == (0, 2)
+    assert place_of(models, latest, 0, 3) == SOURCE + 4
+    models.selection.update(position=SOURCE - 1)
+    assert chosen_page(models, latest) is None, "rows of the source are in no page"
     models.selection.update(layer=3, kv_head=1, position=None)
     bart.settle(lambda: (piece := models.slices.attention) is not None and piece.request.layer == 3)
     bart.settle(lambda: (piece := models.slices.head) is not None and piece.request.layer == 3)

@@ -191,7 +191,7 @@ def test_of_states_alone_as_well() -> None:
         watching.check()
 
 
-@pytest.mark.parametrize("mode", ["growing", "dynamic", "none"])
+@pytest.mark.parametrize("mode", ["growing", "dynamic", "none", "paged"])
 def test_of_cross_layers_whose_rows_stay_the_same_as_well(mode: str) -> None:
     watching = Watching(MODES[mode], "bart", length=6)
     for _ in range(5):

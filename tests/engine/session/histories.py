@@ -45,6 +45,7 @@ PLACES = [
     *(("llama", mode) for mode in MODES),
     *(("mistral", mode) for mode in OF_ANY_MODEL),
     *(("lfm2", mode) for mode in ("growing", "dynamic", "paged")),
+    *(("bart", mode) for mode in ("growing", "small pool", "int8", "window", "paged h2o")),
 ]
 ASIDE: dict[str, Any] = {"capture": "off", "surprisal": False, "is_aside": True}  # checksums alone are measured
 TINIEST = "the tiniest"  # of all models, in place of an architecture
@@ -202,7 +203,8 @@ class Program:
         child = go_on(self.session, seq_id, Prompt(token_ids=ids, sampling=SamplingParams(seed=1)))
         count = self.session.sequence(child).num_tokens
         self.done.append(f"of {seq_id}: {count} of {len(ids)}")
-        assert self.session.sequence(child).token_ids == [*ids], self.story
+        start = [self.session.model.start_id] if self.session.model.info.geometry.has_encoder else []
+        assert self.session.sequence(child).token_ids == [*ids, *start], self.story
 
     def remove(self) -> None:
         self.session.remove(self.some_sequence())
@@ -219,7 +221,7 @@ class Program:
         self.session.set_sampling(sampling, self.some_sequence())
 
     def mode_(self) -> None:
-        modes = list(MODES) if self.architecture in ("llama", TINIEST) else OF_ANY_MODEL
+        modes = list(MODES) if self.architecture in ("llama", "bart", TINIEST) else OF_ANY_MODEL
         self.session.set_cache(MODES[self.chance.choice([*modes])])
 
     def forget(self) -> None:

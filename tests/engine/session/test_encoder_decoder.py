@@ -12,13 +12,16 @@ import torch
 from engine.analysis.parity import live_parity
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
+from engine.session.driver import ModeDriver
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.edit import Edit, Mask, ReplaceTokens, Rows, Zero
+from engine.spec.edit import Drop, Edit, Mask, ReplaceTokens, Rows, Zero
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.tuning import tuned
 from engine.wire.measuring import CheckParity
+from tests.engine.snapshot.sessions import small
 from tests.engine.tiny import ENCODER_DECODERS, model_of, prompt_ids
 
 LAYOUTS = ("growing", "dynamic", "static", "none")
@@ -68,6 +71,62 @@ def test_the_tokens_are_those_of_transformers(name: str) -> None:
             assert found == expected
             for layer in session.bytes().layers:
                 assert layer.stored == layer.predicted
+
+
+EVERYWHERE = [
+    *(("bart", name) for name in PRESETS if name not in (*LAYOUTS, "allocated", "snapkv", "pyramidkv")),
+    *(("t5", name) for name in ("paged", "paged-int8", "kivi-4")),
+]
+
+
+@pytest.mark.parametrize(("architecture", "name"), EVERYWHERE)
+def test_every_mode_says_what_the_reference_says_and_holds_what_is_predicted(architecture: str, name: str) -> None:
+    """Exact modes give the ids of `generate`; of the others every step has the logits of the driver that all else is
+    measured against. Cross layers stay exact whatever the decoder's own rows become."""
+    model, source, spec = model_of(architecture), prompt_ids(11, 4), small(name)
+    if spec.row.needs_cuda:
+        pytest.skip("copies to and from a CUDA GPU")
+    session = Session(model, spec)
+    session.submit(Prompt(token_ids=source, sampling=SamplingParams(max_new_tokens=17)))
+    driver, evicted = ModeDriver(model, spec, len(source) + 1), 0
+    while session.has_work:
+        record = session.step()
+        fed = session.sequence(0).token_ids
+        (logits,) = driver.run(fed, [len(fed)])
+        assert session.live.get(0).logits is not None
+        assert torch.equal(logits, session.live.get(0).logits)
+        evicted += sum(len(eviction.positions) for eviction in record.evictions)
+        for layer in session.bytes().layers:
+            assert (layer.layer, layer.stored) == (layer.layer, layer.predicted)
+        assert [layer.stored for layer in session.bytes().layers[2:]] == [2 * 11 * 64 * 4 * (name != "none")] * 2
+    sampled = session.sequence(0).sampled
+    assert sampled is not None
+    assert (evicted > 0) == (not spec.retention.keeps_all)
+    if spec.is_exact:
+        assert [*session.sequence(0).token_ids[11:], sampled] == generated(model, source, 17)
+
+
+def test_a_window_is_one_of_the_decoders_own_tokens() -> None:
+    """Against a forward of transformers' that reads the same rows by a mask."""
+    model, source = model_of("bart"), prompt_ids(11, 4)
+    session = Session(model, tuned(PRESETS["streamingllm"].spec, sinks=2, window=5))
+    session.submit(Prompt(token_ids=source))
+    session.force(0, prompt_ids(20, 8))
+    while session.sequence(0).num_tokens < 31:
+        record = session.step()
+    own = torch.tensor(session.sequence(0).token_ids[11:])
+    count = len(own)
+    queries, keys = torch.arange(count)[:, None], torch.arange(count)[None]
+    reads = (keys <= queries) & ((keys < 2) | (keys >= queries - 5))  # the rows kept, and its own
+    with torch.inference_mode():
+        output = model.model(
+            torch.tensor([source]), decoder_input_ids=own[None], decoder_attention_mask=reads[None, None]
+        )
+    logits = session.live.get(0).logits
+    assert logits is not None
+    assert torch.allclose(logits, output.logits[0, -1], atol=1e-4)
+    assert record.evictions[0].positions.tolist() == [31 - 6]
+    assert session.cache_of(0).positions(1).tolist() == [[11, 12, *range(26, 31)]] * 4  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -173,7 +232,7 @@ def test_attention_of_a_cross_layer_is_over_the_source(name: str) -> None:
             assert cross.shape[1] == 13
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, "paged", "int8"])
 def test_going_back_and_on_repeats_every_bit(layout: str) -> None:
     session = Session(model_of("t5"), PRESETS[layout].spec)
     session.submit(Prompt(token_ids=prompt_ids(7, 3)))
@@ -195,7 +254,7 @@ def test_going_back_and_on_repeats_every_bit(layout: str) -> None:
 def test_a_change_of_the_mode_takes_the_source_along() -> None:
     session = started()
     expected = started(steps=8).sequence(0).token_ids
-    for layout in ("static", "none", "dynamic"):
+    for layout in ("static", "paged", "none", "offloaded", "dynamic"):
         session.set_cache(PRESETS[layout].spec)
     session.step()
     session.step()
@@ -282,14 +341,50 @@ def test_an_edit_that_mixes_the_two_is_refused(edit: Edit, why: str) -> None:
 # ---- what there is no room for ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["paged", "h2o", "int8", "allocated", "transformers-quantized"])
-def test_other_modes_are_refused_in_a_sentence_that_names_those_that_work(name: str) -> None:
-    with pytest.raises(InputError, match="growing, dynamic, static or none"):
-        Session(model_of("t5"), PRESETS[name].spec)
-    session = started(steps=2)
-    with pytest.raises(InputError, match="growing, dynamic, static or none"):
+REFUSED = [
+    ("bart", "allocated", "use the static cache"),
+    ("bart", "snapkv", "use a rule that drops rows as tokens come"),
+    ("bart", "pyramidkv", "use a rule that drops rows as tokens come"),
+    ("t5", "h2o", "adds a bias by distance"),
+    ("t5", "sliding", "adds a bias by distance"),
+]
+
+
+@pytest.mark.parametrize(("architecture", "name", "why"), REFUSED)
+def test_a_mode_that_makes_no_sense_is_refused_in_a_sentence(architecture: str, name: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        Session(model_of(architecture), PRESETS[name].spec)
+    session = started(architecture, steps=2)
+    with pytest.raises(InputError, match=why):
         session.set_cache(PRESETS[name].spec)
     assert session.step().sequences[0].num_tokens == 10
+
+
+def test_rows_of_the_source_are_never_dropped_and_pages_of_the_decoder_are_counted_from_its_first_token() -> None:
+    session = started("bart", "paged", steps=40)
+    with pytest.raises(InputError, match="written once and in one run"):
+        make_edit(session, Drop(0, Rows(1, 2, (2,))))
+    with pytest.raises(InputError, match="positions from 7 to 23"):
+        make_edit(session, Drop(0, Rows(8, 23)))
+    make_edit(session, Drop(0, Rows(7, 23)))
+    cache = session.cache_of(0)
+    assert cache.positions(0).tolist() == [list(range(23, 47))] * 4  # type: ignore[union-attr]
+    assert [layer.stored for layer in session.bytes().layers] == [2 * 24 * 64 * 4] * 2 + [2 * 7 * 64 * 4] * 2
+
+
+def test_a_page_holds_tokens_of_one_source_alone() -> None:
+    """Two prompts whose decoders start alike share nothing: their rows depend on what the encoder read."""
+    session = Session(model_of("bart"), PRESETS["paged"].spec)
+    for seed in (1, 2):
+        seq_id = session.submit(Prompt(token_ids=prompt_ids(9, seed)))
+        session.force(seq_id, prompt_ids(20))
+    while session.sequence(1).num_tokens < 27:
+        session.step()
+    counts = session.cache_of(1).page_counts()
+    assert (counts.shared, counts.hit_tokens) == (0, 0)
+    assert "what the encoder read" in str(counts.why_not_reused)
+    child = session.fork(1).child
+    assert session.cache_of(child).page_counts().shared == 2
 
 
 def test_source_and_decoder_are_bounded_apart() -> None:
