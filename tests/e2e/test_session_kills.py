@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tests.benchmarks.session_kills import kills
+from tests.effort import effort
 
 
 def test_everything_that_was_shown_is_offered_after_a_kill() -> None:
-    tally = kills(2, seed=1)
+    count = effort(1, 20)
+    tally = kills(count, seed=1)
     assert tally.problems == []
-    assert tally.fates["a window at work"] + tally.fates["a window that was taking a session up"] == 2
+    assert tally.fates["a window at work"] + tally.fates["a window that was taking a session up"] == count
     assert tally.num_moments > 0

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from engine.__main__ import main
+
 COMMAND = Path(sys.executable).parent / "kvloupe"
 PATIENCE_S = 180
 
@@ -69,7 +71,7 @@ class Keyboard:
     def press(self, *keys: str) -> None:
         for key in keys:
             self("key", key)
-            time.sleep(0.5)
+            time.sleep(0.2)
 
 
 def test_type_step_and_export(environment: dict[str, str], tmp_path: Path) -> None:
@@ -108,7 +110,9 @@ def test_type_step_and_export(environment: dict[str, str], tmp_path: Path) -> No
         window.kill()
 
 
-def test_the_tour_leaves_pictures_a_snapshot_the_steps_and_a_session_that_replays(tmp_path: Path) -> None:
+def test_the_tour_leaves_pictures_a_snapshot_the_steps_and_a_session_that_replays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
     command = [sys.executable, "-m", "app", "--tour", str(tmp_path / "tour"), "--steps", "3", "--theme", "light"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -121,9 +125,10 @@ def test_the_tour_leaves_pictures_a_snapshot_the_steps_and_a_session_that_replay
     with (tmp_path / "tour" / "steps.csv").open(newline="", encoding="utf-8") as stream:
         steps = list(csv.DictReader(stream))
     assert [row["phase"] for row in steps[:4]] == ["prefill", "decode", "decode", "decode"]
-    command = [sys.executable, "-m", "engine", "replay", str(tmp_path / "tour" / "session.json"), "--json"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert (done.returncode, done.stderr) == (0, "")
-    last = json.loads(done.stdout.splitlines()[-1])
+    capsys.readouterr()
+    assert main(["replay", str(tmp_path / "tour" / "session.json"), "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    last = json.loads(said.out.splitlines()[-1])
     assert (last["differences"], last["same"]) == (0, True)
     assert last["moments"] >= len(steps)

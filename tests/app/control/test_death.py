@@ -15,6 +15,7 @@ from app.control.engine import Engine
 from app.kit.theme import load_fonts
 from app.shell import Shell
 from app.start.settings import Settings
+from engine.client import Choice
 from engine.client.process import ProcessClient
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
@@ -29,11 +30,11 @@ PROMPT = "Once upon a time there was a little fox who lived in the forest and ha
 
 
 class Desk:
-    """A window, and the engine in a process that the program would open for it."""
+    """A window, and the engine that the program would open for it: in a process that can be killed, or in a thread."""
 
-    def __init__(self, app: QApplication) -> None:
+    def __init__(self, app: QApplication, kind: Choice) -> None:
         load_fonts()
-        self.engine = Engine("process")
+        self.engine = Engine(kind)
         self.shell = Shell(app, Settings(theme="dark", prompt=PROMPT), self.engine.send, self.engine.drain)
         self.models = self.shell.models
         self.shell.window.show()
@@ -81,8 +82,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(qapp: QApplication) -> Iterator[Desk]:
-    desk = Desk(qapp)
+def desk(qapp: QApplication, request: pytest.FixtureRequest) -> Iterator[Desk]:
+    desk = Desk(qapp, getattr(request, "param", "process"))
     yield desk
     desk.engine.close(5.0)
     sweep(desk.shell)

@@ -87,6 +87,7 @@ def test_the_engine_is_killed(desk: Desk, left: tuple[JournalFolder, SavedSessio
     assert_same(read_session(path).session, desk.shell.controller.saving.session)
 
 
+@pytest.mark.parametrize("desk", ["thread"], indirect=True)
 def test_the_window_is_killed(
     qapp: QApplication, desk: Desk, left: tuple[JournalFolder, SavedSession], tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from engine.wire.events import Failed, StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.effort import effort
 
 MODAL = {"quit", "view.full"}
 
@@ -44,7 +45,7 @@ def check_invariants(shell: Shell) -> None:
 
 
 def test_a_monkey_breaks_nothing(running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand actions in any order: no exception, no warning, and what must hold holds after each twenty-five.
+    """Hundreds of actions in any order: no exception, no warning, and what must hold holds after each twenty-five.
     Whoever asks for a file is given none: the system's dialogs wait for a person."""
     for ask in ("getOpenFileName", "getSaveFileName"):
         monkeypatch.setattr(QFileDialog, ask, lambda *_: ("", ""))
@@ -52,7 +53,7 @@ def test_a_monkey_breaks_nothing(running: Shell, engine: FakeEngine, monkeypatch
     rng = random.Random(7)
     actions = [running.window.actions_[key] for key in running.window.actions_.names() if key not in MODAL]
     running.settings.theme = "dark"
-    for turn_number in range(1000):
+    for turn_number in range(effort(400, 10_000)):
         action: QAction = rng.choice(actions)
         if action.data().startswith(("theme.", "layout.")) and rng.random() < 0.9:
             continue  # slow, and the same each time

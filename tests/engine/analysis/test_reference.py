@@ -17,6 +17,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
+from tests.effort import effort
 from tests.engine.tiny import CONFIGS, model_of, prompt_ids
 
 TOLERANCE = 1e-4
@@ -219,7 +220,7 @@ OPS = st.one_of(
 )
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(15, 200), suppress_health_check=list(HealthCheck))
 @given(
     architecture=st.sampled_from(["llama", "mistral", "gemma3_text", "lfm2", "deepseek_v3"]),
     cache=st.sampled_from(LOSSLESS),

@@ -13,6 +13,7 @@ from engine.spec.codec import uniform
 from engine.spec.edit import AddNoise, BiasLogits, Edit, Mask, Overwrite, ReplaceTokens, Rows, Zero
 from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
+from tests.effort import effort
 from tests.engine.faults import Injected, failing_at
 from tests.engine.session.sessions import facts, prepared, same, tensors
 from tests.engine.snapshot.sessions import small
@@ -51,7 +52,7 @@ def test_an_edit_that_fails_anywhere_changes_nothing(architecture: str, spec: Ca
         assert sound(session), f"call {number}, {outcome}"
         assert len(session.live.caches) == 1
         failures += 1
-        number += 3
+        number += effort(7, 1)
     assert failures > 3
     assert outcome[0].node.step == 3
     undo_edit(session)
@@ -71,7 +72,7 @@ def test_a_step_that_fails_behind_an_edit_keeps_it(architecture: str, spec: Cach
         held = tensors(session)
         assert held.keys() == rows.keys(), f"call {number}, {outcome}: nothing is to be computed again"
         assert same(held, rows), f"call {number}, {outcome}"
-        number += 5
+        number += effort(13, 1)
     assert same(tensors(session), tensors(twin))
     assert torch.equal(session.logits(0), twin.logits(0))  # type: ignore[arg-type]
 

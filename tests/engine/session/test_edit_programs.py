@@ -15,6 +15,7 @@ from engine.session.session import Session
 from engine.spec.edit import AddNoise, BiasLogits, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
+from tests.effort import effort
 from tests.engine.session.sessions import same, tensors
 from tests.engine.snapshot.sessions import small
 from tests.engine.tiny import model_of, prompt_ids
@@ -83,7 +84,7 @@ def sound(session: Session) -> bool:
     return store is None or not any(group.pool.faults() for group in store.groups)
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(25, 500), suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(list(PRESETS)), st.lists(actions, min_size=3, max_size=14))
 def test_a_moment_is_what_it_was_when_it_was_first_there(mode: str, program: list[object]) -> None:
     session = Session(model_of("llama"), small(mode))

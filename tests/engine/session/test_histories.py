@@ -8,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.effort import effort
 from tests.engine.session.histories import OPERATIONS, PLACES, Program, run
 
 
-@settings(max_examples=50, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(25, 500), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     place=st.sampled_from(PLACES),
     seed=st.integers(0, 1 << 32),

@@ -1,13 +1,14 @@
-"""A thousand short programs on the history tree, in every mode, each against a straightforward replay: see
+"""Short programs on the history tree, in every mode, each against a straightforward replay: see
 `histories`. The model is the tiniest, so that what is run is the engine."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.effort import effort
 from tests.engine.session.histories import MODES, TINIEST, operations_of, play, shortest
 
-PROGRAMS = 75  # in each mode
+PROGRAMS = effort(30, 1000)  # in each mode
 OPERATIONS = 7
 
 

@@ -26,6 +26,7 @@ from engine.spec.codec import uniform
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.page_events import KEPT
+from tests.effort import effort
 from tests.engine.tiny import model_of, prompt_ids
 
 H2O = RetentionSpec("h2o", budget=9, window=3)
@@ -225,5 +226,5 @@ class Programs(RuleBasedStateMachine):
 
 TestPrograms = Programs.TestCase
 TestPrograms.settings = settings(
-    max_examples=25, stateful_step_count=12, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=effort(12, 200), stateful_step_count=12, derandomize=True, suppress_health_check=list(HealthCheck)
 )

@@ -20,6 +20,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
+from tests.effort import effort
 from tests.engine.tiny import model_of, prompt_ids
 
 PROMPTS = (prompt_ids(19), prompt_ids(10, seed=2))  # neither fills its last page of 4
@@ -163,7 +164,7 @@ def run(mode: str, operations: list[tuple[str, int | str]]) -> Program:
     return program
 
 
-@settings(max_examples=30, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(15, 300), derandomize=True, suppress_health_check=list(HealthCheck))
 @given(mode=st.sampled_from(sorted(MODES)), operations=st.lists(OPERATIONS, max_size=14))
 def test_a_way_taken_again_gives_the_same_logits(mode: str, operations: list[tuple[str, int | str]]) -> None:
     run(mode, operations)

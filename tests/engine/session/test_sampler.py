@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from engine.look.candidates import NUM_CANDIDATES
 from engine.session.sampler import SampledToken, choose, filtered
 from engine.spec.sampling import SamplingParams
+from tests.effort import effort
 
 LOGITS = st.lists(
     st.sampled_from([-8.0, -3.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 2.5, 4.0, 9.0]), min_size=2, max_size=40
@@ -47,7 +48,7 @@ def pick(logits: list[float], position: int = 0, **params: float | int) -> Sampl
     return choose(torch.tensor(logits), SamplingParams(**params), position, str)  # type: ignore[arg-type]
 
 
-@settings(max_examples=300)
+@settings(max_examples=effort(100, 1000))
 @given(
     logits=LOGITS,
     temperature=st.sampled_from([0.1, 0.7, 1.0, 1.5, 3.0]),

@@ -13,6 +13,7 @@ from engine.session.stop_strings import ends_in
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
+from tests.effort import effort
 from tests.engine.session.sessions import started
 
 PROMPT = "Once upon a time"
@@ -39,9 +40,9 @@ def generated(session: Session, seq_id: int, most: int = 40) -> str:
     return str(session.model.tokenizer.decode(ids, clean_up_tokenization_spaces=False))  # type: ignore[union-attr]
 
 
-def test_every_substring_of_what_is_generated_ends_it_where_it_is_complete() -> None:
+def test_substrings_of_what_is_generated_end_it_where_they_are_complete() -> None:
     whole = generated(*session_with(), most=14)
-    for start in range(0, len(whole) - 3, 3):
+    for start in range(0, len(whole) - 3, effort(8, 1)):
         for length in (1, 2, 5, 9):
             stop = whole[start : start + length]
             session, seq_id = session_with(stop)

@@ -19,6 +19,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
 from engine.wire.requests import WallRequest
 from tests.benchmarks.snapshot_fuzz import forged, mutated, survives, used
+from tests.effort import effort
 from tests.engine.snapshot.attacks import FOUND, REFUSED, claimed
 from tests.engine.snapshot.crafted import changed, first_version
 from tests.engine.snapshot.sessions import begun, kept, small, step
@@ -139,7 +140,7 @@ def test_what_is_not_finite_is_told_with_its_place_and_is_no_damage(tmp_path: Pa
     assert found.notes == ("'layers.1.keys' holds 1 NaN and 1 infinite numbers, the first at [0, 1, 7, 3]",)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=effort(120, 3000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kind=st.sampled_from(sorted(SOUND)), seed=st.integers(0, 2**32))
 def test_no_change_of_bytes_ends_in_anything_but_a_sentence(
     kind: str, seed: int, sound: dict[str, bytes], tmp_path: Path
@@ -150,7 +151,7 @@ def test_no_change_of_bytes_ends_in_anything_but_a_sentence(
     survives(path)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=effort(30, 600), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kind=st.sampled_from(sorted(SOUND)), seed=st.integers(0, 2**32))
 def test_no_file_of_somebody_who_can_do_sums_ends_in_anything_but_a_sentence(
     kind: str, seed: int, sound: dict[str, bytes], tmp_path: Path

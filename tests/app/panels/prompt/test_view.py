@@ -30,6 +30,7 @@ def become(shell: Shell, engine: FakeEngine, model: ModelInfo, cache: CacheSpec 
 
 def counted(shell: Shell, engine: FakeEngine, num_tokens: int) -> None:
     """The engine's answer to the newest question for the tokens of the text."""
+    shell.window.prompt.edit._pause.stop()  # nothing newer is asked for on the way, however long that takes
     shell.window.prompt.edit.edited.emit()
     number = engine.id_of(Tokenize)
     engine.emit(Tokenized(tuple(range(num_tokens)), ("x",) * num_tokens, reply_to=number))

@@ -18,6 +18,7 @@ from engine.spec.codec import uniform
 from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt, SamplingParams
+from tests.effort import effort
 from tests.engine.cache.compressed.rules import RULES, session_of
 from tests.engine.faults import Injected, failing_at
 from tests.engine.tiny import model_of, prompt_ids
@@ -106,7 +107,7 @@ SPECS = {
 }
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(20, 200), suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(list(SPECS)), way=WAYS)
 def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, way: Way) -> None:
     go_back_and_forth(SPECS[name], way)
@@ -180,7 +181,7 @@ def test_a_conversion_that_fails_half_way_leaves_the_old_cache_whole(name: str) 
     number, outcome = 1, failing_at(1, lambda: session.set_cache(SPECS[name]))
     while isinstance(outcome, Injected) and session.cache == CacheSpec():  # once it is another, only words are left
         assert_same(state_of(session, seq_id), before)
-        number += 9
+        number += effort(23, 1)
         outcome = failing_at(number, lambda: session.set_cache(SPECS[name]))
     assert session.cache == SPECS[name]
     assert session.cache_of(seq_id).spec == SPECS[name]

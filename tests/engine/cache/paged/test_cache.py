@@ -17,6 +17,7 @@ from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.page_events import MoveDirection, PageMoved
 from engine.wire.prefix_match import AllFullPagesHit, Converted, Forked
+from tests.effort import effort
 from tests.engine.cache.paged.driving import TOLERANCE, check, drive, store_of
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -203,7 +204,7 @@ def test_modes_change_under_live_sequences(target: str) -> None:
     assert drive(session, 4) < TOLERANCE
 
 
-@settings(max_examples=25)
+@settings(max_examples=effort(12, 100))
 @given(data=st.data())
 def test_random_programs(data: st.DataObject) -> None:
     """Submit, step, fork, force, remove and go back in any order: logits stay those of the uncached forward."""

@@ -6,13 +6,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.cache.paged.cache import PagedCache
+from tests.effort import effort
 from tests.engine.cache.compressed.test_going_back import WAYS, Way, assert_same, go_back_and_forth, state_of
 from tests.engine.cache.paged.driving import check, store_of
 from tests.engine.cache.paged.retained import BY_RULE, RULES, SPECS, session_of
 from tests.engine.faults import Injected, failing_at
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(15, 200), suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(list(SPECS)), way=WAYS)
 def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, way: Way) -> None:
     go_back_and_forth(SPECS[name], way, check)
@@ -61,7 +62,7 @@ def test_a_step_that_fails_anywhere_changes_nothing(name: str) -> None:
         assert session.sequence(seq_id).num_tokens == 28
         session.go_to(session.last_step or 0)
         assert_same(state_of(session, seq_id), before)
-        number += 23
+        number += effort(41, 1)
         outcome = failing_at(number, session.step)
     assert outcome.evictions or name in ("snapkv", "random", "window")
     check(session)
