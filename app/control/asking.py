@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QObject
+from PySide6.QtCore import QObject, Signal
 
 from app.control.pace import ChosenPace
 from app.control.requests import Requests
@@ -13,7 +13,11 @@ from engine.wire import commands
 
 
 class Asking(QObject):
-    """Sends what a person asked for, and takes back what had gone wrong before."""
+    """Sends what a person asked for, and takes back what had gone wrong before. `model_wanted()`: a person has to
+    choose a model; it stands here because a signal of a class that is not the first base of another is not known there.
+    """
+
+    model_wanted = Signal()
 
     def __init__(
         self,

@@ -101,7 +101,8 @@ class Panel(Themed, QWidget):
         self._pin.setVisible(can_pin)
         self._menu_button = self._make_menu_button()
         self._extras = QHBoxLayout()
-        self._empty, self._remedy = QLabel(), ActionButton("")
+        self._empty = QLabel()
+        self._remedies: dict[str, ActionButton] = {}
         self._body = QWidget()
         self._strip = TitleBar()
         self._frame_actions: list[QAction] = []
@@ -145,16 +146,19 @@ class Panel(Themed, QWidget):
         same words unless given), `brief` is what stands there where the words have no room. The empty text hides it."""
         self._provenance.set_state(text, kind, whole, brief)
 
-    def set_remedy(self, text: str, action: QAction) -> None:
-        """What can be done where there is nothing to show because another branch is looked at."""
-        self._remedy.set_action(action)
-        self._remedy.setText(text)
+    def set_remedy(self, name: str, text: str, action: QAction) -> None:
+        """A button for what can be done where there is nothing to show, by the name that `set_empty` has for it."""
+        button = self._remedies[name] = ActionButton(text, action)
+        button.hide()
+        self._blank_column.insertWidget(self._blank_column.count() - 1, button, 0, Qt.AlignmentFlag.AlignHCenter)
 
-    def set_empty(self, text: str | None, *, has_remedy: bool = False) -> None:
-        """One line instead of the body: what would appear and how to get it. None shows the body."""
+    def set_empty(self, text: str | None, remedy: str = "") -> None:
+        """One line instead of the body: what would appear and how to get it, and the button of that name. None shows
+        the body."""
         if (text or "") != self._empty.text():
             self._empty.setText(text or "")
-        self._remedy.setVisible(has_remedy and bool(self._remedy.text()))
+        for name, button in self._remedies.items():
+            button.setVisible(name == remedy)
         wanted = self._body if text is None else self._blank
         if self._pages.currentWidget() is not wanted:
             self._pages.setCurrentWidget(wanted)
@@ -279,11 +283,8 @@ class Panel(Themed, QWidget):
         self._strip.setLayout(strip)
         self._pages = QStackedLayout()
         self._pages.addWidget(self._body)
-        self._remedy.hide()
-        middle = Qt.AlignmentFlag.AlignHCenter
-        blank = column(None, self._empty, 8, self._remedy, None, spacing=0)
-        blank.setAlignment(self._remedy, middle)
-        self._blank = holder(blank)
+        self._blank_column = column(None, self._empty, None, spacing=8)
+        self._blank = holder(self._blank_column)
         self._pages.addWidget(self._blank)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)

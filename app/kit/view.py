@@ -11,6 +11,9 @@ from app.kit.panel import Panel
 from app.kit.provenance import Provenance
 from app.kit.reader import Reader, State
 from app.models import Models
+from engine.spec.capture import CaptureLevel, captures
+
+GO_THERE, LOAD, MEASURE = "go there", "load", "measure"  # the remedies that a window may give to a panel
 
 
 class View(Reader[State], Panel):
@@ -25,6 +28,7 @@ class View(Reader[State], Panel):
 
     title: ClassVar[str]
     choices: ClassVar[tuple[tuple[str, str, str], ...]] = ()
+    needs: ClassVar[CaptureLevel | None] = None  # what must be measured of a step for it to be shown here
 
     def __init__(
         self,
@@ -53,9 +57,20 @@ class View(Reader[State], Panel):
         self.refresh()
 
     def show_nothing(self, why: str) -> None:
-        self.set_empty(why, has_remedy=self._models.timeline.is_elsewhere)
+        self.set_empty(why, self._remedy())
         self.set_detail("")
         self.set_provenance("")
+
+    def _remedy(self) -> str:
+        """What would help where there is nothing to show; empty where nobody knows."""
+        status = self._models.status
+        if self._models.timeline.is_elsewhere:
+            return GO_THERE
+        if status.is_unloaded:
+            return LOAD
+        if status.now is None or self.needs is None or captures(status.now.capture.level, self.needs):
+            return ""
+        return MEASURE
 
     def _take(self, state: State) -> None:
         self.set_empty(None)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QSizePolicy, QWidget
 
@@ -22,7 +21,7 @@ from app.models.status import Status
 from engine.wire.records import CacheBytes, NonFinite, StepRecord
 from engine.wire.status import ModelInfo, Work
 
-NEWS_S = 6.0  # that a line stays, and until the next step
+NEWS_MS, READ_MS = 8000, 50  # that a piece of news stays, and longer for each of its characters
 MAX_LISTED = 6
 SHORTEST_LEFT_S = 2.0  # what is over sooner needs no forecast
 LARGEST_COUNT = 10_000
@@ -113,20 +112,22 @@ class StatusLine(Reader[Shown], QWidget):
         for label in (self._first, self._bytes, self._looking, self._note, self._place):
             set_text_role(label, "muted")
         self._build()
-        self._told_at = 0.0
+        self._news = QTimer(self, singleShot=True)
+        self._news.timeout.connect(self._drop_news)
         models.status.noticed.connect(self.notify)
-        models.timeline.legible.connect(self._drop_old_news)
         self.follow(models)
 
     def notify(self, text: str) -> None:
         """News: one line, no banner."""
-        self._told_at = time.monotonic()
         self._note.setText(prose(text[:400]))
         self._note.setToolTip(plain_tip(prose(text[:2000])))
+        self._news.start(NEWS_MS + READ_MS * len(self._note.text()))
 
-    def _drop_old_news(self) -> None:
-        """A step was taken: what was told of an earlier one is no news."""
-        if time.monotonic() - self._told_at > NEWS_S:
+    def _drop_news(self) -> None:
+        """It could be read; while somebody points at it, it stays."""
+        if self._note.underMouse():
+            self._news.start(NEWS_MS)
+        else:
             self._note.setText("")
             self._note.setToolTip("")
 

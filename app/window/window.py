@@ -15,6 +15,7 @@ from app.kit.bookmark_places import HEAD, PAGE, STEP, TOKEN
 from app.kit.boxes import column, holder
 from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
+from app.kit.view import GO_THERE, LOAD, MEASURE
 from app.models import Models, Selected
 from app.models.chosen_rows import chosen_rows
 from app.panels.attention.view import AttentionView
@@ -54,20 +55,9 @@ if TYPE_CHECKING:
 SNAPSHOTS = (".safetensors", ".npz")
 SMALL_SCREEN, TITLE_BAR = 1280, 36
 PICTURES = (
-    "wall",
-    "head",
-    "attention",
-    "next_token",
-    "pages",
-    "sequences",
-    "timings",
-    "branches",
-    "bytes",
-    "inspector",
-    "edits",
-    "stops",
-    "notes",
-)
+    "wall", "head", "attention", "next_token", "pages", "sequences", "timings", "branches", "bytes", "inspector",
+    "edits", "stops", "notes",
+)  # fmt: skip
 # A saved arrangement has the names of its docks: these are of panels that are built when they are asked for.
 LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps".encode("utf-16-be")}
 
@@ -226,8 +216,7 @@ class MainWindow(QMainWindow):
         for panel in (self.wall, self.head, self.attention, self.tokens):
             self.actions_.attach("rows", panel)
             panel.menu_wanted.connect(self._edit_menu.open_at)
-        for picture in (self.wall, self.head, self.attention):
-            picture.set_remedy("Go there", self.actions_["run.go_on"])
+        self._offer_remedies()
         self.pages.menu_wanted.connect(self.note_menu.open_at)
         self.actions_.attach("timeline", self.timeline)
         self.timeline.menu_wanted.connect(self._timeline_menu.open_at)
@@ -241,6 +230,14 @@ class MainWindow(QMainWindow):
         self.models.selection.changed.connect(self._on_selected)
         self._bar_views()
         self._refresh()
+
+    def _offer_remedies(self) -> None:
+        """What helps where a panel has nothing to show."""
+        for picture in (self.wall, self.head, self.attention):
+            picture.set_remedy(GO_THERE, "Go there", self.actions_["run.go_on"])
+            picture.set_remedy(LOAD, "Load it again", self.actions_["model.reload"])
+        self.attention.set_remedy(MEASURE, "Measure it from now on", self.actions_["capture.rows"])
+        self.next_token.set_remedy(MEASURE, "Measure it from now on", self.actions_["capture.statistics"])
 
     # ---- looks ---------------------------------------------------------------------------------------------------
 

@@ -65,6 +65,7 @@ class AttentionView(MapView[Shown]):
     kind = ATTENTION
     name_length, readout_size = 8, 11.5
     follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, slices(ATTENTION))
+    needs = "rows"
     choices = (
         (LOG, "log", "By decades of the weight, from a twentieth of an even share to 1"),
         (PER_HEAD, "head", "Colour against the largest weight of each head behind the first token"),

@@ -13,7 +13,6 @@ from engine.wire.records import StepRecord
 
 NAMES = ("stored", "reserved", "looking", "weights", "allocator", "process", "peak")
 ROLES = ("page_used", "page_shared", "good", "accent", "page_cached", "muted", "warning")
-BY_IMPORTANCE = (0, 1, 3, 5, 6, 4, 2)  # which names stay where there is no room for all
 _LEAST_STEPS = 12
 
 

@@ -9,6 +9,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QStackedWidget, QWidget
 
 from app.draw.step_axis import StepAxis
+from app.kit.boxes import column, holder
 from app.kit.cells import CellTable
 from app.kit.chart.key import ColorKey
 from app.kit.chart.plot import Plot
@@ -23,7 +24,7 @@ from app.models.source import geometry_of
 from app.models.step_series import StepSeries
 from app.panels.bytes import draw
 from app.panels.bytes.canvas import LEAST_HEIGHT, LayerBars
-from app.panels.bytes.chart import BY_IMPORTANCE, NAMES, ROLES, memory_chart, memory_row, step_words
+from app.panels.bytes.chart import NAMES, ROLES, memory_chart, memory_row, step_words
 from app.panels.bytes.draw import LayerBar
 from app.panels.bytes.words import Cells, layer_cells, ledger_lines
 from engine.geometry.dimensions import DTYPE_BYTES
@@ -32,7 +33,6 @@ from engine.wire.records import StepRecord
 SUM, LAYERS, OVER_STEPS = "sum", "layers", "steps"
 _WIDE = 420
 _GAP = 12
-ROOM_BESIDE = 310  # pixels of the title bar that the key leaves to title, segments and source
 _MOST_LEDGER = 480  # pixels of the ledger beside the bars
 _NO_LIMIT = 16_777_215  # Qt's own: as high as there is room
 
@@ -73,7 +73,7 @@ class BytesView(View[Ledger]):
         self._drawn: tuple[object, ...] = ()
         self._pointed: int | None = None
         self.plot = Plot("Memory after every step")
-        self.key = ColorKey(ROLES, BY_IMPORTANCE)
+        self.key = ColorKey(ROLES)
         self.key.set_names(NAMES)
         body = QWidget()
         self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
@@ -84,10 +84,8 @@ class BytesView(View[Ledger]):
         self._sheets = QStackedWidget()
         self._sheets.addWidget(WholeLines(body))
         self._sheets.addWidget(self._table)
-        self._sheets.addWidget(self.plot)
+        self._sheets.addWidget(holder(column(self.key, self.plot)))
         self.set_body(self._sheets)
-        self.add_to_strip(self.key)
-        self.key.hide()
         self.plot.connect_to(self._on_pointed, self._on_picked, self.told)
         self.follow(models)
 
@@ -113,7 +111,6 @@ class BytesView(View[Ledger]):
         return source_of(self._models, "recorded", record.dtype, record.step, is_of_cache_now=True)
 
     def show_state(self, state: Ledger) -> None:
-        self.key.setVisible(state.told is not None)
         self._sheets.setCurrentIndex(2 if state.told is not None else int(state.cells is not None))
         if state.told is not None:
             self._show_steps(state, state.told)
@@ -161,7 +158,6 @@ class BytesView(View[Ledger]):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self.key.set_room(self.width() - ROOM_BESIDE)
         is_wide = self.width() > _WIDE and self.height() < 10 * PITCH + 130
         direction = QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom
         if direction != self._split.direction():

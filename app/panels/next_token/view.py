@@ -58,6 +58,7 @@ class NextTokenView(View[Shown]):
 
     title = "Next token"
     follows = (SELECTION, STATUS, STEPS, EDITS)
+    needs = "statistics"
     choices = (
         ("raw", "raw", "What the model says, before temperature and filters"),
         ("sampled", "sampled", "What the sampler draws from"),
@@ -157,7 +158,7 @@ class NextTokenView(View[Shown]):
             if self._models.status.has_file:
                 return "The file does not say what could have followed."
             if part.sampled is not None:
-                return "What else could have come was not measured in this step: choose more in the menu Run, Measure."
+                return "What else could have come was not measured in this step."
             return "The prompt is still being read; choices follow its last token."
         which: Which = "sampled" if self.choice == "sampled" else "raw"
         info = selected_info(self._models)

@@ -18,7 +18,6 @@ from app.panels.timings.draw import Bars
 
 # In the order of draw.PHASES
 ROLES = ("page_used", "accent", "page_host", "page_shared", "signed_positive", "page_cached", "faint")
-BY_IMPORTANCE = (5, 0, 6, 4, 3, 1, 2)  # what looking costs first, then what fills most of the bars
 MOST_LABELS = 40
 _LEAST_STEPS = 32  # so many have room: the first few steps are bars and not blocks
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QWidget
 
 from app.draw.format import milliseconds, percent, thousands
 from app.draw.step_axis import StepAxis
+from app.kit.boxes import column
 from app.kit.chart.key import ColorKey
 from app.kit.chart.plot import Plot
 from app.kit.provenance import Provenance, source_of
@@ -18,12 +18,11 @@ from app.kit.view import View
 from app.models import Models
 from app.models.step_series import StepSeries
 from app.panels.timings import draw
-from app.panels.timings.chart import BY_IMPORTANCE, ROLES, timing_chart
+from app.panels.timings.chart import ROLES, timing_chart
 from engine.spec.runners import runner_words
 from engine.wire.records import StepRecord, Timings
 
 HIDDEN_SHARE = 0.2  # of a forward: where attention and the cache are less, other modes look alike
-ROOM_BESIDE = 235  # pixels of the title bar that the key leaves to the title and the source
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,8 @@ class TimingsView(View[StepTimes]):
         self._drawn: tuple[object, ...] = ()
         self._pointed: int | None = None
         self.plot = Plot("Time of every step, split into phases")
-        self.key = ColorKey(ROLES, BY_IMPORTANCE)
-        self.set_body(self.plot)
-        self.add_to_strip(self.key)
+        self.key = ColorKey(ROLES)
+        self.set_body(column(self.key, self.plot))
         self.plot.connect_to(self._on_pointed, self._on_picked, self.told)
         self.follow(models)
 
@@ -101,10 +99,6 @@ class TimingsView(View[StepTimes]):
         hidden = " · the cache is hidden by the rest" if hides_cache(record.timings) else ""
         self.plot.show_words(f"step {thousands(record.step)} · {record.phase} · {total}{encoder}{ways}{hidden}")
         self.plot.setToolTip(phase_words(record))
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self.key.set_room(self.width() - ROOM_BESIDE)
 
 
 def phase_words(record: StepRecord) -> str:

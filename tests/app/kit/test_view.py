@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from msgspec.structs import replace
+from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QApplication, QLabel
 from pytestqt.qtbot import QtBot
 
 from app.kit.provenance import Provenance, source_of
 from app.kit.reader import EACH_STEP, SELECTION, STEPS, measurement, slices
 from app.kit.theme import DARK, LIGHT, apply_theme, current_theme
-from app.kit.view import View
+from app.kit.view import LOAD, MEASURE, View
 from app.models import Models
 from app.models.slices import HEAD, ROW, TABLE
+from engine.wire.status import CaptureState, EngineStatus
 from tests.app import samples
 
 
@@ -100,6 +103,26 @@ def test_a_view_without_a_state_says_why_and_has_no_source(view: PlaceView, mode
     models.selection.update(layer=1)
     assert (view.empty_text, view.provenance_text, view.state) == ("", "recorded", Place(1, "one"))
     assert view.shown[-2:] == [Place(1, "one"), Place(1, "one")], "what was taken away is shown again"
+
+
+def test_what_would_help_where_there_is_nothing_has_a_button(
+    view: PlaceView, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (LOAD, MEASURE):
+        view.set_remedy(name, name, QAction(name, view))
+    monkeypatch.setattr(PlaceView, "needs", "rows")
+    status = samples.status(1, num_tokens=5)
+
+    def offered(status: EngineStatus) -> list[str]:
+        models.status.set(status)
+        models.selection.update(layer=1)
+        models.selection.update(layer=9)
+        return [name for name, button in view._remedies.items() if button.isVisible()]
+
+    models.timeline.append(samples.story(1))
+    assert offered(status) == []
+    assert offered(replace(status, capture=CaptureState("statistics"))) == [MEASURE]
+    assert offered(replace(status, model=None)) == [LOAD]
 
 
 def test_the_source_is_told_anew_where_the_numbers_stay(view: PlaceView, models: Models) -> None:

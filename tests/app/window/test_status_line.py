@@ -46,20 +46,17 @@ def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEn
     assert running.window.status._looking.isVisible()
 
 
-def test_news_leaves_with_the_next_step_once_it_could_be_read(
-    running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    note = running.window.status._note
-    running.models.status.notify("At step 5: it was kept as it stood")
+def test_news_leaves_by_itself_when_it_could_be_read(running: Shell) -> None:
+    status = running.window.status
+    news = "At step 5: it was kept as it stood"
+    running.models.status.notify(news)
+    assert status._news.isActive()
+    assert status._news.interval() == status_line.NEWS_MS + status_line.READ_MS * len(news)
     running.intents.on_step()
     turn(running)
-    assert note.text() == "At step 5: it was kept as it stood", "it has just come"
-    monkeypatch.setattr(status_line, "NEWS_S", -1.0)
-    turn(running)
-    assert note.text(), "it stays while nothing happens"
-    running.intents.on_step()
-    turn(running)
-    assert note.text() == ""
+    assert status._note.text() == news, "a step alone takes nothing away that was not read"
+    status._news.timeout.emit()
+    assert (status._note.text(), status._note.toolTip()) == ("", "")
 
 
 def bad(shell: Shell, engine: FakeEngine, step: int, *found: NonFinite) -> tuple[str, list[str]]:

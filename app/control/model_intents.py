@@ -1,0 +1,61 @@
+"""What a person may wish of models, and of how they are loaded and run."""
+
+from __future__ import annotations
+
+from app.control.asking import Asking
+from engine.spec.cache import CacheSpec
+from engine.spec.capture import CaptureLevel
+from engine.spec.model import ModelSpec
+from engine.spec.runners import RunnerName
+from engine.wire import commands
+from engine.wire.status import CaptureState
+
+
+class ModelIntents(Asking):
+    """Models, their devices, cache mode, runner and level of measuring."""
+
+    def on_models_wanted(self) -> None:
+        self._sender.post(commands.FindModels())
+        self._waiting.wake()
+
+    def on_model_chosen(self, model: ModelSpec) -> None:
+        """Load a model, where and how models are loaded."""
+        model = model.loaded_as(self._requests.loading.chosen)
+        self._send(commands.LoadModel(model, self._models.status.cache))
+
+    def on_loading_chosen(self, model: ModelSpec) -> None:
+        """Load this model so, and others from now on."""
+        self._requests.loading.chosen = model
+        self.on_model_chosen(model)
+
+    def on_devices_wanted(self) -> None:
+        self._requests.loading.look()
+        self._waiting.wake()
+
+    def on_forecast_wanted(self, model: ModelSpec, context: int) -> None:
+        """Ask what a model would take with so many tokens (0: its own context)."""
+        self._requests.loading.ask(model, self._models.status.cache, context or None)
+        self._waiting.wake()
+
+    def on_unloaded(self) -> None:
+        """Let the model go."""
+        self._models.selection.update(step=None)
+        self._requests.loading.unload()
+        self._waiting.wake()
+
+    def on_cache_chosen(self, cache: CacheSpec) -> None:
+        self._send(commands.SetCache(cache))
+
+    def on_runner_chosen(self, runner: RunnerName) -> None:
+        self._send(commands.ChooseRunner(runner))
+
+    def on_capture_chosen(self, level: CaptureLevel) -> None:
+        self._send(commands.SetCapture(level, self._capture_now().by_layer))
+
+    def on_time_by_layer_switched(self) -> None:
+        now = self._capture_now()
+        self._send(commands.SetCapture(now.level, not now.by_layer))
+
+    def _capture_now(self) -> CaptureState:
+        status = self._models.status.now
+        return CaptureState() if status is None else status.capture
