@@ -9,7 +9,7 @@ from app.draw.token_range import TokenRange
 from app.models import Models
 from engine.wire.commands import TakeSlice, Watch
 from engine.wire.events import Failed
-from engine.wire.requests import HeadRequest, WallRequest
+from engine.wire.requests import HeadRequest, RowRequest, WallRequest
 from engine.wire.slices import Unchanged
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
@@ -207,6 +207,31 @@ def test_a_refused_picture_is_asked_again_after_a_later_step_and_not_at_once(
     hand.now += RETRY_S
     requests.ask()
     assert len(engine.of(Watch)) == 3
+
+
+def test_a_picture_that_came_after_it_was_refused_is_asked_no_more(models: Models, engine: FakeEngine) -> None:
+    """Of what is watched a step may be refused and the next one come."""
+    hand = Hand()
+    requests = requests_of(models, engine, running=True, hand=hand)
+    models.viewport.update(wall_size=(40, 16))
+    requests.ask()
+    (wall,) = engine.of(Watch)[-1].pictures
+    requests.refused(Failed("No room for it.", reply_to=wall.id))
+    requests.answered(structs.replace(samples.wall_slice(wall.request), reply_to=wall.id))
+    models.timeline.append([samples.step_record(11)])
+    hand.now += RETRY_S
+    requests.ask()
+    assert len(engine.of(Watch)) == 1
+
+
+def test_the_row_of_a_token_is_asked_from_the_step_on_that_fed_it(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=False)
+    models.viewport.update(wants_row=True)
+    fed = models.timeline.num_tokens(0, 8)
+    for position in (fed, fed - 1):
+        models.selection.update(step=8, position=position)
+        requests.ask()
+    assert [(one.position, one.num_tokens) for one in engine.requests(RowRequest)] == [(fed - 1, fed)]
 
 
 def test_what_is_never_answered_is_asked_again(models: Models, engine: FakeEngine) -> None:

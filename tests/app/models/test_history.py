@@ -173,6 +173,12 @@ def test_what_was_left_and_what_a_deletion_forgets(models: Models) -> None:
     assert [arm_of(history, step) for step in (5, 4, 6, 3)] == [4, 4, 6, 3]
     assert [count_from(history, step) for step in (4, 2, 0)] == [2, 3, 7]
     assert history.changed_of(0) == ()
+    assert history.left == 2
+    history.go_to(4)
+    history.go_to(6)
+    assert history.left == 4
+    history.delete((4, 5))
+    assert history.left is None, "what was deleted cannot be returned to"
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -9,7 +9,7 @@ from pytestqt.qtbot import QtBot
 
 from app.models import Models
 from app.models.rates import rates, seconds_left
-from app.models.sequence_status import sequence_status
+from app.models.sequence_status import fitting_sequence, sequence_status
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
@@ -134,6 +134,13 @@ def test_how_long_a_prompt_takes_is_told_from_its_last_chunks(models: Models) ->
 def test_one_chunk_is_enough_to_tell(models: Models) -> None:
     models.timeline.append([chunk(0, took_ms=500.0)])
     assert seconds_left(models.timeline, info("prefill", CHUNK)) == pytest.approx((4550 - 128) / 256)
+
+
+def test_where_the_selected_sequence_is_gone_the_newest_of_those_left_fits(models: Models) -> None:
+    models.status.set(status(*(info(seq_id=seq_id) for seq_id in (0, 2, 5))))
+    for chosen, fitting in ((2, 2), (4, 5)):
+        models.selection.update(seq_id=chosen)
+        assert fitting_sequence(models) == fitting
 
 
 # ---- the time to the first token, and speed ----------------------------------------------------------------------

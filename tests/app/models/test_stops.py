@@ -236,6 +236,22 @@ def test_a_halt_is_kept_by_its_step_until_history_begins_anew() -> None:
     assert models.stops.last_hit is None
 
 
+def test_what_was_measured_is_of_no_other_history(qtbot: QtBot) -> None:
+    models = models_with(recorded()[:3])
+    asked: list[object] = []
+    models.stops.attention_wanted.connect(asked.append)
+    models.stops.search("attention(2-3) > 50%")
+    qtbot.waitUntil(lambda: len(asked) == 1)
+    models.stops.take_masses(AttentionMeasured(()))
+    qtbot.waitUntil(lambda: models.stops.queried.is_done)
+    models.timeline.clear()
+    models.timeline.append(recorded()[:3])
+    models.timeline.tell()
+    qtbot.waitUntil(lambda: len(asked) == 2)
+    assert asked[0] == asked[1]
+    models.stops.take_masses(None)
+
+
 def test_nothing_is_known_where_nobody_answers(qtbot: QtBot) -> None:
     models = models_with(recorded()[:4])
     models.stops.search("attention(2) > 0")

@@ -36,6 +36,16 @@ def test_a_head_has_channels_below_each_other_and_ends_with_its_tokens() -> None
     assert matrix.cell(5, matrix.low.shape[0]) is None
 
 
+def test_a_part_of_a_head_whose_window_has_slid_is_of_all_there_is() -> None:
+    """Of eight tokens the first four were asked for, of which a window has left two."""
+    whole, part = (samples.head_slice(HeadRequest(0, 8, "keys", 1, 1, 0, stop, 8)) for stop in (8, 4))
+    slid = [replace(p, low=p.low[2:], high=p.high[2:], positions=p.positions[2:]) for p in (whole, part)]
+    assert [(m.start, m.stop, m.whole, m.is_part) for m in map(matrix_of, slid)] == [
+        (2, 8, (2, 8), False),
+        (2, 4, (0, 8), True),
+    ]
+
+
 def test_attention_has_a_row_a_query_head() -> None:
     piece = samples.attention_slice(AttentionRequest(0, 3, 1, 100), 12)
     matrix = matrix_of(piece)

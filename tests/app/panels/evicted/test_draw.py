@@ -37,3 +37,7 @@ def test_scores_stand_on_one_line_and_dots_do_not_cover_each_other() -> None:
     assert (span.high, span.name) == (pytest.approx(0.6), "lowest kept")
     assert evicted.rank_of(drop(0, 0, [1, 4], [0.3, 0.1], []), 1) == 2
     assert evicted.rank_of(drop(0, 0, [1, 4], [0.3, 0.1], []), 2) is None
+    alike = drop(0, 0, [1, 4, 6], [0.1, 0.1, 0.3], [])
+    assert [evicted.rank_of(alike, position) for position in (1, 4, 6)] == [1, 1, 3], "equal scores share a place"
+    beyond = evicted.ranks(drop(0, 0, [1, 2, 3, 4], [-np.inf, np.nan, np.inf, 0.5], [0.75, 1.0]), 0.06)
+    assert beyond.victims.tolist() == [0.5, 0.5, 1.0, 0.5]
