@@ -83,6 +83,10 @@ class Probe:
         """The newest query's weights of every layer that reported, in order of layers."""
         if self.parts:
             found = [part.rows() for part in self.parts]
+            if any(
+                len({row.shape for row in rows.values()}) > 1 for rows in found
+            ):  # some layers hold a window, others all
+                return {layer: right_aligned([rows[layer][None] for rows in found])[0] for layer in found[0]}
             stacked = right_aligned([stacked_view(list(rows.values())) for rows in found])
             return dict(zip(found[0], stacked, strict=True))
         alike: dict[tuple[object, ...], list[int]] = {}

@@ -16,12 +16,17 @@ import torch
 from engine.cache.contract import Pair
 from engine.cache.layers.counted import CountedStaticLayer
 from engine.cache.layers.growing import GrowingLayer
+from engine.cache.paged.blocks import PageBlocks
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.store import PageStore
 from engine.wire.page_events import NULL_PAGE_ID
 
 # index of a layer, new keys and values [B, H_kv, 1, D] -> the first rows of its room, [B, H_kv, bucket, D]
 Append = Callable[[int, torch.Tensor, torch.Tensor], Pair]
+# index of a layer, new keys and values -> the keys and values of the whole pool, [1, H_kv, slots, D]
+Write = Callable[[int, torch.Tensor, torch.Tensor], Pair]
+# K or V of the whole pool -> the first rows of each sequence, [B, H_kv, bucket, D]
+Gather = Callable[[torch.Tensor], torch.Tensor]
 Layout = tuple[object, ...]  # all of it that a recording depends on: kind, room, addresses
 
 
@@ -57,6 +62,10 @@ class FixedRows(Protocol):
         """Rows from `length` on hold numbers, whatever they are: they are read, with a weight of zero."""
         ...
 
+    def begin(self) -> None:
+        """A step is about to be replayed: what it reads beside rows that were written are numbers."""
+        ...
+
     def count(self) -> None:
         """A row was written behind those of every layer."""
         ...
@@ -90,6 +99,9 @@ class RoomRows:
             for part in pair:
                 part[:, :, length:].zero_()
 
+    def begin(self) -> None:
+        """`prepare` has seen to it."""
+
     def count(self) -> None:
         for layer in self._layers:
             layer.count_row()
@@ -120,7 +132,7 @@ class PagedRows:
 
     def __init__(self, store: PageStore, pairs: list[Pair]) -> None:
         self.owner, self.buffers = store, PagedBuffers(pairs, store.page_size)
-        self._page_ids = [table.page_ids for table in store.plans[0].tables]
+        self._store, self._page_ids = store, [table.page_ids for table in store.plans[0].tables]
         self.layout: Layout = ("paged", store.page_size, pairs[0][0].shape[1], *addresses(pairs))
 
     @classmethod
@@ -137,7 +149,13 @@ class PagedRows:
         return torch.tensor([ids[:width] + [NULL_PAGE_ID] * (width - len(ids)) for ids in self._page_ids])
 
     def prepare(self, length: int) -> None:
-        """Nothing is read that was not written."""
+        """Nothing is read of gathered pages that was not written."""
+
+    def begin(self) -> None:
+        """A kernel reads a page to its end."""
+        if (slack := self._store.plans[0].slack) is not None:
+            for rows in (rows for pair in self._store.rows_of.values() for rows in pair):
+                rows.clear(slack)
 
     def count(self) -> None:
         """The tables have counted it when they took the room."""
@@ -152,21 +170,43 @@ class PagedBuffers:
 
     def appending(self, positions: torch.Tensor, table: torch.Tensor | None, bucket: int) -> Append:
         assert table is not None
+        write, gather = self.writing(positions, table), self.gathering(positions, table, bucket)
+
+        def append(layer: int, keys: torch.Tensor, values: torch.Tensor) -> Pair:
+            held_keys, held_values = write(layer, keys, values)
+            return gather(held_keys), gather(held_values)
+
+        return append
+
+    def gathering(self, positions: torch.Tensor, table: torch.Tensor, bucket: int) -> Gather:
+        """How a step copies together the rows up to `positions` `[B, 1]`."""
         size, batch = self.page_size, len(positions)
         offsets, columns = (torch.arange(count, device=table.device) for count in (size, bucket))
         slots = (table[:, :, None] * size + offsets).flatten(1)[:, :bucket]
         reads = torch.where(columns <= positions, slots, NULL_PAGE_ID * size).flatten()
+
+        def gather(held: torch.Tensor) -> torch.Tensor:
+            rows = held[0].index_select(1, reads)
+            return rows.view(rows.shape[0], batch, bucket, rows.shape[2]).transpose(0, 1)
+
+        return gather
+
+    def writing(self, positions: torch.Tensor, table: torch.Tensor) -> Write:
+        """How a step writes rows at `positions` `[B, 1]`, and hands over the whole pool."""
+        size = self.page_size
         writes = (table.gather(1, positions // size) * size + positions % size)[:, 0]
 
-        def append(layer: int, keys: torch.Tensor, values: torch.Tensor) -> Pair:
-            read = []
-            for held, new in zip(self.pairs[layer], (keys, values), strict=True):
+        def write(layer: int, keys: torch.Tensor, values: torch.Tensor) -> Pair:
+            held_keys, held_values = self.pairs[layer]
+            for held, new in ((held_keys, keys), (held_values, values)):
                 held.index_copy_(1, writes, new.transpose(0, 1).flatten(1, 2))
-                rows = held.index_select(1, reads)
-                read.append(rows.view(rows.shape[0], batch, bucket, rows.shape[2]).transpose(0, 1))
-            return read[0], read[1]
+            return held_keys[None], held_values[None]
 
-        return append
+        return write
+
+    def blocks(self, positions: torch.Tensor, table: torch.Tensor) -> PageBlocks:
+        """The pages that queries at `positions` `[B, 1]` read where they lie."""
+        return PageBlocks.of(table, positions, self.pairs[0][0].shape[1] // self.page_size, self.page_size)
 
 
 def addresses(pairs: Sequence[Pair]) -> tuple[int, ...]:

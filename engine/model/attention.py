@@ -6,8 +6,8 @@ ever building the full matrix. For a single query they fall out of the computati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -20,7 +20,27 @@ from engine.cache.part_timer import timed
 NAME = "kvloupe"
 LONG_CONTEXT = 512
 NO_LAYER = -1  # of attention whose K and V no cache keeps: that of an encoder
+Rows = torch.Tensor | Sequence[torch.Tensor]  # `[B, H_kv, S, D]`, or one piece of S after the other
 WEIGHT_BYTES = 64 << 20  # of weights in the open at once, which are copied up to three times on their way
+
+
+class Asked(NamedTuple):
+    """How a layer attends: what the scores are multiplied by, soft-capped at, and sink logits; rows hidden from it."""
+
+    scale: float
+    softcap: float | None = None
+    s_aux: torch.Tensor | None = None
+    hidden: torch.Tensor | None = None
+
+
+class Pages(Protocol):
+    """What reads the rows of a forward where they lie."""
+
+    def read(
+        self, layer: int, query: torch.Tensor, new_keys: torch.Tensor, asked: Asked, probe: Probe | None
+    ) -> torch.Tensor:
+        """What queries `[B, H, T, D]` of a layer read, `[B, T, H, D_v]`, once its new rows are written."""
+        ...
 
 
 def register() -> None:
@@ -55,6 +75,7 @@ def attention(
     check: Callable[[], None] | None = None,
     hidden_rows: Mapping[int, torch.Tensor] | None = None,
     position_bias: torch.Tensor | None = None,
+    pages: Pages | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """query `[B, H, T, D]`, key and value `[B, H_kv, S, D]` -> output `[B, T, H, D_v]`; `position_bias` `[1, H, T, S]`
@@ -64,7 +85,8 @@ def attention(
     and sink models, which it cannot do, and single queries over long contexts, where it is slow on a CPU, are computed
     here in the open and give their weights for nothing. Every layer comes by here, so `check` is called,
     which raises to end a forward that nobody waits for any more. `hidden_rows` `[H_kv, S]` by layer are rows held
-    before this forward that no query may read.
+    before this forward that no query may read. Where there are `pages`, they are read in place, and key and value are
+    the new rows alone.
     """
     if check is not None:
         check()
@@ -72,6 +94,9 @@ def attention(
     num_queries = query.shape[2]
     layer, is_causal = layer_of(module), getattr(module, "is_causal", True)
     probe = None if layer == NO_LAYER else probe
+    if pages is not None:
+        asked = Asked(scale, softcap, s_aux, hidden_rows.get(layer) if hidden_rows else None)
+        return pages.read(layer, query, key, asked, probe), None
     if attention_mask is None and num_queries > 1 and is_causal:
         # a static cache at its first prefill: the rest of the room is still empty
         key, value = key[:, :, :num_queries], value[:, :, :num_queries]
@@ -82,7 +107,8 @@ def attention(
     if attention_mask is None and num_queries > 1 and not is_causal and (hidden is not None or probe is not None):
         attention_mask = torch.ones(1, 1, num_queries, key.shape[2], dtype=torch.bool, device=key.device)
     if hidden is not None:
-        attention_mask = without_hidden(attention_mask, hidden, query, key, num_queries if is_causal else 0)
+        num_new = num_queries if is_causal else 0
+        attention_mask = without_hidden(attention_mask, hidden, query, key.shape[2], num_new)
     if softcap is not None or s_aux is not None or (num_queries == 1 and key.shape[2] > LONG_CONTEXT):
         pieces = weights_in_pieces(query, key, attention_mask, scale, softcap, s_aux)
         read = [read_by(weights, value) for weights in reported(pieces, probe, layer)]
@@ -100,11 +126,11 @@ def attention(
 
 
 def without_hidden(
-    mask: torch.Tensor | None, hidden: torch.Tensor, query: torch.Tensor, key: torch.Tensor, num_new: int
+    mask: torch.Tensor | None, hidden: torch.Tensor, query: torch.Tensor, columns: int, num_new: int
 ) -> torch.Tensor:
     """The mask `[B, H, T, S]` that also leaves out rows `hidden` `[H_kv, R]` of those held before the new ones; a
     window that has slid has fewer columns than rows, and the latest."""
-    heads, queries, columns = query.shape[1], query.shape[2], key.shape[2]
+    heads, queries = query.shape[1], query.shape[2]
     gone = max(0, hidden.shape[1] + num_new - columns)
     hidden = hidden[:, gone:].to(query.device)
     hides = torch.nn.functional.pad(hidden, (0, columns - hidden.shape[1]))
@@ -130,7 +156,7 @@ def reported(pieces: Iterable[torch.Tensor], probe: Probe | None, layer: int) ->
 
 def weights_in_pieces(
     query: torch.Tensor,
-    key: torch.Tensor,
+    key: Rows,
     mask: torch.Tensor | None,
     scale: float,
     softcap: float | None,
@@ -138,25 +164,35 @@ def weights_in_pieces(
 ) -> Iterator[torch.Tensor]:
     """Weights `[B, H, t, S]` of a few queries at a time: those of a long chunk over a long context are gigabytes."""
     batch, heads, queries, _ = query.shape
-    step = max(1, WEIGHT_BYTES // (4 * batch * heads * key.shape[2]))
+    tokens = sum(part.shape[2] for part in parts_of(key))
+    step = max(1, WEIGHT_BYTES // (4 * batch * heads * tokens))
     for first in range(0, queries, step):
         stop = min(queries, first + step)
         own = None if mask is None else mask[:, :, first:stop]
         yield explicit_weights(query[:, :, first:stop], key, own, scale, softcap, s_aux, queries - stop)
 
 
-def read_by(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def parts_of(rows: Rows) -> Sequence[torch.Tensor]:
+    """Rows that lie in one piece, or in several."""
+    return (rows,) if isinstance(rows, torch.Tensor) else rows
+
+
+def read_by(weights: torch.Tensor, value: Rows) -> torch.Tensor:
     """What queries of these weights `[B, H, T, S]` read, `[B, T, H, D_v]`. Values are read once per kv head: heads that
     share one are rows of one product."""
     batch, heads, queries, tokens = weights.shape
-    grouped = weights.view(batch, value.shape[1], -1, tokens).to(value.dtype)
-    output = (grouped @ value).view(batch, heads, queries, value.shape[3])
-    return output.transpose(1, 2).contiguous()
+    first, *others = parts_of(value)
+    grouped = weights.view(batch, first.shape[1], -1, tokens).to(first.dtype)
+    output, start = grouped[..., : first.shape[2]] @ first, first.shape[2]
+    for part in others:
+        output += grouped[..., start : start + part.shape[2]] @ part
+        start += part.shape[2]
+    return output.view(batch, heads, queries, first.shape[3]).transpose(1, 2).contiguous()
 
 
 def explicit_weights(
     query: torch.Tensor,
-    key: torch.Tensor,
+    key: Rows,
     mask: torch.Tensor | None,
     scale: float,
     softcap: float | None,
@@ -166,9 +202,11 @@ def explicit_weights(
     """Attention weights `[B, H, T, S]` in float32; without a mask every query reads all before it and itself, and
     `num_later` queries come behind these. With sink logits the rows sum to less than one."""
     batch, heads, queries, dim = query.shape
-    kv_heads, tokens = key.shape[1], key.shape[2]
-    grouped = query.reshape(batch, kv_heads, heads // kv_heads * queries, dim)
-    product = wide(grouped) @ wide(key).transpose(2, 3)
+    parts = parts_of(key)
+    kv_heads, tokens = parts[0].shape[1], sum(part.shape[2] for part in parts)
+    grouped = wide(query.reshape(batch, kv_heads, heads // kv_heads * queries, dim))
+    products = [grouped @ wide(part).transpose(2, 3) for part in parts]
+    product = products[0] if len(products) == 1 else torch.cat(products, -1)
     scores = product.view(batch, heads, queries, tokens).float() * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap

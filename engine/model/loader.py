@@ -32,6 +32,7 @@ from engine.model.generation_rules import ruled
 from engine.model.progress import LoadProgress, num_tensors
 from engine.model.runners.attending import HiddenRows, right_aligned
 from engine.model.runners.decoder import Passed
+from engine.model.runners.pages import PagedAttention, why_not_in_place
 from engine.model.runners.runners import Runners
 from engine.model.source import Source, find_source, fingerprint
 from engine.model.split import layer_devices
@@ -121,8 +122,10 @@ class LoadedModel:
         """
         check = check or self.mark
         hidden_rows = self._also_where_shared(hidden_rows)
+        pages = None
         if padding is None:
-            found = self.runners.forward(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths)
+            pages = self.runners.pages.reader(cache)
+            found = self.runners.forward(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths, pages)
             if found is not None:
                 return found
         arguments: dict[str, Any] = {"use_cache": cache is not None}
@@ -140,7 +143,7 @@ class LoadedModel:
         if self.keeps_logits and (surprisal is None or reads_hidden):
             arguments["logits_to_keep"] = 1
         if self.info.captures_attention:
-            arguments.update(probe=probe, check=check, hidden_rows=hidden_rows)
+            arguments.update(probe=probe, check=check, hidden_rows=hidden_rows, pages=pages)
         elif probe is not None and self.info.geometry.attention_layers:
             arguments["output_attentions"] = True
         mark = None if self.info.captures_attention else self.mark
@@ -223,7 +226,8 @@ def _loaded(spec: ModelSpec, source: Source, progress: LoadProgress) -> LoadedMo
     torch.set_num_threads(spec.num_threads or max(1, (os.cpu_count() or 2) - 1))
     info = describe(spec, source, model, tokenizer, geometry, captures, placement, tokenizer_note)
     decoder = decoder_of(model, geometry) if captures and not info.layer_devices else None
-    runners = Runners(decoder, spec.runner)
+    why_not = why_not_in_place(geometry, captures, info.layer_devices)
+    runners = Runners(decoder, spec.runner, PagedAttention(why_not, placement.device, spec.paged_attention))
     info = replace(info, note="; ".join(filter(None, (info.note, runners.note))))
     return LoadedModel(
         info,

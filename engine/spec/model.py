@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.spec.runners import RunnerName, check_runner
+from engine.spec.runners import PagedAttentionName, RunnerName, check_paged_attention, check_runner
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 WeightFormat = Literal["stored", "int8", "int4"]
@@ -70,6 +70,7 @@ class ModelSpec(Struct, frozen=True):
     num_threads: int | None = None
     runner: RunnerName = "auto"
     weights: WeightFormat = "stored"
+    paged_attention: PagedAttentionName = "auto"
 
     def __post_init__(self) -> None:
         if not self.source.strip():
@@ -81,6 +82,7 @@ class ModelSpec(Struct, frozen=True):
         if self.num_threads is not None and self.num_threads < 1:
             raise InputError(f"{self.num_threads} threads cannot compute: give 1 or more.")
         check_runner(self.runner)
+        check_paged_attention(self.paged_attention)
 
     def loaded_as(self, chosen: ModelSpec) -> ModelSpec:
         """This model, on the device, in the numbers and on the threads of another."""

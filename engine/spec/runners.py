@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, get_args
 from engine.errors import InputError
 
 RunnerName = Literal["auto", "transformers", "fused", "graph", "compile"]
+PagedAttentionName = Literal["auto", "gather", "pages"]
 
 
 class RunnerRow(NamedTuple):
@@ -16,6 +17,14 @@ class RunnerRow(NamedTuple):
     label: str
     summary: str
     needs: str = ""
+
+
+class PagedAttentionRow(NamedTuple):
+    """A way in which attention reads the rows of a paged cache."""
+
+    name: PagedAttentionName
+    label: str
+    summary: str
 
 
 # fmt: off
@@ -34,15 +43,31 @@ RUNNERS = {
                   "the fused decoder, and a compiler"),
     )
 }
+PAGED_ATTENTION = {
+    row.name: row
+    for row in (
+        PagedAttentionRow("auto", "pages as it suits", "In place on a GPU, where the model can; gathered on a CPU"),
+        PagedAttentionRow("gather", "pages gathered", "The rows of a sequence are copied together, then read"),
+        PagedAttentionRow("pages", "pages in place", "Rows are read where they lie, page after page: another rounding"),
+    )
+}
 # fmt: on
 
 
 def runner_words(names: str) -> str:
-    """The labels of runners whose names are joined by +."""
-    return " + ".join(row.label if (row := RUNNERS.get(name)) else name for name in names.split("+"))  # type: ignore[call-overload]
+    """The labels of runners whose names are joined by +, and of the way in which they read pages."""
+    labels: dict[str, str] = {row.name: row.label for row in PAGED_ATTENTION.values()}
+    labels |= {row.name: row.label for row in RUNNERS.values()}
+    return " + ".join(labels.get(name, name) for name in names.split("+"))
 
 
 def check_runner(name: str) -> None:
     """Raises `InputError` where there is no runner of that name."""
     if name not in get_args(RunnerName):
         raise InputError(f"Unknown runner '{name}': choose one of {', '.join(get_args(RunnerName))}.")
+
+
+def check_paged_attention(name: str) -> None:
+    """Raises `InputError` where pages are not read in a way of that name."""
+    if name not in PAGED_ATTENTION:
+        raise InputError(f"Unknown paged attention '{name}': choose one of {', '.join(PAGED_ATTENTION)}.")

@@ -10,7 +10,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.model import WeightFormat
-from engine.spec.runners import RunnerName
+from engine.spec.runners import PagedAttentionName, RunnerName
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import Change
 from engine.wire.message import Part
@@ -52,11 +52,14 @@ class ModelInfo(Part, frozen=True):
 
 class RunnerState(Part, frozen=True):
     """Which runner is to compute the forwards, by its name in `engine.spec.runners`, and those that the model cannot
-    have, each with the reason. `note` says why another one is used, empty where that is not so."""
+    have, each with the reason. `note` says why another one is used, empty where that is not so. `pages` is how
+    attention is to read pages."""
 
     chosen: RunnerName = "auto"
     refused: tuple[tuple[RunnerName, str], ...] = ()
     note: str = ""
+    pages: PagedAttentionName = "auto"
+    refused_pages: tuple[tuple[PagedAttentionName, str], ...] = ()
 
 
 class CaptureState(Part, frozen=True):

@@ -6,6 +6,7 @@ import torch
 
 from engine.cache.contract import HeldBytes, HeldRows, Pair, RowDelta, StoredLayer
 from engine.cache.layers.own import OwnLayer
+from engine.cache.paged.plan import GroupPlan
 from engine.cache.paged.slots import held_positions, held_slots
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
@@ -30,24 +31,32 @@ class PagedLayer(OwnLayer):
         """The pool was made with the session."""
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
-        """Scatter rows `[B, H_kv, T, D]`; returns all rows, `[B, H_kv, S + T, D]`, right-aligned."""
-        plan = self.store.plans[self.group]
-        pair = self.store.rows_of[self.layer_index]
+        """Scatter rows `[B, H_kv, T, D]`; returns all rows, `[B, H_kv, S + T, D]`, right-aligned, or the new ones alone
+        where pages are read in place."""
+        plan = self.write(keys, values)
+        if plan.is_in_place:
+            return keys, values
         read = []
-        for stored, new in zip(pair, (keys, values), strict=True):
-            stored.write(plan.writes, new.transpose(0, 1).flatten(1, 2))
+        for stored in self.store.rows_of[self.layer_index]:
             rows = stored.read(plan.reads)
             heads, slots, dim = rows.shape
             read.append(rows.view(heads, self.store.batch, slots // self.store.batch, dim).transpose(0, 1))
         return read[0], read[1]
 
+    def write(self, keys: torch.Tensor, values: torch.Tensor) -> GroupPlan:
+        """Scatter rows `[B, H_kv, T, D]` where the plan of the forward, which is returned, says."""
+        plan = self.store.plans[self.group]
+        for stored, new in zip(self.store.rows_of[self.layer_index], (keys, values), strict=True):
+            stored.write(plan.writes, new.transpose(0, 1).flatten(1, 2))
+            if plan.slack is not None:
+                stored.clear(plan.slack)
+        return plan
+
     def append_apart(self, keys: torch.Tensor, values: torch.Tensor) -> list[Pair]:
         """As `append`, and returns the rows of each sequence by themselves, `[1, H_kv, S + T, D]`: nothing is padded,
         and what lies in one run is not copied."""
-        plan, pair = self.store.plans[self.group], self.store.rows_of[self.layer_index]
-        for stored, new in zip(pair, (keys, values), strict=True):
-            stored.write(plan.writes, new.transpose(0, 1).flatten(1, 2))
-        held_keys, held_values = pair
+        plan = self.write(keys, values)
+        held_keys, held_values = self.store.rows_of[self.layer_index]
         return [(held_keys.read(reads)[None], held_values.read(reads)[None]) for reads in plan.reads_of]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -132,3 +141,5 @@ class PagedLayer(OwnLayer):
         slots = held_slots(table, table.first_held_position, table.num_tokens, pair[0].device)
         for rows, part in zip(pair, (stored.keys, stored.values), strict=True):
             rows.refill(slots, part)
+            last = (table.page_ids[-1] + 1) * table.page_size
+            rows.clear(slice(last - table.num_slack_tokens, last))

@@ -8,21 +8,27 @@ from functools import cached_property
 
 import torch
 
+from engine.cache.paged.blocks import PageBlocks
 from engine.cache.paged.rows import Slots
 from engine.cache.paged.slots import held_slots
 from engine.cache.paged.table import PageTable
+from engine.wire.page_events import NULL_PAGE_ID
 
 
 @dataclass(eq=False)
 class GroupPlan:
     """`tables` are those of the sequences of the forward, which feeds `num_new` tokens of each; the longest of them had
     `longest` tokens before, in any group. In columns of the right-aligned batch, `held` rows were there before, and the
-    leftmost stands in column `first`."""
+    leftmost stands in column `first`. `is_in_place`: whoever attends reads the pages itself, and is handed the new rows
+    alone."""
 
     tables: Sequence[PageTable]
     num_new: int
     longest: int
     device: torch.device
+    window: int | None = None
+    is_in_place: bool = False
+    _blocks: PageBlocks | None = None
 
     @property
     def held(self) -> int:
@@ -43,9 +49,52 @@ class GroupPlan:
         return torch.cat([held_slots(t, n - self.num_new, n, self.device, as_tensor=True) for t, n in stops])
 
     @cached_property
+    def slack(self) -> torch.Tensor | None:
+        """Slots behind the new rows in pages that this forward begins: a kernel that reads whole pages must not meet
+        there what somebody left, which may be no number. None where no page begins."""
+        slots = []
+        for table in self.tables:
+            rest, size = table.num_slack_tokens, table.page_size
+            if rest and size - rest <= self.num_new:
+                begin = (table.page_ids[-1] + 1) * size
+                slots.append(torch.arange(begin - rest, begin, device=self.device))
+        return torch.cat(slots) if slots else None
+
+    def blocks(self, num_pages: int) -> PageBlocks:
+        """The pages that the queries read where they lie, in a pool of so many; made once."""
+        if self._blocks is None:
+            width = max(len(table.page_ids) for table in self.tables)
+            ids = [table.page_ids + [NULL_PAGE_ID] * (width - len(table.page_ids)) for table in self.tables]
+            stops = torch.tensor([[table.num_tokens] for table in self.tables], device=self.device)
+            places = stops + torch.arange(-self.num_new, 0, device=self.device)
+            table, size = torch.tensor(ids, device=self.device), self.tables[0].page_size
+            self._blocks = PageBlocks.of(table, places, num_pages, size, self.window)
+        return self._blocks
+
+    def mask_of(self, number: int, count: int) -> torch.Tensor | None:
+        """Which rows held `[1, 1, count, S]` the newest queries of a sequence read; None: each all before it and
+        itself."""
+        if self.window is None:
+            return None
+        table = self.tables[number]
+        held = torch.arange(table.first_held_position, table.num_tokens, device=self.device)
+        places = held[-count:, None]
+        return ((held <= places) & (held > places - self.window))[None, None]
+
+    @cached_property
     def reads_of(self) -> list[Slots]:
         """Slots of all rows of each sequence, a slice where they lie in one run."""
         return [held_slots(t, t.first_held_position, t.num_tokens, self.device) for t in self.tables]
+
+    @cached_property
+    def pages_of(self) -> list[list[slice]]:
+        """Slots of the rows of each sequence, page by page."""
+        size = self.tables[0].page_size
+        starts = [[(number, table.page_ids[number] * size) for number in table.held_numbers] for table in self.tables]
+        return [
+            [slice(start, start + min(size, table.num_tokens - number * size)) for number, start in mine]
+            for table, mine in zip(self.tables, starts, strict=True)
+        ]
 
     @cached_property
     def reads(self) -> Slots:

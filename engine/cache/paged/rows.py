@@ -30,7 +30,7 @@ class PageRows:
         self._buffers = [part.new_empty(heads, num_slots, *part.shape[3:]) for part in one_row]
         self.row_bytes = sum(int(part.nbytes) for part in one_row)
         self.scale_bytes = self.row_bytes - int(one_row[0].nbytes)
-        self.num_heads = heads
+        self.num_heads, self.width = heads, dim
         self.exact_row_bytes = heads * dim * dtype.itemsize
 
     @property

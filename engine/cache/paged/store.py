@@ -13,6 +13,7 @@ import time
 from collections.abc import Container
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -44,6 +45,11 @@ class PageGroup:
     layers: tuple[LayerGeometry, ...]
     window: int | None
     tables: list[PageTable]
+
+    @cached_property
+    def layer_indices(self) -> frozenset[int]:
+        """Numbers of its layers."""
+        return frozenset(layer.index for layer in self.layers)
 
 
 class PageStore:
@@ -244,6 +250,7 @@ class PageStore:
         for layer in group.layers:
             for rows in self.rows_of[layer.index]:
                 rows.copy_from(rows, src, dst, count)
+                rows.clear(slice(dst + count, dst + size))
 
     @torch.inference_mode()
     def write_through(self, committed: Listing[PageCommitted]) -> None:
@@ -299,6 +306,10 @@ class PageStore:
         pairs = ((index, self.rows_of[index]) for index in layers)
         return {index: (keys.read(slots), values.read(slots)) for index, (keys, values) in pairs}
 
+    def plan_of(self, layer_index: int) -> GroupPlan:
+        """Where the forward that is planned writes and reads in a layer."""
+        return self.plans[next(n for n, group in enumerate(self.groups) if layer_index in group.layer_indices)]
+
     # ---- one forward ---------------------------------------------------------------------------------------------
 
     def plan(self, tables_of: Listing[Listing[PageTable]], num_new: int) -> None:
@@ -308,7 +319,8 @@ class PageStore:
         self.longest = max(tables[0].num_tokens for tables in tables_of) - num_new
         for number, group in enumerate(self.groups):
             device = self.rows_of[group.layers[0].index][0].device
-            self.plans[number] = GroupPlan([mine[number] for mine in tables_of], num_new, self.longest, device)
+            tables = [mine[number] for mine in tables_of]
+            self.plans[number] = GroupPlan(tables, num_new, self.longest, device, group.window)
 
 
 def pageable(geometry: CacheGeometry) -> tuple[LayerGeometry, ...]:

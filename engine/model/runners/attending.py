@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from engine.cache.attention_probe import Probe, Seen
 from engine.cache.contract import Pair
 from engine.cache.part_timer import timed
-from engine.model.attention import LONG_CONTEXT, attention
+from engine.model.attention import LONG_CONTEXT, Asked, Pages, attention
 
 HiddenRows = Mapping[int, torch.Tensor]
 # attention module, queries [B, H, T, D], new keys and values [B, H_kv, T, D] -> what was read, [B, T, H, D]
@@ -68,6 +68,23 @@ class Apart:
             with timed(probe.timer if probe is not None else None, "attention", attn.layer_idx):
                 read.append(attended(attn, query.narrow(0, number, 1), held_keys, held_values, UNMASKED, probe))
         return torch.cat(read)
+
+
+@dataclass(frozen=True, eq=False)
+class InPlace:
+    """Queries of one sequence, or of several, read the pages of a cache that takes their new rows."""
+
+    cache: Any
+    pages: Pages
+    probe: Probe | None
+    hidden_rows: HiddenRows | None = None
+
+    def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        layer = attn.layer_idx
+        self.cache.layers[layer].write(keys, values)
+        asked = Asked(attn.scaling, hidden=self.hidden_rows.get(layer) if self.hidden_rows else None)
+        with timed(self.probe.timer if self.probe is not None else None, "attention", layer):
+            return self.pages.read(layer, query, keys, asked, self.probe)
 
 
 def attended(

@@ -19,7 +19,8 @@ from torch.nn.functional import linear
 from transformers.masking_utils import create_causal_mask
 
 from engine.cache.attention_probe import Probe
-from engine.model.runners.attending import Apart, AppendApart, Attend, HiddenRows, Mask, OneCache
+from engine.model.attention import Pages
+from engine.model.runners.attending import Apart, AppendApart, Attend, HiddenRows, InPlace, Mask, OneCache
 from engine.model.runners.guard import Guard
 from engine.model.surprisal import Surprisal
 
@@ -109,11 +110,17 @@ class Decoder:
         passed: Passed | None = None,
         hidden_rows: HiddenRows | None = None,
         lengths: Sequence[int] | None = None,
+        pages: Pages | None = None,
     ) -> torch.Tensor:
         """Feed the ids `[B, T]` behind what the cache has seen; the newest logits `[B, 1, V]`. `check` is called before
         every layer and behind the last, `passed` behind each with its output; either raises to end it. No query reads
-        `hidden_rows`, by layer. Several sequences have `lengths` tokens, and lie in pages."""
-        if lengths is None:
+        `hidden_rows`, by layer. Several sequences have `lengths` tokens, and lie in pages. Where there are `pages`,
+        they are read in place."""
+        if pages is not None:
+            starts = [cache.get_seq_length()] if lengths is None else lengths
+            attend = InPlace(cache, pages, probe, hidden_rows)
+            hidden = self.through(self.embedded(ids), places_of(starts, ids), attend, check, passed)
+        elif lengths is None:
             start = cache.get_seq_length()
             hidden = self.hidden(ids, cache, probe, start, check, passed, hidden_rows)
         else:
@@ -134,7 +141,7 @@ class Decoder:
     ) -> torch.Tensor:
         """What the last layer makes of ids `[1, T]` that stand at `start` and behind, `[1, T, hidden]`."""
         hidden = self.embedded(ids)
-        places = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
+        places = places_of([start], ids)
         mask = Mask.of(create_causal_mask(self._config, hidden, None, cache, places), hidden)
         return self.through(hidden, places, OneCache(cache, mask, probe, hidden_rows), check, passed)
 
@@ -149,7 +156,7 @@ class Decoder:
     ) -> torch.Tensor:
         """What the last layer makes of the next tokens `[B, 1]` of sequences of `lengths`, `[B, 1, hidden]`: products
         are made of all of them at once, and attention of each by itself."""
-        places = torch.tensor(lengths, device=ids.device)[:, None]
+        places = places_of(lengths, ids)
         attend = Apart(append, probe.apart(len(ids)) if probe is not None else None)
         return self.through(self.embedded(ids), places, attend, check, passed)
 
@@ -239,6 +246,13 @@ def rotation(cos: torch.Tensor, sin: torch.Tensor) -> Rotate:
     cos, half = cos.unsqueeze(1), sin.shape[-1] // 2
     signed = torch.cat([-sin[..., :half], sin[..., half:]], -1).unsqueeze(1)
     return lambda rows: torch.mul(rows, cos).add_(rows.roll(half, -1).mul_(signed))
+
+
+def places_of(starts: Sequence[int], ids: torch.Tensor) -> torch.Tensor:
+    """Where ids `[B, T]` stand, `[B, T]`, of sequences that have had so many tokens."""
+    if len(starts) == 1:
+        return torch.arange(starts[0], starts[0] + ids.shape[1], device=ids.device)[None]
+    return torch.tensor(starts, device=ids.device)[:, None] + torch.arange(ids.shape[1], device=ids.device)
 
 
 def appended_apart(cache: Any) -> AppendApart:

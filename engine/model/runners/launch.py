@@ -12,16 +12,20 @@ from weakref import WeakKeyDictionary
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.fixed import FixedRows, Layout, fixed_rows
+from engine.cache.fixed import FixedRows, Layout, PagedBuffers, fixed_rows
 from engine.errors import asked_bytes, first_line, is_of_device, is_out_of_memory
 from engine.model.attention import explicit_weights, read_by
+from engine.model.runners.attending import Attend
 from engine.model.runners.decoder import Decoder
+from engine.model.runners.pages import Kernel
 from engine.model.runners.recorders import Recorder
 
 SMALLEST_BUCKET = 64
 OF_CAPTURE = "captur"  # in CUDA's words for what cannot be recorded, which leaves the device as it was
 MOST_LAUNCHES = 12  # of one cache: that many buckets reach from 64 tokens to 3,072
 
+# attention module, query, keys that it reads -> weights [B, H, 1, bucket], noted where they are shown
+WeightsOf = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
 Telling = Callable[[str], AbstractContextManager[None]]
 
 
@@ -37,6 +41,7 @@ class LaunchKey:
     bucket: int
     layout: Layout  # kind, room and addresses of the cache
     shows_weights: bool  # of attention
+    kernel: Kernel | None = None  # that reads pages in place
 
 
 def bucket_of(num_tokens: int, room: int | None) -> int:
@@ -54,7 +59,7 @@ class Launch:
     def __init__(
         self, decoder: Decoder, rows: FixedRows, key: LaunchKey, recorder: Recorder, ids: torch.Tensor
     ) -> None:
-        self._bucket, self._shows = key.bucket, key.shows_weights
+        self._bucket, self._shows, self._kernel = key.bucket, key.shows_weights, key.kernel
         self._ids, self._positions = torch.zeros_like(ids), torch.zeros_like(ids)
         host = rows.tables(key.bucket)
         self._table = None if host is None else host.to(ids.device)
@@ -86,21 +91,46 @@ class Launch:
         return dict(zip(self._layers, self._outputs[1:], strict=True))
 
     def _computed(self) -> list[torch.Tensor]:
-        append = self._buffers.appending(self._positions, self._table, self._bucket)
         columns = torch.arange(self._bucket, device=self._ids.device)
         kept = (columns <= self._positions)[:, None, None]  # [B, 1, 1, bucket]
         seen: dict[int, torch.Tensor] = {}
 
-        def attend(attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-            held_keys, held_values = append(attn.layer_idx, keys, values)
-            weights = explicit_weights(query, held_keys, kept, attn.scaling, None, None)
+        def weights_of(attn: Any, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+            weights = explicit_weights(query, keys, kept, attn.scaling, None, None)
             if self._shows:
                 seen[attn.layer_idx] = weights[:, :, 0]
-            return read_by(weights, held_values)
+            return weights
 
+        attend = self._gathering(weights_of) if self._kernel is None else self._in_place(self._kernel, weights_of)
         hidden = self._decoder.through(self._decoder.embedded(self._ids), self._positions, attend)
         self._layers = list(seen)
         return [self._decoder.head(hidden), *seen.values()]
+
+    def _gathering(self, weights_of: WeightsOf) -> Attend:
+        """What reads the first rows of the room, or of the pages copied together."""
+        append = self._buffers.appending(self._positions, self._table, self._bucket)
+
+        def attend(attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            held_keys, held_values = append(attn.layer_idx, keys, values)
+            return read_by(weights_of(attn, query, held_keys), held_values)
+
+        return attend
+
+    def _in_place(self, kernel: Kernel, weights_of: WeightsOf) -> Attend:
+        """What reads the pages of the pool where they lie; only weights that are shown take a copy, of the keys."""
+        buffers, table = self._buffers, self._table
+        assert isinstance(buffers, PagedBuffers)
+        assert table is not None
+        write, blocks = buffers.writing(self._positions, table), buffers.blocks(self._positions, table)
+        gather = buffers.gathering(self._positions, table, self._bucket)
+
+        def attend(attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            held_keys, held_values = write(attn.layer_idx, keys, values)
+            if self._shows:
+                weights_of(attn, query, gather(held_keys))
+            return kernel(query, held_keys, held_values, blocks, attn.scaling).transpose(1, 2)
+
+        return attend
 
 
 class Launches:
@@ -114,7 +144,13 @@ class Launches:
         self.num_recorded = 0
 
     def step(
-        self, decoder: Decoder, ids: torch.Tensor, cache: Any, probe: Probe | None, lengths: Sequence[int] | None
+        self,
+        decoder: Decoder,
+        ids: torch.Tensor,
+        cache: Any,
+        probe: Probe | None,
+        lengths: Sequence[int] | None,
+        kernel: Kernel | None = None,
     ) -> torch.Tensor | None:
         """Feed one token each, `[B, 1]`; the newest logits `[B, 1, V]`. None where this cache keeps no rows in place,
         or the step cannot be recorded: then nothing was done."""
@@ -124,7 +160,7 @@ class Launches:
         had = [cache.get_seq_length()] if lengths is None else list(lengths)
         bucket = bucket_of(max(had) + 1, rows.room)
         numbers = decoder.addresses, decoder.dtype, ids.device
-        key = LaunchKey(self._recorder.name, *numbers, len(ids), bucket, rows.layout, probe is not None)
+        key = LaunchKey(self._recorder.name, *numbers, len(ids), bucket, rows.layout, probe is not None, kernel)
         if key in self.too_large:
             return None
         try:
@@ -134,6 +170,8 @@ class Launches:
                 raise
             self._do_without(key, error)
             return None
+        if kernel is not None:
+            rows.begin()
         logits = launch.replay()
         rows.count()
         if probe is not None:

@@ -14,31 +14,43 @@ from engine.errors import InputError
 from engine.model.runners.attending import HiddenRows
 from engine.model.runners.decoder import Decoder, Passed
 from engine.model.runners.launch import Launches, Telling
+from engine.model.runners.pages import PAGES, PagedAttention, PageReader
 from engine.model.runners.recorders import recorder_of, why_not_compiled
 from engine.model.surprisal import Surprisal
-from engine.spec.runners import RUNNERS, RunnerName, check_runner
+from engine.spec.runners import RUNNERS, PagedAttentionName, RunnerName, check_runner
 from engine.wire.status import RunnerState
 
 
 class Runners:
     """The runners of one model. `chosen` is what somebody wants; what computed the forwards since `begin` is `used`."""
 
-    def __init__(self, decoder: Decoder | None, chosen: RunnerName = "auto") -> None:
-        self.decoder = decoder
+    def __init__(
+        self, decoder: Decoder | None, chosen: RunnerName = "auto", pages: PagedAttention | None = None
+    ) -> None:
+        self.decoder, self.pages = decoder, pages or PagedAttention()
         self.chosen: RunnerName = chosen
-        self.telling: Telling = lambda label: nullcontext()  # what is said while a step is recorded
+        self.telling: Telling = lambda label: nullcontext()  # what is said while a step is recorded, or compiled
+        self.pages.telling = lambda label: self.telling(label)
         self._launches: dict[str, Launches] = {}
         self._used: list[str] = []
 
     @property
     def state(self) -> RunnerState:
         """What is chosen, why others cannot be, and why another is used."""
-        refused = ((name, self.why_not(name)) for name in RUNNERS)
-        return RunnerState(self.chosen, tuple((name, why) for name, why in refused if why), self.note)
+        refused = tuple((name, each) for name in RUNNERS if (each := self.why_not(name)))
+        pages = self.pages
+        why: tuple[tuple[PagedAttentionName, str], ...] = (("pages", pages.why_not),) if pages.why_not else ()
+        return RunnerState(self.chosen, refused, self.note, pages.chosen, why)
 
     @property
     def note(self) -> str:
         """What is said once of a choice that cannot be had; empty of any other."""
+        gathers = self.pages.chosen == "pages" and self.pages.kernel is None and self.chosen in ("graph", "compile")
+        recorded = f"{RUNNERS[self.chosen].label} read gathered pages where there is no GPU" if gathers else ""
+        return "; ".join(filter(None, (self._runner_note, self.pages.note, recorded)))
+
+    @property
+    def _runner_note(self) -> str:
         row = RUNNERS[self.chosen]
         if why := self.why_not(row.name):
             return f"no {row.label} for this model, which runs through transformers: {why}"
@@ -70,16 +82,18 @@ class Runners:
 
     @contextmanager
     def chosen_as(self, name: str) -> Iterator[None]:
-        """Meanwhile that one is chosen, where the model can have it: a step is repeated as it was done. Of names joined
-        by + it is the one that leaves to the others what it cannot compute."""
-        before, joined = self.chosen, name.split("+")
+        """Meanwhile that one is chosen, where the model can have it, and pages are read as it says: a step is repeated
+        as it was done. Of names joined by + it is the one that leaves to the others what it cannot compute."""
+        before, joined = (self.chosen, self.pages.chosen), name.split("+")
         meant = next((row.name for row in reversed(RUNNERS.values()) if row.name in joined), None)
         if meant is not None and not self.why_not(meant):
             self.chosen = meant
+        if name:
+            self.pages.chosen = "pages" if "pages" in joined else "gather"
         try:
             yield
         finally:
-            self.chosen = before
+            self.chosen, self.pages.chosen = before
 
     # ---- forwards ------------------------------------------------------------------------------------------------
 
@@ -93,12 +107,13 @@ class Runners:
         passed: Passed | None,
         hidden_rows: HiddenRows | None,
         lengths: Sequence[int] | None,
+        pages: PageReader | None = None,
     ) -> torch.Tensor | None:
         """The newest logits `[B, 1, V]` of ids `[B, T]`, fed as `Decoder` says; None, and nothing done, where they go
         through transformers."""
         decoder = None if self.chosen == "transformers" or cache is None else self.decoder
         if decoder is None or not decoder.takes(ids):
-            self._note("transformers")
+            self._note("transformers", pages)
             return None
         is_plain = (
             passed is None
@@ -109,11 +124,12 @@ class Runners:
         if is_plain and ids.shape[1] == 1 and (launches := self._launches_of(decoder)) is not None:
             if check is not None:
                 check()
-            if (logits := launches.step(decoder, ids, cache, probe, lengths)) is not None:
-                self._note(self.chosen)
+            kernel = pages.kernel if pages is not None else None
+            if (logits := launches.step(decoder, ids, cache, probe, lengths, kernel)) is not None:
+                self._note(self.chosen, pages if kernel is not None else None)
                 return logits
-        self._note("fused")
-        return decoder(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths)
+        self._note("fused", pages)
+        return decoder(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths, pages)
 
     def _launches_of(self, decoder: Decoder) -> Launches | None:
         """The recorded steps of the runner that is chosen, if it records any."""
@@ -135,9 +151,11 @@ class Runners:
 
     @property
     def used(self) -> str:
-        """Names of the runners that computed the forwards since `begin`, joined by +."""
+        """Names of the runners that computed the forwards since `begin`, joined by +, and whether pages were read in
+        place."""
         return "+".join(self._used)
 
-    def _note(self, name: str) -> None:
-        if name not in self._used:
-            self._used.append(name)
+    def _note(self, name: str, pages: PageReader | None) -> None:
+        for each in (name,) if pages is None else (name, PAGES):
+            if each not in self._used:
+                self._used.append(each)

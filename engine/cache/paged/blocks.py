@@ -1,0 +1,69 @@
+"""Which pages of a pool the queries of a forward read, as tensors: for a kernel that reads pages where they lie.
+
+The lists of pages are in the order of the sequence, not of the pool: what is added up, and in which order, does not
+depend on where pages lie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+QUERIES = 128  # that share a list of pages
+
+
+@dataclass(frozen=True, eq=False)
+class PageBlocks:
+    """`places` `[B, T]` are the positions of the queries, -1 of padding; `numbers` `[B, pages]` say which page of its
+    sequence a page of the pool is, -1: it belongs to others. For each `QUERIES` queries `partly` and `wholly` list the
+    pages that they read in part and all of: how many `[B, 1, Q]`, and which `[B, 1, Q, pages]`, then any."""
+
+    places: torch.Tensor
+    numbers: torch.Tensor
+    partly: tuple[torch.Tensor, torch.Tensor]
+    wholly: tuple[torch.Tensor, torch.Tensor]
+    page_size: int
+    window: int | None
+
+    @classmethod
+    def of(
+        cls, table: torch.Tensor, places: torch.Tensor, num_pages: int, page_size: int, window: int | None = None
+    ) -> PageBlocks:
+        """`table` `[B, W]` has the pages of each sequence in order, 0 where there is none. Sequences and queries are
+        padded to powers of two, so that few shapes have to be compiled."""
+        batch, count = places.shape
+        more, longer = room_for(batch) - batch, (room_for(count) if count > 1 else 1) - count
+        table, places = (torch.nn.functional.pad(part, pad, value=value) for part, pad, value in (
+            (table, (0, 0, 0, more), 0), (places, (0, longer, 0, more), -1)))  # fmt: skip
+        order = torch.arange(table.shape[1], device=table.device, dtype=torch.int32)
+        numbers = torch.full((len(table), num_pages), -1, device=table.device, dtype=torch.int32)
+        numbers.scatter_(1, table, order.expand(len(table), -1))
+        numbers[:, 0] = -1
+        blocks = torch.nn.functional.pad(places, (0, -places.shape[1] % QUERIES), value=-1).view(
+            len(places), -1, QUERIES
+        )
+        first, last = blocks[:, :, :1], blocks.amax(2, keepdim=True)
+        begins = order * page_size
+        ends = begins + page_size - 1
+        read = (table > 0)[:, None] & (begins <= last)
+        whole = read & (ends <= first)
+        if window is not None:
+            read &= ends > first - window
+            whole &= read & (begins > last - window)
+        partly, wholly = (listed(some, table, num_pages) for some in (read & ~whole, whole))
+        return cls(places.int(), numbers, partly, wholly, page_size, window)
+
+
+def room_for(count: int) -> int:
+    """The next power of two."""
+    return 1 << (count - 1).bit_length()
+
+
+def listed(chosen: torch.Tensor, table: torch.Tensor, num_pages: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many columns of a table are chosen `[B, Q, W]`, and their pages first, in order, in a list as long as the
+    pool has pages: a length that does not change."""
+    places = torch.where(chosen, chosen.cumsum(2) - 1, num_pages)
+    pages = torch.zeros(*chosen.shape[:2], num_pages + 1, device=table.device, dtype=torch.int32)
+    pages.scatter_(2, places, table[:, None].expand(chosen.shape).int())
+    return chosen.sum(2, dtype=torch.int32)[:, None], pages[:, None, :, :num_pages].contiguous()

@@ -1,0 +1,211 @@
+"""Attention over the pages of a pool where they lie, without gathering the rows of a sequence first.
+
+On a GPU one compiled kernel, FlexAttention, reads all pages of all sequences of a forward; elsewhere, and for what the
+kernel cannot do, each sequence is read page by page. Both add up page after page, in the order of the sequence: another
+rounding than that of gathered rows, and the same wherever pages lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from engine.cache.attention_probe import Probe, Seen
+from engine.cache.paged.blocks import QUERIES, PageBlocks
+from engine.cache.paged.layer import PagedLayer
+from engine.cache.paged.plan import GroupPlan
+from engine.cache.paged.store import PageStore
+from engine.errors import InputError, first_line, is_of_machine
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.model.attention import Asked, read_by, reported, weights_in_pieces, without_hidden
+from engine.spec.runners import PAGED_ATTENTION, PagedAttentionName, check_paged_attention
+
+# queries [B, H, T, D], keys and values [1, H_kv, slots, D], which pages are read, scale -> [B, H, T, D_v]
+Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PageBlocks, float], torch.Tensor]
+
+CPU = torch.device("cpu")
+SMALLEST = 16  # tokens of a page, and numbers of a row, that a kernel multiplies at once
+MOST_SHAPES = 64  # that are compiled of a kernel
+ALL = slice(None)
+PAGES = "pages"  # what joins the name of a runner that read pages in place
+
+
+class Flex:
+    """FlexAttention, compiled when it is first called, or another `function` of the same arguments."""
+
+    def __init__(self, function: Callable[..., Any] | None = None) -> None:
+        self._function = function
+
+    def __call__(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, blocks: PageBlocks, scale: float
+    ) -> torch.Tensor:
+        if self._function is None:
+            # beyond the limit torch would compute the scores of all slots in the open: that is an error instead
+            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
+            self._function = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+        batch, _, count, _ = query.shape
+        more, longer = len(blocks.places) - batch, blocks.places.shape[1] - count
+        read: torch.Tensor = self._function(
+            torch.nn.functional.pad(query, (0, 0, 0, longer, 0, 0, 0, more)),
+            keys,
+            values,
+            block_mask=mask_of(blocks, keys.shape[2]),
+            scale=scale,
+            enable_gqa=query.shape[1] != keys.shape[1],
+            kernel_options={"BLOCK_N": min(64, blocks.page_size)} if query.device.type == "cuda" else None,
+        )
+        return read[:batch, :, :count]
+
+
+def mask_of(blocks: PageBlocks, num_slots: int) -> BlockMask:
+    """The same for FlexAttention. Its tensors are inputs of what is compiled, and no number in it changes."""
+    numbers, places, size, window = blocks.numbers, blocks.places, blocks.page_size, blocks.window
+
+    def allows(sequence: torch.Tensor, _head: torch.Tensor, query: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+        number, place = numbers[sequence, slot // size], places[sequence, query]
+        position = number * size + slot % size
+        is_read = (number >= 0) & (position <= place)
+        return is_read if window is None else is_read & (position > place - window)
+
+    return BlockMask.from_kv_blocks(
+        *blocks.partly, *blocks.wholly, BLOCK_SIZE=(QUERIES, size), mask_mod=allows,
+        seq_lengths=(places.shape[1], num_slots), compute_q_blocks=False,
+    )  # fmt: skip
+
+
+class PagedAttention:
+    """How the forwards of a model read pages: as is `chosen`, as far as that can be. With a `kernel` all pages are read
+    at once. `refused` says why they are not read in place, once that has been tried, `hindrance` why those of the
+    latest forward were not; `telling` is called with what is said while a kernel is made."""
+
+    def __init__(self, why_not: str = "", device: torch.device = CPU, chosen: PagedAttentionName = "auto") -> None:
+        self.why_not, self.chosen = why_not, chosen
+        self.kernel: Kernel | None = Flex() if device.type == "cuda" else None
+        self.telling: Callable[[str], AbstractContextManager[None]] = lambda label: nullcontext()
+        self.refused = self.hindrance = ""
+        self._made = set[object]()  # shapes of which the kernel has computed one
+
+    @property
+    def note(self) -> str:
+        """Why pages are gathered although they were to be read in place; empty of anything else."""
+        why = self.refused if self._is_wanted else ""
+        if self.chosen == "pages":
+            why = why or self.why_not or self.hindrance
+        return f"pages are gathered before they are read: {why}" if why else ""
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self.chosen == "pages" or (self.chosen == "auto" and self.kernel is not None)
+
+    def choose(self, name: str) -> None:
+        """From now on pages are read so; raises `InputError` where they cannot be."""
+        check_paged_attention(name)
+        row = PAGED_ATTENTION[name]  # type: ignore[index]
+        if row.name == "pages" and self.why_not:
+            raise InputError(f"This model cannot read pages in place: {self.why_not}. Use auto.")
+        self.chosen, self.refused = row.name, ""
+
+    def reader(self, cache: Any) -> PageReader | None:
+        """What reads the pages of a forward that is planned, in the place of gathered rows; None where rows are to be
+        gathered, or lie in no pages. From then on the layers of the cache gather nothing."""
+        self.hindrance = ""
+        if cache is None or not self._is_wanted or self.why_not or self.refused:
+            return None
+        if not all(type(layer) is PagedLayer for layer in cache.layers):
+            return None
+        store: PageStore = cache.layers[0].store
+        if not all(rows.coding.is_exact for pair in store.rows_of.values() for rows in pair):
+            self.hindrance = "coded rows have to be decoded first"
+            return None
+        if self.kernel is not None and not all(self._takes(self.kernel, store, la) for la in store.geometry.layers):
+            return None
+        return PageReader(store, self.kernel)
+
+    def _takes(self, kernel: Kernel, store: PageStore, layer: LayerGeometry) -> bool:
+        """Whether the kernel can compute a layer of the forward that is planned. A shape that comes for the first time
+        is tried on nothing, so that no layer has been computed when it turns out that it cannot be compiled."""
+        plan, pair = store.plan_of(layer.index), store.rows_of[layer.index]
+        if min(store.page_size, layer.key_dim, layer.value_dim) < SMALLEST:
+            self.hindrance = f"the kernel takes pages of {SMALLEST} tokens or more, and rows as wide"
+            return False
+        blocks, (keys, values) = plan.blocks(store.num_pages), (part.codes(ALL)[0][None] for part in pair)
+        shape = (keys.shape, values.shape, keys.dtype, layer.num_heads, blocks.places.shape, plan.window)
+        if shape in self._made:
+            return True
+        query = keys.new_zeros(len(plan.tables), layer.num_heads, plan.num_new, layer.key_dim)
+        try:
+            with self.telling("Compiling attention over pages"):
+                kernel(query, keys, values, blocks, 1.0)
+        except RuntimeError as error:
+            if is_of_machine(error):
+                raise
+            self.refused = first_line(error)
+            return False
+        self._made.add(shape)
+        return True
+
+
+def why_not_in_place(geometry: CacheGeometry, captures_attention: bool, layer_devices: Sequence[str]) -> str:
+    """Why a model cannot read pages in place, empty where it can."""
+    if not captures_attention or geometry.has_encoder:
+        return "its attention is code of its own"
+    if others := sorted({layer.kind for layer in geometry.layers} - {"full", "sliding"}):
+        return f"it has layers of another kind ({', '.join(others)})"
+    return "its layers are on several devices" if len(set(layer_devices)) > 1 else ""
+
+
+class PageReader:
+    """Reads the pages of one forward, layer by layer, once their new rows are written: at once where there is a
+    `kernel`. The layers of the cache hand over the new rows alone."""
+
+    def __init__(self, store: PageStore, kernel: Kernel | None) -> None:
+        self._store, self.kernel = store, kernel
+        for plan in store.plans.values():
+            plan.is_in_place = True
+
+    def read(
+        self, layer: int, query: torch.Tensor, new_keys: torch.Tensor, asked: Asked, probe: Probe | None
+    ) -> torch.Tensor:
+        """What queries `[B, H, T, D]` of a layer read, `[B, T, H, D_v]`. Raises `InputError` where a layer attends to
+        other keys than it has written."""
+        plan, (keys, values) = self._store.plan_of(layer), self._store.rows_of[layer]
+        if new_keys.shape != (len(plan.tables), keys.num_heads, plan.num_new, keys.width):
+            raise InputError("This model attends to other keys than it caches: let pages be gathered.")
+        probes = self._probes(probe, len(plan.tables))
+        is_plain = asked[1:] == (None, None, None) and not (probe is not None and probe.wants_more)
+        if self.kernel is None or not is_plain:
+            parts = [self._pages(layer, plan, n, query[n : n + 1], asked, own) for n, own in enumerate(probes)]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+        all_keys, all_values = (rows.codes(ALL)[0][None] for rows in (keys, values))
+        read = self.kernel(query, all_keys, all_values, plan.blocks(self._store.num_pages), asked.scale)
+        for number, own in enumerate(probes):
+            if own is not None:  # the weights come from the keys of the same pages
+                held = keys.read(plan.reads_of[number])[None]
+                newest = plan.mask_of(number, 1)
+                mask = None if newest is None else newest[:, :, 0]
+                own.seen[layer] = Seen(query[number : number + 1, :, -1], held, mask, asked.scale)
+        return read.transpose(1, 2)
+
+    def _probes(self, probe: Probe | None, count: int) -> Sequence[Probe | None]:
+        """One for each sequence."""
+        if probe is None or count == 1:
+            return [probe] * count
+        return probe.parts or probe.apart(count)
+
+    def _pages(
+        self, layer: int, plan: GroupPlan, number: int, query: torch.Tensor, asked: Asked, probe: Probe | None
+    ) -> torch.Tensor:
+        """One sequence, page after page: each is a view."""
+        keys, values = (
+            [rows.codes(page)[0][None] for page in plan.pages_of[number]] for rows in self._store.rows_of[layer]
+        )
+        mask = plan.mask_of(number, plan.num_new)
+        if asked.hidden is not None:
+            mask = without_hidden(mask, asked.hidden, query, plan.tables[number].num_held_tokens, plan.num_new)
+        pieces = weights_in_pieces(query, keys, mask, asked.scale, asked.softcap, asked.s_aux)
+        read = [read_by(weights, values) for weights in reported(pieces, probe, layer)]
+        return read[0] if len(read) == 1 else torch.cat(read, 1)
