@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -18,6 +18,20 @@ LEAST_ROWS = 8  # of a slice: reading the head's weights takes as long for one r
 PRODUCTS_IN_STEP = 2 * 10**8  # of a whole chunk, about 5 ms of two cores: the first token may wait for so many
 
 
+class Outputs(Protocol):
+    """What the last layer makes of a chunk, `[1, T, hidden]`: a tensor, or what computes the part that is asked for."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    def narrow(self, dim: int, start: int, length: int) -> torch.Tensor: ...
+
+    def clone(self) -> Outputs: ...
+
+
 class Surprisal:
     """-log p of every token of a chunk but its first, each under the logits of the token before it.
 
@@ -29,21 +43,26 @@ class Surprisal:
     def __init__(self, token_ids: Sequence[int], vocab_size: int, *, may_wait: bool = False) -> None:
         self._targets = torch.tensor(token_ids[1:], dtype=torch.long)
         self._vocab_size, self._may_wait = vocab_size, may_wait
-        self._hidden: torch.Tensor | None = None  # [1, T - 1, hidden], while some of it is to be read
+        self._hidden: Outputs | None = None  # while some of it is to be read
+        self._first = 0  # of what is to be read of it
         self._head: Head | None = None
         self._parts: list[torch.Tensor] = []
         self._num_read = 0
 
-    def read(self, hidden: torch.Tensor, head: Head, check: Callable[[], None] | None = None) -> None:
-        """Take the last layer's output `[1, T, hidden]` of the chunk, or of more that ends with it. `head` makes logits
-        `[1, t, V]` of some rows of it; `check` is called before each of its calls, and raises to end it."""
-        count = len(self._targets)
-        rows = hidden[:, -count - 1 : -1]
-        is_long = count * hidden.shape[-1] * self._vocab_size > PRODUCTS_IN_STEP
-        if self._may_wait and is_long:
-            self._hidden, self._head = (rows if hidden.shape[1] == count + 1 else rows.clone()), head
+    def read(self, hidden: Outputs, head: Head, check: Callable[[], None] | None = None) -> None:
+        """Take the last layer's output `[1, T, hidden]` of the chunk, or of more that ends with it, or what computes
+        it. `head` makes logits `[1, t, V]` of some rows of it; `check` is called before each of its calls, and raises
+        to end it."""
+        count, length = len(self._targets), hidden.shape[1]
+        waits = self._may_wait and count * hidden.shape[-1] * self._vocab_size > PRODUCTS_IN_STEP
+        if isinstance(hidden, torch.Tensor):
+            rows = hidden.narrow(1, length - count - 1, count)
+            self._hidden = rows.clone() if waits and length > count + 1 else rows
+        else:
+            self._hidden, self._first = hidden.clone() if waits else hidden, length - count - 1
+        self._head = head
+        if waits:
             return
-        self._hidden, self._head = rows, head
         while self.is_waiting:
             if check is not None:
                 check()
@@ -70,8 +89,8 @@ class Surprisal:
         assert self._hidden is not None
         assert self._head is not None
         begin, size = self._num_read, self._slice_rows(self._hidden.shape[-1])
-        rows, targets = self._hidden[:, begin : begin + size], self._targets[begin : begin + size]
-        logits = self._head(rows)[0].float()
+        targets = self._targets[begin : begin + size]
+        logits = self._head(self._hidden.narrow(1, self._first + begin, len(targets)))[0].float()
         part = cross_entropy(logits, targets.to(logits.device), reduction="none")
         self._parts.append(part)
         self._num_read += len(targets)

@@ -22,6 +22,7 @@ from engine.predict.capacity import context_length
 NOISE_SEED = 0
 PROBE_ROWS = 5
 BATCH = 3
+ROUNDING = 64  # times the smallest relative difference of a dtype, of the norm of an output
 
 
 def runs_through_registry(model: Any) -> bool:
@@ -74,6 +75,7 @@ def decoder_of(model: Any, geometry: CacheGeometry) -> Decoder | None:
             decoder = Decoder(model, is_joined)
             if agrees(decoder, model, geometry, 1):
                 decoder.takes_chunks = agrees(decoder, model, geometry, PROBE_ROWS)
+                decoder.puts_off = decoder.takes_chunks and agrees_later(decoder, model, geometry)
                 decoder.takes_batches = agrees_apart(decoder, model, geometry)
                 return decoder
     except (AttributeError, RuntimeError) as error:  # the same parts, put together otherwise
@@ -93,7 +95,23 @@ def agrees(decoder: Decoder, model: Any, geometry: CacheGeometry, count: int) ->
     places = torch.arange(start, start + count, device=model.device)[None]
     mine, cache = noise(model, geometry), noise(model, geometry)
     logits = model(ids, past_key_values=cache, use_cache=True, position_ids=places).logits
-    return torch.equal(decoder.head(decoder.hidden(ids, mine, None, start)), logits) and same_rows(mine, cache)
+    return torch.equal(decoder.head(decoder.outputs(ids, mine, None, start)[0]), logits) and same_rows(mine, cache)
+
+
+@torch.inference_mode()
+def agrees_later(decoder: Decoder, model: Any, geometry: CacheGeometry) -> bool:
+    """Whether the last layer makes the same of a few tokens when it is computed apart, within rounding, and of the
+    newest first; the cache has the same rows to the last bit."""
+    ids = torch.arange(1, PROBE_ROWS + 1, device=model.device)[None] % model.get_input_embeddings().num_embeddings
+    start = context_length(geometry) - PROBE_ROWS
+    mine, cache = noise(model, geometry), noise(model, geometry)
+    whole, _ = decoder.outputs(ids, cache, None, start)
+    newest, later = decoder.outputs(ids, mine, None, start, least_products=0)
+    if later is None or not same_rows(mine, cache):
+        return False
+    parts = [later.narrow(1, 0, 2), later.narrow(1, 2, PROBE_ROWS - 3), newest]
+    error = (torch.cat(parts, 1).float() - whole.float()).norm() / whole.float().norm()
+    return bool(error < ROUNDING * torch.finfo(whole.dtype).eps)
 
 
 @torch.inference_mode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -47,6 +47,7 @@ class OneCache:
     mask: Mask
     probe: Probe | None
     hidden_rows: HiddenRows | None = None
+    later: ClassVar[None] = None  # nothing is put off
 
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         keys, values = self.cache.update(keys, values, attn.layer_idx)

@@ -22,6 +22,7 @@ from engine.cache.attention_probe import Probe
 from engine.model.attention import Pages
 from engine.model.runners.attending import Apart, AppendApart, Attend, HiddenRows, InPlace, Mask, OneCache
 from engine.model.runners.guard import Guard
+from engine.model.runners.last_layer import WORTH_PRODUCTS, LaterOutputs, NewestOfChunk
 from engine.model.surprisal import Surprisal
 
 Passed = Callable[[int, torch.Tensor], None]  # a layer that a forward has passed, and its output `[B, T, hidden]`
@@ -55,10 +56,11 @@ class Decoder:
 
     The weights are the model's: what changes them there in place changes them here. With `is_joined` matrices that read
     the same input become views of one, which is the memory they had. What is replaced there, a weight, a module or its
-    `forward`, makes `is_current` false: then the model itself must be called. `takes_chunks` is set by who has tried.
+    `forward`, makes `is_current` false: then the model itself must be called. `takes_chunks`, `takes_batches` and
+    `puts_off`, which leaves the last layer of a long chunk for later, are set by who has tried.
     """
 
-    takes_chunks = takes_batches = False
+    takes_chunks = takes_batches = puts_off = False
 
     def __init__(self, model: Any, is_joined: bool = True) -> None:
         body = model.model
@@ -116,20 +118,23 @@ class Decoder:
         every layer and behind the last, `passed` behind each with its output; either raises to end it. No query reads
         `hidden_rows`, by layer. Several sequences have `lengths` tokens, and lie in pages. Where there are `pages`,
         they are read in place."""
+        later: LaterOutputs | None = None
         if pages is not None:
             starts = [cache.get_seq_length()] if lengths is None else lengths
             attend = InPlace(cache, pages, probe, hidden_rows)
             hidden = self.through(self.embedded(ids), places_of(starts, ids), attend, check, passed)
         elif lengths is None:
             start = cache.get_seq_length()
-            hidden = self.hidden(ids, cache, probe, start, check, passed, hidden_rows)
+            hidden, later = self.outputs(
+                ids, cache, probe, start, check, passed, hidden_rows, WORTH_PRODUCTS if self.puts_off else None
+            )
         else:
             hidden = self.hidden_apart(ids, appended_apart(cache), probe, lengths, check, passed)
         if surprisal is not None:
-            surprisal.read(hidden, self.head, check)
+            surprisal.read(hidden if later is None else later, self.head, check)
         return self.head(hidden[:, -1:])
 
-    def hidden(
+    def outputs(
         self,
         ids: torch.Tensor,
         cache: Any,
@@ -138,12 +143,18 @@ class Decoder:
         check: Callable[[], None] | None = None,
         passed: Passed | None = None,
         hidden_rows: HiddenRows | None = None,
-    ) -> torch.Tensor:
-        """What the last layer makes of ids `[1, T]` that stand at `start` and behind, `[1, T, hidden]`."""
+        least_products: int | None = None,
+    ) -> tuple[torch.Tensor, LaterOutputs | None]:
+        """What the last layer makes of ids `[1, T]` that stand at `start` and behind, `[1, T, hidden]`. Where
+        more than `least_products` can be put off, that of the newest alone, and what gives those of all."""
         hidden = self.embedded(ids)
         places = places_of([start], ids)
         mask = Mask.of(create_causal_mask(self._config, hidden, None, cache, places), hidden)
-        return self.through(hidden, places, OneCache(cache, mask, probe, hidden_rows), check, passed)
+        attend: OneCache | NewestOfChunk = (one := OneCache(cache, mask, probe, hidden_rows))
+        if least_products is not None:
+            attend = NewestOfChunk.of(one, self._blocks[-1], hidden.shape, least_products)
+        hidden = self.through(hidden, places, attend, check, passed)
+        return hidden, attend.later
 
     def hidden_apart(
         self,
@@ -173,6 +184,8 @@ class Decoder:
         for layer, block in enumerate(self._blocks):
             if check is not None:
                 check()
+            if block is self._blocks[-1] and isinstance(attend, NewestOfChunk):
+                attend.enter_last(hidden)
             hidden = block(hidden, rotate, attend)
             if passed is not None:
                 passed(layer, hidden)
@@ -191,7 +204,7 @@ class Block:
 
     def __init__(self, layer: Any, is_joined: bool) -> None:
         attn, mlp = layer.self_attn, layer.mlp
-        self._attention, self._activation = attn, mlp.act_fn.forward
+        self.attention, self._activation = attn, mlp.act_fn.forward
         self._before, self._between = norm_of(layer.input_layernorm), norm_of(layer.post_attention_layernorm)
         self._qkv = Joined([attn.q_proj, attn.k_proj, attn.v_proj], is_joined)
         self._gate_up = Joined([mlp.gate_proj, mlp.up_proj], is_joined)
@@ -199,18 +212,25 @@ class Block:
         self._width = mlp.down_proj.in_features
         self._heads, self._kv_heads = (p.out_features // attn.head_dim for p in (attn.q_proj, attn.k_proj))
         self._query_norm, self._key_norm = (norm_of(n) if n else None for n in head_norms(attn))
+        self.num_later_products = attn.o_proj.weight.numel() + 3 * mlp.down_proj.weight.numel()  # of one token
+        self.num_cached = attn.k_proj.out_features  # numbers of one key
 
     def __call__(self, hidden: torch.Tensor, rotate: Rotate, attend: Attend) -> torch.Tensor:
-        """What the layer makes of `[B, T, hidden]`; its new rows go where `attend` puts them."""
+        """What the layer makes of `[B, T, hidden]`, or of the newest of these tokens where `attend` gives no more; its
+        new rows go where `attend` puts them."""
         rows_of = self._rows_of_one if hidden.shape[1] == 1 else self._rows_of_many
-        read = attend(self._attention, *rows_of(self._before(hidden), rotate))
+        read = attend(self.attention, *rows_of(self._before(hidden), rotate))
+        return self.ended(hidden[:, -read.shape[1] :], read)
+
+    def ended(self, hidden: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+        """The rest of the layer, from what the queries of `hidden` `[B, T, hidden]` have `read` on, `[B, T, H, D]`."""
         hidden = linear(read.reshape(*hidden.shape[:2], -1), *self._out).add_(hidden)
         return linear(self._inner(self._between(hidden)), *self._down).add_(hidden)
 
     def _rows_of_one(self, normed: torch.Tensor, rotate: Rotate) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key and value `[B, H, 1, D]` of one token each: one product, one rotation."""
         heads, kv_heads = self._heads, self._kv_heads
-        rows = self._qkv(normed).view(len(normed), heads + 2 * kv_heads, 1, self._attention.head_dim)
+        rows = self._qkv(normed).view(len(normed), heads + 2 * kv_heads, 1, self.attention.head_dim)
         rotated = rows.narrow(1, 0, heads + kv_heads)
         if self._query_norm is not None and self._key_norm is not None:
             rotated = torch.cat([self._query_norm(rotated[:, :heads]), self._key_norm(rotated[:, heads:])], 1)
@@ -220,7 +240,7 @@ class Block:
 
     def _rows_of_many(self, normed: torch.Tensor, rotate: Rotate) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The same of several tokens, `[1, H, T, D]`, by a product each: to have them apart would cost a copy."""
-        shape = (*normed.shape[:2], -1, self._attention.head_dim)
+        shape = (*normed.shape[:2], -1, self.attention.head_dim)
         query, key, value = (rows.view(shape) for rows in self._qkv.apart(normed))
         if self._query_norm is not None and self._key_norm is not None:
             query, key = self._query_norm(query), self._key_norm(key)
