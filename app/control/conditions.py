@@ -178,6 +178,14 @@ def needs_steps(models: Models) -> str:
     return "" if len(models.timeline) else "send a prompt first"
 
 
+def needs_kept_rows(models: Models) -> str:
+    """Steps with their K and V, live or in an opened file."""
+    status = models.status.now
+    if status is not None and status.opened is not None and not status.opened.has_rows:
+        return "a session file has no K and V: go on with its model first"
+    return needs_steps(models)
+
+
 def needs_saveable(models: Models) -> str:
     """Something that was done here: an opened file has its own."""
     status = models.status.now

@@ -38,6 +38,32 @@ class HeldRows:
         return int(self.positions.max()) + 1 if self.positions.numel() else 0
 
 
+class InPieces(Protocol):
+    """Numbers that are no tensor yet: read as far as they are asked for, so that no second copy of them is made."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    def pieces(self, num_bytes: int) -> Iterator[torch.Tensor]:
+        """All of it in order, so many bytes at a time."""
+        ...
+
+
+class RowsInPieces(InPieces, Protocol):
+    """Rows `[1, H_kv, S, …]` of a layer."""
+
+    def of_heads(self, heads: Sequence[int]) -> RowsInPieces:
+        """Of these alone, counted among its own."""
+        ...
+
+    def picked(self, rows: slice | torch.Tensor) -> torch.Tensor:
+        """Some rows of all heads, `[H_kv, …]`."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Scattered:
     """Rows `[1, H_kv, S, …]` of `heads` that lie in `slots` `[S]` of a `buffer` `[H, N, …]`: gathered as far as they
@@ -56,11 +82,9 @@ class Scattered:
         return torch.Size((1, len(self.heads), len(self.slots), *self.buffer.shape[2:]))
 
     def of_heads(self, heads: Sequence[int]) -> Scattered:
-        """Of these alone, counted among its own."""
         return Scattered(self.buffer, self.slots, tuple(self.heads[head] for head in heads))
 
     def picked(self, rows: slice | torch.Tensor) -> torch.Tensor:
-        """Some rows of all heads, `[H_kv, …]`."""
         heads = torch.tensor(self.heads, device=self.slots.device)[:, None]
         slots = self.slots[rows]
         if len(self.heads) == len(self.buffer):
@@ -68,15 +92,11 @@ class Scattered:
         return self.buffer[heads, slots]
 
     def pieces(self, num_bytes: int) -> Iterator[torch.Tensor]:
-        """All rows in order, head by head, so many bytes at a time."""
         for head in self.heads:
             matrix = self.buffer[head]
             count = max(1, num_bytes // max(1, matrix[0].numel() * matrix.element_size()))
             for start in range(0, len(self.slots), count):
                 yield matrix.index_select(0, self.slots[start : start + count])
-
-    def whole(self) -> torch.Tensor:
-        return self.picked(slice(None))[None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +123,10 @@ class StoredPart:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """What is kept, gathered where it lies scattered."""
-        return {name: each.whole() if isinstance(each, Scattered) else each for name, each in self.kept.items()}
+        return {
+            name: each if isinstance(each, torch.Tensor) else each.picked(slice(None))[None]
+            for name, each in self.kept.items()
+        }
 
 
 @dataclass(frozen=True, eq=False)

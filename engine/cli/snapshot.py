@@ -12,14 +12,16 @@ from msgspec import structs
 
 from engine.cli.output import printable, printable_line, say
 from engine.errors import InputError
-from engine.snapshot.convert import records_of, sequence_in, write_script, write_session, write_table, write_trace
+from engine.snapshot.convert import records_of, write_script
 from engine.snapshot.diff import Difference, difference
 from engine.snapshot.format import index_words
-from engine.snapshot.npz import to_npz
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import verified
+from engine.spec.numbers import parse_numbers
+from engine.wire.exporting import Export
 
 TARGETS = {  # how the file is called, and what it is
+    "snapshot": (".part.safetensors", "another snapshot of some layers, heads and steps"),
     "npz": (".npz", "NumPy arrays, rows decoded"),
     "script": (".py", "a script beside it that goes on with torch, transformers and safetensors alone"),
     "table": (".csv", "its steps as CSV, or as Parquet where --out ends in .parquet and pyarrow is installed"),
@@ -47,11 +49,15 @@ def add_parsers(commands: Any) -> None:
     diff.add_argument("files", type=Path, nargs=2, metavar="FILE")
     diff.add_argument("--json", action="store_true", help="JSON lines, one a head and one for all")
     diff.set_defaults(func=diff_command)
-    export = parts.add_parser("export", help="the same for other programs")
+    export = parts.add_parser("export", help="the same for other programs, or a smaller part of it")
     export.add_argument("file", type=Path, metavar="FILE")
     kinds = "; ".join(f"{name}: {words}" for name, (_, words) in TARGETS.items())
     export.add_argument("--to", choices=list(TARGETS), required=True, help=kinds)
     export.add_argument("--out", type=Path, metavar="FILE", help="where to (beside the snapshot)")
+    export.add_argument("--layers", metavar="0-3,7", default="all", help="some layers only, of snapshot and npz")
+    export.add_argument("--heads", metavar="0,1", default="all", help="some kv heads only, of snapshot and npz")
+    export.add_argument("--steps", metavar="2-9", default="all", help="these, and the cache after the last of them")
+    export.add_argument("--form", choices=("stored", "rows"), default="stored", help="codes, or decoded numbers")
     export.set_defaults(func=export_command)
     bring = parts.add_parser("import", help="a snapshot of an npz with layers.0.keys, layers.0.values and so on")
     bring.add_argument("file", type=Path, metavar="FILE.npz")
@@ -206,20 +212,39 @@ def export_command(args: argparse.Namespace) -> int:
     if args.out is None and args.to != "script" and path.exists():
         raise InputError(f"'{path}' is there already: name the file to be replaced with --out, or another one.")
     with SnapshotFile(args.file) as file:
-        match args.to:
-            case "npz":
-                for _ in to_npz(file, path):
-                    pass
-            case "script":
-                write_script(file.path, path)
-            case "table":
-                write_table(records_of(file), path, file.manifest.bookmarks)
-            case "trace":
-                write_trace(records_of(file), path)
-            case "session":
-                write_session(sequence_in(file), path)
+        if args.to == "script":
+            write_script(file.path, path)
+        else:
+            from engine.snapshot.export import export
+
+            for _ in export(file, export_of(file, path, args)):
+                pass
     print(path)
     return 0
+
+
+def export_of(file: SnapshotFile, path: Path, args: argparse.Namespace) -> Export:
+    """What is asked of a file: of its steps those that were named, and the cache after the last of them."""
+    steps = parse_numbers(args.steps, "steps")
+    records = list(file.records) if steps is None else [each for each in records_of(file) if each.step in steps]
+    num_tokens = None
+    if steps is not None:
+        if missing := sorted(set(steps) - {record.step for record in records}):
+            raise InputError(f"'{file.path}' has no step {missing[0]}: its table, --to table, says which it has.")
+        last = records[-1].of(file.manifest.sequence.seq_id)
+        num_tokens = last.num_tokens if last is not None else None
+    return Export(
+        path,
+        file.manifest.sequence.seq_id,
+        num_tokens,
+        form=args.form,
+        layers=parse_numbers(args.layers, "layers"),
+        kv_heads=parse_numbers(args.heads, "heads"),
+        records=tuple(records),
+        view=file.manifest.view,
+        kind=args.to,
+        bookmarks=file.manifest.bookmarks,
+    )
 
 
 def import_command(args: argparse.Namespace) -> int:

@@ -14,16 +14,21 @@ from engine.wire.exporting import EstimateExport, Export, ExportCancelled, Expor
 
 if TYPE_CHECKING:
     from engine.session.session import Session
+    from engine.snapshot.read import SnapshotFile
+
+    Source = Session | SnapshotFile
 
 
-def export(session: Session, command: Export, reporter: Reporter) -> None:
+def export(source: Source, command: Export, reporter: Reporter) -> None:
     """Write it and say so, or that it was cancelled."""
+    from engine.session.session import Session
     from engine.snapshot.export import export as exporting
 
     began = time.perf_counter()
     try:
-        command = replace(command, records=with_surprisal(session, command.records, reporter))
-        reporter.follow(f"Writing {command.path.name}", exporting(session, command), counts_bytes=True)
+        if isinstance(source, Session):
+            command = replace(command, records=with_surprisal(source, command.records, reporter))
+        reporter.follow(f"Writing {command.path.name}", exporting(source, command), counts_bytes=True)
     except Cancelled:
         reporter.reply(ExportCancelled(command.path))
         raise
@@ -39,8 +44,8 @@ def _size_of(command: Export) -> int:
         raise InputError(f"'{command.path}' was written and is gone: look whether its drive is still there.") from None
 
 
-def estimate(session: Session, command: EstimateExport, reporter: Reporter) -> None:
+def estimate(source: Source, command: EstimateExport, reporter: Reporter) -> None:
     """Say what it would come to."""
     from engine.snapshot.export import estimate as estimated
 
-    reporter.reply(estimated(session, command.export))
+    reporter.reply(estimated(source, command.export))

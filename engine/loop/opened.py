@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.errors import InputError
+from engine.loop import exporting
 from engine.loop.reporter import Reporter
 from engine.saved.document import is_session
 from engine.wire.commands import Command, OpenSnapshot, TakeSlice, Watch
 from engine.wire.events import CacheChanged, Event, Restarted, SessionOpened, Submitted
+from engine.wire.exporting import EstimateExport, Export
 from engine.wire.records import StepRecord
 from engine.wire.status import OpenedFile
 
@@ -137,6 +139,10 @@ class Opened:
                 self.saved.refuse()
             case _ if snapshot is None:
                 raise InputError(self.why_not)
+            case Export():
+                exporting.export(snapshot.file, command, self._reporter)
+            case EstimateExport():
+                exporting.estimate(snapshot.file, command, self._reporter)
             case TakeSlice(request=request):
                 self._reporter.reply(snapshot.take(request))
             case Watch():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.cache.contract import HeldRows, Scattered
+from engine.cache.contract import HeldRows, InPieces
 from engine.cache.layers.foreign import foreign_rows
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
@@ -95,7 +95,7 @@ def _snapshot(
 ) -> Snapshot:
     """Rows by layer, each with whether it keeps a window. Ids behind those of `num_tokens`: the next one was chosen."""
     entries = tuple(_entry(index, held, slides) for index, (held, slides) in rows.items())
-    tensors: dict[str, torch.Tensor | Scattered | Later] = {"positions": torch.arange(num_tokens)[None]}
+    tensors: dict[str, torch.Tensor | InPieces | Later] = {"positions": torch.arange(num_tokens)[None]}
     pyramid, preview = (
         pyramid_for(num_tokens, entries),
         Preview(lambda index, name: chosen(rows[index][0], name), entries),

@@ -1,5 +1,5 @@
-"""A live session, written for whoever asks: as a snapshot, or for other programs. The window and the command line both
-write through here."""
+"""A live session or an opened snapshot, written for whoever asks: as a snapshot, or for other programs. The window and
+the command line both write through here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from engine.cache.contract import Scattered
+from engine.cache.contract import InPieces
 from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.snapshot import npz
@@ -22,13 +22,16 @@ from engine.snapshot.convert import (
     OneSequence,
     is_row_tensor,
     script_beside,
+    sequence_in,
     write_script,
     write_session,
     write_table,
     write_trace,
 )
+from engine.snapshot.cut import cut
 from engine.snapshot.format import LayerEntry
 from engine.snapshot.gather import snapshot_of
+from engine.snapshot.read import SnapshotFile
 from engine.snapshot.write import Later, Snapshot, checksum_of, header_of, made, pieces, write_snapshot
 from engine.wire.exporting import Export, ExportEstimate
 from engine.wire.records import StepRecord
@@ -36,16 +39,18 @@ from engine.wire.records import StepRecord
 if TYPE_CHECKING:
     from engine.session.session import Session
 
+    Source = Session | SnapshotFile
 
-def export(session: Session, command: Export) -> Iterator[tuple[int, int]]:
+
+def export(source: Source, command: Export) -> Iterator[tuple[int, int]]:
     """Write what a command asks for, yielding the bytes written and those in all. Closing the iterator early leaves
     what stood there before. Raises `InputError` where it cannot be written."""
     writable_target(command.path)  # before anything is computed
     match command.kind:
         case "snapshot":
-            yield from _snapshot(session, command)
+            yield from _snapshot(source, command)
         case "npz":
-            snapshot = _as_numbers(session, command)
+            snapshot = _as_numbers(source, command)
             total = _npz_bytes(snapshot)
             for done in npz.write_npz(_members(snapshot), command.path):
                 yield done, total
@@ -54,15 +59,15 @@ def export(session: Session, command: Export) -> Iterator[tuple[int, int]]:
         case "trace":
             write_trace(_records(command), command.path)
         case "session":
-            write_session(_one_sequence(session, command), command.path)
+            write_session(_one_sequence(source, command), command.path)
 
 
-def estimate(session: Session, command: Export) -> ExportEstimate:
+def estimate(source: Source, command: Export) -> ExportEstimate:
     """What an export would write, without its records; raises `InputError` where it would be refused."""
     if command.kind in ("table", "trace", "session"):
         return ExportEstimate(0, 0, 0, "")
     is_snapshot = command.kind == "snapshot"
-    snapshot = snapshot_of(session, command) if is_snapshot else _as_numbers(session, command)
+    snapshot = gathered(source, command) if is_snapshot else _as_numbers(source, command)
     header = len(header_of(snapshot)) if is_snapshot else 0
     num_layers = len(msgspec.json.decode(snapshot.manifest["layers"]))
     num_tokens = int(snapshot.manifest["num_tokens"])
@@ -70,9 +75,14 @@ def estimate(session: Session, command: Export) -> ExportEstimate:
     return ExportEstimate(size, num_tokens, num_layers, snapshot.manifest["why_not"])
 
 
-def _snapshot(session: Session, command: Export) -> Iterator[tuple[int, int]]:
+def gathered(source: Source, command: Export) -> Snapshot:
+    """What is to be written."""
+    return cut(source, command) if isinstance(source, SnapshotFile) else snapshot_of(source, command)
+
+
+def _snapshot(source: Source, command: Export) -> Iterator[tuple[int, int]]:
     script = script_beside(command.path) if command.with_script else None
-    snapshot = snapshot_of(session, command)
+    snapshot = gathered(source, command)
     total = snapshot.num_bytes
     for done in write_snapshot(snapshot, command.path):
         yield done, total
@@ -88,9 +98,9 @@ def _snapshot(session: Session, command: Export) -> Iterator[tuple[int, int]]:
 # ---- for NumPy ---------------------------------------------------------------------------------------------------
 
 
-def _as_numbers(session: Session, command: Export) -> Snapshot:
+def _as_numbers(source: Source, command: Export) -> Snapshot:
     """The tensors that an npz has, coded rows as the numbers that they stand for."""
-    snapshot = snapshot_of(session, replace(command, form="rows", records=()))
+    snapshot = gathered(source, replace(command, form="rows", records=()))
     kept = {name: t for name, t in snapshot.tensors.items() if name in npz.BESIDE or npz.is_of_layer(name)}
     for entry in msgspec.json.decode(snapshot.manifest["layers"], type=tuple[LayerEntry, ...]):
         kept |= {name: torch.from_numpy(array) for name, array in npz.placement(entry).items()}
@@ -102,7 +112,7 @@ def _npz_bytes(snapshot: Snapshot) -> int:
     return sum(math.prod(t.shape) * _numpy_dtype(t).itemsize for t in snapshot.tensors.values())
 
 
-def _numpy_dtype(tensor: torch.Tensor | Scattered | Later) -> torch.dtype:
+def _numpy_dtype(tensor: torch.Tensor | InPieces | Later) -> torch.dtype:
     """The dtype that NumPy has for a tensor: it knows no bfloat16."""
     return torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
 
@@ -114,7 +124,7 @@ def _members(snapshot: Snapshot) -> Iterator[npz.Member]:
         yield name, numpy_dtype, tuple(tensor.shape), _arrays(tensor, dtype)
 
 
-def _arrays(tensor: torch.Tensor | Scattered | Later, dtype: torch.dtype) -> Iterator[npz.Array]:
+def _arrays(tensor: torch.Tensor | InPieces | Later, dtype: torch.dtype) -> Iterator[npz.Array]:
     for part in pieces(made(tensor)):
         yield np.asarray(part.to(dtype).numpy())
 
@@ -128,7 +138,10 @@ def _records(command: Export) -> tuple[StepRecord, ...]:
     return command.records
 
 
-def _one_sequence(session: Session, command: Export) -> OneSequence:
+def _one_sequence(source: Source, command: Export) -> OneSequence:
+    if isinstance(source, SnapshotFile):
+        return sequence_in(source)
+    session = source
     info, sequence, records = session.model.info, session.sequence(command.seq_id), _records(command)
     return OneSequence(
         info.name,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from msgspec.structs import replace
 
-from engine.cache.contract import Scattered, StoredCache, StoredLayer, StoredPart
+from engine.cache.contract import InPieces, RowsInPieces, StoredCache, StoredLayer, StoredPart
 from engine.errors import InputError
 from engine.history.marks import Mark
 from engine.look.magnitude_counts import LayerCount
@@ -27,7 +27,7 @@ from engine.snapshot.format import (
     TableEntry,
 )
 from engine.snapshot.manifest import table_name, written
-from engine.snapshot.preview import Preview, preview_shape
+from engine.snapshot.preview import Preview, preview_shape, some_rows
 from engine.snapshot.pyramid import pyramid_for, pyramid_of
 from engine.snapshot.records import record_bytes, record_fields
 from engine.snapshot.write import Later, Snapshot
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
 
-Tensors = dict[str, torch.Tensor | Scattered | Later]
+Tensors = dict[str, torch.Tensor | InPieces | Later]
 
 
 def snapshot_of(session: Session, command: Export) -> Snapshot:
@@ -191,7 +191,7 @@ class Chosen:
             return None
         return self._magnitudes.counts(self._seq_id, name, self._past, [layer]).get(layer)
 
-    def _part(self, layer: int, name: Part) -> torch.Tensor | Scattered:
+    def _part(self, layer: int, name: Part) -> torch.Tensor | RowsInPieces:
         """K or V of a layer as attention reads it: as it is kept, or decoded, which is made anew each time, since one
         layer at once is enough to hold."""
         stored = self._layers[layer]
@@ -204,17 +204,16 @@ class Chosen:
 
     def _decoded(self, entry: LayerEntry, name: Part) -> Later:
         def make() -> torch.Tensor:
-            part = of_heads(self._part(entry.index, name), entry)
-            return part.whole() if isinstance(part, Scattered) else part
+            return some_rows(of_heads(self._part(entry.index, name), entry), slice(None))[None]
 
         return Later(getattr(torch, entry.dtype), (1, len(entry.heads), entry.num_rows, entry.dim(name)), make)
 
 
-def of_heads(tensor: torch.Tensor | Scattered, entry: LayerEntry) -> torch.Tensor | Scattered:
+def of_heads(tensor: torch.Tensor | RowsInPieces, entry: LayerEntry) -> torch.Tensor | RowsInPieces:
     """The heads that are wanted of a tensor `[1, H, …]`; what all heads share stays."""
     if len(entry.heads) == entry.num_kv_heads or len(tensor.shape) < 2 or tensor.shape[1] == 1:
         return tensor
-    if isinstance(tensor, Scattered):
+    if not isinstance(tensor, torch.Tensor):
         return tensor.of_heads(entry.heads)
     return tensor.index_select(1, torch.tensor(entry.heads, device=tensor.device))
 

@@ -24,8 +24,7 @@ from engine.errors import InputError
 from engine.files.atomic import replacing
 from engine.snapshot.format import MAX_LENGTH, PARTS, LayerEntry
 from engine.snapshot.header import NAME
-from engine.snapshot.read import NUMPY_NAMES, SnapshotFile, open_regular
-from engine.spec.codec import Part
+from engine.snapshot.read import open_regular
 
 Array = np.ndarray[Any, Any]
 Member = tuple[str, str, tuple[int, ...], Iterator[Array]]  # name, dtype, shape, the numbers a bounded piece at a time
@@ -34,11 +33,6 @@ MAX_MEMBERS = 1 << 16
 MAX_DIRECTORY_BYTES = 8 << 20
 MAX_RATIO = 1100  # what deflate can make of nothing but zeros
 BESIDE = ("token_ids", "positions", "waiting_ids", "logits", "preview")
-
-
-def to_npz(file: SnapshotFile, path: Path) -> Iterator[int]:
-    """Write the arrays of a snapshot; yields the bytes written so far."""
-    yield from write_npz(_members(file), path)
 
 
 def write_npz(members: Iterable[Member], path: Path) -> Iterator[int]:
@@ -54,25 +48,6 @@ def write_npz(members: Iterable[Member], path: Path) -> Iterator[int]:
                     yield done
 
 
-def _members(file: SnapshotFile) -> Iterator[Member]:
-    for entry in file.layers:
-        dtype = {"float16": "<f2", "float64": "<f8"}.get(entry.dtype, "<f4")
-        for part in PARTS:
-            shape = (1, len(entry.heads), entry.num_rows, entry.dim(part))
-            yield entry.name(part), dtype, shape, _rows(file, entry, part)
-        if entry.has_positions:
-            places = (file.positions(entry.index, head) for head in entry.heads)
-            yield entry.name("positions"), "<i8", (len(entry.heads), entry.num_rows), places
-        for name, array in placement(entry).items():
-            yield name, "<i8", array.shape, iter([array])
-    for name in BESIDE:
-        if name in file:
-            known = file.entries[name]
-            dtype = "<f4" if known.dtype == "BF16" else NUMPY_NAMES[known.dtype]
-            whole = file.numbers(name) if known.dtype == "BF16" else file.array(name)
-            yield name, dtype, known.shape, iter([whole])
-
-
 def placement(entry: LayerEntry) -> dict[str, Array]:
     """Members that an npz needs beside those of the snapshot, whose manifest it lacks: where the rows of a layer stand,
     if not from the first token on, and which heads they are, if not all."""
@@ -83,12 +58,6 @@ def placement(entry: LayerEntry) -> dict[str, Array]:
     if len(entry.heads) < entry.num_kv_heads:
         found[entry.name("heads")] = np.array(entry.heads, np.int64)
     return found
-
-
-def _rows(file: SnapshotFile, entry: LayerEntry, part: Part) -> Iterator[Array]:
-    for head in entry.heads:
-        for start in range(0, entry.num_rows, ROWS_AT_ONCE):
-            yield file.rows(entry.index, part, head, range(start, start + ROWS_AT_ONCE))
 
 
 # ---- in ----------------------------------------------------------------------------------------------------------

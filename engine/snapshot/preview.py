@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from engine.cache.contract import Scattered
+from engine.cache.contract import RowsInPieces
 from engine.snapshot.format import PARTS, PREVIEW_SIZE, LayerEntry
 from engine.spec.codec import Part
 
-RowsOf = Callable[[int, Part], torch.Tensor | Scattered]  # K or V `[1, H, S, D]` of a layer that is written
+RowsOf = Callable[[int, Part], torch.Tensor | RowsInPieces]  # K or V `[1, H, S, D]` of a layer that is written
 
 ROWS, COLUMNS = PREVIEW_SIZE
 NON_FINITE = 255
@@ -35,7 +35,7 @@ class Preview:
         self._pictures = torch.zeros(preview_shape(layers), dtype=torch.uint8)
 
     @torch.inference_mode()
-    def rows(self, layer: int, name: Part) -> torch.Tensor | Scattered:
+    def rows(self, layer: int, name: Part) -> torch.Tensor | RowsInPieces:
         """K or V of a layer, as attention reads it."""
         rows = self._rows_of(layer, name)
         if (layer, name) in self._missing:
@@ -51,12 +51,12 @@ class Preview:
         return self._pictures
 
 
-def some_rows(rows: torch.Tensor | Scattered, which: slice | torch.Tensor) -> torch.Tensor:
+def some_rows(rows: torch.Tensor | RowsInPieces, which: slice | torch.Tensor) -> torch.Tensor:
     """Some of the rows `[1, H, S, D]`, as `[H, …, D]`."""
-    return rows.picked(which) if isinstance(rows, Scattered) else rows[0][:, which]
+    return rows.picked(which) if not isinstance(rows, torch.Tensor) else rows[0][:, which]
 
 
-def grey_levels(rows: torch.Tensor | Scattered) -> torch.Tensor:
+def grey_levels(rows: torch.Tensor | RowsInPieces) -> torch.Tensor:
     """One picture `[ROWS, at most COLUMNS]` of rows `[1, H, S, D]`."""
     count = rows.shape[2]
     slots = torch.linspace(0, count - 1, min(count, COLUMNS)).round().long()

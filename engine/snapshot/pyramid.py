@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from engine.cache.contract import HeldRows, Scattered
+from engine.cache.contract import HeldRows, RowsInPieces
 from engine.look.magnitude_counts import LayerCount, counted
 from engine.look.magnitudes import magnitudes_of
 from engine.look.reductions import pooled
@@ -89,18 +89,18 @@ def _made(
     """What stands beside K or V of one layer."""
     rows = rows_of(layer.index, name)
     if len(layer.heads) < rows.shape[1]:
-        rows = rows.of_heads(layer.heads) if isinstance(rows, Scattered) else rows[:, list(layer.heads)]
+        rows = rows.of_heads(layer.heads) if not isinstance(rows, torch.Tensor) else rows[:, list(layer.heads)]
     low, high = extremes_of(rows, layer, name, pyramid, num_tokens)
     count = count_of(layer.index, name)
     if count is None:
-        whole = rows.whole() if isinstance(rows, Scattered) else rows
+        whole = some_rows(rows, slice(None))[None]
         ((_, count),) = counted([(layer.index, HeldRows(whole, whole, layer.first), whole, 0)], num_tokens)
     told = magnitudes_of([count])
     return low, high, torch.tensor([float(part[0]) for part in (told.limit, told.largest, told.clipped)])
 
 
 def extremes_of(
-    rows: torch.Tensor | Scattered, layer: LayerEntry, name: Part, pyramid: PyramidEntry, num_tokens: int
+    rows: torch.Tensor | RowsInPieces, layer: LayerEntry, name: Part, pyramid: PyramidEntry, num_tokens: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The smallest and largest number of each cell of rows `[1, H, S, D]`: `[H, columns, rows]`, a few columns at
     once."""

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import torch
 
-from engine.cache.contract import Scattered
+from engine.cache.contract import InPieces
 from engine.errors import InputError
 from engine.files.atomic import replacing, start_flush
 from engine.snapshot import manifest as manifests
@@ -55,7 +55,7 @@ class Later:
 class Snapshot:
     """What is to be written: tensors by name, and the manifest, all strings."""
 
-    tensors: Mapping[str, torch.Tensor | Scattered | Later]
+    tensors: Mapping[str, torch.Tensor | InPieces | Later]
     manifest: Mapping[str, str]
 
     @property
@@ -160,7 +160,7 @@ class PieceWriter:
         return {name: total.hexdigest() for name, total in self._sums.items()}
 
 
-def checksum_of(tensor: torch.Tensor | Scattered | Later, kind: str) -> str:
+def checksum_of(tensor: torch.Tensor | InPieces | Later, kind: str) -> str:
     """The digits of a tensor."""
     total = checksum(kind)
     for part in byte_chunks(made(tensor)):
@@ -168,7 +168,7 @@ def checksum_of(tensor: torch.Tensor | Scattered | Later, kind: str) -> str:
     return total.hexdigest()
 
 
-def made(tensor: torch.Tensor | Scattered | Later) -> torch.Tensor | Scattered:
+def made(tensor: torch.Tensor | InPieces | Later) -> torch.Tensor | InPieces:
     """What is written, made if it was not yet."""
     if not isinstance(tensor, Later):
         return tensor
@@ -205,15 +205,15 @@ def own_place(digits: str) -> bytes:
     return f'"{HEADER_CHECKSUM}":"{digits}"'.encode()
 
 
-def byte_chunks(tensor: torch.Tensor | Scattered) -> Iterator[memoryview]:
+def byte_chunks(tensor: torch.Tensor | InPieces) -> Iterator[memoryview]:
     """The bytes of a tensor in order, a bounded piece at a time: no copy of the whole is ever made."""
     for part in pieces(tensor):
         yield memoryview(part.view(torch.uint8).numpy().reshape(-1).data)
 
 
-def pieces(tensor: torch.Tensor | Scattered) -> Iterator[torch.Tensor]:
+def pieces(tensor: torch.Tensor | InPieces) -> Iterator[torch.Tensor]:
     """A tensor in order, some rows at a time, in memory and without holes."""
-    if isinstance(tensor, Scattered):
+    if not isinstance(tensor, torch.Tensor):
         yield from (part.cpu() for part in tensor.pieces(CHUNK_BYTES))
         return
     rows = tensor.flatten(0, -3) if tensor.dim() > 2 else tensor[None]

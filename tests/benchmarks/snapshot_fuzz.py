@@ -32,13 +32,14 @@ from engine.opened.description import steps_of
 from engine.opened.file import OpenedSnapshot
 from engine.opened.from_npz import opened_npz
 from engine.snapshot.diff import difference
+from engine.snapshot.export import export
 from engine.snapshot.format import PARTS
-from engine.snapshot.npz import to_npz
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed
 from engine.snapshot.verify import verified
 from engine.spec.sampling import SamplingParams
 from engine.wire.encoding import encode
+from engine.wire.exporting import Export
 from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
@@ -217,7 +218,9 @@ def _compared(path: Path, sound: Path, model: LoadedModel, chance: random.Random
 
 def _as_npz(path: Path, sound: Path, model: LoadedModel, chance: random.Random | None) -> None:
     with SnapshotFile(path) as file:
-        for _ in to_npz(file, path.with_suffix(".npz")):
+        for _ in export(file, Export(path.with_suffix(".npz"), 0, kind="npz")):
+            pass
+        for _ in export(file, Export(path.with_suffix(".part"), 0, kv_heads=(1,), num_tokens=20)):
             pass
     opened_npz(path.with_suffix(".npz")).close()
 
@@ -349,7 +352,7 @@ def sound_files(folder: Path) -> list[Sound]:
         session = begun(spec, steps=3)
         path = kept(session, folder / f"sound{number}.safetensors", records=(step(session),))
         with SnapshotFile(path) as file:
-            for _ in to_npz(file, path.with_suffix(".npz")):
+            for _ in export(file, Export(path.with_suffix(".npz"), 0, kind="npz")):
                 pass
         made.append(Sound(path, path.read_bytes(), path.with_suffix(".npz").read_bytes()))
     return made

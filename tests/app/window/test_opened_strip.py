@@ -24,7 +24,7 @@ from tests.app.fake_engine import FakeEngine
 REASON = "this is an opened file: go on with its model first, or load another"
 NEEDS_MODEL = (
     "run.step", "run.run", "run.to", "prompt.send", "prompt.add", "cache.paged", "cache.tune", "truth.parity",
-    "truth.sweep", "truth.bench", "truth.regret", "export", "run.go_on",
+    "truth.sweep", "truth.bench", "truth.regret", "run.go_on",
 )  # fmt: off
 
 
@@ -67,6 +67,7 @@ def test_what_needs_a_forward_is_greyed_with_the_reason(running: Shell, engine: 
     assert {name: actions.reason(name) for name in NEEDS_MODEL} == dict.fromkeys(NEEDS_MODEL, REASON)
     assert not any(actions[name].isEnabled() for name in NEEDS_MODEL)
     assert actions["view.layer_down"].isEnabled()
+    assert actions["export"].isEnabled(), "a part of it needs no model"
     assert actions["snapshot.continue"].isEnabled()
     assert not running.window.top.cache.isEnabled()
     assert REASON in running.window.top.cache.toolTip()

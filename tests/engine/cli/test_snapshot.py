@@ -98,6 +98,15 @@ def test_export_writes_beside_the_file_what_other_programs_open(twin: Twin, soun
     assert "the snapshot itself" in twin.refused("snapshot", "export", sound, "--to", "npz", "--out", sound)
 
 
+def test_a_part_of_a_file_is_a_file(twin: Twin, sound: Path, tmp_path: Path) -> None:
+    chosen = ("--layers", "1", "--heads", "0", "--form", "rows", "--out", tmp_path / "part.safetensors")
+    assert twin.run("snapshot", "export", sound, "--to", "snapshot", *chosen)[0] == 0
+    _, (facts,) = told(twin, "info", tmp_path / "part.safetensors")
+    assert [(entry["index"], entry["heads"]) for entry in facts["layers"]] == [(1, [0])]
+    assert twin.run("snapshot", "verify", tmp_path / "part.safetensors")[0] == 0
+    assert "has no step 99" in twin.refused("snapshot", "export", sound, "--to", "snapshot", "--steps", "99")
+
+
 def test_an_export_replaces_nobodys_file(twin: Twin, sound: Path) -> None:
     for kind, ending in (("script", ".py"), ("npz", ".npz"), ("table", ".csv"), ("trace", ".trace.json")):
         mine = sound.with_suffix(ending)

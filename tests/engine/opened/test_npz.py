@@ -21,10 +21,8 @@ from tests.engine.snapshot.sessions import begun, small
 
 
 def as_npz(session: Session, tmp_path: Path) -> Path:
-    from engine.snapshot.npz import to_npz
-
     path = tmp_path / "a.npz"
-    for _ in to_npz(opened(session, tmp_path).file, path):
+    for _ in export(opened(session, tmp_path).file, Export(path, 0, kind="npz")):
         pass
     return path
 

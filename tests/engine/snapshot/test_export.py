@@ -21,7 +21,6 @@ from engine.session.session import Session
 from engine.snapshot import write
 from engine.snapshot.convert import FIRST_WORDS
 from engine.snapshot.export import estimate, export
-from engine.snapshot.npz import to_npz
 from engine.snapshot.read import SnapshotFile
 from engine.spec.model import ModelSpec
 from engine.spec.numbers import parse_numbers
@@ -59,7 +58,7 @@ def test_an_npz_is_that_of_the_snapshot(spec: str, tmp_path: Path) -> None:
     assert progress == sorted(progress)
     assert progress[-1][0] == progress[-1][1]
     with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
-        list(to_npz(file, tmp_path / "file.npz"))
+        list(export(file, Export(tmp_path / "file.npz", 0, kind="npz")))
     with np.load(tmp_path / "live.npz") as live, np.load(tmp_path / "file.npz") as other:
         assert set(live) == set(other)
         for name in live:

@@ -16,7 +16,7 @@ import pytest
 from engine.errors import InputError
 from engine.snapshot.bring import brought_npz
 from engine.snapshot.export import export
-from engine.snapshot.npz import from_npz, to_npz
+from engine.snapshot.npz import from_npz
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import verified
 from engine.snapshot.write import write_snapshot
@@ -29,7 +29,7 @@ from tests.engine.snapshot.test_resume import SPECS
 def test_out_and_in_again(name: str, tmp_path: Path) -> None:
     session = begun(SPECS[name])
     with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
-        progress = list(to_npz(file, tmp_path / "x.npz"))
+        progress = list(export(file, Export(tmp_path / "x.npz", 0, kind="npz")))
         assert progress == sorted(progress)
         with np.load(tmp_path / "x.npz", allow_pickle=False) as arrays:
             for layer in range(2):
@@ -59,8 +59,7 @@ def imported(path: Path) -> Path:
 def test_rows_stand_at_their_positions_again(name: str, is_live: bool, tmp_path: Path) -> None:
     session, path = begun(small(name)), tmp_path / "x.npz"
     with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
-        write = (n for n, _ in export(session, Export(path, 0, kind="npz"))) if is_live else to_npz(file, path)
-        list(write)
+        list(export(session if is_live else file, Export(path, 0, kind="npz")))
         with SnapshotFile(imported(path)) as again:
             assert again.manifest.num_tokens == file.manifest.num_tokens == 30
             for layer, head in ((0, 0), (1, 1)):

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from transformers import DynamicCache
 
-from engine.cache.contract import Scattered
+from engine.cache.contract import Scattered, StoredPart
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.snapshot import save_cache, write
@@ -225,7 +225,7 @@ def test_pages_that_lie_scattered_are_gathered_piece_by_piece(
     expected = session.cache_of(0).stored(16).layers[1]
     assert any(isinstance(each, Scattered) for each in expected.keys.kept.values())
     rows = {n: t[:, list(heads or range(t.shape[1]))] for n, t in expected.values.tensors.items()}
-    monkeypatch.setattr(Scattered, "whole", None)
+    monkeypatch.setattr(StoredPart, "tensors", None)
     path = kept(session, tmp_path / "x.safetensors", kv_heads=heads)
     with SnapshotFile(path) as file:
         for what, tensor in rows.items():

@@ -1,0 +1,226 @@
+"""A smaller snapshot out of a snapshot: some layers, heads and steps of it, without its model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+
+from engine.errors import InputError
+from engine.snapshot.format import (
+    ITEM_BYTES,
+    PARTS,
+    VERSION,
+    LayerEntry,
+    Manifest,
+    PartEntry,
+    SequenceEntry,
+    index_words,
+    part_shapes,
+)
+from engine.snapshot.gather import Tensors, check_numbers, created, piece_tensors, written_by
+from engine.snapshot.manifest import table_name, written
+from engine.snapshot.preview import Preview, preview_shape
+from engine.snapshot.pyramid import pyramid_for, pyramid_of
+from engine.snapshot.read import Pieces, SnapshotFile
+from engine.snapshot.records import record_bytes, record_fields
+from engine.snapshot.write import DTYPE_CODES, Later, Snapshot
+from engine.spec.codec import Part
+from engine.wire.exporting import Export
+
+DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
+NOW_ONLY = ("logits", "waiting_ids")  # of the last step alone
+
+
+def cut(file: SnapshotFile, command: Export) -> Snapshot:
+    """What a command asks to be kept of a file. Refuses what is not in it, and earlier steps of layers that have
+    dropped rows since."""
+    whole = file.manifest
+    count = whole.num_tokens if command.num_tokens is None else command.num_tokens
+    if not 0 < count <= whole.num_tokens:
+        raise InputError(f"'{file.path}' has {whole.num_tokens:,} tokens, not {count:,}: choose a step that it has.")
+    is_past = count < whole.num_tokens
+    entries = tuple(_entry(entry, command, count, is_past) for entry in _chosen(file, command))
+    why_not = _why_not(whole, entries, is_past)
+    manifest = replace(
+        whole,
+        version=VERSION,
+        num_tokens=count,
+        form="stored" if any(part.num_coded for e in entries for part in (e.keys, e.values)) else command.form,
+        provenance="as stored now" if is_past and _is_coded(whole) else whole.provenance,
+        step=_step(command) if is_past else whole.step,
+        notes=command.notes or whole.notes,
+        view=command.view,
+        bookmarks=command.bookmarks,
+        created=created(),
+        written_by=written_by(),
+        why_not=why_not,
+        prompt_ended_at=None if is_past else whole.prompt_ended_at,
+        layers=entries,
+        tables=whole.tables if not why_not else (),
+        pyramid=pyramid_for(count, entries),
+        sequence=_standing(whole.sequence) if is_past else whole.sequence,
+        record_fields=record_fields() if command.records else {},
+        checksums={},
+    )
+    tensors = _tokens(file, count) | _layers(file, manifest)
+    if not is_past:
+        tensors |= {name: RawTensor(file, name) for name in NOW_ONLY if name in file}
+        tensors |= {name: RawTensor(file, name) for e in entries if (name := e.name("attention")) in file}
+    tensors |= {table_name(n): RawTensor(file, table_name(n)) for n in range(len(manifest.tables))}
+    return Snapshot(tensors | piece_tensors("records", record_bytes(command.records)), written(manifest))
+
+
+def _chosen(file: SnapshotFile, command: Export) -> list[LayerEntry]:
+    """The layers that are wanted."""
+    known = {entry.index for entry in file.layers}
+    strange = sorted(set(command.layers or ()) - known)
+    if strange:
+        raise InputError(f"'{file.path}' has no layer {strange[0]}: it has {index_words(iter(sorted(known)))}.")
+    return [entry for entry in file.layers if command.layers is None or entry.index in command.layers]
+
+
+def _entry(entry: LayerEntry, command: Export, count: int, is_past: bool) -> LayerEntry:
+    """A layer as it will be: its heads, how many rows, and whether its codes are kept."""
+    heads = entry.heads
+    if command.kv_heads is not None:
+        check_numbers("kv head", command.kv_heads, heads, entry.num_kv_heads)
+        heads = tuple(sorted(set(command.kv_heads)))
+    if is_past and (entry.has_positions or entry.first):
+        raise InputError(
+            f"Layer {entry.index} of this file has dropped rows since, and which it had then is not known: "
+            "choose all steps, or other layers."
+        )
+    is_coded = entry.keys.num_coded or entry.values.num_coded
+    if command.form == "rows" or (is_past and is_coded):
+        entry = replace(entry, keys=PartEntry(), values=PartEntry())
+    return replace(entry, heads=heads, num_rows=count if is_past else entry.num_rows)
+
+
+def _why_not(whole: Manifest, entries: Sequence[LayerEntry], is_past: bool) -> str:
+    if whole.why_not:
+        return whole.why_not
+    if [e.heads for e in entries] != [e.heads for e in whole.layers]:
+        return "not all layers and heads were written"
+    if is_past:
+        return "it was cut out of a snapshot of a later step"
+    is_kept = all(a.part(name) == b.part(name) for a, b in zip(entries, whole.layers, strict=True) for name in PARTS)
+    return "" if is_kept else "the rows were written as numbers and not as they are stored"
+
+
+def _is_coded(manifest: Manifest) -> bool:
+    return any(entry.part(name).num_coded for entry in manifest.layers for name in PARTS)
+
+
+def _step(command: Export) -> int | None:
+    return command.records[-1].step if command.records else None
+
+
+def _standing(sequence: SequenceEntry) -> SequenceEntry:
+    """What holds of a sequence at any step."""
+    return SequenceEntry(sequence.seq_id, sequence.num_prompt_tokens, sampling=sequence.sampling)
+
+
+def _tokens(file: SnapshotFile, count: int) -> Tensors:
+    found: Tensors = {}
+    for name in ("token_ids", "positions"):
+        if name in file:
+            found[name] = torch.from_numpy(file.array(name)[:, :count].copy())
+    if "token_texts" in file:
+        found |= piece_tensors("token_texts", Pieces(file, "token_texts")[:count])
+    return found
+
+
+def _layers(file: SnapshotFile, manifest: Manifest) -> Tensors:
+    """Every tensor of the layers: codes and exact rows as they are written, or what they stand for."""
+    found: Tensors = {}
+    entries = {entry.index: entry for entry in manifest.layers}
+    preview = Preview(lambda index, name: FileRowsPart.of(file, entries[index], name), manifest.layers)
+    for entry in manifest.layers:
+        whole = file.manifest.layer(entry.index)
+        places = [whole.heads.index(head) for head in entry.heads]
+        for name in PARTS:
+            if entry.part(name).num_coded:
+                shapes = part_shapes(entry, name)
+                found |= {full: RawTensor(file, full, places, len(whole.heads)) for full in shapes}
+            else:
+                found[entry.name(name)] = FileRowsPart.of(file, entry, name)
+        beside = ["positions"] if entry.has_positions else []
+        if not manifest.why_not:
+            beside += ["memory", "sinks"] if manifest.form == "stored" else []
+            beside += ["hidden", "pinned"]
+        for full in (entry.name(what) for what in beside):
+            if full in file:
+                found[full] = RawTensor(file, full, places, len(whole.heads))
+        found |= pyramid_of(preview.rows, entry, manifest.pyramid, manifest.num_tokens)
+    found["preview"] = Later(torch.uint8, preview_shape(manifest.layers), preview.made)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class FileRowsPart:
+    """K or V `[1, H, S, D]` of some heads of a layer in a file as attention reads it, of its first `num_rows` rows."""
+
+    file: SnapshotFile
+    layer: int
+    name: Part
+    heads: tuple[int, ...]  # as the model counts them
+    dtype: torch.dtype
+    shape: torch.Size
+
+    @classmethod
+    def of(cls, file: SnapshotFile, entry: LayerEntry, name: Part) -> FileRowsPart:
+        shape = torch.Size((1, len(entry.heads), entry.num_rows, entry.dim(name)))
+        return cls(file, entry.index, name, entry.heads, getattr(torch, entry.dtype), shape)
+
+    def of_heads(self, heads: Sequence[int]) -> FileRowsPart:
+        chosen = tuple(self.heads[head] for head in heads)
+        shape = torch.Size((1, len(chosen), *self.shape[2:]))
+        return FileRowsPart(self.file, self.layer, self.name, chosen, self.dtype, shape)
+
+    def picked(self, rows: slice | torch.Tensor) -> torch.Tensor:
+        if isinstance(rows, slice):
+            return torch.stack([self._read(head, range(*rows.indices(self.shape[2]))) for head in self.heads])
+        alone = [range(row, row + 1) for row in rows.tolist()]
+        return torch.stack([torch.cat([self._read(head, each) for each in alone]) for head in self.heads])
+
+    def pieces(self, num_bytes: int) -> Iterator[torch.Tensor]:
+        at_once = max(1, num_bytes // (max(4, self.dtype.itemsize) * self.shape[3]))
+        for head in self.heads:
+            for start in range(0, self.shape[2], at_once):
+                yield self._read(head, range(start, min(start + at_once, self.shape[2])))
+
+    def _read(self, head: int, rows: range) -> torch.Tensor:
+        numbers = self.file.rows(self.layer, self.name, head, rows)
+        return torch.from_numpy(np.array(numbers)).to(self.dtype)
+
+
+class RawTensor:
+    """A tensor of a file as its bytes are; where it has one of so many `heads` at each place of its second, or its
+    first, dimension, of those at some `places`."""
+
+    def __init__(self, file: SnapshotFile, name: str, places: Sequence[int] = (), heads: int = 0) -> None:
+        self._file, self._name = file, name
+        known = file.entries[name]
+        self.dtype = DTYPES[known.dtype]
+        shape, self._index = known.shape, list[tuple[int, ...]]()
+        has_batch = shape[0] == 1
+        if len(places) < heads == shape[has_batch]:
+            self._index = [(0, place) if has_batch else (place,) for place in places]
+            shape = (1, len(places), *shape[2:]) if has_batch else (len(places), *shape[1:])
+        self.shape = torch.Size(shape)
+
+    def pieces(self, num_bytes: int) -> Iterator[torch.Tensor]:
+        known, width = self._file.entries[self._name], ITEM_BYTES[self._file.entries[self._name].dtype]
+        if not self._index:
+            for piece in self._file.pieces(self._name, num_bytes // width * width):
+                yield torch.frombuffer(bytearray(piece), dtype=self.dtype)
+        for index in self._index:
+            rest = known.shape[len(index) :]
+            at_once = max(1, num_bytes // max(1, width * int(np.prod(rest[1:]))))
+            for start in range(0, rest[0], at_once):
+                array = self._file.array(self._name, *index, rows=range(start, min(start + at_once, rest[0])))
+                yield torch.frombuffer(bytearray(array.tobytes()), dtype=self.dtype)

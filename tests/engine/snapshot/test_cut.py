@@ -1,0 +1,81 @@
+"""A smaller snapshot out of a snapshot, and what else is written of an opened file, without its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.errors import InputError
+from engine.snapshot.export import estimate, export
+from engine.snapshot.read import SnapshotFile
+from engine.snapshot.resume import resumed
+from engine.snapshot.verify import verified
+from engine.wire.exporting import Export
+from tests.engine.snapshot.sessions import begun, goes_on_alike, kept, small
+from tests.engine.tiny import model_of
+
+
+def cut_of(file: SnapshotFile, path: Path, **chosen: Any) -> Path:
+    """The smaller file, which is sound and as large as was said."""
+    command = Export(path, 0, **chosen)
+    *_, (done, total) = export(file, command)
+    assert done == total
+    assert estimate(file, command).num_bytes == path.stat().st_size
+    assert verified(path).is_sound
+    return path
+
+
+@pytest.mark.parametrize("name", ["growing", "h2o", "kivi-4", "int8", "fp8", "paged", "sliding"])
+def test_layers_and_heads_of_a_file_are_those_that_it_has(name: str, tmp_path: Path) -> None:
+    with SnapshotFile(kept(begun(small(name), steps=4), tmp_path / "x.safetensors")) as file:
+        path = cut_of(file, tmp_path / "y.safetensors", layers=(1,), kv_heads=(1,), notes="a part")
+        with SnapshotFile(path) as part:
+            (entry,) = part.layers
+            assert (entry.index, entry.heads, part.manifest.notes) == (1, (1,), "a part")
+            assert part.manifest.form == file.manifest.form, "codes stay codes"
+            assert part.manifest.why_not == "not all layers and heads were written"
+            for tensor in ("keys", "values"):
+                assert np.array_equal(part.rows(1, tensor, 1), file.rows(1, tensor, 1))  # type: ignore[arg-type]
+            assert np.array_equal(part.positions(1, 1), file.positions(1, 1))
+            assert part.token_ids == file.token_ids
+            assert part.token_texts == file.token_texts
+
+
+@pytest.mark.parametrize("name", ["growing", "kivi-4"])
+def test_an_earlier_step_has_its_tokens_and_no_present(name: str, tmp_path: Path) -> None:
+    with SnapshotFile(kept(begun(small(name), steps=4), tmp_path / "x.safetensors")) as file:
+        assert "logits" in file
+        with SnapshotFile(cut_of(file, tmp_path / "y.safetensors", num_tokens=22)) as part:
+            assert part.token_ids == file.token_ids[:22]
+            assert np.array_equal(part.rows(0, "keys", 1), file.rows(0, "keys", 1, range(22)))
+            assert "logits" not in part
+            assert part.manifest.why_not == "it was cut out of a snapshot of a later step"
+            assert part.manifest.sequence.sampled is None
+
+
+@pytest.mark.parametrize("name", ["growing", "h2o", "kivi-4", "paged"])
+def test_decoding_goes_on_from_a_copy_of_all(name: str, tmp_path: Path) -> None:
+    session = begun(small(name))
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        path = cut_of(file, tmp_path / "y.safetensors")
+    with SnapshotFile(path) as copy:
+        goes_on_alike(session, resumed(model_of("llama"), copy))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({"layers": (7,)}, "has no layer 7"),
+        ({"kv_heads": (5,)}, "no kv head 5"),
+        ({"num_tokens": 99}, "has 30 tokens, not 99"),
+        ({"num_tokens": 25}, "has dropped rows since"),
+    ],
+)
+def test_what_is_not_in_a_file_is_refused(chosen: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = kept(begun(small("h2o")), tmp_path / "x.safetensors")
+    with SnapshotFile(path) as file, pytest.raises(InputError, match=words):
+        list(export(file, Export(tmp_path / "y.safetensors", 0, **chosen)))
+    assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
