@@ -3,9 +3,15 @@ from __future__ import annotations
 from msgspec import structs
 
 from app.control.controller import Controller
+from app.control.measuring import Measuring
+from app.control.restore import Restore
+from app.control.sender import Sender
+from app.control.status_writer import StatusWriter
 from app.models import Models
+from engine.spec.cache import CacheSpec
 from engine.wire.events import Restarted, StateChanged
 from engine.wire.page_events import PageAllocated
+from engine.wire.status import Work
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 
@@ -84,3 +90,22 @@ def test_it_is_said_once_that_the_selected_sequence_goes_on_no_more(
     tell("stopped", "cache full")
     assert len(heard) == 1
     assert heard[0].startswith("Sequence 1: the cache is full")
+
+
+def test_a_status_with_other_work_waits_for_no_picture(models: Models, engine: FakeEngine) -> None:
+    sender = Sender(engine.send)
+    writer = StatusWriter(models, Measuring(models, sender), Restore(models, sender))
+    now = samples.status(1, num_tokens=8)
+    assert not writer.can_wait, "there is none yet"
+    writer.hold(StateChanged(now))
+    assert not writer.can_wait
+    writer.tell()
+    others = (structs.replace(now.sequences[0], seq_id=7),)
+    for status, can_wait in (
+        (samples.status(2, num_tokens=9), True),
+        (structs.replace(now, work=Work("Writing x", 1, 2)), False),
+        (structs.replace(now, sequences=others), False),
+        (structs.replace(now, cache=CacheSpec("paged")), False),
+    ):
+        writer.hold(StateChanged(status))
+        assert writer.can_wait is can_wait

@@ -14,10 +14,17 @@ def test_found_and_recent_models_can_be_chosen(shell: Shell, engine: FakeEngine)
     selector = shell.window.top.model
     selector.set_recent(["/models/<b>&one"])
     selector.set_found((LocalModel("org/two", "org/two", "LlamaForCausalLM", 1 << 28, 23_040),))
-    selector._fill()
+    selector.offer()
     found = [action for action in selector._menu.actions() if isinstance(action.data(), ModelSpec)]
     assert [action.data().source for action in found] == ["/models/<b>&one", "org/two"]
-    found[1].trigger()
+    late = LocalModel("org/three", "org/three", "LlamaForCausalLM", 1 << 28, None)
+    selector.set_found((late, LocalModel("org/two", "org/two", "LlamaForCausalLM", 1 << 28, 23_040)))
+    found = [action for action in selector._menu.actions() if isinstance(action.data(), ModelSpec)]
+    assert [action.data().source for action in found] == ["/models/<b>&one", "org/three", "org/two"], (
+        "what is found while the menu is open is in it"
+    )
+    selector._menu.close()
+    found[2].trigger()
     assert engine.of(LoadModel)[0].model == ModelSpec("org/two")
 
 

@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QLabel
 
 from app.shell import Shell
 from app.window import status_line
-from app.window.status_line import MAX_LISTED
+from app.window.status_line import MAX_LISTED, NonFiniteLog
 from engine.wire.commands import Cancel
 from engine.wire.events import EngineBack, EngineBusy, EngineLost, StateChanged
 from engine.wire.records import NonFinite
@@ -76,6 +76,18 @@ def test_every_value_that_is_no_number_is_counted_once(running: Shell, engine: F
     assert bad(running, engine, 23) == ("2 warnings", [first, second])
     running.models.timeline.go_to(21)
     assert running.window.status._warnings.text() == "1 warning"
+
+
+def test_a_path_of_as_many_steps_is_read_again() -> None:
+    """Going to another branch of the same length leaves the number of records as it is."""
+    log, found = NonFiniteLog(), [NonFinite("keys", 0, 0, position, 1) for position in range(3)]
+    plain = samples.step_record(1)
+    first, second, other = (replace(plain, step=step, non_finite=(one,)) for step, one in enumerate(found))
+    assert log.follow([first]) == [found[0]]
+    assert log.follow([first, second]) == found[:2]
+    assert log.follow([first, other]) == [found[0], found[2]]
+    assert log.follow([first]) == [found[0]]
+    assert log.follow([]) == []
 
 
 @pytest.mark.parametrize(("more", "last"), [(-1, None), (0, None), (1, "and 1 more places"), (5, "and 5 more places")])

@@ -17,6 +17,7 @@ from app.draw.colormap import NON_FINITE, signed_index
 from app.draw.token_range import rows_of
 from app.models import Models
 from app.panels.head.view import FIXED, PER_LAYER, HeadView
+from engine.spec.edit import Rows as EditRows
 from engine.wire.requests import HeadRequest, WallRequest
 from tests.app import samples
 from tests.app.mouse import turn_wheel
@@ -135,6 +136,25 @@ def test_the_layer_range_is_that_of_all_its_rows(models: Models, show: Callable[
     action.trigger()
     assert "per layer" in head._range.text()
     assert head._bar.limit == samples.magnitudes().limit[3] == 4.5
+
+
+def test_a_fixed_range_is_the_one_that_was_shown_and_stays(head: HeadView, models: Models) -> None:
+    piece = models.slices.head
+    assert piece is not None
+    next(action for action in head._scopes.actions() if action.data() == FIXED).trigger()
+    assert head._bar.limit == piece.limit
+    models.slices.put(replace(piece, low=3 * piece.low, high=3 * piece.high, limit=3 * piece.limit))
+    assert head._bar.limit == piece.limit
+
+
+def test_an_area_of_some_channels_reaches_from_the_first_of_them_to_the_last(head: HeadView, models: Models) -> None:
+    last = samples.HEAD_DIM - 1
+    for channels, rows in (((2, 3, 5), (2, 6)), ((last,), (last, last + 1)), (None, (0, last + 1))):
+        models.selection.update(area=EditRows(3, 7, (3,), (1,), channels, "keys"))
+        area = head.state.area
+        assert (area.start, area.stop, area.first, area.last) == (3, 7, *rows)
+    models.selection.update(area=EditRows(3, 7, (2,), (1,)))
+    assert head.state.area is None, "it is of another layer"
 
 
 def test_a_click_on_pooled_tokens_selects_the_first_of_them(

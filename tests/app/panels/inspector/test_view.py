@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication
 
+from app.draw.format import percent
 from app.models import Models
 from app.panels.attention.view import AttentionView
 from app.panels.inspector.view import InspectorView
@@ -33,6 +35,9 @@ def test_the_inspector_tells_what_is_known_of_a_token(models: Models, show: Call
     assert f"{token.surprisal:.2f} nats" in text
     assert "K[3, 1, 13, 5] = -1.8342" in text
     assert "K[3, 1, 13]" in text
+    assert token.surprisal is not None
+    facts = facts_of(view)
+    assert facts["surprisal"] == f"{token.surprisal:.2f} nats  (p {percent(math.exp(-token.surprisal))})"
 
 
 def facts_of(view: InspectorView) -> dict[str, str]:

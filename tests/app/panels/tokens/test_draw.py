@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from PySide6.QtCore import Qt
+from pytestqt.qtbot import QtBot
+
+from app.models import Models
+from app.panels.tokens.canvas import TokenStrip
+from app.panels.tokens.chips import Chips
 from app.panels.tokens.draw import GAP, ChipLayout, Place
+from tests.app import samples
 
 
 def layout(*widths: float, width: int = 100) -> ChipLayout:
@@ -32,3 +39,22 @@ def test_a_row_that_was_cut_is_filled_again() -> None:
     assert [found[index].row for index in range(3)] == [0, 0, 1]
     found.truncate(0)
     assert (len(found), found.num_rows) == (0, 1)
+
+
+def test_shift_moves_the_end_of_an_area_and_never_before_its_beginning(qtbot: QtBot, models: Models) -> None:
+    models.timeline.append(samples.story(9))
+    strip = TokenStrip()
+    qtbot.addWidget(strip)
+    strip.resize(300, 200)
+    dragged: list[tuple[int, int]] = []
+    strip.dragged.connect(lambda start, stop: dragged.append((start, stop)))
+    tokens, shift = models.timeline.tokens(0), Qt.KeyboardModifier.ShiftModifier
+    for area, key in (
+        (None, Qt.Key.Key_Right),
+        ((5, 8), Qt.Key.Key_Left),
+        (None, Qt.Key.Key_Left),
+        (None, Qt.Key.Key_End),
+    ):
+        strip.show_chips(Chips(tokens, selected=5, area=area))
+        qtbot.keyClick(strip, key, shift)
+    assert dragged == [(5, 7), (5, 7), (5, 6), (5, len(tokens))]

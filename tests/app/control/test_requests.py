@@ -1,0 +1,28 @@
+"""What was asked of an engine that is gone is waited for no more, whatever it was."""
+
+from __future__ import annotations
+
+from app.control.requests import Requests
+from app.control.sender import Sender
+from app.models import Models
+from engine.spec.cache import CacheSpec
+from engine.wire.commands import Branch
+from engine.wire.opponents import OtherRun
+from tests.app import samples
+from tests.app.fake_engine import FakeEngine
+
+
+def test_nobody_waits_for_an_engine_that_is_gone(models: Models, engine: FakeEngine) -> None:
+    models.timeline.append(samples.story(3))
+    models.status.set(samples.status(3, num_tokens=models.timeline.num_tokens(0)))
+    engine.is_silent = True
+    requests = Requests.through(Sender(engine.send), models)
+    assert requests.are_settled
+    models.viewport.update(wall_size=(40, 16))
+    requests.pictures.ask()
+    requests.branching.begin(Branch(0, 2, (7,)))
+    requests.comparing.start(0, OtherRun(CacheSpec("paged")))
+    assert not requests.are_settled
+    requests.forget()
+    assert (requests.branching.is_empty, requests.sequences.is_empty, requests.comparing.is_complete) == (True,) * 3
+    assert (requests.pictures.is_waiting, models.comparison.asked) == (False, None)

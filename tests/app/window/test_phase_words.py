@@ -1,0 +1,30 @@
+"""What a step is about to feed, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.window.phase_words import scheduled_words
+from engine.wire.phases import ScheduledSequence
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (ScheduledSequence(0, "decode", 12, (5,), (" cat",)), " is fed at position 12"),
+        (ScheduledSequence(0, "decode", 12, (5,), ("a",), hit_tokens=8), "a is fed at position 12"),
+        (
+            ScheduledSequence(0, "prefill", 8, (5, 6, 7), ("a", "b", "c"), hit_tokens=8),
+            "3 tokens are fed at positions 8 … 10 · 8 before them were found in pages",
+        ),
+        (ScheduledSequence(0, "prefill", 0, (5,), ("a",), (4,)), "a is fed at position 0 · into page 4"),
+        (ScheduledSequence(0, "prefill", 0, (5,), ("a",), (4, 5)), "a is fed at position 0 · into pages 4, 5"),
+        (
+            ScheduledSequence(0, "prefill", 0, (5,), ("a",), (1, 2, 3, 4, 5)),
+            "a is fed at position 0 · into pages 1, 2, 3, 4 …",
+        ),
+    ],
+)
+def test_who_is_fed_what(part: ScheduledSequence, words: str) -> None:
+    """What was found in pages is news while the prompt is read, and none with every token after it."""
+    assert scheduled_words(part).endswith(words)
