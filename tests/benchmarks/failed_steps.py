@@ -1,0 +1,78 @@
+"""Does a step that fails anywhere change nothing? Every call of the engine and of the model in a step, and every call of
+torch that they make, fails once, in every preset and in the modes where rows are coded, dropped or in pages.
+
+    python -m tests.benchmarks.failed_steps [--modes paged,h2o] [--phases decode] [--first-and-last]
+
+Budgets, windows, groups and pages are those of a tiny model, so that each of them is full within a few steps. Every
+failure that left something changed is told by its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import uniform
+from engine.spec.presets import PRESETS
+from tests.engine.session.failing import failures
+from tests.engine.session.test_failed_step import LOSSY
+
+PHASES = ("first chunk", "second chunk", "decode", "two sequences")
+
+
+def small(spec: CacheSpec) -> CacheSpec:
+    """A preset that is full within a few tokens."""
+    keeps, codec = spec.retention, spec.codec
+    sizes = {"budget": 7, "window": 3, "sinks": 2}
+    changes = {name: size for name, size in sizes.items() if getattr(keeps, name)}
+    if codec.keys.is_kivi:
+        codec = uniform(codec.keys.name, 16, 16) if codec.keys.name == "kivi-2" else uniform(codec.keys.name, 8, 8)
+    pages = {"page_size": 4, "num_pages": 16} if spec.is_paged else {}
+    return replace(spec, retention=replace(keeps, **changes), codec=codec, **pages)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--modes", default="")
+    parser.add_argument("--phases", default=",".join(PHASES))
+    parser.add_argument("--first-and-last", action="store_true", help="of the calls of each line these alone")
+    args = parser.parse_args()
+    modes = {**{name: small(preset.spec) for name, preset in PRESETS.items()}, **{f"{k} (test)": LOSSY[k] for k in LOSSY}}
+
+    def numbers(count: int) -> Iterable[int]:
+        return {1, count} if args.first_and_last else range(1, count + 1)
+
+    num_failed = num_sites = num_bad = 0
+    for name in args.modes.split(",") if args.modes else modes:
+        for phase in args.phases.split(","):
+            began = time.process_time()
+            try:
+                found = failures(modes[name], phase, numbers, of_torch=True)
+            except Exception as error:
+                num_bad += 1
+                print(f"{name}, {phase}: {type(error).__name__}: {error}", flush=True)
+                continue
+            num_failed, num_sites, num_bad = (
+                num_failed + found.num_failed, num_sites + found.num_sites, num_bad + len(found.not_undone)
+            )  # fmt: skip
+            print(
+                f"{name}, {phase}: {found.num_failed} calls of {found.num_sites} lines failed, {found.num_missed} were "
+                f"not reached, {len(found.not_undone)} left something changed; {time.process_time() - began:.0f} s",
+                flush=True,
+            )
+            for one in found.not_undone:
+                print(f"    {one}", flush=True)
+    print(f"{num_failed} failures at {num_sites} lines, {num_bad} of them not undone")
+    sys.exit(bool(num_bad))
+
+
+if __name__ == "__main__":
+    main()
