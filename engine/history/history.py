@@ -201,9 +201,11 @@ class History:
         entry = self.logits.get(fed_at) if fed_at else None
         return entry[0] if entry else None
 
-    def attention_at(self, seq_id: int, step: int) -> dict[int, torch.Tensor]:
-        """The weights `[H, S]` by layer of the newest step up to `step` that fed a sequence, where they are kept."""
-        fed_at = self.journal.fed_at(seq_id, step)
+    def attention_at(self, seq_id: int, step: int, journal: Journal | None = None) -> dict[int, torch.Tensor]:
+        """The weights `[H, S]` by layer of the newest step up to `step` that fed a sequence, where they are kept; of
+        another path than the live one by its `journal`."""
+        path = self.journal if journal is None else journal
+        fed_at = path.fed_at(seq_id, step)
         return (self.attention.get(fed_at) or {}) if fed_at else {}
 
     def attention_with(self, seq_id: int, num_tokens: int) -> dict[int, torch.Tensor]:

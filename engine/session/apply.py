@@ -71,8 +71,8 @@ def apply(session: Session, command: SessionCommand, check: Callable[[], None] |
             return BranchDeleted(delete_branch(session, step))
         case Fork(seq_id, at_step):
             return session.fork(seq_id, at_step)
-        case TakeSlice(request):
-            return session.take_slice(request)
+        case TakeSlice(request, node=node):
+            return session.take_slice(request, node)
         case Tokenize(text):
             ids = session.encode(Prompt(text=text)) if text else []
             return Tokenized(tuple(ids), tuple(map(session.text_of, ids)))

@@ -119,9 +119,9 @@ class SessionReading:
 
     # ---- pictures ------------------------------------------------------------------------------------------------
 
-    def take_slice(self, request: SliceRequest) -> Slice:
-        """One screen-sized picture of the present; see `engine.look.slices`."""
-        return self.slices.take(request)
+    def take_slice(self, request: SliceRequest, node: int | None = None) -> Slice:
+        """One screen-sized picture of the live path, or of a moment of any branch; see `engine.look.slices`."""
+        return self.slices.take(request, node)
 
     @property
     def provenance(self) -> Provenance:

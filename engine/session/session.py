@@ -30,6 +30,7 @@ from engine.session.reading import SessionReading
 from engine.session.replay import Replay
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
+from engine.session.seen import OtherBranches
 from engine.session.sequence import Sequence
 from engine.session.slices import Slices
 from engine.session.stepper import Stepper
@@ -104,7 +105,8 @@ class Session(SessionReading):
             model, self.live, self.history, self._scheduler, self.text_of, self.ledger.of_step, self.captured,
             self._observer, is_aside,
         )  # fmt: skip
-        self.slices = Slices(model, self.live, self.history, self._stepper)
+        others = OtherBranches(self.history, self._going, self.kept, len(model.info.geometry.layers))
+        self.slices = Slices(model, self.live, self.history, self._stepper, others)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from engine.look.slices import attention_slice, head_slice, row_slice, table_sli
 from engine.look.wall import wall_slice
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
+from engine.session.seen import OtherBranches, Seen, live_provenance
 from engine.session.stepper import Stepper
 from engine.wire.arrays import read_only_floats
 from engine.wire.records import Provenance
@@ -27,30 +28,38 @@ from engine.wire.requests import (
     TableRequest,
     WallRequest,
 )
-from engine.wire.slices import HeadSlice, OutliersSlice, Slice, WallSlice
+from engine.wire.slices import AttentionSlice, HeadSlice, OutliersSlice, Slice, TableSlice, WallSlice
 
 
 class Slices:
     """Answers requests for slices; see `engine.look.slices`."""
 
-    def __init__(self, model: LoadedModel, live: LiveSequences, history: History, stepper: Stepper) -> None:
+    def __init__(
+        self, model: LoadedModel, live: LiveSequences, history: History, stepper: Stepper, others: OtherBranches
+    ) -> None:
         self._geometry, self._live, self._history, self._stepper = model.info.geometry, live, history, stepper
+        self._others = others
 
     @property
     def provenance(self) -> Provenance:
         """Where the rows of now come from."""
-        spec = self._live.mode.spec
-        if spec.recomputes:
-            return "recomputed"
-        return "live cache" if spec.codec.is_exact and spec.layout != "quantized" else "dequantised"
+        return live_provenance(self._live.mode)
 
     def past(self, seq_id: int, num_tokens: int) -> RowsAt:
-        """The rows of a sequence as they were with so many tokens."""
-        half = self.half_written(seq_id)
-        return RowsAt(
-            self._live.get(seq_id).cache, num_tokens, self.provenance, self._history.journal.all_moves(seq_id),
-            half if half is not None and num_tokens > half.had else None,
-        )  # fmt: skip
+        """The rows of a live sequence as they were with so many tokens."""
+        return self._seen(seq_id).past(num_tokens)
+
+    def _seen(self, seq_id: int, node: int | None = None) -> Seen:
+        """A live sequence, or one as it stood at a moment of another branch."""
+        if node is not None and self._others.is_of(node):
+            found = self._others.seen(seq_id, node)
+            if found is None:
+                raise InputError(f"There was no sequence {seq_id} at step {node}: choose one of that step.")
+            return found
+        live, journal, half = self._live.get(seq_id), self._history.journal, self.half_written(seq_id)
+        num_tokens = live.cache.num_tokens if half is None else half.num_tokens
+        moves = journal.all_moves(seq_id)
+        return Seen(live.cache, num_tokens, self.provenance, moves, journal, self._live.magnitudes, half)
 
     def half_written(self, seq_id: int) -> HalfWritten | None:
         """What a suspended step has written of a sequence; None where none is, or it is not fed."""
@@ -59,38 +68,45 @@ class Slices:
 
     def num_tokens(self, seq_id: int) -> int:
         """How many tokens there are of a sequence now, those of a suspended step among them."""
-        half = self.half_written(seq_id)
-        return self._live.get(seq_id).cache.num_tokens if half is None else half.num_tokens
+        return self._seen(seq_id).num_tokens
 
-    def take(self, request: SliceRequest) -> Slice:
-        geometry, magnitudes = self._geometry, self._live.magnitudes
-        cache = self._live.get(request.seq_id).cache
+    def take(self, request: SliceRequest, node: int | None = None) -> Slice:
+        """A picture of the live path, or of a moment of any branch; empty, with the reason, where the rows of that are
+        nobody's."""
+        geometry, seen = self._geometry, self._seen(request.seq_id, node)
+        magnitudes = seen.magnitudes
         layer = getattr(request, "layer", 0)
         if not 0 <= layer < len(geometry.layers):
             raise InputError(f"There is no layer {layer}: this model has layers 0 … {len(geometry.layers) - 1}.")
         if getattr(request, "kv_head", 0) < 0:
             raise InputError(f"There is no kv head {request.kv_head}: count from 0.")  # type: ignore[union-attr]
-        count = self.num_tokens(request.seq_id)
-        request = within(request, count)
-        past = self.past(request.seq_id, getattr(request, "num_tokens", count))
+        request = within(request, seen.num_tokens)
+        past = seen.past(getattr(request, "num_tokens", seen.num_tokens))
         take: dict[type, Callable[[], Slice]] = {
             WallRequest: lambda: wall_slice(request, past, geometry, magnitudes.of_wall(request, past, geometry)),  # type: ignore[arg-type]
             HeadRequest: lambda: head_slice(request, past, geometry, magnitudes.of_head(request, past)),  # type: ignore[arg-type]
-            OutliersRequest: lambda: self._outliers(request, past),  # type: ignore[arg-type]
-            RowRequest: lambda: self._row(request, past),  # type: ignore[arg-type]
-            AttentionRequest: lambda: self._attention(request),  # type: ignore[arg-type]
-            TableRequest: lambda: table_slice(request, cache),  # type: ignore[arg-type]
+            OutliersRequest: lambda: self._outliers(request, past, seen),  # type: ignore[arg-type]
+            RowRequest: lambda: self._row(request, past, seen),  # type: ignore[arg-type]
+            AttentionRequest: lambda: self._attention(request, seen),  # type: ignore[arg-type]
+            TableRequest: lambda: self._table(request, seen),  # type: ignore[arg-type]
         }
         began = time.perf_counter()
         piece = take[type(request)]()
+        if seen.why_not and not isinstance(piece, AttentionSlice):  # that is recorded
+            piece = replace(piece, note=seen.why_not)
         if isinstance(piece, WallSlice | HeadSlice | OutliersSlice):  # with what counting its magnitudes took
             return replace(piece, took_ms=(time.perf_counter() - began) * 1e3)
         return piece
 
-    def _row(self, request: RowRequest, past: RowsAt) -> Slice:
+    def _table(self, request: TableRequest, seen: Seen) -> Slice:
+        if seen.has_tables:
+            return table_slice(request, seen.cache)
+        return TableSlice(request, 1, (), request.num_tokens, "Its rows were moved to other pages since.")
+
+    def _row(self, request: RowRequest, past: RowsAt, seen: Seen) -> Slice:
         """A row as it is held, and as it was written, where that was captured of every layer that holds it."""
         piece = row_slice(request, past, self._geometry)
-        written = self._history.written_rows(request.seq_id, request.position)
+        written = self._history.written_rows(request.seq_id, request.position) if seen.is_live else {}
         if not all(layer in written for layer in piece.layers):
             return piece
         keys, values = (
@@ -98,22 +114,22 @@ class Slices:
         )
         return replace(piece, written_keys=keys, written_values=values)
 
-    def _outliers(self, request: OutliersRequest, past: RowsAt) -> Slice:
-        keys, values = self._live.magnitudes.of_all(request.seq_id, past, self._geometry)
-        attention = self._history.attention_at(request.seq_id, request.step)
+    def _outliers(self, request: OutliersRequest, past: RowsAt, seen: Seen) -> Slice:
+        keys, values = seen.magnitudes.of_all(request.seq_id, past, self._geometry)
+        attention = self._history.attention_at(request.seq_id, request.step, seen.journal)
         return outliers_slice(request, past, self._geometry, keys, values, attention)
 
-    def _attention(self, request: AttentionRequest) -> Slice:
+    def _attention(self, request: AttentionRequest, seen: Seen) -> Slice:
         seq_id, history, phases = request.seq_id, self._history, self._stepper.phases
-        journal, half = history.journal, self.half_written(request.seq_id)
+        journal, half = seen.journal, seen.half
         if phases is not None and half is not None and request.step == phases.step:
             weights = phases.weights(seq_id, request.layer)
             piece = attention_slice(request, weights, half.num_tokens - 1, self._geometry, True)
             return piece if weights is not None or not half.note else replace(piece, note=half.note)
-        row = history.attention_at(seq_id, request.step).get(request.layer)
+        row = history.attention_at(seq_id, request.step, journal).get(request.layer)
         mark, fed_at = journal.mark(seq_id, request.step), journal.fed_at(seq_id, request.step)
         position = 0 if mark is None else mark.num_tokens - 1 if mark.num_tokens else None
-        newest = journal.fed_at(seq_id, history.last_step) if history.last_step is not None else None
+        newest = journal.fed_at(seq_id, history.last_step) if seen.is_live and history.last_step is not None else None
         # in another mode since, the row is of rows that the cache may hold no more
         is_newest = fed_at is not None and fed_at == newest and not journal.has_moved(seq_id, fed_at[0])
         return attention_slice(request, row, position, self._geometry, is_newest)

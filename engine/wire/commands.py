@@ -204,10 +204,12 @@ class RemoveSequence(CommandMessage, frozen=True):
 
 class TakeSlice(CommandMessage, frozen=True):
     """Answer with one screen-sized picture of the present; of several of a kind waiting, the newest is answered. In a
-    duel it may be that of one `side`, or of the difference, A less B."""
+    duel it may be that of one `side`, or of the difference, A less B. With a `node` of another branch it is of that
+    moment, if its rows are kept; an empty one says why not."""
 
     request: SliceRequest
     side: Side | None = None
+    node: int | None = None
 
 
 class Watched(Part, frozen=True):

@@ -24,7 +24,9 @@ Ints = npt.NDArray[np.int64]
 Phase = Literal["prefill", "decode"]
 StopReason = Literal["end of text", "stop string", "length", "context full", "cache full", "stopped"]
 SequenceState = Literal["waiting", "prefill", "decode", "finished"]
-Provenance = Literal["live cache", "dequantised", "recomputed", "recorded", "as stored now", "predicted", "difference"]
+Provenance = Literal[
+    "live cache", "kept", "dequantised", "recomputed", "recorded", "as stored now", "predicted", "difference"
+]
 
 
 class Candidate(Part, frozen=True):

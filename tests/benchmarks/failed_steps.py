@@ -1,5 +1,5 @@
-"""Does a step that fails anywhere change nothing? Every call of the engine and of the model in a step, and every call of
-torch that they make, fails once, in every preset and in the modes where rows are coded, dropped or in pages.
+"""Does a step that fails anywhere change nothing? Every call of the engine and of the model in a step, and every call
+of torch that they make, fails once, in every preset and in the modes where rows are coded, dropped or in pages.
 
     python -m tests.benchmarks.failed_steps [--modes paged,h2o] [--phases decode] [--first-and-last]
 
@@ -45,7 +45,10 @@ def main() -> None:
     parser.add_argument("--phases", default=",".join(PHASES))
     parser.add_argument("--first-and-last", action="store_true", help="of the calls of each line these alone")
     args = parser.parse_args()
-    modes = {**{name: small(preset.spec) for name, preset in PRESETS.items()}, **{f"{k} (test)": LOSSY[k] for k in LOSSY}}
+    modes = {
+        **{name: small(preset.spec) for name, preset in PRESETS.items()},
+        **{f"{k} (test)": LOSSY[k] for k in LOSSY},
+    }
 
     def numbers(count: int) -> Iterable[int]:
         return {1, count} if args.first_and_last else range(1, count + 1)

@@ -69,9 +69,7 @@ def is_of_torch(function: Any) -> bool:
     return is_its and function.__name__ not in LOOKS
 
 
-def failing_at(
-    number: int, work: Callable[[], T], site: Site | None = None, *, of_torch: bool = False
-) -> T | Injected:
+def failing_at(number: int, work: Callable[[], T], site: Site | None = None, *, of_torch: bool = False) -> T | Injected:
     """What `work` gives, or the failure of its call `number`, of all or of those at a site."""
     try:
         with counting(number, site, of_torch=of_torch):
@@ -81,9 +79,7 @@ def failing_at(
 
 
 @contextmanager
-def counting(
-    fail_at: int | None = None, site: Site | None = None, *, of_torch: bool = False
-) -> Iterator[CallCounter]:
+def counting(fail_at: int | None = None, site: Site | None = None, *, of_torch: bool = False) -> Iterator[CallCounter]:
     counter = CallCounter(fail_at, site, of_torch=of_torch)
     sys.setprofile(counter)
     try:

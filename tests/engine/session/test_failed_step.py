@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from engine.errors import Cancelled, InputError
-from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.presets import PRESETS

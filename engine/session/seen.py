@@ -1,0 +1,134 @@
+"""What pictures of a sequence are made from: the live one, or a moment of another branch that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.cache.contract import HeldRows, RowDelta, StateMatrix
+from engine.history.history import History
+from engine.history.journal import Journal
+from engine.history.marks import Move
+from engine.history.tree import Tree
+from engine.look.magnitudes import SessionMagnitudes
+from engine.look.rows_at import HalfWritten, RowsAt, RowSource
+from engine.session.going import GoingTo
+from engine.session.kept import KeptStates
+from engine.session.mode import CacheMode
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import Part
+from engine.wire.records import Provenance
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A sequence as it can be looked at: its rows of up to `num_tokens` tokens with what became of them, and the
+    `journal` of the path that it is on. `half` of it is written while a step is suspended. `why_not` says why there are
+    no rows of it; its rows may be there and not its page tables, where they were written anew in other pages."""
+
+    cache: RowSource
+    num_tokens: int
+    provenance: Provenance
+    moves: tuple[Move, ...]
+    journal: Journal
+    magnitudes: SessionMagnitudes
+    half: HalfWritten | None = None
+    why_not: str = ""
+    has_tables: bool = True
+    is_live: bool = True
+
+    def past(self, num_tokens: int) -> RowsAt:
+        """Its rows as they were with so many tokens."""
+        half = self.half if self.half is not None and num_tokens > self.half.had else None
+        return RowsAt(self.cache, num_tokens, self.provenance, self.moves, half)
+
+
+@dataclass(frozen=True)
+class NoRows:
+    """A cache of `num_tokens` tokens whose rows nobody has any more."""
+
+    spec: CacheSpec
+    num_tokens: int
+    layers: Sequence[object] = ()
+
+    def rows(self, layer_index: int) -> HeldRows | None:
+        return None
+
+    def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
+        return None
+
+    def knows(self, num_tokens: int) -> bool:
+        return True
+
+    def num_final(self, layer_index: int, part: Part) -> int:
+        return 0
+
+    def states(self, layer_index: int) -> tuple[StateMatrix, ...]:
+        return ()
+
+    def changes_since(self, num_tokens: int, until: int | None = None) -> list[RowDelta] | None:
+        return None
+
+    def page_ids_at(self, num_tokens: int) -> list[list[int]]:
+        return []
+
+
+@dataclass(eq=False)
+class OtherBranches:
+    """Looks at moments that are not on the path to the live one without going there: at a kept moment that is this one
+    or came of it and still has its rows. Nothing is computed, copied or changed."""
+
+    history: History
+    going: GoingTo
+    kept: KeptStates
+    num_layers: int
+    _path: tuple[Tree | None, int, Journal] = field(default=(None, -1, Journal()), init=False)
+
+    def is_of(self, node: int | None) -> bool:
+        """Whether a moment is on another branch than the live one."""
+        tree = self.history.tree
+        return node is not None and node in tree and not tree.is_on_path(node, self.history.last_step)
+
+    def seen(self, seq_id: int, node: int) -> Seen | None:
+        """A sequence as it stood at a moment of another branch; None where that did not have it."""
+        checkpoint, journal = self.history.tree.at(node).checkpoint, self._journal(node)
+        mark = checkpoint.marks.get(seq_id)
+        if mark is None:
+            return None
+        for state in (*self.going.sources(), *self.kept.removed):
+            live = state.sequences.get(seq_id)
+            if live is None or not self.going.came_of(state, node) or not state.holds(seq_id, node, mark.num_tokens):
+                continue
+            # what made this very moment what it is took nothing from it
+            moves = state.moves.get(seq_id, ())
+            moves = tuple(move for move in moves if move.step >= node or move.had < mark.num_tokens)
+            found = Seen(
+                live.cache, mark.num_tokens, kept_provenance(state.mode), moves, journal, SessionMagnitudes(),
+                has_tables=not state.mode.spec.is_paged or all(move.step < node for move in moves), is_live=False,
+            )  # fmt: skip
+            if found.past(mark.num_tokens).is_known:
+                return found
+        gone = f"Step {node} is on another branch, and its K and V are not kept: going there computes them again."
+        nothing = NoRows(checkpoint.cache, mark.num_tokens, (None,) * self.num_layers)
+        return Seen(nothing, mark.num_tokens, "kept", (), journal, SessionMagnitudes(), why_not=gone, is_live=False)
+
+    def _journal(self, node: int) -> Journal:
+        """That of the path to a moment, which stays what it is; the newest that was asked for is at hand."""
+        tree, at, journal = self._path
+        if tree is not self.history.tree or at != node:
+            journal = self.history.journal_to(node)
+            self._path = self.history.tree, node, journal
+        return journal
+
+
+def kept_provenance(mode: CacheMode) -> Provenance:
+    """Where the rows of a kept moment come from."""
+    return "kept" if live_provenance(mode) == "live cache" else live_provenance(mode)
+
+
+def live_provenance(mode: CacheMode) -> Provenance:
+    """Where the rows of a live moment come from."""
+    spec = mode.spec
+    if spec.recomputes:
+        return "recomputed"
+    return "live cache" if spec.codec.is_exact and spec.layout != "quantized" else "dequantised"
