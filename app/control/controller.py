@@ -106,8 +106,7 @@ class Controller(QObject):
         self.waiting.wake()
 
     def _on_selected(self, old: Selected, new: Selected) -> None:
-        if self._models.timeline.is_elsewhere:
-            self._models.slices.clear()  # they are of the live cache
+        self.requests.pictures.follow_branch()
         if (
             old.step != new.step
             and old.seq_id == new.seq_id

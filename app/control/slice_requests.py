@@ -36,7 +36,7 @@ RETRY_S = 1.0
 class Asked:
     """What was asked for one kind of picture, watched or once: the id is that of the picture, which its slices repeat.
     `essence` is all of it that must change before it is asked again: of a watched picture neither tokens nor step,
-    which the engine keeps up."""
+    which the engine keeps up; of one of another branch the moment."""
 
     watched: Watched
     essence: object
@@ -55,6 +55,7 @@ class SliceRequests:
         self._watch_id = 0
         self._waiting: dict[str, float] = {}
         self._refused: dict[str, tuple[int | None, float]] = {}  # after which step, and when
+        self._tip: int | None = None  # of the branch that was asked about where it is not the live one
 
     @property
     def is_waiting(self) -> bool:
@@ -97,8 +98,7 @@ class SliceRequests:
         for kind in [kind for kind, since in self._waiting.items() if now - since >= PATIENCE_S]:
             del self._waiting[kind], self._asked[kind]
         is_live = self._models.selection.now.step is None
-        if self._models.timeline.is_elsewhere:  # nothing of it is in the live cache
-            self._asked.clear()
+        self.follow_branch()
         if self._is_watching and not is_live:  # what is watched is taken back, those included that were not answered
             self._waiting.clear()
         wanted = self._wanted()
@@ -115,6 +115,16 @@ class SliceRequests:
             self._waiting[kind] = now
         self._send_live(wanted) if is_live else self._send_once(changed)
 
+    def follow_branch(self) -> None:
+        """Pictures of a branch that is not looked at any more, shown or on their way, are no use."""
+        timeline = self._models.timeline
+        tip = timeline.tip if timeline.is_elsewhere else None
+        if tip != self._tip:
+            self._tip = tip
+            self._asked.clear()
+            self._waiting.clear()
+            self._models.slices.clear()
+
     def _send_live(self, wanted: dict[str, tuple[Watched, object]]) -> None:
         self._is_watching = True
         pictures = tuple(self._asked[kind].watched for kind in wanted if kind in self._asked)
@@ -126,7 +136,7 @@ class SliceRequests:
             self._sender.post(Watch(()))
         for kind in changed:
             watched = self._asked[kind].watched
-            self._sender.post(TakeSlice(watched.request, id=watched.id))
+            self._sender.post(TakeSlice(watched.request, node=self._other_node, id=watched.id))
 
     def _changed(self, wanted: dict[str, tuple[Watched, object]]) -> dict[str, tuple[Watched, object]]:
         asked = self._asked
@@ -143,6 +153,11 @@ class SliceRequests:
         step, refused = self._refused[kind]
         return step != self._newest_step() and self._clock() - refused >= RETRY_S
 
+    @property
+    def _other_node(self) -> int | None:
+        """The moment of another branch that is looked at; None where it is of the live one."""
+        return self._models.selection.now.step if self._models.timeline.is_elsewhere else None
+
     def _newest_step(self) -> int | None:
         record = self._models.timeline.at(None)
         return record.step if record is not None else None
@@ -156,10 +171,9 @@ class SliceRequests:
         status = self._models.status.now
         if record is None or status is None or status.model is None:
             return {}
-        if all(sequence.seq_id != selected.seq_id for sequence in status.sequences):
+        node, seq_ids = self._other_node, [sequence.seq_id for sequence in status.sequences]
+        if node is None and selected.seq_id not in seq_ids:
             return {}  # it was removed: the engine has nothing of it any more
-        if self._models.timeline.is_elsewhere:
-            return {}
         if status.opened is not None and not status.opened.has_rows:
             return {}  # a session that is written down has no rows to be pictures of
         num_tokens = self._models.timeline.num_tokens(selected.seq_id, record.step)
@@ -167,7 +181,7 @@ class SliceRequests:
             return {}
         found = {kind: one for kind, one in self._pictures(selected, wanted, record, num_tokens).items() if one}
         is_live = selected.step is None
-        return {kind: (one, _essence(one) if is_live else one.request) for kind, one in found.items()}
+        return {kind: (one, _essence(one) if is_live else (node, one.request)) for kind, one in found.items()}
 
     def _pictures(
         self, selected: Selected, wanted: Wanted, record: StepRecord, num_tokens: int

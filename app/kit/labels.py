@@ -15,6 +15,7 @@ from app.kit.theme import TextRole, current_theme
 # Where numbers come from, and the theme's role for its dot.
 PROVENANCE_ROLES = {
     "live cache": "good",
+    "kept": "good",
     "recorded": "accent",
     "recomputed": "page_shared",
     "dequantised": "warning",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.draw.format import brief, short_dtype, thousands, token_label
+from app.kit.branch_words import branch_name
 from app.kit.edit_marks import since_words
 from app.models import Models, RowDrop
 from engine.wire.records import Ints, SequenceStep, StepRecord
@@ -126,7 +127,8 @@ def source_of(
     A dot and two words, the same at any width: the step stands in the top bar. While the engine runs that step runs
     ahead, so each panel names its own. A picture of something else than what is selected now says what it shows
     (`late`), or that a part of it is missing. Whatever may not be of the newest step is amber, and so is what was
-    recorded in a cache mode that was left since, unless it was measured after that (`is_of_cache_now`). The tool tip
+    recorded in a cache mode that was left since, unless it was measured after that (`is_of_cache_now`). Another branch
+    than the live one is named. The tool tip
     has the whole sentence, with the step that `fed` the sequence last, where the newest did not.
     """
     asked = models.selection.now.step
@@ -166,6 +168,10 @@ def source_of(
         whole.append(loss)
     if asked is not None:
         whole.append("looking back")
+    if asked is not None and models.timeline.is_elsewhere:
+        brief = branch_name(models, models.history.branch_of(asked).first)
+        words.append(brief)
+        whole.append(f"branch {brief}, not the live one")
     is_random = model is not None and model.random_weights
     if is_random:
         words.append("random weights")

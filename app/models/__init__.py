@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.draw.format import thousands
 from app.models.bookmarks import Bookmarks
 from app.models.comparison import Comparison
 from app.models.draft import Draft
@@ -62,13 +61,3 @@ class Models:
     def history(self) -> History:
         """The whole tree, of which the timeline is a path."""
         return self.timeline.history
-
-    @property
-    def why_no_rows(self) -> str:
-        """Why there is no K and V of what is looked at; empty where there is."""
-        if why_not := self.status.why_no_rows:
-            return why_not
-        if not self.timeline.is_elsewhere:
-            return ""
-        step = thousands(self.selection.now.step or 0)
-        return f"Step {step} is on another branch: its K and V are not in the live cache."

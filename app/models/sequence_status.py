@@ -32,7 +32,7 @@ def sequence_status(models: Models) -> SequenceStatus:
     if status is None or status.model is None:
         return SequenceStatus("model unloaded" if models.status.is_unloaded else "no model yet", "faint")
     if models.timeline.is_elsewhere:
-        why = "what was recorded of it is shown; its K and V are there once it is gone to"
+        why = "its K and V are shown where they are kept, and what was recorded; Go there makes it the live moment"
         return SequenceStatus("another branch", "selected", why)
     if models.selection.now.step is not None:
         return SequenceStatus("looking back", "selected")

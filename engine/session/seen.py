@@ -95,6 +95,7 @@ class OtherBranches:
         mark = checkpoint.marks.get(seq_id)
         if mark is None:
             return None
+        without_tables: Seen | None = None
         for state in (*self.going.sources(), *self.kept.removed):
             live = state.sequences.get(seq_id)
             if live is None or not self.going.came_of(state, node) or not state.holds(seq_id, node, mark.num_tokens):
@@ -107,7 +108,11 @@ class OtherBranches:
                 has_tables=not state.mode.spec.is_paged or all(move.step < node for move in moves), is_live=False,
             )  # fmt: skip
             if found.past(mark.num_tokens).is_known:
-                return found
+                if found.has_tables:
+                    return found
+                without_tables = without_tables or found
+        if without_tables is not None:
+            return without_tables
         gone = f"Step {node} is on another branch, and its K and V are not kept: going there computes them again."
         nothing = NoRows(checkpoint.cache, mark.num_tokens, (None,) * self.num_layers)
         return Seen(nothing, mark.num_tokens, "kept", (), journal, SessionMagnitudes(), why_not=gone, is_live=False)

@@ -167,7 +167,7 @@ class HeadView(MapView[Shown]):
         if shown_record(self._models) is None:
             return "One head, token by channel, appears here with the first step: type a prompt and press Send."
         if piece is None:
-            return self._models.why_no_rows or "This head is on its way."
+            return self._models.status.why_no_rows or "This head is on its way."
         if piece.low.size:
             limit = self._limit(piece)
             run, area = selected_run(self._models), self._area(piece)

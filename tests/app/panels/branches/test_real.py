@@ -16,6 +16,7 @@ from app.models.branches import origin_of
 from app.panels.compare.chart import compare_chart, points
 from app.panels.compare.words import departure_words, verdict
 from engine.spec.presets import PRESETS
+from engine.wire.commands import SetKeptLimit
 from engine.wire.opponents import OtherStep
 from tests.app.driver import Driver
 
@@ -78,6 +79,49 @@ def test_another_road_is_taken_in_one_click_and_left_again_exactly(driver: Drive
     driver.window.branches.gone_to.emit(9)
     driver.settle(lambda: models.history.live == 9)
     assert (text(driver), rows(driver)) == (branch_text, branch_rows)
+
+
+def test_a_moment_of_another_branch_is_drawn_and_named_without_going_there(driver: Driver) -> None:
+    models, window = driver.models, driver.window
+    live, live_rows = models.history.live, rows(driver)
+    assert live == 9
+    driver.look_at(STEPS)
+    driver.settle(lambda: models.slices.wall is not None and models.slices.head is not None)
+    there, head = rows(driver), models.slices.head
+    assert head is not None
+    assert (head.provenance, head.request.num_tokens) == ("kept", models.timeline.num_tokens(0, STEPS))
+    name = branch_name(models, 0)
+    for view in (window.wall, window.head, window.attention):
+        driver.settle(lambda view=view: view._provenance.text.endswith(name))
+    driver.look_at(STEPS - 1)
+    driver.settle(lambda: models.slices.wall.request.num_tokens == head.request.num_tokens - 1)  # type: ignore[union-attr]
+    assert models.history.live == live
+    driver.look_at(None)
+    driver.settle(lambda: models.slices.wall is not None)
+    assert rows(driver) == live_rows
+    window.branches.gone_to.emit(STEPS)
+    driver.settle(lambda: models.history.live == STEPS)
+    assert rows(driver) == there
+    window.branches.gone_to.emit(9)
+    driver.settle(lambda: models.history.live == 9)
+
+
+def test_a_moment_whose_rows_are_nobodys_leads_there(driver: Driver) -> None:
+    models, window = driver.models, driver.window
+    driver.loop.send(SetKeptLimit(0))
+    driver.settle(lambda: not models.status.now.kept)  # type: ignore[union-attr]
+    driver.look_at(STEPS)
+    why = f"Step {STEPS} is on another branch, and its K and V are not kept: going there computes them again."
+    for view in (window.wall, window.head):
+        driver.settle(lambda view=view: view._empty.text() == why)
+        assert view._remedy.isVisibleTo(view)
+    driver.settle(lambda: models.slices.attention is not None and models.slices.attention.weights.size)
+    window.head._remedy.click()
+    driver.settle(lambda: models.history.live == STEPS and models.slices.wall is not None)
+    assert models.slices.wall.low.size  # type: ignore[union-attr]
+    driver.loop.send(SetKeptLimit(1 << 30))
+    window.branches.gone_to.emit(9)
+    driver.settle(lambda: models.history.live == 9)
 
 
 def test_a_typed_text_and_a_token_by_its_id_begin_branches(driver: Driver) -> None:
