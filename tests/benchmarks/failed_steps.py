@@ -2,6 +2,7 @@
 of torch that they make, fails once, in every preset and in the modes where rows are coded, dropped or in pages.
 
     python -m tests.benchmarks.failed_steps [--modes paged,h2o] [--phases decode] [--first-and-last]
+        [--architecture mistral]
 
 Budgets, windows, groups and pages are those of a tiny model, so that each of them is full within a few steps. Every
 failure that left something changed is told by its place.
@@ -42,6 +43,7 @@ def small(spec: CacheSpec) -> CacheSpec:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--modes", default="")
+    parser.add_argument("--architecture", default="tiniest", help="of tests/engine/tiny.py")
     parser.add_argument("--phases", default=",".join(PHASES))
     parser.add_argument("--first-and-last", action="store_true", help="of the calls of each line these alone")
     args = parser.parse_args()
@@ -58,7 +60,7 @@ def main() -> None:
         for phase in args.phases.split(","):
             began = time.process_time()
             try:
-                found = failures(modes[name], phase, numbers, of_torch=True)
+                found = failures(modes[name], phase, numbers, args.architecture, of_torch=True)
             except Exception as error:
                 num_bad += 1
                 print(f"{name}, {phase}: {type(error).__name__}: {error}", flush=True)

@@ -45,8 +45,12 @@ class DynamicRows(LayerOfTransformers):
         return True
 
     def crop(self, num_tokens: int) -> int:
-        if self.layer.keys is not None:
-            self.layer.crop(num_tokens - self.layer.get_seq_length())
+        """Each by itself: after a step that had no room for V, K has rows that V has not, and the layer's own way back
+        takes as many from both."""
+        layer = self.layer
+        layer.keys, layer.values = (
+            held if held is None or held.dim() != 4 else held[:, :, :num_tokens] for held in (layer.keys, layer.values)
+        )
         return 0
 
 
@@ -69,6 +73,12 @@ class DynamicWindow(DynamicRows):
 
     def can_crop(self, num_tokens: int) -> bool:
         return self.layer.keys is None or self._is_whole
+
+    def crop(self, num_tokens: int) -> int:
+        super().crop(num_tokens)
+        if self.layer.keys is not None:
+            self.layer.cumulative_length = num_tokens
+        return 0
 
     @property
     def _is_whole(self) -> bool:

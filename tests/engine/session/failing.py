@@ -34,9 +34,11 @@ def failures(
     architecture: str = "tiniest",
     *,
     of_torch: bool = False,
+    within: str = "",
 ) -> Failures:
-    """Of every line that calls something those calls fail whose `numbers` are given for how many there are: facts, rows
-    and their positions, what journals and rules remember, in bytes; a step that follows gives what it should."""
+    """Of every line `within` these files that calls something those calls fail whose `numbers` are given for how many
+    there are: facts, rows and their positions, what journals and rules remember, in bytes; a step that follows gives
+    what it should."""
     twin, counted = (prepared(architecture, spec, phase) for _ in range(2))
     twin.step()
     with counting(of_torch=of_torch) as clean:  # what is made once was made by the first
@@ -45,6 +47,8 @@ def failures(
     session = prepared(architecture, spec, phase)
     before, held, before_noted = facts(session), tensors(session), noted(session)
     for site, count in clean.sites.items():
+        if within not in site[0]:
+            continue
         for number in sorted(numbers(count)):
             outcome = failing_at(number, session.step, site, of_torch=of_torch)
             if isinstance(outcome, Injected):
