@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from msgspec import structs
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication
 
@@ -21,8 +22,10 @@ from app.kit.labels import prose
 from app.kit.measurement import MeasuringView
 from app.kit.theme import ThemeChoice, apply_colors, apply_shapes, apply_theme, resolve_theme
 from app.models import Models
+from app.models.export_plan import view_of
 from app.panels.prompt.words import CHAT
 from app.start.settings import Settings
+from app.window.layouts import GRIDS
 from app.window.window import MainWindow
 from engine.spec.bookmark import BookmarkTarget
 from engine.spec.capture import CAPTURES
@@ -251,6 +254,12 @@ class Shell(QObject):
             self.take_draft(event.draft)
         if event.draft_chat is not None and self.window.prompt.chat.draft is None:
             self.take_chat(event.draft_chat)
+        if (status := self.models.status.now) is not None and status.model is not None and event.view != "{}":
+            num_tokens = max((info.num_tokens for info in status.sequences), default=0)
+            view = view_of(event.view, status.model.geometry, num_tokens)
+            self.models.selection.update(**structs.asdict(view.selection))
+            if view.layout in GRIDS:
+                self.window.arrange(view.layout)
 
     def _on_action(self, action: Action) -> None:
         action.do(self)

@@ -7,13 +7,16 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import asdict, replace
 
 from app.models import Models
 from app.models.selection import Selected
+from engine.geometry.dimensions import CacheGeometry
 from engine.wire.encoding import packed
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
+from engine.wire.requests import TensorName
 
 MOST_PACKED = 100
 
@@ -53,6 +56,36 @@ def records_bytes(records: Sequence[StepRecord]) -> int:
     return round(sum(len(packed(record)) for record in some) * len(records) / len(some)) if some else 0
 
 
+class KeptPlace(msgspec.Struct, frozen=True):
+    """The part of a selection that means the same in a file."""
+
+    layer: int = 0
+    kv_head: int = 0
+    position: int | None = None
+    tensor: TensorName = "keys"
+    change: bool = False
+
+
+class KeptView(msgspec.Struct, frozen=True):
+    """What a window looked at when it wrote a snapshot."""
+
+    selection: KeptPlace = KeptPlace()
+    layout: str = ""
+
+
 def view_text(selected: Selected, layout: str) -> str:
     """What the window looks at, as a snapshot keeps it: a JSON object."""
     return json.dumps({"selection": dataclasses.asdict(selected), "layout": layout}, default=asdict)
+
+
+def view_of(text: str, geometry: CacheGeometry, num_tokens: int) -> KeptView:
+    """What a window looked at, out of a snapshot, as far as the file has that place."""
+    try:
+        view = msgspec.json.decode(text, type=KeptView)
+    except msgspec.MsgspecError:
+        return KeptView()
+    place, layers = view.selection, geometry.layers
+    is_there = 0 <= place.layer < len(layers) and 0 <= place.kv_head < max(1, layers[place.layer].num_kv_heads)
+    if not is_there or not 0 <= (place.position or 0) < max(1, num_tokens):
+        return KeptView(layout=view.layout)
+    return view

@@ -91,8 +91,8 @@ class Opened:
         self._reporter.reply(Restarted())
         self._reporter.tell()
         self._reporter.reply(Submitted(snapshot.sequence.seq_id, snapshot.token_ids, snapshot.texts))
-        if bookmarks := snapshot.file.manifest.bookmarks:
-            self._reporter.emit(SessionOpened("", snapshot.sequence.sampling, bookmarks=bookmarks))
+        told = snapshot.file.manifest
+        self._reporter.emit(SessionOpened("", snapshot.sequence.sampling, bookmarks=told.bookmarks, view=told.view))
         self.go_on()
 
     def go_on(self) -> None:

@@ -118,6 +118,7 @@ def _is_written_as(entry: LayerEntry, spec: CacheSpec) -> bool:
         (part.codec, part.group, part.residual) == (coding.name, coding.group, coding.residual)
         and (part.num_coded in (0, entry.num_rows) or coding.is_kivi)
         and (not coding.is_kivi or part.num_coded in (0, coding.num_coded(entry.num_rows, name)))
+        and not (coding.is_kivi and part.num_coded and part.quantised_at is None)
         for name, coding in zip(PARTS, codings, strict=True)
         for part in (entry.part(name),)
     )

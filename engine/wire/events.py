@@ -42,7 +42,8 @@ class Restarted(Reply, frozen=True):
 
 class SessionOpened(Reply, frozen=True):
     """What a person wrote and chose in the session that was opened: the prompt that was being written, how the next is
-    sampled, names of branches by their first moment, bookmarks, and conditions to stop at."""
+    sampled, names of branches by their first moment, bookmarks, conditions to stop at, and what the window looked at, a
+    JSON object."""
 
     draft: str
     sampling: SamplingParams
@@ -50,6 +51,7 @@ class SessionOpened(Reply, frozen=True):
     bookmarks: tuple[Bookmark, ...] = ()
     stops: tuple[str, ...] = ()
     draft_chat: Chat | None = None
+    view: str = "{}"
 
 
 class Submitted(Reply, frozen=True):

@@ -1,6 +1,6 @@
 """Snapshots changed at random, most of them with true checksums: each is opened, read and verified, every kind of
 picture is taken of it, its steps are read, it is compared with a sound one, written as an npz and gone on from; and npz
-files changed at random. Anything but an answer or one sentence ends it.
+files changed at random. Anything but an answer or one sentence is a crash: it is told with its seed, and the end is 1.
 
     python tests/benchmarks/snapshot_fuzz.py --executions 1000000 --seed 7
 
@@ -294,7 +294,7 @@ def main() -> int:
     seconds, memory = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     slowest = f"the slowest took {tried.slowest * 1e3:.0f} ms of processor time (seed {tried.slowest_seed})"
     print(f"{tried.count:,} files in {seconds:.0f} s; {slowest}; {memory:.0f} MiB at most")
-    return 0
+    return 1 if tried.outcomes["CRASHED"] else 0
 
 
 class Tried:
@@ -310,7 +310,11 @@ class Tried:
 
     def one(self, path: Path, sound: list[Sound], seed: int, model: LoadedModel) -> None:
         at = time.process_time()
-        self.outcomes[one_execution(path, sound[seed % len(sound)], seed, model)] += 1
+        try:
+            self.outcomes[one_execution(path, sound[seed % len(sound)], seed, model)] += 1
+        except AssertionError as error:
+            self.outcomes["CRASHED"] += 1
+            print(error, file=sys.stderr, flush=True)
         took = time.process_time() - at
         if took > self.slowest:
             self.slowest, self.slowest_seed = took, seed

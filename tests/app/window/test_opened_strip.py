@@ -9,13 +9,15 @@ from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
 
 from app.kit.moment_words import node_lines
+from app.models.export_plan import view_text
 from app.models.rates import rates
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
+from engine.spec.sampling import SamplingParams
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
-from engine.wire.events import EngineLost, StateChanged
+from engine.wire.events import EngineLost, SessionOpened, StateChanged
 from engine.wire.records import Timings
 from engine.wire.status import OpenedFile
 from tests.app.conftest import turn
@@ -233,3 +235,28 @@ def test_an_opened_session_tells_no_numbers_that_nobody_measured(
     models.timeline.clear()
     models.timeline.append(records)
     assert rates(models.timeline, models.slices, 0).first_token_ms is None
+
+
+def test_what_was_looked_at_is_looked_at_again(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    """What is written into a snapshot of the window is where another window begins."""
+    models = running.models
+    models.selection.update(layer=1, kv_head=1, position=2, tensor="values", change=True)
+    running.window.arrange("truth")
+    view = view_text(models.selection.now, running.window.docks.layout_name)
+    models.selection.update(layer=0, kv_head=0, position=None, tensor="keys", change=False)
+    running.window.arrange("learn")
+    opened(running, engine, tmp_path / "a.safetensors")
+    for bad in (
+        '{"selection": {"layer": 99}}',
+        '{"selection": {"position": 4000000}}',
+        '{"selection": 7, "layout": 3}',
+    ):
+        engine.emit(SessionOpened("", SamplingParams(), view=bad))
+        turn(running)
+        assert (models.selection.now.layer, models.selection.now.position) == (0, None)
+        assert running.window.docks.layout_name == "learn"
+    engine.emit(SessionOpened("", SamplingParams(), view=view))
+    turn(running)
+    now = models.selection.now
+    assert (now.layer, now.kv_head, now.position, now.tensor, now.change) == (1, 1, 2, "values", True)
+    assert running.window.docks.layout_name == "truth"
