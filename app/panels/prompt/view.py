@@ -21,6 +21,7 @@ from app.models.prompt_ids import is_random, random_prompt, token_ids
 from app.models.sequence_status import reading
 from app.panels.prompt import words
 from app.panels.prompt.chat import ChatEditor
+from app.panels.prompt.drafts import Drafts
 from app.panels.prompt.editor import PromptEdit
 from app.panels.prompt.sampling import SamplingButton
 from app.panels.prompt.sampling_of import SamplingOf
@@ -75,10 +76,10 @@ class PromptPanel(View[Shown]):
         self._counted = ""
         self._fingerprint = ""  # of the model that the tokens of the text are of
         self._send_key = ""
-        self._drafts = {TEXT: "", IDS: ""}  # what is written in the modes that are not shown
         self.chat = ChatEditor(models)
         self.chat.hide()
         self.edit = PromptEdit()
+        self._drafts = Drafts(self.edit)
         self.edit.setAccessibleName("Prompt text")
         self._sampling = SamplingButton()
         self._seed = SeedField()
@@ -123,25 +124,16 @@ class PromptPanel(View[Shown]):
     @property
     def draft(self) -> str:
         """The text that is being written, whatever mode is shown."""
-        return self.edit.text() if self.choice == TEXT else self._drafts[TEXT]
+        return self._drafts.text
 
     def take_draft(self, text: str) -> None:
         """A text that was being written comes back."""
-        if self.choice == TEXT:
-            self.edit.set_text(text)
-        else:
-            self._drafts[TEXT] = text
+        self._drafts.text = text
 
     def choose(self, choice: str) -> None:
         """Another mode: what is written in each stays, and the tokens of a text are the ids to begin with."""
-        before, ids = self.choice, self._ids
-        if before != CHAT:
-            self._drafts[before] = self.edit.text()
-        if before == TEXT and choice == IDS and ids and not self._drafts[IDS]:
-            self._drafts[IDS] = " ".join(map(str, ids))
         self.choice = choice
-        if choice != CHAT:
-            self.edit.set_text(self._drafts[choice])
+        self._bring_text()
         self._on_typing()
         super().choose(choice)
         self._show_mode()
@@ -149,6 +141,11 @@ class PromptPanel(View[Shown]):
         if choice == CHAT:
             self.room_wanted.emit(CHAT_HEIGHT)
         self.begin()
+
+    def _bring_text(self) -> None:
+        """The editor has what is written in the mode."""
+        if self._mode != CHAT:
+            self._drafts.show(self._mode, self._ids)
 
     def refuse(self, reason: str) -> None:
         """The text cannot be made tokens of."""
@@ -237,6 +234,7 @@ class PromptPanel(View[Shown]):
 
     def _show_mode(self) -> None:
         """The editor of the mode, and the modes that this model has."""
+        self._bring_text()
         model, mode = self._model, self._mode
         is_bare = model is not None and not model.has_tokenizer
         self.set_choices(self.choices[-1:] if is_bare else self.choices)
@@ -316,6 +314,7 @@ class PromptPanel(View[Shown]):
             self.chat.follow_selection()
         if fingerprint != self._fingerprint:  # another model has other tokens for the same text
             self._fingerprint = fingerprint
+            self._ids = None
             self._show_mode()
             self._on_typing()
             self._count()
