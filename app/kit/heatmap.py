@@ -156,8 +156,9 @@ class HeatMap(Themed, TokenExplorer):
                 painter.fillRect(place, QBrush(current_theme().color("hairline"), Qt.BrushStyle.Dense5Pattern))
                 painter.setPen(current_theme().color("muted"))
                 center = place.center()
-                words = "not loaded yet"
-                self._ink.between(painter, words, center.x(), center.y(), left, right, place.width())
+                words = "not there yet"  # it is on its way, or not written
+                if self._ink.width(words) < place.width():
+                    self._ink.between(painter, words, center.x(), center.y(), left, right, place.width())
 
     def _framed(self) -> Frame:
         """Ticks and rectangle, worked out once per range, size and text."""

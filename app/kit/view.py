@@ -13,7 +13,8 @@ from app.kit.reader import Reader, State
 from app.models import Models
 from engine.spec.capture import CaptureLevel, captures
 
-GO_THERE, LOAD, MEASURE = "go there", "load", "measure"  # the remedies that a window may give to a panel
+# The remedies that a window may give to a panel.
+GO_THERE, LOAD, MEASURE, PAGED = "go there", "load", "measure", "paged"
 
 
 class View(Reader[State], Panel):
@@ -40,6 +41,10 @@ class View(Reader[State], Panel):
     ) -> None:
         super().__init__(self.title, parent, can_pin=can_pin, can_copy=can_copy)
         self._models = models
+        if type(self).provenance is not View.provenance:  # the first source must not widen the panel, and its column
+            policy = self._provenance.sizePolicy()
+            policy.setRetainSizeWhenHidden(True)
+            self._provenance.setSizePolicy(policy)
         self.choice = self.choices[0][0] if self.choices else ""
         if self.choices:
             self.set_choices(self.choices)
@@ -55,6 +60,11 @@ class View(Reader[State], Panel):
         self.choice = choice
         self.set_choice(choice)
         self.refresh()
+
+    def refresh(self) -> None:
+        super().refresh()
+        if isinstance(self._state, str):
+            self.set_empty(self._state, self._remedy())  # another one may help by now
 
     def show_nothing(self, why: str) -> None:
         self.set_empty(why, self._remedy())

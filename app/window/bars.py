@@ -11,6 +11,7 @@ from app.kit.boxes import row
 from app.kit.theme import current_theme
 from app.models import Models
 from app.panels.timeline.view import TimelineBar
+from app.window.phase_strip import PhaseStrip
 from app.window.remedies import Remedies
 from app.window.selectors import CacheSelector, ModelSelector
 from app.window.status_line import StatusLine
@@ -67,9 +68,12 @@ class TopBar(QWidget):
 
 
 class Footer(QWidget):
-    """The timeline and the status line on one surface."""
+    """The timeline and the status line on one surface. While a step is taken in phases, these stand where the status
+    does: a line more would have every panel move."""
 
-    def __init__(self, timeline: TimelineBar, status: StatusLine, parent: QWidget | None = None) -> None:
+    def __init__(
+        self, timeline: TimelineBar, status: StatusLine, phases: PhaseStrip, parent: QWidget | None = None
+    ) -> None:
         super().__init__(parent)
         self._timeline = timeline
         layout = QVBoxLayout(self)
@@ -77,6 +81,8 @@ class Footer(QWidget):
         layout.setSpacing(0)
         layout.addWidget(timeline)
         layout.addWidget(status)
+        layout.addWidget(phases)
+        phases.appeared.connect(status.setHidden)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)

@@ -1,4 +1,4 @@
-"""A line above the panels while a step is taken in phases: where it stands, what that phase knows, and the ways on."""
+"""A line below the timeline while a step is taken in phases: where it stands, what that phase knows, the ways on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.models.phases import PhasedStep
 from app.window.phase_words import phase_words
 from app.window.strip import paint_strip
 
-HEIGHT, CELL_HEIGHT = 34, 20
+HEIGHT, CELL_HEIGHT = 25, 19
 PAD, NARROW_CELL, LEAST_CELL = 7.0, 30.0, 4.0  # pixels: beside a name, of a layer with its name, of one without
 
 
@@ -46,7 +46,7 @@ class PhaseTrack(Opaque, QWidget):
         self._place = 0
         self._text = TextPainter(font_text(11.5))
         self._bold = TextPainter(font_text(11.5, QFont.Weight.DemiBold))
-        self.setFixedHeight(CELL_HEIGHT + 4)
+        self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
     def show_step(self, step: PhasedStep, place: int) -> None:
@@ -72,7 +72,7 @@ class PhaseTrack(Opaque, QWidget):
         x, found = 0.0, []
         for name in names:
             width = words.get(name, each)
-            found.append(QRectF(x, 2, width, CELL_HEIGHT))
+            found.append(QRectF(x, (HEIGHT - CELL_HEIGHT) / 2, width, CELL_HEIGHT))
             x += width + gap
         return found
 
@@ -130,7 +130,9 @@ class PhaseTrack(Opaque, QWidget):
 
 
 class PhaseStrip(Reader[Shown], QWidget):
-    """Shown as long as there is a step in phases, and until the step after one that was written."""
+    """Shown as long as there is a step in phases, and until the step after one that was written: `appeared(bool)`."""
+
+    appeared = Signal(bool)
 
     follows = (PHASES, SELECTION, STATUS)
     reads_while_hidden = True
@@ -173,10 +175,14 @@ class PhaseStrip(Reader[Shown], QWidget):
         self._words.setToolTip(plain_tip(state.words))
         for button in (self.finish, self.give_up):
             button.setVisible(not state.step.is_written)
-        self.setVisible(True)
+        self._appear(True)
 
     def show_nothing(self, why: str) -> None:
-        self.setVisible(False)
+        self._appear(False)
+
+    def _appear(self, is_there: bool) -> None:
+        self.setVisible(is_there)
+        self.appeared.emit(is_there)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         paint_strip(self, "accent", alpha=20)

@@ -15,7 +15,7 @@ from app.kit.bookmark_places import HEAD, PAGE, STEP, TOKEN
 from app.kit.boxes import column, holder
 from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
-from app.kit.view import GO_THERE, LOAD, MEASURE
+from app.kit.view import GO_THERE, LOAD, MEASURE, PAGED
 from app.models import Models, Selected
 from app.models.chosen_rows import chosen_rows
 from app.panels.attention.view import AttentionView
@@ -115,7 +115,7 @@ class MainWindow(QMainWindow):
         self.banner = Banner(models, self.docks)
         self.timeline = TimelineBar(models)
         self.status = StatusLine(models, self.actions_["run.cancel"])
-        self._footer = Footer(self.timeline, self.status)
+        self._footer = Footer(self.timeline, self.status, self.phases)
         self._last_picture: Panel = self.wall
         self._build()
         self.recent = RecentFiles("Recent files", self)
@@ -131,7 +131,7 @@ class MainWindow(QMainWindow):
 
     def _build(self) -> None:
         self.setCentralWidget(
-            holder(column(self.top, self.recovery, self.opened, self.phases, (self.docks, 1), self._footer, spacing=0))
+            holder(column(self.top, self.recovery, self.opened, (self.docks, 1), self._footer, spacing=0))
         )
 
     def need(self, layout: str) -> None:
@@ -236,6 +236,7 @@ class MainWindow(QMainWindow):
         for picture in (self.wall, self.head, self.attention):
             picture.set_remedy(GO_THERE, "Go there", self.actions_["run.go_on"])
             picture.set_remedy(LOAD, "Load it again", self.actions_["model.reload"])
+        self.pages.set_remedy(PAGED, "Choose Paged", self.actions_["cache.paged"])
         self.attention.set_remedy(MEASURE, "Measure it from now on", self.actions_["capture.rows"])
         self.next_token.set_remedy(MEASURE, "Measure it from now on", self.actions_["capture.statistics"])
 

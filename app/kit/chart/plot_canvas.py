@@ -10,6 +10,7 @@ from PySide6.QtCore import QPoint, QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPen
 from PySide6.QtWidgets import QWidget
 
+from app.draw.axis import Tick
 from app.kit.chart.marks import Band, Chart, Curve, Dots, Frame, Painted, Place, Span, Ticks
 from app.kit.chart.pointing import PointsWhileThere
 from app.kit.theme import Theme, current_theme, font_fixed, font_text
@@ -37,7 +38,10 @@ class _Axis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
 
     def tickValues(self, low: float, high: float, size: float) -> list[tuple[float, list[float]]]:
         room = _NAME_HEIGHT if self.orientation == "left" else _NAME_WIDTH
-        found = self._source.ticks(max(2, int(size // room)), low, high) if self._source is not None else ()
+        found: Sequence[Tick] = ()
+        for more in range(4 if self._source is not None else 0):
+            if len(found) < 2:  # one alone is no measure
+                found = self._source.ticks(max(2, int(size // room)) + more, low, high)  # type: ignore[union-attr]
         self._names, last = {}, -np.inf
         for tick in found:  # the floor and the first decade may be too close for two names
             is_free = self.orientation == "bottom" or (tick.at - last) * size / (high - low) >= _NAME_HEIGHT / 2

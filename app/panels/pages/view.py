@@ -16,7 +16,7 @@ from app.kit.page_words import record_lines
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import BOOKMARKS, SELECTION, STATUS, STEPS, slices
 from app.kit.theme import current_theme, font_fixed
-from app.kit.view import View
+from app.kit.view import PAGED, View
 from app.models import Models
 from app.models.page_places import chosen_page, place_of, table_pages
 from app.models.slices import TABLE
@@ -136,6 +136,11 @@ class PagesView(View[Shown]):
 
     def want(self, *, is_visible: bool) -> None:
         self._models.viewport.update(wants_table=is_visible)
+
+    def _remedy(self) -> str:
+        status = self._models.status
+        can_be_paged = status.model is not None and not status.has_file and not status.cache.is_paged
+        return super()._remedy() or (PAGED if can_be_paged and self._models.selection.now.step is None else "")
 
     # ---- showing -------------------------------------------------------------------------------------------------
 

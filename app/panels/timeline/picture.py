@@ -43,7 +43,6 @@ class TimelinePicture:
         painter.setPen(QPen(theme.color("hairline"), 3, c=Qt.PenCapStyle.RoundCap))
         painter.drawLine(QPointF(track.start, MIDDLE), QPointF(track.tip, MIDDLE))
         if shown is None:
-            self._paint_label(painter, track.tip + 10, "–", Qt.AlignmentFlag.AlignLeft)
             return
         self._paint_behind(painter, track, shown)
         handle = track.x_of(shown.index)
