@@ -31,7 +31,7 @@ from engine.spec.bookmark import BookmarkTarget
 from engine.spec.capture import CAPTURES
 from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED
-from engine.spec.runners import RUNNERS
+from engine.spec.runners import PAGED_ATTENTION, RUNNERS
 from engine.wire.commands import Command
 from engine.wire.events import Event, SessionOpened
 from engine.wire.opponents import Opponent, OtherStep
@@ -267,6 +267,8 @@ class Shell(QObject):
     def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
         for name in RUNNERS:
             self.actions.check(f"runner.{name}", name == new.runner.chosen and new.model is not None)
+        for way in PAGED_ATTENTION:
+            self.actions.check(f"pages.{way}", way == new.runner.pages and new.model is not None)
         if new.runner.note and (old is None or old.runner.note != new.runner.note):
             self.models.status.notify(new.runner.note)
         self._show_capture(new.capture)

@@ -16,6 +16,7 @@ from app.control.conditions import (
     needs_live_past,
     needs_live_steps,
     needs_matches,
+    needs_paged_attention,
     needs_past,
     needs_phase,
     needs_prompt,
@@ -30,7 +31,7 @@ from app.control.conditions import (
 )
 from app.control.pace import PACES, Pace
 from engine.spec.capture import CAPTURES, CaptureRow
-from engine.spec.runners import RUNNERS, RunnerRow
+from engine.spec.runners import PAGED_ATTENTION, RUNNERS, PagedAttentionRow, RunnerRow
 
 if TYPE_CHECKING:
     from app.shell import Shell
@@ -57,6 +58,14 @@ def _runner(row: RunnerRow) -> Action:
     tip = f"{row.summary}; it needs {row.needs}" if row.needs else row.summary
     needs = partial(needs_runner, row.name)
     return Action(f"runner.{row.name}", "", f"Forward by {row.label}", tip, choose, needs, is_check=True)
+
+
+def _paged_attention(row: PagedAttentionRow) -> Action:
+    def choose(shell: Shell) -> None:
+        shell.intents.on_paged_attention_chosen(row.name)
+
+    needs = partial(needs_paged_attention, row.name)
+    return Action(f"pages.{row.name}", "", f"Attention: {row.label}", row.summary, choose, needs, is_check=True)
 
 
 def _capture(row: CaptureRow) -> Action:
@@ -160,6 +169,7 @@ RUN = (
                      lambda shell: shell.navigator.on_live(), needs_past),
     ),
     tuple(map(_runner, RUNNERS.values())),
+    tuple(map(_paged_attention, PAGED_ATTENTION.values())),
     (
         *map(_capture, CAPTURES.values()),
         Action("capture.by_layer", "", "Time every layer",

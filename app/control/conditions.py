@@ -47,6 +47,13 @@ def needs_runner(name: str, models: Models) -> str:
     return needs_live(models) or (dict(status.runner.refused).get(name, "") if status is not None else "")  # type: ignore[call-overload]
 
 
+def needs_paged_attention(name: str, models: Models) -> str:
+    """A live model whose attention can read pages so."""
+    status = models.status.now
+    refused = {} if status is None else {str(way): why for way, why in status.runner.refused_pages}
+    return needs_live(models) or refused.get(name, "")
+
+
 def needs_edited(models: Models) -> str:
     return needs_live_steps(models) or ("" if models.edits.on_path() else "nothing was edited on the way here")
 

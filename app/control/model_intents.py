@@ -6,7 +6,7 @@ from app.control.asking import Asking
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CaptureLevel
 from engine.spec.model import ModelSpec
-from engine.spec.runners import RunnerName
+from engine.spec.runners import PagedAttentionName, RunnerName
 from engine.wire import commands
 from engine.wire.status import CaptureState
 
@@ -48,6 +48,9 @@ class ModelIntents(Asking):
 
     def on_runner_chosen(self, runner: RunnerName) -> None:
         self._send(commands.ChooseRunner(runner))
+
+    def on_paged_attention_chosen(self, way: PagedAttentionName) -> None:
+        self._send(commands.ChoosePagedAttention(way))
 
     def on_capture_chosen(self, level: CaptureLevel) -> None:
         self._send(commands.SetCapture(level, self._capture_now().by_layer))

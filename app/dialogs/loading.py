@@ -88,6 +88,7 @@ class LoadingDialog(QuestionDialog):
             num_threads=self.threads.value() or None,
             runner=self._model.runner,
             weights=cast(WeightFormat, self.weights.currentData()),
+            paged_attention=self._model.paged_attention,
         )
 
     def answer(self) -> ModelSpec:

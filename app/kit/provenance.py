@@ -11,6 +11,7 @@ from app.draw.format import brief, short_dtype, thousands, token_label
 from app.kit.branch_words import branch_name
 from app.kit.edit_marks import since_words
 from app.models import Models, RowDrop
+from engine.spec.runners import reads_in_place
 from engine.wire.records import Ints, SequenceStep, StepRecord
 
 NARROW = 540
@@ -144,6 +145,9 @@ def source_of(
         whole.append(f"step {thousands(fed)}, the newest that fed this sequence")
     else:
         whole.append(f"step {thousands(step)}")
+    computed = models.timeline.at(step) if step is not None else None
+    if computed is not None and reads_in_place(computed.runner):
+        whole.append("pages read in place, which rounds otherwise than gathered ones")
     is_before_change = asked is None and models.timeline.is_before_change
     is_old = is_before_change and provenance == "recorded" and not is_of_cache_now
     if is_before_change and is_of_cache_now:

@@ -15,7 +15,7 @@ from engine.saved.folder import check_nobody_writes
 from engine.spec.cache import CacheSpec
 from engine.spec.model import AUTO_DEVICE, WEIGHTS, Dtype, ModelSpec
 from engine.spec.presets import NAMES, cache_named
-from engine.spec.runners import RUNNERS
+from engine.spec.runners import PAGED_ATTENTION, RUNNERS
 
 DEFAULT_STEPS = 40
 MOST_KEPT_MIB = 1 << 20
@@ -63,6 +63,7 @@ def parse(argv: list[str]) -> Arguments:
             num_threads=given.threads,
             runner=given.runner,
             weights=given.weights or "stored",
+            paged_attention=given.paged_attention,
         )
         cache = cache_named(given.cache)
     except InputError as error:
@@ -120,6 +121,7 @@ def _parser() -> OneLineParser:
     parser.add_argument("--threads", type=int, help="threads of a CPU; as remembered unless given")
     parser.add_argument("--weights", help=f"{', '.join(WEIGHTS)}; as remembered unless given")
     parser.add_argument("--runner", default="auto", help=f"what computes the forwards: {', '.join(RUNNERS)}")
+    parser.add_argument("--paged-attention", default="auto", help=f"how pages are read: {', '.join(PAGED_ATTENTION)}")
     parser.add_argument(
         "--engine",
         choices=CHOICES,

@@ -10,7 +10,7 @@ from engine.cli.talking import add_chat_arguments, chat_of
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
 from engine.spec.model import AUTO_DEVICE, BUNDLED, WEIGHTS, Dtype, ModelSpec
-from engine.spec.runners import RUNNERS
+from engine.spec.runners import PAGED_ATTENTION, RUNNERS
 from engine.spec.sampling import Prompt, SamplingParams
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, help="threads for the forward (default: all cores but one)")
     names = ", ".join(f"{row.name} ({row.label})" for row in RUNNERS.values())
     parser.add_argument("--runner", default="auto", help=f"what computes the forwards: {names}")
+    ways = ", ".join(f"{row.name} ({row.label})" for row in PAGED_ATTENTION.values())
+    parser.add_argument("--paged-attention", default="auto", help=f"how attention reads pages: {ways}")
     parser.add_argument("--allow-download", action="store_true", help="fetch a hub model that is not here")
 
 
@@ -68,7 +70,16 @@ def load_model(args: argparse.Namespace) -> LoadedModel:
 
 def model_spec(args: argparse.Namespace) -> ModelSpec:
     """The model that those arguments ask for."""
-    return ModelSpec(args.model, args.dtype, args.device, args.allow_download, args.threads, args.runner, args.weights)
+    return ModelSpec(
+        args.model,
+        args.dtype,
+        args.device,
+        args.allow_download,
+        args.threads,
+        args.runner,
+        args.weights,
+        args.paged_attention,
+    )
 
 
 def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Prompt]:

@@ -74,7 +74,8 @@ def model_of(saved: SavedSession, args: argparse.Namespace) -> LoadedModel:
         raise InputError(f"It ran {saved.model.name} from '{was.source}': say where that is with --model.")
     dtype = was.dtype if args.dtype == "auto" else args.dtype
     source, threads = args.model or was.source, args.threads or was.num_threads
-    spec = ModelSpec(source, dtype, args.device, args.allow_download, threads, args.runner, was.weights)
+    how = args.runner, was.weights, args.paged_attention
+    spec = ModelSpec(source, dtype, args.device, args.allow_download, threads, *how)
     from engine.model.loader import load
 
     model = load(spec)

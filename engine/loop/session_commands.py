@@ -20,6 +20,7 @@ from engine.loop.watching import Watching
 from engine.spec.sampling import Prompt
 from engine.wire.commands import (
     Branch,
+    ChoosePagedAttention,
     ChooseRunner,
     Command,
     DeleteBranch,
@@ -94,6 +95,8 @@ class SessionCommands:
                 session.set_sampling(sampling, seq_id)
             case ChooseRunner(runner):
                 session.model.runners.choose(runner)
+            case ChoosePagedAttention(way):
+                session.model.runners.pages.choose(way)
             case Watch():
                 self._watching.watch(session, command)
             case Redo():

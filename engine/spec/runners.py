@@ -61,6 +61,11 @@ def runner_words(names: str) -> str:
     return " + ".join(labels.get(name, name) for name in names.split("+"))
 
 
+def reads_in_place(names: str) -> bool:
+    """Whether a step with runners of those names has read pages where they lie."""
+    return "pages" in names.split("+")
+
+
 def check_runner(name: str) -> None:
     """Raises `InputError` where there is no runner of that name."""
     if name not in get_args(RunnerName):

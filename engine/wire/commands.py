@@ -9,7 +9,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.capture import CaptureLevel
 from engine.spec.edit import Edit
 from engine.spec.model import ModelSpec
-from engine.spec.runners import RunnerName
+from engine.spec.runners import PagedAttentionName, RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import Change
 from engine.wire.devices import FindDevices, ForecastLoad, UnloadModel
@@ -39,6 +39,12 @@ class ChooseRunner(CommandMessage, frozen=True):
     """Compute the forwards from now on in that way, by its name in `engine.spec.runners`."""
 
     runner: RunnerName
+
+
+class ChoosePagedAttention(CommandMessage, frozen=True):
+    """Let attention read pages from now on in that way, by its name in `engine.spec.runners`."""
+
+    way: PagedAttentionName
 
 
 class SetCapture(CommandMessage, frozen=True):
@@ -293,6 +299,7 @@ Command = (
     LoadModel
     | SetCache
     | ChooseRunner
+    | ChoosePagedAttention
     | SetCapture
     | SubmitPrompt
     | PreviewPrompt

@@ -17,7 +17,7 @@ from engine.model.runners.launch import Launches, Telling
 from engine.model.runners.pages import PAGES, PagedAttention, PageReader
 from engine.model.runners.recorders import recorder_of, why_not_compiled
 from engine.model.surprisal import Surprisal
-from engine.spec.runners import RUNNERS, PagedAttentionName, RunnerName, check_runner
+from engine.spec.runners import RUNNERS, PagedAttentionName, RunnerName, check_runner, reads_in_place
 from engine.wire.status import RunnerState
 
 
@@ -89,7 +89,7 @@ class Runners:
         if meant is not None and not self.why_not(meant):
             self.chosen = meant
         if name:
-            self.pages.chosen = "pages" if "pages" in joined else "gather"
+            self.pages.chosen = "pages" if reads_in_place(name) else "gather"
         try:
             yield
         finally:

@@ -15,10 +15,11 @@ from engine.spec.capture import CAPTURES
 from engine.spec.edit import Drop, Edit, Mask, Pin, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS
-from engine.spec.runners import RUNNERS
+from engine.spec.runners import PAGED_ATTENTION, RUNNERS
 from engine.spec.stops import Stop
 from engine.wire.commands import (
     Cancel,
+    ChoosePagedAttention,
     ChooseRunner,
     CloseSnapshot,
     Continue,
@@ -230,6 +231,10 @@ EFFECTS: dict[str, Effect] = {
     "engine.process": Effect(lambda desk: desk.engines, [], ["process"]),
     **{f"capture.{name}": Effect(lambda desk: desk.sent(SetCapture), [], [SetCapture(name)]) for name in CAPTURES},
     "capture.by_layer": Effect(lambda desk: desk.sent(SetCapture), [], [SetCapture("rows", by_layer=True)]),
+    **{
+        f"pages.{name}": Effect(lambda desk: desk.sent(ChoosePagedAttention), [], [ChoosePagedAttention(name)])
+        for name in PAGED_ATTENTION
+    },
     **{f"runner.{name}": Effect(lambda desk: desk.sent(ChooseRunner), [], [ChooseRunner(name)]) for name in RUNNERS},
     **{
         f"pace.{name}": Effect(

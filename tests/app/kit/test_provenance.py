@@ -89,6 +89,12 @@ def test_the_step_of_a_picture_is_that_which_fed_its_sequence_last(models: Model
     assert (step_of(models, 0, NOW + 1), step_of(models, 1, NOW), step_of(models, 1, NOW + 1)) == (7, 6, None)
 
 
+def test_a_step_that_read_pages_in_place_says_that_it_rounds_otherwise(models: Models) -> None:
+    models.timeline.append([replace(samples.step_record(STEPS + 1), runner="fused+pages")])
+    assert "pages read in place" in picture_source(models, "live cache", "float32", 0, NOW + 1).sentence
+    assert "in place" not in picture_source(models, "live cache", "float32", 0, NOW).sentence
+
+
 def test_the_columns_of_a_run_are_those_from_its_first_to_its_last_position(models: Models) -> None:
     def columns(position: int) -> tuple[int, int] | None:
         """Four positions a column, the first ten of them in the picture."""

@@ -41,6 +41,7 @@ from tests.engine.cli.conftest import IDS, Twin
         (["--device", "cuda:99"], "cuda:99"),
         (["--threads", "0"], "threads"),
         (["--runner", "fast"], "runner 'fast'"),
+        (["--paged-attention", "flat"], "paged attention 'flat'"),
         (["--export", "/no/such/folder/x.safetensors"], "/no/such/folder"),
         (["--export", "/"], "folder"),
         (["--export", "/dev/null"], "no regular file"),

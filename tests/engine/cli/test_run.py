@@ -39,6 +39,9 @@ def test_run_takes_a_runner_and_says_what_computed_each_step(twin: Twin, source:
     *steps, done = twin.lines(*given, "--runner", "transformers")
     assert [line["runner"] for line in steps] == ["transformers"] * 2
     assert done["token_ids"] == twin.lines(*given)[-1]["token_ids"]
+    *steps, done = twin.lines(*given, "--cache", "paged", "--page-size", 4, "--paged-attention", "pages")
+    assert [line["runner"] for line in steps] == ["fused+pages"] * 2
+    assert done["token_ids"] == twin.lines(*given)[-1]["token_ids"]
 
 
 def test_run_tells_the_surprisal_of_a_long_prompt_and_exports_it(

@@ -11,7 +11,17 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.commands import ChooseRunner, Command, Fork, GoTo, SetCache, SetSampling, Step, SubmitPrompt
+from engine.wire.commands import (
+    ChoosePagedAttention,
+    ChooseRunner,
+    Command,
+    Fork,
+    GoTo,
+    SetCache,
+    SetSampling,
+    Step,
+    SubmitPrompt,
+)
 from engine.wire.events import CacheChanged, Failed, Forked, Restarted, StateChanged, WentTo
 from engine.wire.exporting import Export, Exported
 from engine.wire.measuring import CheckParity
@@ -42,6 +52,14 @@ def test_a_runner_is_chosen_by_a_command_and_says_when_it_records(driver: Driver
     driver.send(ChooseRunner("transformers"), Step())
     assert driver.wait_for(StepRecord, 4).runner == "transformers"
     assert driver.rest().runner.chosen == "transformers"
+
+
+def test_pages_are_read_as_a_command_says(driver: Driver) -> None:
+    driver.send(SetCache(CacheSpec("paged", page_size=4)), ChoosePagedAttention("pages"), prompt(6), Step(2))
+    assert driver.wait_for(StepRecord, 2).runner == "fused+pages"
+    assert driver.rest().runner.pages == "pages"
+    driver.send(ChoosePagedAttention("gather"), Step())
+    assert driver.wait_for(StepRecord, 3).runner == "fused"
 
 
 def test_a_loop_says_that_it_gets_on_and_that_it_is_idle(slow: Driver) -> None:
