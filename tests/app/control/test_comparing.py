@@ -251,3 +251,14 @@ def test_what_is_told_anew_is_of_the_comparison_that_stands(
     models.selection.update(seq_id=1)
     stepped.tick()
     assert cast(WallRequest, asked(engine)[-1].request).seq_id == 0
+
+
+def test_a_comparison_that_begins_anew_has_no_departure_of_the_one_before(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    for _ in range(2):
+        compared(stepped, engine)
+        assert (models.comparison.first, models.comparison.num_scanned) == (None, None)
+        engine.emit(DuelScanned(20, Departure(3, 1, "keys", 0, 5, 1.0, 1.5, 0.4, 1e-4)))
+        stepped.tick()
+        assert models.comparison.first is not None

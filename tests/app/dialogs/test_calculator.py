@@ -301,3 +301,18 @@ def test_pages_are_given_codecs_of_k_and_of_v(host: QWidget) -> None:
     dialog.codec.choice.choose("int8", "fp8-max")
     dialog.accept()
     assert told == [CacheSpec("paged", num_pages=9, codec=CodecSpec(Coding("int8"), Coding("fp8-max", 16)))]
+
+
+def test_model_and_cache_are_its_weights_and_all_that_is_reserved(sheet: Calculator) -> None:
+    """A pool is reserved at once, however little of it one sequence takes."""
+    weights = samples.model_info().weight_bytes
+    assert weights
+    for mode in ("growing", "paged"):
+        choose(sheet, LOADED, mode, "float32")
+        found = {
+            name: int(text.replace(",", "")) for name, text in lines(sheet).items() if text.replace(",", "").isdigit()
+        }
+        held = max(found["total, one sequence"], found.get("pool, for all sequences", 0))
+        assert (found["weights of the model"], found["model and cache"]) == (weights, weights + held)
+        assert ("pool, for all sequences" in found) == (mode == "paged")
+    assert found["pool, for all sequences"] > found["total, one sequence"]

@@ -15,7 +15,7 @@ from app.models.rates import rates
 from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken
 from engine.wire.records import NonFinite
 from engine.wire.requests import HeadRequest, TableRequest, WallRequest
-from engine.wire.slices import TableSlice, Unchanged
+from engine.wire.slices import CellUpdate, TableSlice, Unchanged
 from engine.wire.step_table import COLUMNS, step_csv, step_table
 from tests.app import samples
 
@@ -240,3 +240,15 @@ def test_what_slices_cost_is_counted_between_two_times_and_given_up_with_them(mo
     models.slices.clear()
     assert models.slices.wall is None
     assert models.slices.cost_ms(before, time.time()) == 0.0
+
+
+def test_an_update_of_a_picture_that_was_given_up_is_shown_by_nobody(models: Models) -> None:
+    wall = samples.wall_slice(WallRequest(0, 14, 14, "keys", False, 20, 8))
+    places = np.zeros((3, 1), np.int64)
+    update = CellUpdate(replace(wall, low=wall.low[0, 0, :1], high=wall.high[0, 0, :1]), places, wall.low.shape[2])
+    models.slices.put(wall)
+    models.slices.put(update)
+    assert models.slices.wall is not None
+    models.slices.clear()
+    models.slices.put(update)
+    assert models.slices.wall is None

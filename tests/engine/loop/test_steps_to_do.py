@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec import structs
 
+from engine.loop import steps_to_do
 from engine.loop.steps_to_do import StepsToDo
 from engine.session.chunks import PrefillPlan
 from engine.spec.sampling import Prompt
@@ -111,3 +113,19 @@ def test_a_pace_is_that_of_a_run_and_of_no_single_steps() -> None:
     assert steps.rest_s > 9000
     steps.set_pace(SetPace(None, None))  # of the run that goes on
     assert steps.rest_s == 0.0
+
+
+def test_after_a_slow_step_a_paced_run_does_not_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What took longer than the pace allows puts off the steps after it; it is not made up for."""
+    now = [100.0]
+    monkeypatch.setattr(steps_to_do.time, "monotonic", lambda: now[0])
+    steps = StepsToDo()
+    steps.set_pace(SetPace(2.0, None))
+    steps.run(Run())
+    rests = []
+    for took in (0.1, 0.1, 5.0, 0.1):
+        now[0] += took
+        steps.done(is_unit=True)
+        rests.append(round(steps.rest_s, 3))
+        now[0] += steps.rest_s
+    assert rests == [0.4, 0.4, 0.0, 0.4]

@@ -162,6 +162,7 @@ def test_what_is_refused_changes_nothing() -> None:
         (SequenceForked(9, first, None, -1), "does not have rows"),
         (PromptAppended(first, (5_000,), GREEDY), "outside the vocabulary"),
         (PromptAppended(first, (5,) * 600, GREEDY), "holds 512"),
+        (PromptAppended(first, (5,) * (513 - len(session.sequence(first).token_ids)), GREEDY), "holds 512"),
         (PromptAppended(8, (5,), GREEDY), "no sequence 8"),
     ):
         with pytest.raises(InputError, match=words):

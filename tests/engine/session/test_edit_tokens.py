@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engine.errors import InputError
+from engine.session.edits.tokens import new_prompt_length
 from engine.session.sampler import choose
 from engine.session.session import Session
 from engine.spec.edit import BiasLogits, Edit, ReplaceTokens, Rows, Zero
@@ -209,3 +210,20 @@ def test_when_every_token_is_banned_one_sentence_says_so() -> None:
     sampling = SamplingParams(bias=LogitBias((), tuple(range(8))))
     with pytest.raises(InputError, match="Every token is banned"):
         choose(torch.zeros(8), sampling, 0, str)
+
+
+@pytest.mark.parametrize(
+    ("position", "num_new", "num_replaced", "length"),
+    [
+        (0, 2, 1, 9),
+        (7, 3, 1, 10),
+        (6, 1, 2, 7),
+        (6, 1, 5, 7),  # of the five two are of the prompt
+        (7, 0, 1, 7),
+        (8, 3, 1, 8),  # behind the prompt: what is put there is none of it
+        (9, 3, 1, 8),
+    ],
+)
+def test_what_is_put_into_a_prompt_is_of_it(position: int, num_new: int, num_replaced: int, length: int) -> None:
+    edit = ReplaceTokens(0, position, (7,) * num_new, "re-prefill", num_replaced)
+    assert new_prompt_length(8, edit) == length

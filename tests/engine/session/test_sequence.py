@@ -43,7 +43,16 @@ def test_forced_tokens_go_first_and_the_last_of_them_before_an_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "after"), [("end of text", None), ("stopped", None), ("context full", "context full"), (None, None)]
+    ("stop", "after"),
+    [
+        ("end of text", None),
+        ("stop string", None),
+        ("length", None),
+        ("stopped", None),
+        ("cache full", "cache full"),
+        ("context full", "context full"),
+        (None, None),
+    ],
 )
 def test_who_forces_a_token_wants_it_to_go_on_where_there_is_room(stop: str | None, after: str | None) -> None:
     one = sequence()

@@ -244,3 +244,16 @@ def test_resampling_keeps_the_extremes_of_every_cell(count: int, size: int) -> N
     assert (high.max(axis=1) == values.max(axis=1)).all()
     for pixel in range(size):
         assert 0 <= pool.cell_at(pixel, count, size) < count
+
+
+def test_outside_the_positions_that_a_layer_holds_its_cells_are_empty() -> None:
+    """Cells of two positions: one that is held in part is a cell of numbers at either end."""
+    piece = slice_of(np.ones((1, 1, 6, 2)), per_column=2)
+    for held, empty in (((4, 12), [0, 1]), ((0, 5), [3, 4, 5]), ((3, 9), [0, 5]), ((0, 12), [])):
+        _, absent = draw.cell_values(piece, (replace_row(held),))
+        assert np.flatnonzero(absent[0, 0].all(axis=1)).tolist() == empty
+        assert np.flatnonzero(absent[0, 0].any(axis=1)).tolist() == empty
+
+
+def replace_row(held: tuple[int, int]) -> WallRow:
+    return WallRow(0, 1, held=held)

@@ -120,3 +120,15 @@ def test_a_size_that_a_person_has_set_stays_and_the_others_follow_the_rows(
         knobs.knobs[own].field.setValue(7)
     knobs.set_num_rows(80)
     assert (knobs.spec().budget, knobs.spec().window) == (budget, window)
+
+
+def test_another_rule_begins_with_a_window_of_its_own(knobs: WhatIfKnobs) -> None:
+    """A budget that a person has set stays; a window is another thing in another rule."""
+    knobs.choose("streamingllm", "exact")
+    knobs.knobs["window"].set_value(7)
+    knobs.knobs["window"].moved.emit()
+    assert knobs.spec().window == 7
+    knobs.set_num_rows(60)
+    assert knobs.spec().window == 7
+    knobs.choose("sliding", "exact")
+    assert knobs.spec().window == 30
