@@ -28,10 +28,10 @@ def main():
     arguments = parser.parse_args()
     with safe_open(arguments.snapshot, framework="pt") as file:
         manifest = file.metadata()
-        if manifest.get("format") != "kvloupe-snapshot" or manifest["format_version"] not in ("2", "3"):
-            raise SystemExit("This is no snapshot of version 2 or 3 of the format.")
-        if "linear" in json.loads(manifest["layer_kinds"]):
-            raise SystemExit("A recurrent state is not in a snapshot: decoding cannot go on from it.")
+        if manifest.get("format") != "kvloupe-snapshot" or manifest["format_version"] not in ("2", "3", "4"):
+            raise SystemExit("This is no snapshot of version 2, 3 or 4 of the format.")
+        if "linear" in json.loads(manifest["layer_kinds"]) or json.loads(manifest.get("states", "[]")):
+            raise SystemExit("A model with recurrent layers is not run here: open its snapshot in KV Loupe.")
         if "cross" in json.loads(manifest["layer_kinds"]):
             raise SystemExit("A model with an encoder is not run here: open its snapshot in KV Loupe.")
         dtype = getattr(torch, manifest["dtype"])

@@ -7,7 +7,7 @@ shared rotary key, exactly as transformers caches them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
@@ -162,13 +162,16 @@ class StoredTable:
 
 @dataclass(frozen=True, eq=False)
 class StoredCache:
-    """The cache of a sequence as it is kept: layers that have rows, by index, and where they lie."""
+    """The cache of a sequence as it is kept: layers that have rows, by index, and where they lie; of recurrent layers
+    their states by name. `why_no_states`: the states of then are not known, without which nothing goes on."""
 
     num_tokens: int
     layers: dict[int, StoredLayer]
     prompt_ended_at: int | None = None
     tables: tuple[StoredTable, ...] = ()
     edited_from: int | None = None  # the first position that was changed by hand; None where none was
+    states: Mapping[int, Mapping[str, torch.Tensor]] = field(default_factory=dict)
+    why_no_states: str = ""
 
 
 class HeldBytes(NamedTuple):
@@ -348,6 +351,14 @@ class LayerHandle(Protocol):
 
     def restore(self, stored: StoredLayer) -> None:
         """Fill the layer, which is empty, with what `stored` gave in another one of its kind."""
+        ...
+
+    def stored_states(self) -> dict[str, torch.Tensor]:
+        """A copy of what it keeps of a recurrence, by name; a step writes to the tensors themselves."""
+        ...
+
+    def restore_states(self, states: Mapping[str, torch.Tensor]) -> None:
+        """Keep what `stored_states` gave of another layer of its kind; this one has read no token."""
         ...
 
     def first_position(self) -> int:

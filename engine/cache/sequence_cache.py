@@ -260,13 +260,23 @@ class SequenceCache(EditableRows):
             if layer is not None
         }
         edited_from = min((first for _, first in by_hand.edits), default=None)
-        return StoredCache(num_tokens, layers, edited_from=edited_from)
+        is_now, has_state = num_tokens == self.num_tokens, any(layer.has_state for layer in self.layers)
+        states = [layer.stored_states() if is_now else {} for layer in self.layers]
+        return StoredCache(
+            num_tokens,
+            layers,
+            edited_from=edited_from,
+            states={index: found for index, found in enumerate(states) if found},
+            why_no_states="the states of then are not kept: go to that step" if has_state and not is_now else "",
+        )
 
     @torch.inference_mode()
     def restore(self, stored: StoredCache) -> None:
         """Hold what `stored` gave in another cache of this mode; this one is empty."""
         for index, layer in stored.layers.items():
             self.layers[index].restore(layer)
+        for index, states in stored.states.items():
+            self.layers[index].restore_states(states)
         self.num_tokens = stored.num_tokens
         if stored.edited_from is not None:
             hidden = {index: layer.hidden for index, layer in stored.layers.items() if layer.hidden is not None}

@@ -28,7 +28,7 @@ from engine.look.reductions import (
     since,
 )
 from engine.look.rows_at import RowsAt, RowSource, chosen, row_at, without
-from engine.look.states import lying, state_of
+from engine.look.states import is_now, lying, state_of
 from engine.look.tile_statistics import TileStatistics
 from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.records import Floats, Ints
@@ -107,7 +107,7 @@ def head_slice(
         tokens_per_column=per_column,
         query_heads=tuple(range(request.kv_head * group, (request.kv_head + 1) * group)),
         tensor_label=tensor_label(layer.kind, request.tensor),
-        note=missing_note(past, request.layer) or ("" if tile.has_rows else no_rows(layer.kind)),
+        note=missing_note(past, request.layer) or ("" if tile.has_rows else no_rows(layer.kind, is_now(past))),
         took_ms=since(began),
         absent=absent,
         magnitudes=magnitudes,
@@ -247,7 +247,9 @@ def tensor_label(kind: str, tensor: TensorName) -> str:
     return "K" if tensor == "keys" else "V"
 
 
-def no_rows(kind: str) -> str:
+def no_rows(kind: str, is_now: bool = True) -> str:
+    if kind == "linear" and not is_now:
+        return "This layer keeps a recurrent state, which moves on with every token: go to this step to see it."
     if kind == "linear":
         return "This layer keeps a recurrent state of constant size, and no K and V."
     if kind == "shared":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -64,14 +65,15 @@ def _describes(geometry: CacheGeometry, entry: LayerEntry) -> bool:
 def bare_geometry(manifest: Manifest) -> CacheGeometry:
     """Of the layers that are written; others keep nothing. How many query heads read them is not known."""
     entries = {entry.index: entry for entry in manifest.layers}
-    count = max(len(manifest.layer_kinds), max(entries) + 1)
-    layers = tuple(_bare_layer(index, entries.get(index)) for index in range(count))
+    states = {state.layer for state in manifest.states}
+    count = max(len(manifest.layer_kinds), max([*entries, *states]) + 1)
+    layers = tuple(_bare_layer(index, entries.get(index), index in states) for index in range(count))
     return CacheGeometry(manifest.architecture, "unknown", layers)
 
 
-def _bare_layer(index: int, entry: LayerEntry | None) -> LayerGeometry:
+def _bare_layer(index: int, entry: LayerEntry | None, has_state: bool) -> LayerGeometry:
     if entry is None:
-        return LayerGeometry(index, "none", 0, 0, 0, 0)
+        return LayerGeometry(index, "linear" if has_state else "none", 0, 0, 0, 0)
     kind: LayerKind = next((known for known in KV_KINDS if known == entry.kind), "full")
     window = entry.num_rows if kind in ("sliding", "chunked") else None
     return LayerGeometry(index, kind, entry.num_kv_heads, entry.key_dim, entry.value_dim, entry.num_kv_heads, window)
@@ -175,7 +177,7 @@ def bare_step(file: SnapshotFile, fed: int, step: int) -> StepRecord:
     entry, n = manifest.sequence, manifest.num_tokens
     ids, texts = tokens_of(file)
     start = fed if fed < n else 0
-    layers = tuple(_bytes_of(file, layer) for layer in manifest.layers)
+    layers = tuple(_bytes_of(file, layer) for layer in manifest.layers) + _bytes_of_states(file)
     stored = sum(layer.stored for layer in layers)
     part = SequenceStep(
         seq_id=entry.seq_id,
@@ -208,6 +210,14 @@ def bare_step(file: SnapshotFile, fed: int, step: int) -> StepRecord:
         non_finite=(),
         wall_time=0.0,
     )
+
+
+def _bytes_of_states(file: SnapshotFile) -> tuple[LayerBytes, ...]:
+    """What layers that have a state and no rows take in the file."""
+    sizes, written = Counter[int](), {layer.index for layer in file.manifest.layers}
+    for state in file.manifest.states:
+        sizes[state.layer] += 0 if state.layer in written else file.entries[state.name].num_bytes
+    return tuple(LayerBytes(layer, "linear", size, size, size) for layer, size in sizes.items() if size)
 
 
 def _bytes_of(file: SnapshotFile, layer: LayerEntry) -> LayerBytes:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from engine.cache.contract import HeldRows, RowDelta, StateMatrix
+from engine.cache.layers.state import matrices_of
 from engine.look.rows_at import RowsAt, cut, rewrites
-from engine.snapshot.format import PARTS, LayerEntry
+from engine.snapshot.format import PARTS, LayerEntry, StateEntry
 from engine.snapshot.manifest import table_name
 from engine.snapshot.read import SnapshotFile
 from engine.spec.cache import CacheSpec
@@ -71,8 +72,13 @@ class FileRows:
         return None
 
     def states(self, layer_index: int) -> tuple[StateMatrix, ...]:
-        """Recurrent states are not in files."""
-        return ()
+        """As they were written."""
+        mine = [state for state in self.file.manifest.states if state.layer == layer_index]
+        return tuple(matrix for state in mine for matrix in matrices_of(state.kind, self._state(state)))
+
+    def _state(self, state: StateEntry) -> torch.Tensor:
+        numbers = torch.from_numpy(np.array(self.file.array(state.name)))
+        return numbers.view(torch.bfloat16) if self.file.entries[state.name].dtype == "BF16" else numbers
 
     def page_ids_at(self, num_tokens: int) -> list[list[int]]:
         """Pages in logical order, one list a table, as far as they hold so many tokens."""

@@ -15,7 +15,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.look.rows_at import chosen
 from engine.model.text import TokenTexts
 from engine.model.tokenizer import tokenizer_fingerprint
-from engine.snapshot.format import DTYPE_NAMES, MAX_TOKENS, VERSION, LayerEntry, Manifest, SequenceEntry
+from engine.snapshot.format import DTYPE_NAMES, MAX_TOKENS, WITHOUT_STATES, LayerEntry, Manifest, SequenceEntry
 from engine.snapshot.gather import created, piece_tensors, written_by
 from engine.snapshot.manifest import written
 from engine.snapshot.npz import Array, from_npz
@@ -115,7 +115,7 @@ def _snapshot(
         tensors |= piece_tensors("token_texts", pieces)
     follows = ids[num_tokens] if ids is not None and len(ids) > num_tokens else None
     manifest = Manifest(
-        VERSION,
+        WITHOUT_STATES,
         num_tokens,
         **_model_facts(model, entries),
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),

@@ -1,4 +1,4 @@
-"""The words of the snapshot format, version 3, as `resources/snapshot-format.md` has them. No torch.
+"""The words of the snapshot format, version 4, as `resources/snapshot-format.md` has them. No torch.
 
 Names, limits, what the manifest says, and the shape that every tensor must have.
 
@@ -20,7 +20,8 @@ from engine.spec.sampling import SamplingParams
 from engine.wire.records import StopReason
 
 FORMAT = "kvloupe-snapshot"
-VERSION = 3
+VERSION = 4
+WITHOUT_STATES = 3  # what is written where no layer has a state: programs that read no states read it
 FIRST = 1  # without checksums, and nothing of how decoding goes on
 
 MAX_HEADER_BYTES = 16 << 20
@@ -34,6 +35,7 @@ MAX_SIZE = 1 << 20  # channels, tokens in a page: no model has so many
 MAX_HEADS = 1 << 10  # in a layer; pictures make room for heads that are not written too
 MAX_ALL_HEADS = 1 << 16  # in all layers
 MAX_RECORD_BYTES = 1 << 26
+MAX_STATE_BYTES = 1 << 28  # of one tensor of a state: it is drawn whole
 
 ITEM_BYTES = {
     "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
@@ -45,6 +47,7 @@ TRANSFORMERS_FP8 = "transformers-fp8"
 
 PARTS: tuple[Part, Part] = ("keys", "values")
 EXTREMES = ("low", "high", "magnitudes")  # tensors of a pyramid, behind the name of K or V
+STATES = ("convolution", "recurrence")
 PREVIEW_SIZE = 24, 96  # rows and columns of the small picture of K or V of a layer
 
 
@@ -93,6 +96,22 @@ class TableEntry(Struct, frozen=True):
     layers: tuple[int, ...]
     page_size: int
     window: int | None = None
+
+
+class StateEntry(Struct, frozen=True):
+    """One tensor of the state of a recurrent layer: of its convolution or its recurrence, and which of them."""
+
+    layer: int
+    kind: str
+    number: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}.{self.number}"
+
+    @property
+    def name(self) -> str:
+        return f"layers.{self.layer}.{self.key}"
 
 
 class PyramidEntry(Struct, frozen=True):
@@ -153,6 +172,7 @@ class Manifest(Struct, frozen=True):
     layer_kinds: tuple[str, ...] = ()
     layers: tuple[LayerEntry, ...] = ()
     tables: tuple[TableEntry, ...] = ()
+    states: tuple[StateEntry, ...] = ()
     pyramid: PyramidEntry | None = None
     sequence: SequenceEntry = SequenceEntry()
     record_fields: dict[str, tuple[str, ...]] = {}

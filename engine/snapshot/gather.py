@@ -20,10 +20,12 @@ from engine.snapshot.format import (
     PARTS,
     TRANSFORMERS_FP8,
     VERSION,
+    WITHOUT_STATES,
     LayerEntry,
     Manifest,
     PartEntry,
     SequenceEntry,
+    StateEntry,
     TableEntry,
 )
 from engine.snapshot.manifest import table_name, written
@@ -63,7 +65,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
     )
     why_not = stored.why_not or ("" if mark is not None and mark.num_tokens == count else "no step ended there")
     manifest = Manifest(
-        VERSION,
+        VERSION if stored.states else WITHOUT_STATES,
         count,
         **model_facts(session.model),
         cache=cache_name(session.cache),
@@ -80,6 +82,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         layer_kinds=tuple(layer.kind for layer in session.model.info.geometry.layers),
         layers=stored.entries,
         tables=stored.tables,
+        states=stored.states,
         pyramid=stored.pyramid,
         sequence=sequence_entry(command.seq_id, sequence.num_prompt_tokens, mark),
         record_fields=record_fields() if command.records else {},
@@ -102,7 +105,7 @@ class Chosen:
         wanted = kept.keys() if command.layers is None else command.layers
         check_numbers("layer", wanted, kept, len(model.info.geometry.layers))
         self._layers = {i: layer for i, layer in cache.layers.items() if i in wanted}
-        if not self._layers:
+        if not self._layers and (kept or not cache.states):
             raise InputError(
                 "There is no K and V to export yet: run a prompt in a model and a cache mode that keep them."
             )
@@ -111,6 +114,11 @@ class Chosen:
         is_part |= len(self._layers) < len(cache.layers)
         self.entries = tuple(self._entry(i, layer) for i, layer in self._layers.items())
         self.pyramid = pyramid_for(past.num_tokens, self.entries)
+        self.states = tuple(
+            StateEntry(index, kind, int(number))
+            for index, states in cache.states.items()
+            for kind, number in (key.split(".") for key in states)
+        )
         self.why_not = self._why_not(cache, is_part)
         tables = cache.tables if self._is_stored and not is_part else ()
         self.tables = tuple(TableEntry(table.layers, table.page_size, table.window) for table in tables)
@@ -119,16 +127,14 @@ class Chosen:
     def _why_not(self, cache: StoredCache, is_part: bool) -> str:
         if is_part:
             return "not all layers and heads were written"
-        if len(cache.layers) < len(self._model.info.geometry.attention_layers) or self._has_state:
-            return "layers with a state, or without rows, were not written"
+        if len(cache.layers) < len(self._model.info.geometry.attention_layers):
+            return "layers without rows were not written"
+        if cache.why_no_states and not self._past.cache.spec.recomputes:
+            return cache.why_no_states
         is_coded = any(part.num_coded for layer in cache.layers.values() for part in (layer.keys, layer.values))
         if is_coded and not self._is_stored:
             return "the rows were written as numbers and not as they are stored"
         return next((layer.why_not for layer in cache.layers.values() if layer.why_not), "")
-
-    @property
-    def _has_state(self) -> bool:
-        return any(layer.kind == "linear" for layer in self._model.info.geometry.layers)
 
     def _entry(self, index: int, layer: StoredLayer) -> LayerEntry:
         geometry = self._model.info.geometry.layers[index]
@@ -161,6 +167,7 @@ class Chosen:
     def tensors(self) -> Tensors:
         """Every tensor of the layers, by full name."""
         found: Tensors = dict(self._page_ids)
+        found |= {state.name: self.cache.states[state.layer][state.key] for state in self.states}
         preview = Preview(self._part, self.entries)
         for entry in self.entries:
             layer = self._layers[entry.index]

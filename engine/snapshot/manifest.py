@@ -22,11 +22,13 @@ from engine.snapshot.format import (
     MAX_LAYERS,
     MAX_LENGTH,
     MAX_SIZE,
+    MAX_STATE_BYTES,
     MAX_TEXT_BYTES,
     MAX_TOKENS,
     NUMBERS,
     PARTS,
     PREVIEW_SIZE,
+    STATES,
     VERSION,
     LayerEntry,
     Manifest,
@@ -155,14 +157,19 @@ def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
     if len(manifest.layers) > MAX_LAYERS or len(manifest.layer_kinds) > MAX_LAYERS:
         raise Damaged(f"it claims more layers than the {MAX_LAYERS:,} that are read")
     indices = [layer.index for layer in manifest.layers]
-    if not indices or sorted(set(indices)) != indices or indices[0] < 0:
+    if not (indices or manifest.states) or sorted(set(indices)) != indices or min(indices, default=0) < 0:
         raise Damaged("its layers are none, or not in order")
-    if indices[-1] >= MAX_LAYERS or (manifest.layer_kinds and indices[-1] >= len(manifest.layer_kinds)):
-        raise Damaged(f"it names a layer {indices[-1]:,} that its model does not have")
+    if not indices and not manifest.dtype:
+        raise Damaged("it has states alone and does not name the dtype of its model")
+    indices += [state.layer for state in manifest.states]
+    last = max(indices)
+    if last >= MAX_LAYERS or (manifest.layer_kinds and last >= len(manifest.layer_kinds)):
+        raise Damaged(f"it names a layer {last:,} that its model does not have")
     for layer in manifest.layers:
         _check_layer(layer, n, entries)
     if sum(layer.num_kv_heads for layer in manifest.layers) > MAX_ALL_HEADS:
         raise Damaged(f"it claims more heads than the {MAX_ALL_HEADS:,} that are read")
+    _check_states(manifest, entries)
     _check_tables(manifest, entries)
     _check_pyramid(manifest, entries)
     _check_sequence(manifest)
@@ -275,6 +282,20 @@ def _check_pieces(name: str, count: int | None, entries: Mapping[str, Entry]) ->
     _check_tensor(offsets, Shape(("I64",), (None if count is None else count + 1,)), entries)
     if offsets in entries and math.prod(entries[offsets].shape) < 1:
         raise Damaged(f"'{offsets}' is empty")
+
+
+def _check_states(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
+    """Every state is there once, of one sequence and of a size that a model can have."""
+    names = [state.name for state in manifest.states]
+    if len(set(names)) < len(names) or any(s.layer < 0 or s.number < 0 for s in manifest.states):
+        raise Damaged("its states are not in order")
+    for state in manifest.states:
+        entry = entries.get(state.name)
+        if state.kind not in STATES or entry is None:
+            raise Damaged(f"it lacks the state '{state.name[:80]}'")
+        is_possible = len(entry.shape) > 1 and entry.shape[0] == 1 and all(0 < n <= MAX_SIZE for n in entry.shape)
+        if entry.dtype not in NUMBERS or not is_possible or entry.num_bytes > MAX_STATE_BYTES:
+            raise Damaged(f"the state '{state.name}' is {entry.dtype} {list(entry.shape)}, which none can be")
 
 
 def _check_tables(manifest: Manifest, entries: Mapping[str, Entry]) -> None:

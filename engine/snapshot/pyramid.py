@@ -26,6 +26,8 @@ CountOf = Callable[[int, Part], LayerCount | None]
 def pyramid_for(num_tokens: int, layers: Sequence[LayerEntry]) -> PyramidEntry | None:
     """How coarse the extremes are: columns of a power of two of tokens, so that they can be pooled further. None where
     no layer is large enough to have any."""
+    if not layers:  # of a recurrent model
+        return None
     size = 1 << max(0, -(-num_tokens // MAX_COLUMNS) - 1).bit_length()
     keys, values = (-(-max(layer.dim(name) for layer in layers) // MAX_ROWS) for name in PARTS)
     pyramid = PyramidEntry(size, keys, values)

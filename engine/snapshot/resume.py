@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,9 +10,11 @@ import torch
 from engine.cache.contract import StoredCache, StoredLayer, StoredPart, StoredTable
 from engine.cache.paged.pool_errors import PoolExhausted
 from engine.errors import InputError
+from engine.geometry.dimensions import LayerGeometry
 from engine.history.marks import Pending
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
+from engine.predict.capacity import is_pageable
 from engine.session.forward import vocabulary
 from engine.session.live import LiveSequence
 from engine.session.sequence import Sequence
@@ -92,8 +95,10 @@ def misfit(model: LoadedModel, file: SnapshotFile) -> str:
         here = (len(entry.heads), entry.num_kv_heads, entry.key_dim, entry.value_dim, entry.dtype)
         if here != (layer.num_kv_heads, layer.num_kv_heads, layer.key_dim, layer.value_dim, model.info.dtype):
             return f"layer {entry.index} has other dimensions than the model's"
-        if not _is_written_as(entry, manifest.cache_spec or CacheSpec()):
+        if not _is_written_as(entry, layer, manifest.cache_spec or CacheSpec()):
             return f"layer {entry.index} is written in another codec than its cache mode has"
+    if misfit := _state_misfit(model, file):
+        return misfit
     vocab, sequence = vocabulary(model), manifest.sequence
     ids = file.array("token_ids")
     follows = (*sequence.forced, *file.waiting_ids, *(() if sequence.sampled is None else (sequence.sampled,)))
@@ -108,8 +113,24 @@ def misfit(model: LoadedModel, file: SnapshotFile) -> str:
     return _table_misfit(file)
 
 
-def _is_written_as(entry: LayerEntry, spec: CacheSpec) -> bool:
-    if entry.kind == "cross":
+def _state_misfit(model: LoadedModel, file: SnapshotFile) -> str:
+    """Every recurrent layer of the model has its state in the file, and of the model's size; what computes everything
+    anew needs none."""
+    if not file.manifest.states and (file.manifest.cache_spec or CacheSpec()).recomputes:
+        return ""
+    sizes = dict[int, int]()
+    for state in file.manifest.states:
+        sizes[state.layer] = sizes.get(state.layer, 0) + math.prod(file.entries[state.name].shape)
+    layers = model.info.geometry.layers
+    wanted = {layer.index: layer.state_elements for layer in layers if layer.kind == "linear" or layer.state_elements}
+    if sizes.keys() != wanted.keys():
+        return "it has the states of other layers than the model"
+    other = next((i for i, count in wanted.items() if count is not None and count != sizes[i]), None)
+    return "" if other is None else f"the state of layer {other} has another size than the model's"
+
+
+def _is_written_as(entry: LayerEntry, layer: LayerGeometry, spec: CacheSpec) -> bool:
+    if not is_pageable(layer):  # nor coded: rows beside a state, and those of an encoder, stay exact
         return all(entry.part(name).codec == "exact" for name in PARTS)
     if spec.layout == "quantized":
         return all(entry.part(name).codec in ("exact", "transformers-fp8") for name in PARTS)
@@ -187,7 +208,11 @@ def stored_cache(file: SnapshotFile, device: torch.device) -> StoredCache:
         StoredTable(table.layers, table.page_size, tuple(file.array(table_name(number)).tolist()), table.window)
         for number, table in enumerate(manifest.tables)
     )
-    return StoredCache(manifest.num_tokens, layers, manifest.prompt_ended_at, tables, manifest.edited_from)
+    states: dict[int, dict[str, torch.Tensor]] = {}
+    for state in manifest.states:
+        states.setdefault(state.layer, {})[state.key] = tensor_of(file, state.name, device)
+    ended_at, edited_from = manifest.prompt_ended_at, manifest.edited_from
+    return StoredCache(manifest.num_tokens, layers, ended_at, tables, edited_from, states)
 
 
 def _stored_layer(file: SnapshotFile, entry: LayerEntry, device: torch.device) -> StoredLayer:

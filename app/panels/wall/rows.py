@@ -38,14 +38,16 @@ def _row(layer: LayerGeometry, held: dict[int, int] | None, tensor: str, num_sta
         return WallRow(layer.index, num_states, name=f"L{layer.index} state")
     num_heads = layer.num_kv_heads if held is None else held.get(layer.index, 0)
     if layer.kind in ("linear", "shared", "none") and layer.index not in (held or {}):
-        return WallRow(layer.index, 0, _why_empty(layer))
+        return WallRow(layer.index, 0, _why_empty(layer, is_asked=held is not None))
     if not num_heads:
         return WallRow(layer.index, 0, "holds no K and V now")
     dims = layer.key_dim if tensor == "keys" else layer.value_dim
     return WallRow(layer.index, num_heads, "", dims or None, layer.window is not None)
 
 
-def _why_empty(layer: LayerGeometry) -> str:
+def _why_empty(layer: LayerGeometry, *, is_asked: bool) -> str:
+    if layer.kind == "linear" and is_asked:
+        return "recurrent state, kept of the live moment alone: go to this step to see it"
     if layer.kind == "linear":
         return "recurrent state of constant size, no K and V"
     if layer.kind == "shared":

@@ -6,7 +6,7 @@ rows of positions `0 … num_source`, the decoder's own layers those from `num_s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -164,6 +164,12 @@ class DecoderRows:
     def restore(self, stored: StoredLayer) -> None:
         own = self._own(stored.num_tokens)
         self._layer.restore(replace(stored, num_tokens=own, first=stored.first - self._source))
+
+    def stored_states(self) -> dict[str, torch.Tensor]:
+        return self._layer.stored_states()
+
+    def restore_states(self, states: Mapping[str, torch.Tensor]) -> None:
+        self._layer.restore_states(states)
 
     def first_position(self) -> int:
         return self._layer.first_position() + self._source

@@ -173,7 +173,11 @@ class RowsAndState(LayerOfTransformers):
         return self._rows.rows()
 
     def stored(self, num_tokens: int) -> StoredLayer | None:
-        return stored_rows(self.rows(), num_tokens, "a recurrent state, or an indexer's keys, is not written")
+        has_states = hasattr(self.layer, "conv_states")
+        return stored_rows(self.rows(), num_tokens, "" if has_states else "an indexer's keys are not written")
+
+    def restore(self, stored: StoredLayer) -> None:
+        self._rows.restore(stored)
 
     def first_position(self) -> int:
         return self._rows.first_position()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from engine.cache.contract import (
     rows_from,
     stored_rows,
 )
-from engine.cache.layers.state import state_matrices
+from engine.cache.layers.state import copies_of_states, put_states, state_matrices
 from engine.cache.layers.storage import distinct_storages, storage_bytes, tensors_of
 from engine.spec.codec import Part
 
@@ -78,6 +79,12 @@ class LayerOfTransformers:
 
     def stored(self, num_tokens: int) -> StoredLayer | None:
         return stored_rows(self.rows(), num_tokens)
+
+    def stored_states(self) -> dict[str, torch.Tensor]:
+        return copies_of_states(self.layer)
+
+    def restore_states(self, states: Mapping[str, torch.Tensor]) -> None:
+        put_states(self.layer, states)
 
     def first_position(self) -> int:
         rows = self.rows()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
@@ -62,6 +64,12 @@ class OwnLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def stored(self, num_tokens: int) -> StoredLayer | None:
         return stored_rows(self.rows(), num_tokens)
+
+    def stored_states(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def restore_states(self, states: Mapping[str, torch.Tensor]) -> None:
+        """It has rows alone."""
 
     def first_position(self) -> int:
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,14 +12,39 @@ from engine.cache.contract import StateMatrix
 KINDS = (("conv_states", "convolution"), ("recurrent_states", "recurrence"))
 
 
-def state_matrices(layer: Any) -> tuple[StateMatrix, ...]:
-    """The tensors `[B, …]` of its first sequence as matrices, one for each leading index where they have more
-    dimensions; none of a layer that keeps no state, or has not read a token yet."""
-    found: list[StateMatrix] = []
-    for attribute, name in KINDS:
-        for tensor in getattr(layer, attribute, {}).values():
+def states_of(layer: Any) -> Iterator[tuple[str, int, torch.Tensor]]:
+    """The tensors `[B, …]` of its state: kind, number and tensor; none where it has no state, or has read no token."""
+    for attribute, kind in KINDS:
+        for number, tensor in getattr(layer, attribute, {}).items():
             if isinstance(tensor, torch.Tensor) and tensor.dim() > 1:
-                first = tensor[0] if tensor.dim() > 2 else tensor[:1]
-                matrices = first.flatten(0, -3) if first.dim() > 2 else first[None]
-                found += [StateMatrix(name, matrix, tuple(tensor.shape)) for matrix in matrices]
-    return tuple(found)
+                yield kind, number, tensor
+
+
+def state_matrices(layer: Any) -> tuple[StateMatrix, ...]:
+    """Those of its first sequence as matrices."""
+    return tuple(found for kind, _, tensor in states_of(layer) for found in matrices_of(kind, tensor))
+
+
+def matrices_of(kind: str, tensor: torch.Tensor) -> list[StateMatrix]:
+    """One tensor `[B, …]` as matrices, one for each leading index where it has more dimensions."""
+    first = tensor[0] if tensor.dim() > 2 else tensor[:1]
+    matrices = first.flatten(0, -3) if first.dim() > 2 else first[None]
+    return [StateMatrix(kind, matrix, tuple(tensor.shape)) for matrix in matrices]
+
+
+def copies_of_states(layer: Any) -> dict[str, torch.Tensor]:
+    """The tensors by `kind.number`."""
+    return {f"{kind}.{number}": tensor.clone() for kind, number, tensor in states_of(layer)}
+
+
+def put_states(layer: Any, states: Mapping[str, torch.Tensor]) -> None:
+    """Make a layer that has read no token keep these, as if its own forward had left them."""
+    for name, tensor in states.items():
+        kind, number = name.rsplit(".", 1)
+        if kind == "convolution":
+            layer.lazy_initialization(conv_states=tensor, state_idx=int(number))
+            layer.conv_states[int(number)].copy_(tensor)
+            layer.has_previous_state[int(number)] = True
+        else:
+            layer.lazy_initialization(recurrent_states=tensor, state_idx=int(number))
+            layer.recurrent_states[int(number)].copy_(tensor)

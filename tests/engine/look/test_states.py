@@ -69,6 +69,12 @@ def test_a_state_moves_on_with_every_step_and_an_earlier_one_is_not_told() -> No
     assert [state.shape for state in after.states] == [state.shape for state in before]
     assert all(not np.array_equal(a.low, b.low) for a, b in zip(after.states, before, strict=True))
     assert wall(session, num_tokens=10).states == ()
+    earlier = session.take_slice(HeadRequest(0, 10, "keys", 0, 0, 0, 10, 500))
+    assert isinstance(earlier, HeadSlice)
+    assert (earlier.low.size, earlier.state_shape) == (0, ())
+    assert earlier.note.endswith("go to this step to see it.")
+    session.go_to(2)
+    assert all(np.array_equal(a.low, b.low) for a, b in zip(wall(session).states, before, strict=True))
     assert head(session, 0, 7).note == "This layer keeps a recurrent state of constant size, and no K and V."
 
 

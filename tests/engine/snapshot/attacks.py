@@ -174,7 +174,7 @@ REFUSED: dict[str, tuple[Attack, str]] = {
     "version minus one": (header(lambda f: f.say(format_version="-1")), "which is no number"),
     "version 0": (header(lambda f: f.say(format_version="0")), "never was one"),
     "version in Arabic digits": (header(lambda f: f.say(format_version="\u0662")), "which is no number"),
-    "a newer version": (header(lambda f: f.say(format_version="4")), "version 4"),
+    "a newer version": (header(lambda f: f.say(format_version="5")), "version 5"),
     "no tokens": (header(lambda f: f.say(num_tokens=0)), "claims 0 tokens"),
     "more tokens than there can be": (header(lambda f: f.say(num_tokens=1 << 40)), "claims"),
     "tokens that nothing pays for": (

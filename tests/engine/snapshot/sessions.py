@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.snapshot.gather import snapshot_of
 from engine.snapshot.write import Snapshot, write_snapshot
@@ -38,9 +39,11 @@ def small(name: str) -> CacheSpec:
     return tuned(preset.spec, **sizes.get(name, default))
 
 
-def begun(spec: CacheSpec, steps: int = 9, architecture: str = "llama", prompt: int = PROMPT) -> Session:
+def begun(
+    spec: CacheSpec, steps: int = 9, architecture: str = "llama", prompt: int = PROMPT, model: LoadedModel | None = None
+) -> Session:
     """A session with one sampled sequence, some steps behind its prompt."""
-    session = Session(model_of(architecture), spec, prefill_chunk=8)
+    session = Session(model or model_of(architecture), spec, prefill_chunk=8)
     session.submit(Prompt(token_ids=prompt_ids(prompt), sampling=SamplingParams(1.0, top_k=40, seed=5)))
     while session.sequence(0).num_tokens < prompt + steps:
         step(session)

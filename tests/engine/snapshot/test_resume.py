@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
+from safetensors import safe_open
+from transformers import AutoConfig
 
 from engine.errors import InputError
+from engine.model.loader import LoadedModel
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.snapshot.read import SnapshotFile
-from engine.snapshot.resume import resumed, why_not_resumable
+from engine.snapshot.resume import misfit, resumed, why_not_resumable
 from engine.snapshot.verify import verified
 from engine.spec.edit import Mask, Pin, Rows, Zero
 from engine.spec.presets import PRESETS, cache_named
-from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
+from tests.engine.geometry.tiny_configs import TINY
 from tests.engine.snapshot.crafted import Crafted, changed
-from tests.engine.snapshot.sessions import PROMPT, begun, goes_on_alike, kept, small
-from tests.engine.tiny import model_of, prompt_ids
+from tests.engine.snapshot.sessions import PROMPT, begun, goes_on_alike, kept, small, snapshot
+from tests.engine.tiny import model_of, prompt_ids, random_model
 
 SPECS = {
     **{name: small(name) for name in PRESETS},
@@ -134,6 +139,64 @@ def test_an_encoder_decoder_goes_on_with_the_rows_of_its_source(architecture: st
     assert other.cache_of(0).num_source == PROMPT
 
 
+@cache
+def recurrent(name: str) -> LoadedModel:
+    """Jamba has layers of either kind, Falcon-H1 rows and a state in each."""
+    config = AutoConfig.for_model(name, **{**TINY[name][0], "vocab_size": 128})
+    return random_model({**config.to_dict(), "model_type": name}, 0.15)
+
+
+STATES = [
+    *((model_of, "mamba", "growing"), (model_of, "lfm2", "paged"), (model_of, "lfm2", "none")),
+    *((recurrent, "jamba", "int8"), (recurrent, "falcon_h1", "static"), (recurrent, "falcon_h1", "int8")),
+]
+
+
+@pytest.mark.parametrize(("made", "architecture", "name"), STATES)
+def test_recurrent_states_are_written_and_go_on(made: Any, architecture: str, name: str, tmp_path: Path) -> None:
+    session = begun(SPECS[name], model=made(architecture), steps=4)
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        manifest = file.manifest
+        assert (manifest.version, manifest.why_not) == (4, "")
+        assert verified(file.path).problems == ()
+        with safe_open(file.path, "pt") as opened:
+            for layer in session.model.info.geometry.layers:
+                states = [state for state in manifest.states if state.layer == layer.index]
+                written = sum(opened.get_tensor(state.name).numel() for state in states)
+                assert written == (layer.state_elements or 0)
+        other = resumed(session.model, file)
+    goes_on_alike(session, other)
+    count = session.sequence(0).num_tokens - 1
+    if architecture == "mamba":
+        with pytest.raises(InputError, match="no K and V to export"):
+            snapshot(session, 0, count)
+        return
+    with SnapshotFile(kept(session, tmp_path / "past.safetensors", count)) as file:
+        assert file.manifest.states == ()
+        why_not = why_not_resumable(session.model, file)
+    assert why_not == ("" if name == "none" else "the states of then are not kept: go to that step")
+
+
+def test_states_that_are_missing_or_cannot_be_are_refused(tmp_path: Path) -> None:
+    session = begun(SPECS["growing"], architecture="mamba", steps=2)
+    raw, path = kept(session, tmp_path / "x.safetensors").read_bytes(), tmp_path / "y.safetensors"
+    states = json.loads(Crafted.of(raw).manifest["states"])
+    for wrong, why in (
+        ([], "its layers are none"),
+        ([*states, states[0]], "not in order"),
+        ([*states, states[0] | {"number": 3}], "it lacks the state 'layers.0.convolution.3'"),
+        ([*states, states[0] | {"kind": "rows"}], "it lacks the state"),
+        ([*states, states[0] | {"layer": 9}], "layer 9 that its model does not have"),
+    ):
+        path.write_bytes(Crafted.of(raw).say(states=wrong).bytes())
+        with pytest.raises(InputError, match=why):
+            SnapshotFile(path)
+    for wrong, why in ((states[:-1], "the state of layer 1 has another size"), (states[:2], "states of other layers")):
+        path.write_bytes(Crafted.of(raw).say(states=wrong).bytes())
+        with SnapshotFile(path) as file:
+            assert why in misfit(session.model, file)
+
+
 def test_forced_tokens_are_still_to_come(tmp_path: Path) -> None:
     session = begun(SPECS["growing"])
     session.force(0, prompt_ids(4, seed=9))
@@ -168,11 +231,6 @@ def test_it_is_refused_with_the_reason(tmp_path: Path) -> None:
     with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
         assert why_not_resumable(session.model, file) == ""
         assert "other weights" in why_not_resumable(model_of("gpt2"), file)
-    linear = Session(model_of("lfm2"), SPECS["growing"])
-    linear.submit(Prompt(token_ids=prompt_ids(5)))
-    linear.step()
-    with SnapshotFile(kept(linear, tmp_path / "y.safetensors")) as file:
-        assert "state" in why_not_resumable(linear.model, file)
 
 
 def test_what_a_rule_remembered_and_nobody_knows_any_more(tmp_path: Path) -> None:
