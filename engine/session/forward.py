@@ -106,11 +106,14 @@ class Runner:
         with timed_layers(caches[0].live, clock.parts):
             logits = self._model.forward(fed, caches[0].live, probe, lengths=lengths, passed=passed).clone()
         clock.lap("forward")
-        rows = probe.rows() if probe and self._captured.attention_rows else {}
-        forwards, weights_of = [], weights_among(work)
-        for number, each in enumerate(work):
-            weights = {layer: weights_of(each, layer, row) for layer, row in rows.items()}
-            forwards.append(Forward(each, logits[number, -1], None, weights, None, len(work)))
+        weights, is_apart = [dict[int, torch.Tensor]() for _ in work], False
+        if probe is not None and self._captured.attention_rows:
+            is_apart, weights = weights_of_all(work, probe)
+        num_together, is_borrowed = (1, probe is not None and probe.is_borrowed) if is_apart else (len(work), False)
+        forwards = [
+            Forward(each, logits[n, -1], None, weights[n], None, num_together, is_borrowed)
+            for n, each in enumerate(work)
+        ]
         clock.lap("observe")
         return forwards
 
@@ -135,6 +138,17 @@ def weights_among(work: list[Work]) -> WeightsOf:
     """The same of each of several sequences, out of right-aligned rows `[B, H, R]`."""
     numbers = {each.live.seq_id: number for number, each in enumerate(work)}
     return lambda one, _layer, rows: rows[numbers[one.live.seq_id], :, max(0, rows.shape[2] - one.num_tokens) :]
+
+
+def weights_of_all(work: list[Work], probe: Probe) -> tuple[bool, list[dict[int, torch.Tensor]]]:
+    """The same of all of them, by layer, and whether each has tensors of its own, as it does where it was attended to
+    apart: then nothing is copied."""
+    rows = [part.rows() for part in probe.parts]
+    pairs = zip(work, rows, strict=bool(rows))
+    if rows and all(row.shape[2] == each.num_tokens for each, mine in pairs for row in mine.values()):
+        return True, [{layer: row[0] for layer, row in mine.items()} for mine in rows]
+    weights_of, together = weights_among(work), probe.rows()
+    return False, [{layer: weights_of(each, layer, row) for layer, row in together.items()} for each in work]
 
 
 def vocabulary(model: LoadedModel) -> int:
