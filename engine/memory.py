@@ -6,6 +6,7 @@ import ctypes
 import gc
 import sys
 from collections.abc import Sequence
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -64,7 +65,10 @@ class MemoryMeter:
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._gpus = [device for device in devices if device.type == "cuda"]
         self._asks_nvml = all(nvml_bytes(gpu) is not None for gpu in self._gpus)  # looked for once, not every step
-        self._process = psutil.Process()
+
+    @cached_property
+    def _process(self) -> psutil.Process:
+        return psutil.Process()  # a session aside never asks, and this reads several files
 
     def read(self, *, begin_anew: bool = False) -> Held:
         """What is held now; `begin_anew`: the next peak counts from here."""

@@ -28,6 +28,8 @@ from engine.wire.planned import PlannedPart, PlannedStep
 from engine.wire.records import NO_TIMES, CacheBytes, Phase, SequenceStep, StepRecord
 from engine.wire.tree import Node
 
+NOTHING_COUNTED = CacheBytes((), 0, 0, None)  # reading the peak would begin it anew, which is the live session's
+
 
 class Stepper:
     """Does the work that the scheduler chooses: forward, sample, observe, compress, record. `num_bytes` says what the
@@ -162,7 +164,7 @@ class Stepper:
             dtype=self._model.info.dtype,
             random_weights=self._model.info.random_weights,
             sequences=tuple(parts),
-            num_bytes=self._num_bytes(),
+            num_bytes=NOTHING_COUNTED if self._is_aside else self._num_bytes(),
             timings=NO_TIMES,
             non_finite=(),
             wall_time=time.time(),

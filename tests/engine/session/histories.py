@@ -119,7 +119,7 @@ class Program:
         model = tiniest_model() if is_tiniest else model_of(self.architecture)
         # what nobody asks for is not measured, so that more programs can be run
         looks = ASIDE if is_tiniest else {}
-        self.session = Session(model, MODES[self.mode], prefill_chunk=6, **looks)
+        self.session = Session(model, MODES[self.mode], prefill_chunk=9 if is_tiniest else 6, **looks)
         self.submit()
 
     # ---- what is done --------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Program:
         self.stood[record.step] = record.cache, stands(self.session)
 
     def steps(self) -> None:
-        for _ in range(self.chance.randint(2, 5)):
+        for _ in range(self.chance.randint(*((1, 3) if self.architecture == TINIEST else (2, 5)))):
             if self.session.has_work:
                 self.step()
 

@@ -8,8 +8,8 @@ import pytest
 from tests.effort import effort
 from tests.engine.session.histories import MODES, TINIEST, operations_of, play, shortest
 
-PROGRAMS = effort(30, 1000)  # in each mode
-OPERATIONS = 7
+PROGRAMS = effort(145, 1500)  # in each mode: two thousand in all
+OPERATIONS = 6
 
 
 @pytest.mark.parametrize("mode", MODES)
