@@ -1,4 +1,4 @@
-"""A real engine in a process of its own is killed in mid-run, and begun again: what was before its death is there."""
+"""A real engine is killed in mid-run, or begun again at rest: what was there before is there again."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def assert_same(before: dict[int, list[np.ndarray]], desk: Desk) -> None:
 
 
 def test_stepping_back_across_the_death_shows_the_rows_that_were_there(desk: Desk) -> None:
-    """Killed while it runs in pages, and again at rest in a mode that drops rows."""
+    """Killed while it runs in pages; going on from a step of before is exact, too."""
     models, intents = desk.models, desk.shell.intents
     desk.shell.window.actions_["prompt.send"].trigger()
     desk.until(lambda: len(models.timeline) and desk.shell.controller.is_settled)
@@ -117,6 +117,19 @@ def test_stepping_back_across_the_death_shows_the_rows_that_were_there(desk: Des
     intents.on_go_on_from_here()
     desk.until(lambda: len(models.timeline) == 5 and desk.shell.controller.is_settled)
     assert models.timeline.tokens(0) == tokens[: models.timeline.num_tokens(0)]
+
+
+@pytest.mark.parametrize("desk", ["thread"], indirect=True)
+def test_an_engine_that_begins_again_has_the_rows_that_a_rule_left_on_a_branch(desk: Desk) -> None:
+    """At rest, in a mode that drops rows, behind steps that were left. Begun anew in a thread it is as empty."""
+    models, intents = desk.models, desk.shell.intents
+    desk.shell.window.actions_["prompt.send"].trigger()
+    desk.until(lambda: len(models.timeline) and desk.shell.controller.is_settled)
+    desk.steps(6)
+    last = models.timeline.latest.step  # type: ignore[union-attr]
+    models.selection.update(step=4)
+    intents.on_go_on_from_here()
+    desk.until(lambda: len(models.timeline) == 5 and desk.shell.controller.is_settled)
     intents.on_cache_chosen(H2O)
     desk.until(lambda: models.status.cache == H2O)
     desk.steps(5)
@@ -124,7 +137,6 @@ def test_stepping_back_across_the_death_shows_the_rows_that_were_there(desk: Des
     path = [record.step for record in models.timeline]
     assert path[5] > last, "the steps that were left keep their numbers"
     before = {path[place]: desk.seen_at(path[place]) for place in (2, 4, 7, 9)}
-    desk.die()
     desk.begin_again()
     assert (models.status.cache, [record.step for record in models.timeline]) == (H2O, path)
     assert_same(before, desk)
