@@ -30,6 +30,7 @@ from engine.wire.events import Event, Failed
 from engine.wire.measurements import DamageMap, Regret, WhatIfAnswer
 from engine.wire.measuring import MapDamage, MeasureRegret, WhatIf
 from engine.wire.records import StepRecord
+from tests.effort import effort
 from tests.engine.cache.compressed.test_going_back import SPECS
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
@@ -44,7 +45,7 @@ master sends you this rabbit," said the cat with a low bow, and the king was ple
 gold. The next day the cat went out again, and the day after that, and every time he brought the king what he
 had caught. One morning the king wished to drive along the river with his daughter, who was the most beautiful
 girl in all the land, and the cat ran home as fast as his boots would carry him."""
-PROMPT, STEPS, BUDGET = 240, 30, 48
+PROMPT, STEPS, BUDGET = 240, effort(14, 30), 48
 EVICTING = [name for name, preset in PRESETS.items() if not preset.spec.retention.keeps_all]
 
 
@@ -106,7 +107,7 @@ def asked_afresh(session: Session, spec: CacheSpec) -> WhatIfAnswer:
 
 
 def test_what_if_agrees_with_a_run_of_every_rule(model: LoadedModel, token_ids: tuple[int, ...]) -> None:
-    """Mean KL over thirty steps, within a tenth of that of a session that ran the rule from the start."""
+    """Mean KL over the steps, within a tenth of that of a session that ran the rule from the start."""
     exact = started(model, CacheSpec(), token_ids)
     runs = {name: started(model, sized(name), token_ids) for name in EVICTING}
     reruns = {name: Reruns(model) for name in EVICTING}

@@ -35,10 +35,12 @@ def failures(
     *,
     of_torch: bool = False,
     within: str = "",
+    every: int = 1,
+    first: int = 0,
 ) -> Failures:
-    """Of every line `within` these files that calls something those calls fail whose `numbers` are given for how many
-    there are: facts, rows and their positions, what journals and rules remember, in bytes; a step that follows gives
-    what it should."""
+    """Every so many lines, from the `first`, `within` these files that call something: of each those calls fail whose
+    `numbers` are given for how many there are. Facts, rows and their positions, what journals and rules remember, in
+    bytes, stay as they were; a step that follows gives what it should."""
     twin, counted = (prepared(architecture, spec, phase) for _ in range(2))
     twin.step()
     with counting(of_torch=of_torch) as clean:  # what is made once was made by the first
@@ -46,9 +48,8 @@ def failures(
     found = Failures(len(clean.sites), bool(record.evictions))
     session = prepared(architecture, spec, phase)
     before, held, before_noted = facts(session), tensors(session), noted(session)
-    for site, count in clean.sites.items():
-        if within not in site[0]:
-            continue
+    sites = [(site, count) for site, count in clean.sites.items() if within in site[0]]
+    for site, count in sites[first % every :: every]:
         for number in sorted(numbers(count)):
             outcome = failing_at(number, session.step, site, of_torch=of_torch)
             if isinstance(outcome, Injected):
