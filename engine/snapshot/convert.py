@@ -19,6 +19,7 @@ from engine.spec.bookmark import Bookmark
 from engine.spec.model import RESOURCES
 from engine.spec.presets import cache_name
 from engine.spec.sampling import SamplingParams
+from engine.wire.changes import Change, SequenceAdded
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.step_table import COLUMNS, step_csv, step_table
 
@@ -89,7 +90,7 @@ def records_of(file: SnapshotFile) -> list[StepRecord]:
 
 
 class OneSequence(msgspec.Struct, frozen=True):
-    """A sequence with the records of all its steps. `checksums`, of `checksum_kind`, are those of K and V
+    """A sequence with the records of all steps that led to it. `checksums`, of `checksum_kind`, are those of K and V
     after the last of them, by name; none where it stands elsewhere now."""
 
     model: str
@@ -115,9 +116,9 @@ def sequence_in(file: SnapshotFile) -> OneSequence:
     """The sequence of a snapshot; raises `InputError` where it has no steps."""
     manifest, records = file.manifest, records_of(file)
     is_whole = all(len(entry.heads) == entry.num_kv_heads for entry in manifest.layers)
-    stands_there = (
-        manifest.cache_spec == records[-1].cache and records[-1].sequences[-1].num_tokens == manifest.num_tokens
-    )
+    last = records[-1].of(manifest.sequence.seq_id)
+    is_at_its_end = last is not None and last.num_tokens == manifest.num_tokens
+    stands_there = manifest.cache_spec == records[-1].cache and is_at_its_end
     sums = manifest.checksums if is_whole and stands_there and manifest.form == "stored" else {}
     return OneSequence(
         manifest.model,
@@ -139,36 +140,60 @@ def is_row_tensor(name: str) -> bool:
 
 
 def session_data(told: OneSequence) -> dict[str, Any]:
-    """What is needed to repeat the steps of a sequence, from its first token on; raises `InputError` where something of
-    it is missing."""
+    """What is needed to repeat all steps from the first token on, and what was done between them: turns of a
+    conversation, forks, forced tokens, other modes. Raises `InputError` where something of it is missing."""
     records = told.records
-    if any([step.seq_id for step in record.sequences] != [told.seq_id] for record in records):
-        raise InputError("There are steps of several sequences, and a script repeats one: export the table instead.")
-    steps = [record.sequences[0] for record in records]
-    if steps[0].first_position or any(a.num_tokens != b.first_position for a, b in pairwise(steps)):
-        raise InputError("Steps between the first token and the last are missing: a script repeats all of them.")
+    check_all_are_there(told)
     caches = list(dict.fromkeys(record.cache for record in records))
+    changes: list[tuple[Change, ...]] = [record.changes for record in records]
+    if not changes[0]:  # they were recorded without: there is one sequence, with its prompt
+        changes[0] = (SequenceAdded(told.seq_id, told.prompt, told.sampling),)
     return {
         "model": told.model,
         "fingerprint": told.fingerprint,
         "dtype": told.dtype,
-        "sampling": msgspec.to_builtins(told.sampling),
+        "seq_id": told.seq_id,
         "caches": [msgspec.to_builtins(spec) for spec in caches],
-        "prompt": told.prompt,
-        "steps": [_step_data(step, caches.index(record.cache)) for record, step in zip(records, steps, strict=True)],
+        "steps": [
+            {
+                "step": record.step,
+                "cache": caches.index(record.cache),
+                "changes": msgspec.to_builtins(made),
+                "parts": [_part_data(part) for part in record.sequences],
+            }
+            for record, made in zip(records, changes, strict=True)
+        ],
         "checksum_kind": told.checksum_kind,
         "checksums": told.checksums,
     }
 
 
-def _step_data(step: SequenceStep, cache: int) -> dict[str, Any]:
+def check_all_are_there(told: OneSequence) -> None:
+    """Refuse steps that do not follow on each other from the first token on."""
+    records = told.records
+    if any(record.changes for record in records):
+        is_whole = records[0].parent is None and bool(records[0].changes)
+        is_whole &= all(a.step == b.parent for a, b in pairwise(records))
+    elif any([step.seq_id for step in record.sequences] != [told.seq_id] for record in records):
+        raise InputError("Steps of several sequences, and what began them was not recorded: export the table instead.")
+    else:
+        steps = [record.sequences[0] for record in records]
+        is_whole = not steps[0].first_position and all(a.num_tokens == b.first_position for a, b in pairwise(steps))
+    if not is_whole:
+        raise InputError(
+            "Steps between the first token and the last are missing, or something was edited by hand between them: a "
+            "script repeats all of them. Save the session instead, which keeps edits."
+        )
+
+
+def _part_data(part: SequenceStep) -> dict[str, Any]:
     return {
-        "cache": cache,
-        "fed": list(step.token_ids),
-        "num_tokens": step.num_tokens,
-        "entropy": step.entropy,
-        "surprisal": list(step.surprisal),
-        "logprobs": {str(candidate.token_id): candidate.logprob for candidate in step.candidates},
+        "seq_id": part.seq_id,
+        "fed": list(part.token_ids),
+        "num_tokens": part.num_tokens,
+        "entropy": part.entropy,
+        "surprisal": list(part.surprisal),
+        "logprobs": {str(candidate.token_id): candidate.logprob for candidate in part.candidates},
     }
 
 

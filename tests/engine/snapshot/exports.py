@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+import pytest
+
 from engine.session.session import Session
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
@@ -15,3 +20,17 @@ def session_of(architecture: str = "llama", cache: str = "growing", length: int 
     while session.sequence(seq_id).num_tokens < length + 3:
         session.step()
     return session, seq_id
+
+
+def in_process(
+    script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> str:
+    """What a script prints that ends well."""
+    monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+    capsys.readouterr()
+    try:
+        exec(compile(script.read_text("utf-8"), str(script), "exec"), {"__name__": "__main__", "__file__": str(script)})
+    except SystemExit as ended:
+        if ended.code:
+            raise
+    return capsys.readouterr().out

@@ -35,6 +35,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.wire.records import StepRecord
 from engine.wire.step_table import COLUMNS
+from tests.engine.snapshot.exports import in_process
 from tests.engine.snapshot.sessions import begun, kept, step
 from tests.engine.snapshot.test_resume import SPECS
 
@@ -66,15 +67,6 @@ def run(script: Path, *arguments: object) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def in_process(
-    script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
-) -> str:
-    monkeypatch.setattr(sys, "argv", [str(script), *arguments])
-    capsys.readouterr()
-    exec(compile(script.read_text("utf-8"), str(script), "exec"), {"__name__": "__main__", "__file__": str(script)})
-    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -238,10 +230,8 @@ def test_the_session_as_a_script_repeats_every_number(
     path, _ = with_records(tmp_path, bundled, changes)
     with SnapshotFile(path) as file:
         write_session(sequence_in(file), tmp_path / "again.py")
-    with pytest.raises(SystemExit) as end:
-        in_process(tmp_path / "again.py", capsys, monkeypatch, "--threads", "1")
-    assert end.value.code == 0
-    steps, ids, rows = capsys.readouterr().out.splitlines()
+    out = in_process(tmp_path / "again.py", capsys, monkeypatch, "--threads", "1")
+    steps, ids, rows = out.splitlines()
     assert steps == "9 steps repeated; the number that is farthest off is off by 0"
     with SnapshotFile(path) as file:
         assert json.loads(ids) == list(file.token_ids)
