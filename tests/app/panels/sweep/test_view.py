@@ -72,7 +72,7 @@ def test_a_sweep_leaves_its_steps_room_in_the_context(desk: Desk) -> None:
 def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
     desk.run(CacheSpec())
     view = desk.sweep
-    view.steps.setValue(40)
+    view.steps.setValue(10)
     view.ask()
     desk.until(lambda: len(desk.models.measurements.sweep.answers) == 1)
     view.button.click()
