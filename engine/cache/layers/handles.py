@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from transformers.cache_utils import (
-    BaseQuantizedLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     StaticLayer,
@@ -205,7 +204,7 @@ def handle_of(layer: Any) -> LayerHandle:
     """Who answers for a layer: itself if it is ours, else the handle of its kind."""
     if isinstance(layer, OwnLayer):
         return layer
-    if isinstance(layer, BaseQuantizedLayer):
+    if hasattr(layer, "_dequantize"):
         return QuantizedRows(layer)
     for kind, handle in HANDLES.items():
         if isinstance(layer, kind):

@@ -24,7 +24,7 @@ class QuantizedRows(LayerOfTransformers):
     def rows(self) -> HeldRows | None:
         """What attention would be handed."""
         layer = self.layer
-        if layer._quantized_keys is None:
+        if getattr(layer, "_quantized_keys", None) is None:  # some releases name it with the first rows
             return None
         made = []
         for coded, residual in ((layer._quantized_keys, layer.keys), (layer._quantized_values, layer.values)):
