@@ -9,7 +9,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +41,7 @@ CONFIG = {
     "vocab_size": VOCABULARY,
     "max_position_embeddings": 8192, "tie_word_embeddings": True, "eos_token_id": None,
 }  # fmt: skip
+DRIVER = Path("/sys/module/nvidia/version")
 DTYPES = ("float32", "bfloat16", "float16")
 RECORDED_CACHES = ("static", "growing", "paged")
 RUN_STEPS, WALL_SHARE = 40, 0.03
@@ -62,11 +65,12 @@ class Plan:
     dtypes: tuple[str, ...] = DTYPES
     edges: tuple[int, ...] = (64, 96, 128, 192, 256, 512, 1024)
     caches: tuple[str, ...] = tuple(PRESETS)
+    page_sizes: tuple[int, ...] = (16, 128)  # of pages that are read in place
     limit_s: float = 120.0
     compiles: bool = False  # the first step of each takes a minute
 
 
-SHORT = Plan(("float32",), (64,), ("growing", "paged", "h2o", "none"))
+SHORT = Plan(("float32",), (64,), ("growing", "paged", "h2o", "none"), (16,))
 
 
 def about(device: torch.device) -> dict[str, str]:
@@ -82,8 +86,20 @@ def about(device: torch.device) -> dict[str, str]:
         properties = torch.cuda.get_device_properties(device)
         told["card"] = f"{properties.name}, {properties.total_memory >> 20:,} MiB"
         told["compute capability"] = f"{properties.major}.{properties.minor}"
+        told["driver"] = driver_version()
         told["runtime"] = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
     return told
+
+
+def driver_version() -> str:
+    """Of the driver of NVIDIA's cards, as NVML or the system tells it; "unknown" where neither does."""
+    if find_spec("pynvml"):
+        import pynvml
+
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()
+            return str(pynvml.nvmlSystemGetDriverVersion())
+    return DRIVER.read_text("utf-8").strip() if DRIVER.exists() else "unknown"
 
 
 def check_device(device: torch.device, plan: Plan) -> Iterator[CheckResult]:
@@ -128,6 +144,10 @@ def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[tuple[str, st
     truth = reference(model, token_ids(21), 8)
     for name in plan.caches:
         yield f"modes · {dtype}", name, CacheCheck(model, name, truth)
+    # every shape is compiled: the other dtypes try the smallest pages
+    for size in plan.page_sizes if dtype == plan.dtypes[0] else plan.page_sizes[:1]:
+        for runner in ("transformers", "fused", "graph", *(("compile",) if plan.compiles else ())):
+            yield f"pages · {dtype}", f"{runner}, pages of {size}", PagesCheck(model, runner, size)
     runners: dict[RunnerName, tuple[int, ...]] = {"graph": plan.edges}
     if plan.compiles:
         runners["compile"] = plan.edges[:1]
@@ -153,7 +173,8 @@ class CacheCheck:
     truth: Reference
 
     def __call__(self) -> tuple[Verdict, str]:
-        found = parity(self.model, self.name, cache_preset(self.name).spec, self.truth, prefill_chunk=8)
+        with self.model.runners.chosen_as("fused"):  # pages are gathered: reading them in place is tried by itself
+            found = parity(self.model, self.name, cache_preset(self.name).spec, self.truth, prefill_chunk=8)
         is_sound = found.passes and found.max_abs_logit_diff < float("inf")
         judged = f"within {found.tolerance:g}" if found.lossless else "lossy, measured"
         return "ok" if is_sound else "FAILED", f"max |Δlogit| {found.max_abs_logit_diff:.1e}, {judged}"
@@ -186,6 +207,49 @@ class RecordedCheck:
         buckets = sorted({bucket_of(self.edge + n, None) for n in (-1, 0, 1)})
         words = f"max |Δlogit| {result.max_abs_logit_diff:.1e}, buckets {' and '.join(map(str, buckets))}"
         return "FAILED" if result.is_beyond else "ok", words
+
+
+@dataclass(frozen=True, eq=False)
+class PagesCheck:
+    """Pages read where they lie against gathered ones: prompts, and the tokens of three sequences at once, over the
+    edge of a page."""
+
+    model: LoadedModel
+    runner: str
+    page_size: int
+
+    def __call__(self) -> tuple[Verdict, str]:
+        runners, found = self.model.runners, list[torch.Tensor]()
+        if why := runners.pages.why_not or runners.why_not(self.runner):  # type: ignore[arg-type]
+            return "not here", why
+        is_whole = runners.pages.kernel is not None or self.runner not in ("graph", "compile")
+        for name in ("fused", f"{self.runner}+pages"):
+            runners.pages.refused = ""
+            with runners.chosen_as(name):
+                logits, used = self.logits()
+                found.append(logits)
+                names = name.split("+") if is_whole else [self.runner if "pages" in name else "fused"]
+                if sorted(used.split("+")) != sorted(names):
+                    return "FAILED", runners.note or f"{name} was not used: {used}"
+        result = measure("paged", True, found[1], found[0], self.model.info.dtype)
+        words = f"max |Δlogit| {result.max_abs_logit_diff:.1e}" + ("" if is_whole else ", gathered: there is no kernel")
+        return "FAILED" if result.is_beyond else "ok", words
+
+    def logits(self) -> tuple[torch.Tensor, str]:
+        """Logits `[n, V]` of three sequences behind their prompts and of four steps together, and what computed the
+        last."""
+        session = Session(self.model, CacheSpec("paged", page_size=self.page_size))
+        for length in (2 * self.page_size - 2, 2 * self.page_size - 7, self.page_size + 1):  # one shape
+            session.force(session.submit(Prompt(token_ids=token_ids(length), has_start=True)), token_ids(8))
+        found, used = list[torch.Tensor](), ""
+        while session.is_prefilling:
+            session.step()
+        for _ in range(5):
+            logits = [session.logits(seq_id) for seq_id in session.live.ids]
+            found += [each.float().cpu() for each in logits if each is not None]
+            used = session.step().runner
+        session.close()
+        return torch.stack(found), used
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Protocol
@@ -13,6 +14,7 @@ import torch
 Step = Callable[[], Sequence[torch.Tensor]]
 Replay = Callable[[], None]
 
+OF_EMPTY_GRAPH = "CUDA Graph is empty"  # in torch's words at the end of a capture
 WARM_UPS = 2  # allocations and choices of kernels that are made once must not be recorded
 
 
@@ -59,8 +61,14 @@ class CudaGraphs:
         return outputs, lambda: self._replay(graph)
 
     def _captured(self, graph: torch.cuda.CUDAGraph, step: Step) -> Sequence[torch.Tensor]:
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            outputs = step()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                outputs = step()
+        for warning in told:
+            if OF_EMPTY_GRAPH in str(warning.message):  # torch says no more of it, and its replay would do nothing
+                raise RuntimeError("nothing of the step is computed on the stream that was recorded")
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         if any(output.device != self._device for output in outputs):
             raise RuntimeError(f"the step computes on another device than {self._device}")
         return outputs

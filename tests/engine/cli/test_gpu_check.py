@@ -15,6 +15,7 @@ def test_the_short_form_finds_everything_in_order_on_a_cpu(capsys: pytest.Captur
     assert f"torch: {torch.__version__}" in told
     assert "modes · float32        4 ok" in told
     assert "graph · float32        3 ok" in told
+    assert "pages · float32        3 ok" in told
     assert "measured · float32     2 ok" in told
     assert "everything that could be tried is in order" in told
 
@@ -22,7 +23,7 @@ def test_the_short_form_finds_everything_in_order_on_a_cpu(capsys: pytest.Captur
 def test_a_fault_is_told_with_its_name_and_ends_with_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = device_check.Plan(("float32",), (), ("growing", "paged"))
+    plan = device_check.Plan(("float32",), (), ("growing", "paged"), ())
     monkeypatch.setattr(device_check, "SHORT", plan)
     real = device_check.parity
 

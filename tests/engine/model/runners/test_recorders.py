@@ -5,6 +5,7 @@ There is no card here: these are the calls that `CudaGraphs` makes, on cards tha
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ class Cards:
         self.streams: dict[torch.device, FakeStream] = {}
         self.captured: list[tuple[torch.device, object]] = []
         self.replayed: list[torch.device] = []
+        self.is_empty = False
 
     @contextmanager
     def device(self, device: torch.device) -> Iterator[None]:
@@ -52,6 +54,8 @@ class Cards:
         with self.stream(stream):
             self.captured.append((self.current, stream))
             yield
+            if self.is_empty:
+                warnings.warn("The CUDA Graph is empty. This usually means that", stacklevel=2)
 
 
 class FakeStream:
@@ -119,6 +123,13 @@ def test_a_step_that_fails_while_it_is_recorded_leaves_the_thread_on_its_own_str
     with pytest.raises(RuntimeError, match="not permitted"):
         recorder.record(step)
     assert cards.streams[SECOND] is caller
+
+
+def test_a_recording_without_a_kernel_is_refused(cards: Cards) -> None:
+    """Its replay would leave the outputs of the first step for ever."""
+    cards.is_empty = True
+    with pytest.raises(RuntimeError, match="nothing of the step is computed on the stream"):
+        CudaGraphs(SECOND).record(lambda: [Output(SECOND)])  # type: ignore[list-item]
 
 
 def test_a_step_of_another_card_is_refused(cards: Cards) -> None:
