@@ -77,7 +77,11 @@ class DockHost(QMainWindow):
             self._watch(dock)
 
     def make_prompt_taller(self, pixels: int) -> None:
-        """Give the prompt so many pixels of what it and the tokens have, where it has less."""
+        """Give the prompt so many pixels of what it and the tokens have, where it has less; for 0 what the named layout
+        gives it, unless a person has moved something."""
+        if not pixels:
+            self._proportion_again()
+            return
         prompt, tokens = self.docks["prompt"], self.docks["tokens"]
         both = prompt.height() + tokens.height()
         wanted = min(pixels, both - LEAST_TOKENS)

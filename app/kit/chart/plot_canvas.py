@@ -40,7 +40,7 @@ class _Axis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
         room = _NAME_HEIGHT if self.orientation == "left" else _NAME_WIDTH
         found: Sequence[Tick] = ()
         for more in range(4 if self._source is not None else 0):
-            if len(found) < 2:  # one alone is no measure
+            if not any(low < tick.at < high - 0.08 * (high - low) for tick in found):  # those at an end are not named
                 found = self._source.ticks(max(2, int(size // room)) + more, low, high)  # type: ignore[union-attr]
         self._names, last = {}, -np.inf
         for tick in found:  # the floor and the first decade may be too close for two names

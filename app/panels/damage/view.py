@@ -229,7 +229,7 @@ class DamageView(AskingView[Shown]):
         found, latest = state.found, self._models.timeline.live_path.latest
         if found is None:
             return None
-        is_old = latest is not None and latest.step != found.step
+        is_old = latest is not None and found.step not in (latest.step, self._models.timeline.live)
         rebuilt = self.rebuilt_words(found)
         place = "on rebuilt rows" if rebuilt else "on a copy"
         words = f"{place} · step {found.step}" if is_old else place

@@ -122,6 +122,12 @@ class ChatEditor(QWidget):
         return self._of if info is not None and info.seq_id == self._of else None
 
     @property
+    def is_begun(self) -> bool:
+        """Whether the turn that is to be sent has words."""
+        turns = self.turns.turns
+        return bool(turns and turns[-1].text)
+
+    @property
     def problem(self) -> str:
         """What keeps it from being sent; empty where nothing does."""
         turns = self.turns.turns

@@ -45,8 +45,8 @@ CHEVRON = 42  # pixels of a button beside its words
 class PromptPanel(View[Shown]):
     """Intents: `submitted(content, sampling)`, `added(content, sampling)` beside the others, `begun(content, sampling)`
     in phases, where the content is a text, a tuple of token ids or a conversation; `continued(chat, seq_id, sampling)`
-    where that goes on from a sequence; `sampling_changed(sampling)`, `room_wanted(pixels)`, and after a pause
-    `text_edited(text)` and `chat_edited(chat, sequence or None)`.
+    where that goes on from a sequence; `sampling_changed(sampling)`, `room_wanted(pixels)` (0: the usual), and
+    after a pause `text_edited(text)` and `chat_edited(chat, sequence or None)`.
 
     Writes `models.draft`: what keeps the prompt from being sent.
     """
@@ -138,8 +138,7 @@ class PromptPanel(View[Shown]):
         super().choose(choice)
         self._show_mode()
         self._count()
-        if choice == CHAT:
-            self.room_wanted.emit(CHAT_HEIGHT)
+        self.room_wanted.emit(CHAT_HEIGHT if choice == CHAT else 0)
         self.begin()
 
     def _bring_text(self) -> None:
@@ -323,7 +322,8 @@ class PromptPanel(View[Shown]):
 
     def read(self) -> Shown:
         model, mode = self._model, self._mode
-        content, is_held = (CHAT, False) if mode == CHAT else (self.edit.text(), self.edit.is_held)
+        written = CHAT if self.chat.is_begun else ""
+        content, is_held = (written, False) if mode == CHAT else (self.edit.text(), self.edit.is_held)
         refusal = "" if self._models.status.has_file else self._refusal  # nobody counts there
         text = Text(content, self._ids, refusal, self._limit, mode == IDS, is_held)
         shown = words.shown(text, mode, reading(self._models), self._send_key, is_greedy=self.sampling.is_greedy)

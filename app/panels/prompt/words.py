@@ -32,7 +32,12 @@ class Text:
 
     @property
     def is_wrong(self) -> bool:
-        return bool(self.excess or self.refusal)
+        return bool(self.excess or (self.refusal and not self.is_empty))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was written yet, which is nothing wrong."""
+        return not self.content.strip()
 
     @property
     def is_random(self) -> bool:
@@ -59,7 +64,7 @@ class Shown:
 
 def shown(text: Text, mode: str, now: str, send_key: str, *, is_greedy: bool) -> Shown:
     """All of it; `now` is how far a prompt that is read has come, empty while none is."""
-    is_refused = bool(text.refusal) and not now
+    is_refused = bool(text.refusal) and not now and not text.is_empty
     return Shown(
         detail=text.refusal if is_refused else now or detail(text),
         brief=brief_refusal(mode) if is_refused else "" if now else brief_count(text),

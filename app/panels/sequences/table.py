@@ -45,7 +45,7 @@ class SequenceModel(QAbstractTableModel):
         self._rows: tuple[SequenceRow, ...] = ()
         self.heads = (
             "seq", "state", "forked from", "tokens", "pages", "shared",
-            "served", "pre.", "",
+            "served", "preempted", "",
         )  # fmt: skip
         self.tips = (
             "", "What it is doing, or why it stopped",

@@ -42,9 +42,9 @@ from app.panels.sequences.table import (
 ROW_HEIGHT = 23
 _WIDE = 860
 # Which columns give way first, with the least width of the panel at which they are shown.
-_WIDTHS = {SEQ: 50, TOKENS: 62, PAGES: 58, SHARED: 62, SERVED: 62, PREEMPTED: 48, BUTTONS: BUTTON * len(ORDER) + 8}
+_WIDTHS = {SEQ: 50, TOKENS: 62, PAGES: 58, SHARED: 62, SERVED: 62, PREEMPTED: 78, BUTTONS: BUTTON * len(ORDER) + 8}
 _ORIGIN_WIDTH = 190
-_FROM_WIDTH = {PREEMPTED: 500, SHARED: 450, SERVED: 380, PAGES: 300}
+_FROM_WIDTH = {PREEMPTED: 530, SHARED: 450, SERVED: 380, PAGES: 300}
 
 
 @dataclass(frozen=True)

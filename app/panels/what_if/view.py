@@ -205,8 +205,9 @@ class WhatIfView(MeasuringView[Tried]):
         if answer is None:
             return None if state.refusal else Provenance("predicted · asked", "predicted")
         how = "estimate" if answer.is_estimate else "recomputed"
-        is_old = answer.step != state.newest
-        sentence = f"what if · {how} on a copy · step {answer.step}, live {state.newest}"
+        live = self._models.timeline.live  # an edit made on the newest step is a moment of its own
+        is_old = answer.step not in (state.newest, live)
+        sentence = f"what if · {how} on a copy · step {answer.step}, live {live}"
         kind = "predicted" if answer.is_estimate else "recomputed"
         return Provenance(f"{how} · step {answer.step}" if is_old else how, "past" if is_old else kind, sentence)
 

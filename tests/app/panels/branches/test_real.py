@@ -12,6 +12,7 @@ from app.draw.format import byte_size, token_label
 from app.draw.step_points import UNJUDGED, WITHIN
 from app.kit.branch_words import branch_name
 from app.kit.chart.marks import Place
+from app.kit.view import GO_THERE
 from app.models.branches import origin_of
 from app.panels.compare.chart import compare_chart, points
 from app.panels.compare.words import departure_words, verdict
@@ -114,9 +115,9 @@ def test_a_moment_whose_rows_are_nobodys_leads_there(driver: Driver) -> None:
     why = f"Step {STEPS} is on another branch, and its K and V are not kept: going there computes them again."
     for view in (window.wall, window.head):
         driver.settle(lambda view=view: view._empty.text() == why)
-        assert view._remedy.isVisibleTo(view)
+        assert view._remedies[GO_THERE].isVisibleTo(view)
     driver.settle(lambda: models.slices.attention is not None and models.slices.attention.weights.size)
-    window.head._remedy.click()
+    window.head._remedies[GO_THERE].click()
     driver.settle(lambda: models.history.live == STEPS and models.slices.wall is not None)
     assert models.slices.wall.low.size  # type: ignore[union-attr]
     driver.loop.send(SetKeptLimit(1 << 30))
