@@ -17,6 +17,7 @@ from app.start.arguments import parse
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, spec_of
+from engine.spec.chat import Chat, Turn
 from engine.spec.stops import Stop
 from engine.wire.commands import Continue, OpenSnapshot
 from engine.wire.events import BranchDeleted, Failed, Restarted, SessionOpened, StateChanged, WentTo
@@ -326,3 +327,22 @@ def test_a_journal_of_many_old_drafts_gives_way_to_one_that_has_the_session_once
     assert any(after < before for before, after in pairwise(sizes))
     assert written(folder).draft == "j" * 5_000
     assert written(folder) == running.controller.saving.session
+
+
+def test_a_conversation_that_was_typed_is_offered_and_comes_back(
+    shell: Shell, engine: FakeEngine, folder: JournalFolder, qtbot: QtBot
+) -> None:
+    chat, saving = Chat((Turn("user", "a fox"),)), shell.controller.saving
+    saving.begin_in(folder, "")
+    saving.set_draft_chat(chat)
+    assert saving._file is not None
+    saving._file.close()
+    saving._folder = saving._file = None
+    found, taken = Recovering(folder, shell.models, shell.controller, "", shell), list[object]()
+    found.chat_found.connect(taken.append)
+    shell.window.recovery.accepted.connect(found.on_accepted)
+    with qtbot.waitSignal(shell.models.recovery.changed):
+        found.look()
+    shell.window.recovery.accepted.emit()
+    assert taken == [chat]
+    assert folder.left() == []

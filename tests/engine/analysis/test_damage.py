@@ -26,6 +26,7 @@ def test_the_damage_map_measures_what_reading_back_shows() -> None:
     assert found.attention.shape == (2, 4)
     assert 0 < float(found.attention.max()) < 1
     assert found.kl > 0
+    assert found.num_rows == session.sequence(seq_id).num_tokens - 1, "those that were coded, without the newest"
     assert found.kl_by_layer.shape == (2,)
     assert found.plan == ()
     assert found.kv_bytes < found.exact_bytes

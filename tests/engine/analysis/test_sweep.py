@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from engine.__main__ import main
+from engine.analysis import sweep as sweep_module
 from engine.analysis import texts as texts_module
 from engine.analysis.reference import greedy, reference
 from engine.analysis.sweep import sweep
@@ -265,3 +267,12 @@ def test_a_file_name_is_plain_text(twin: Twin, tmp_path: Path) -> None:
     _, out, _ = twin.run("sweep", "--text", story, "--steps", 2, "--caches", "growing,kivi-4", "--threads", 1)
     assert "\x1b" not in out
     assert "story\\x1b[31m" in out
+
+
+def test_the_rate_is_of_decode_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second each: the step that reads the prompt is none of them."""
+    now = count(0.0, 0.5)
+    monkeypatch.setattr(sweep_module.time, "perf_counter", lambda: next(now))
+    (row,) = rows_of((text(),), (GROWING,), 5)
+    assert isinstance(row, SweepRow)
+    assert (row.tok_per_s, row.num_steps) == (2.0, 5)

@@ -9,10 +9,13 @@ import torch
 
 from engine.cache.compressed import layer as compressed_layer
 from engine.cache.compressed.cache import CompressedCache
+from engine.session.going import told
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
+from engine.wire.planned import PlannedStep
+from engine.wire.tree import Node
 from tests.engine.cache.compressed.test_going_back import assert_same, state_of
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -162,3 +165,20 @@ def test_a_rule_that_has_done_its_work_notes_nothing_more() -> None:
     assert session.last_step is not None
     assert session.go_to(session.last_step - 20).startswith("cropped")
     assert not cache.knows(10) or not cache.crop(10), "inside the prompt it remembered more than is kept"
+
+
+def test_before_the_first_step_is_the_mode_of_the_first() -> None:
+    session, _ = session_of(next(iter(SPECS)), 2)
+    first = session.cache
+    session.set_cache(CacheSpec("growing"))
+    session.step()
+    session.set_cache(CacheSpec("dynamic"))
+    session.step()
+    session.go_to(None)
+    assert (session.cache, session.last_step, len(session.live)) == (first, None, 0)
+
+
+def test_steps_that_are_repeated_are_counted_and_edits_are_none() -> None:
+    spec, work = CacheSpec(), PlannedStep(0, CacheSpec(), (), ())
+    step, edit = Node(0, None, (), spec, work, ()), Node(1, 0, (), spec, None, ())
+    assert [told(nodes) for nodes in ([step, edit], [step, edit, step], [edit])] == ["1 step", "2 steps", "0 steps"]

@@ -6,10 +6,12 @@ import pytest
 
 from engine.cache.contract import HeldBytes
 from engine.cache.sequence_cache import SequenceCache
+from engine.session.kept import SessionState
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.tuning import tuned
 from tests.engine.tiny import model_of, prompt_ids
 
 
@@ -99,3 +101,27 @@ def test_a_step_does_not_count_the_rows_of_kept_moments_again(monkeypatch: pytes
     session.step()
     assert asked
     assert not kept.intersection(asked)
+
+
+@pytest.mark.parametrize("name", ["h2o", "knorm"])
+def test_what_is_kept_for_going_back_is_counted_with_a_moment(name: str) -> None:
+    session = Session(model_of("llama"), tuned(PRESETS[name].spec, budget=12))
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(40)))
+    session.step()
+    live = session.live.get(seq_id)
+    state = SessionState(session.last_step, session.live.mode, {seq_id: live}, {})
+    before, journal = state.row_bytes, live.cache.journal_bytes
+    assert journal > 0
+    live.cache.forget_journal()  # type: ignore[attr-defined]
+    assert before - state.row_bytes == journal - live.cache.journal_bytes > 0
+
+
+def test_which_step_made_a_page_findable_is_noted_of_every_step() -> None:
+    """A page that became so with a step of another branch is no prefix of this one."""
+    session = Session(model_of("llama"), CacheSpec("paged", page_size=4), prefill_chunk=8)
+    session.submit(Prompt(token_ids=prompt_ids(21)))
+    for _ in range(6):
+        session.step()
+    store = session.live.mode.store
+    assert store is not None
+    assert [step for step, _ in store._findable] == [0, 0, 1, 1, 2, 5]

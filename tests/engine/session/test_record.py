@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from engine.spec.cache import CacheSpec
+from engine.spec.condition import Span
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
+from engine.wire.condition_values import RECENT, recorded_attention
 from engine.wire.requests import AttentionRequest
 from tests.engine.session.sessions import started
 from tests.engine.tiny import prompt_ids
@@ -129,3 +131,25 @@ def test_a_sequence_that_gave_way_is_told_once_by_the_step_that_it_made_room_for
     assert given_way
     for info in session.sequences:
         assert given_way.count(info.seq_id) == info.num_preemptions
+
+
+def test_who_waits_has_no_row_and_has_not_ended() -> None:
+    session, _ = started()
+    waits, halted = (session.submit(Prompt(token_ids=prompt_ids(5, seed))) for seed in (1, 2))
+    session.halt(halted)
+    assert [session.step().waiting for _ in range(3)] == [(waits,), (), ()]
+
+
+@pytest.mark.parametrize(("cache", "is_told"), [("growing", True), ("h2o", False)])
+def test_what_a_record_sums_of_attention_is_of_all_rows_or_of_none(cache: str, is_told: bool) -> None:
+    """Where rows were dropped, position 0 and the last sixteen are not those of the tokens."""
+    session, _ = started(cache=PRESETS[cache].spec)
+    record = session.step()
+    part = record.sequences[0]
+    assert part.attention is not None
+    for span, mass in ((Span(), part.attention.first_mass), (RECENT, part.attention.recent_mass)):
+        found = recorded_attention(record, part, span)
+        assert (found is not None) is is_told
+        if found is not None:
+            assert (found.mean, found.peak) == (pytest.approx(float(mass.mean())), pytest.approx(float(mass.max())))
+    assert recorded_attention(record, part, Span(1, 2)) is None

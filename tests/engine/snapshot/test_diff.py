@@ -12,7 +12,8 @@ import torch
 from engine.analysis.rounding import row_errors as row_errors_of_torch
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.snapshot.diff import Difference, difference, row_errors
+from engine.snapshot import diff
+from engine.snapshot.diff import Difference, coarser, difference, row_errors
 from engine.snapshot.read import SnapshotFile
 from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
@@ -87,7 +88,7 @@ def test_rows_are_compared_where_both_hold_them(tmp_path: Path) -> None:
     assert all(h.first_departing is None or h.first_departing >= found.first_other_id for h in first_layer)
 
 
-def test_token_ids_that_differ_and_nan(tmp_path: Path) -> None:
+def test_token_ids_that_differ_and_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = begun(small("growing"), steps=0), begun(small("growing"), steps=0)
     one.force(0, (5, 9))
     other.force(0, (5, 11))
@@ -102,6 +103,26 @@ def test_token_ids_that_differ_and_nan(tmp_path: Path) -> None:
     assert (strange.largest, strange.first_departing) == (float("inf"), 3)
     same = compared(tmp_path / "b.safetensors", tmp_path / "b.safetensors")
     assert same.verdict == "equal", "a NaN on both sides is no difference"
+    monkeypatch.setattr(diff, "ROWS_AT_ONCE", 5)
+    again = compared(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    assert (again.first_other_id, again.first_token) == (22, 3), "in however many pieces"
+    assert [(h.largest, h.first_departing) for h in again.heads] == [
+        (h.largest, h.first_departing) for h in found.heads
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "rounds_more"),
+    [
+        ("float32", "bfloat16", "bfloat16"),
+        ("bfloat16", "float16", "bfloat16"),
+        ("float16", "float32", "float16"),
+        ("an unknown one", "float16", "float16"),
+        ("an unknown one", "float64", "float32"),
+    ],
+)
+def test_of_two_dtypes_the_one_that_rounds_more_sets_the_measure(one: str, other: str, rounds_more: str) -> None:
+    assert coarser(one, other) == coarser(other, one) == rounds_more
 
 
 def test_other_models_cannot_be_compared(tmp_path: Path) -> None:

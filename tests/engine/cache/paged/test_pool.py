@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from engine.cache.paged.pages import PageState
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.prefix_cache import DuplicatePolicy
+from engine.cache.paged.store import PageGroup, PageStore
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
 from engine.wire.page_events import (
@@ -264,3 +267,27 @@ def test_events_tell_everything_in_order() -> None:
         PageEvicted(entry, EvictReason.ROOM),
         PageAllocated(2, 1),
     ]
+
+
+def test_of_a_shared_page_that_is_written_anew_the_tokens_in_it_are_copied() -> None:
+    pool = PagePool(9, 4)
+    table = start(pool, 0, [1, 2, 3, 4, 5, 6])
+    fork = pool.fork(table, 1)
+    assert pool.own(fork, [0, 1]) == [PageCopied(1, 1, 3, num_tokens=4), PageCopied(1, 2, 4, num_tokens=2)]
+    assert pool.own(fork, [0, 1]) == []
+    pool.check([table, fork])
+
+
+@pytest.mark.parametrize("is_longer_first", [True, False])
+def test_rows_that_several_refer_to_are_counted_once_less(is_longer_first: bool) -> None:
+    """Of the last page the fork has one token less: sharing it saves what both have."""
+    pool, layer = PagePool(9, 4), object()
+    table = start(pool, 0, [1, 2, 3, 4, 5, 6])
+    fork = pool.fork(table, 1)
+    pool.truncate(fork, 5)
+    tables = [table, fork] if is_longer_first else [fork, table]
+    store = SimpleNamespace(page_size=4, groups=[PageGroup(pool, (layer,), None, tables)])  # type: ignore[arg-type]
+    assert PageStore.shared_rows(store, layer) == 4 + 1  # type: ignore[arg-type]
+    pool.release(fork)
+    store.groups[0].tables.remove(fork)
+    assert PageStore.shared_rows(store, layer) == 0  # type: ignore[arg-type]
