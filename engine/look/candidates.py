@@ -26,21 +26,23 @@ class NextToken:
     num_non_finite: int
 
 
-def candidate_measures(raw: torch.Tensor, probs: torch.Tensor | None, token_id: int) -> dict[str, torch.Tensor]:
+def candidate_measures(raw: torch.Tensor, probs: torch.Tensor | None, chosen: torch.Tensor) -> dict[str, torch.Tensor]:
     """Of log-probabilities `[V]` the largest with their ids, what the chosen token has, entropy and the number of those
-    that are not finite. `probs` `[V]` are those that the token was drawn from; None: it was simply the largest.
+    that are not finite. `chosen` is its number, on the device; `probs` `[V]` are those that it was drawn from; None: it
+    was simply the largest.
 
     Shapes depend on the vocabulary alone, and nothing is read by the host.
     """
     ids, logprobs = largest(raw, min(NUM_CANDIDATES, raw.shape[0]))
+    own = raw.gather(0, chosen.view(1))
     entropy = -torch.dot(raw.exp(), raw.clamp_min(LOWEST))
     found = {
         "candidates.ids": ids.int(),
         "candidates.logprobs": logprobs,
-        "candidates.numbers": torch.stack([raw[token_id], entropy, (~raw.isfinite()).sum()]),
+        "candidates.numbers": torch.stack([own[0], entropy, (~raw.isfinite()).sum()]),
     }
     if probs is not None:
-        found["candidates.probs"] = torch.cat([probs[ids], probs[token_id, None]])
+        found["candidates.probs"] = torch.cat([probs[ids], probs.gather(0, chosen.view(1))])
     return found
 
 

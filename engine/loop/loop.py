@@ -163,6 +163,8 @@ class EngineLoop:
     def _guard(self, command: Command) -> None:
         """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
         self._finish_records()
+        if self._session is not None:
+            self._session.forget_ahead()
         self._measuring.drop_trial_for(command)
         self._reporter.reply_to = command.id
         self.activity.begin(command)

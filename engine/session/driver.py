@@ -29,17 +29,17 @@ def go_on() -> None:
 def feed(
     model: LoadedModel,
     cache: SequenceCache,
-    fed: list[int],
+    fed: list[int] | torch.Tensor,
     num_new: int,
     probe: Probe | None,
     surprisal: Surprisal | None = None,
     check: Callable[[], None] | None = None,
     passed: Passed | None = None,
 ) -> torch.Tensor:
-    """One forward of one sequence whose cache has room; the newest logits `[V]`. `check` is called between layers,
-    `passed` behind each."""
+    """One forward of one sequence whose cache has room; the newest logits `[V]`. `fed` are ids, or a tensor `[1, T]`
+    that the host has not read. `check` is called between layers, `passed` behind each."""
     cache.plan_forward(num_new)
-    ids = torch.tensor([fed], device=model.device)
+    ids = fed if isinstance(fed, torch.Tensor) else torch.tensor([fed], device=model.device)
     hidden_rows = cache.hidden_rows()
     logits = model.forward(ids, cache.live, probe, surprisal, check=check, passed=passed, hidden_rows=hidden_rows)
     return logits[0, -1]

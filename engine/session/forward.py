@@ -15,9 +15,11 @@ from engine.look.probe import own_rows, spread
 from engine.model.loader import LoadedModel
 from engine.model.products import products_ms
 from engine.model.surprisal import Surprisal
+from engine.session.ahead import LaunchedAhead, hide_row
 from engine.session.captured import Captured
 from engine.session.clock import Clock
 from engine.session.driver import feed
+from engine.session.live import LiveSequence
 from engine.session.phases import PhasedStep, WeightsOf
 from engine.session.scheduler import Batch, Work
 
@@ -84,6 +86,36 @@ class Runner:
         logits = logits.clone()
         clock.lap("forward")
         clock.encoder_s += cache.take_encoder_s()
+        return self._seen(work, logits, surprisal, probe, clock, is_last=is_last)
+
+    def launch(self, live: LiveSequence, chosen: torch.Tensor, step: int, clock: Clock) -> LaunchedAhead:
+        """Feed the `chosen` token, which the host has not read, behind `step`: its row is written, and not counted."""
+        cache, runners = live.cache, self._model.runners
+        probe = cache.probe(self._captured.attention_rows)
+        runners.begin()
+        cache.begin(1)
+        logits = feed(self._model, cache, chosen.view(1, 1), 1, probe).clone()
+        hide_row(cache)
+        clock.lap("forward")
+        return LaunchedAhead(live, cache, step, self._captured.level, logits, probe, runners.used, clock)
+
+    def take(self, batch: Batch, ahead: LaunchedAhead, clock: Clock) -> list[Forward]:
+        """What was launched ahead is the forward of this step."""
+        ahead.count()
+        (work,) = batch.work
+        return [self._seen(work, ahead.logits, None, ahead.probe, clock, is_last=True)]
+
+    def _seen(
+        self,
+        work: Work,
+        logits: torch.Tensor,
+        surprisal: Surprisal | None,
+        probe: Probe | None,
+        clock: Clock,
+        *,
+        is_last: bool,
+    ) -> Forward:
+        """The forward of a sequence with the rows of attention that it showed."""
         seen = probe.rows() if probe and self._captured.attention_rows else {}
         weights = {layer: weights_of_one(work, layer, rows) for layer, rows in seen.items()}
         is_borrowed = probe is not None and probe.is_borrowed

@@ -73,7 +73,7 @@ def measure(forward: Forward, choice: Sample | None, captured: Captured) -> Meas
     if new_rows is not None:
         tensors |= new_rows.measure(rows, with_rows=captured.new_rows)
     if choice is not None:
-        tensors |= candidate_measures(choice.logprobs, choice.probs, choice.token_id)
+        tensors |= candidate_measures(choice.logprobs, choice.probs, choice.chosen)
     weights = own_rows(forward.weights, num_tokens, forward.num_together, is_borrowed=forward.is_borrowed)
     tensors |= attention_measures(weights, num_tokens, live.cache.num_source)
     attention = {i: nan_where_dropped(row, live.cache.positions(i)) for i, row in weights.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -15,12 +16,17 @@ from engine.wire.records import Candidate
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The chosen token, the log-probabilities of all `[V]`, and the probabilities `[V]` that it was drawn from (None:
-    it was the largest)."""
+    """The `chosen` token, a number on the device, the log-probabilities of all `[V]`, and the probabilities `[V]` that
+    it was drawn from (None: it was the largest)."""
 
-    token_id: int
+    chosen: torch.Tensor
     logprobs: torch.Tensor
     probs: torch.Tensor | None
+
+    @cached_property
+    def token_id(self) -> int:
+        """The same, once the host has waited for it."""
+        return int(self.chosen)
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ def sample(logits: torch.Tensor, sampling: SamplingParams, position: int, ruled:
     if probs is not None:
         # nothing is drawn from what is no number
         chosen = torch.where(probs.isfinite().all(), drawn(probs, sampling.seed * 1_000_003 + position), chosen)
-    return Sample(int(chosen), raw, probs)
+    return Sample(chosen, raw, probs)
 
 
 def drawn(probs: torch.Tensor, seed: int) -> torch.Tensor:
@@ -73,7 +79,7 @@ def choose(
 
 def with_candidates(chosen: Sample, text_of: Callable[[int], str]) -> SampledToken:
     """What else could have been chosen, read at once."""
-    measured = candidate_measures(chosen.logprobs, chosen.probs, chosen.token_id)
+    measured = candidate_measures(chosen.logprobs, chosen.probs, chosen.chosen)
     told = next_token({name: numbers.cpu().numpy() for name, numbers in measured.items()}, chosen.token_id, text_of)
     return SampledToken(chosen.token_id, told.candidates, told.entropy, chosen.logprobs)
 

@@ -136,6 +136,10 @@ class Session(SessionReading):
         """Nothing is stepped for a while: what passes until the next step belongs to none."""
         self._stepper.rest()
 
+    def forget_ahead(self) -> None:
+        """After `step_late` something else than a step comes: the next one begins anew."""
+        self._stepper.forget_ahead()
+
     def _begin_step(self, check: Callable[[], None] | None) -> None:
         self.kept.trim()
         if self.history.next_step % JOURNALS_EVERY == 0:  # what comes after the step could not be undone with it
@@ -242,6 +246,7 @@ class Session(SessionReading):
         """Make the state after `step` of any branch (None: before the first) the live one, exactly, in the cache mode
         of then; says how. Nothing is deleted: what was done since the newest step is a node of its own. Raises and
         changes nothing where that cannot be; so does `check`, which is called between the steps of a replay."""
+        self.forget_ahead()
         return self._going.go_to(step, check)
 
     def add_changes(self, *, is_empty_allowed: bool = False) -> Node | None:

@@ -14,6 +14,7 @@ from engine.history.history import History
 from engine.history.journal import Noted
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
+from engine.session.ahead import LaunchedAhead, may_launch
 from engine.session.captured import Captured
 from engine.session.clock import Clock
 from engine.session.forward import Forward, Runner
@@ -51,7 +52,8 @@ class Stepper:
         self._model, self._live, self._history, self._text_of = model, live, history, text_of
         self._scheduler, self._num_bytes = scheduler, num_bytes
         self._observer, self._is_aside = observer, is_aside
-        self._runner = Runner(model, history.surprisal, captured)
+        self._runner, self._captured = Runner(model, history.surprisal, captured), captured
+        self._ahead: LaunchedAhead | None = None  # the forward of the step to come
         self._clock: Clock | None = None  # of the step before, where the next one follows it
         self.phases: PhasedStep | None = None  # of the step in hand, where somebody wants to see them
 
@@ -64,10 +66,11 @@ class Stepper:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
         called between the layers of a prefill. `planned` is a step to be done once more; None: the scheduler chooses.
         `reached` is told of every phase, and raises to give the step up. What was measured is waited for."""
-        clock = self._begun()
+        ahead = self._taken_ahead() if planned is None and reached is None else None
+        clock = self._begun(ahead)
         phases = self.phases = self._phased(clock, reached) if reached is not None else None
         try:
-            record = self._step(clock, check, planned)
+            record = self._step(clock, check, planned, ahead)
         finally:
             self.phases = None
         if phases is not None:
@@ -77,18 +80,44 @@ class Stepper:
     def step_late(self, check: Callable[[], None] | None = None) -> list[StepRecord]:
         """Do one unit of work as `step` does, and return the records of the steps whose measurements have left the
         device by now, a step or two before this one: nothing of this step is waited for."""
-        clock = self._begun()
-        self._step(clock, check, None, is_late=True)
+        ahead = self._taken_ahead()
+        clock = self._begun(ahead)
+        self._step(clock, check, None, ahead, is_late=True)
         records = self._observer.complete(num_late=self._observer.ring.late_steps)
-        clock.end()
+        if self._ahead is None:  # else that clock is the next step's
+            clock.end()
         return records
 
     def rest(self) -> None:
         """The next step does not follow the newest one: what lies between them is nobody's time."""
         self._clock = None
 
-    def _begun(self) -> Clock:
-        return Clock(self._model.device, self._clock)
+    def forget_ahead(self) -> None:
+        """Something else than the next step comes: what was launched for that is as if it had not been."""
+        if self._ahead is not None:
+            self._ahead.take_back()
+            self._ahead = None
+
+    def _begun(self, ahead: LaunchedAhead | None) -> Clock:
+        return Clock(self._model.device, self._clock) if ahead is None else ahead.clock
+
+    def _taken_ahead(self) -> LaunchedAhead | None:
+        """The forward of this step, where it is the one that was launched with the step before."""
+        ahead, self._ahead = self._ahead, None
+        is_next = ahead is not None and ahead.belongs_to(self._live, self._history, self._captured.level)
+        return ahead if is_next and not self._captured.by_layer else None
+
+    def _launched(self, forwards: list[Forward], choices: list[Sample | None], clock: Clock) -> LaunchedAhead | None:
+        """The forward of the next step on its way, before anybody has read what these steps chose; None where that
+        cannot be."""
+        live, choice = forwards[0].work.live, choices[0]
+        if choice is None or self._captured.by_layer or self._observer.ring.late_steps == 0:
+            return None  # a CPU waits for nothing: the forward behind an end of text would be lost time
+        if not may_launch(self._live, live, forwards[0].work.num_tokens):
+            return None
+        clock.end()
+        following = Clock(self._model.device, clock)
+        return self._runner.launch(live, choice.chosen, self._history.next_step, following)
 
     def _phased(self, clock: Clock, reached: Reached) -> PhasedStep:
         num_layers = self._model.info.geometry.num_blocks
@@ -99,6 +128,7 @@ class Stepper:
         clock: Clock,
         check: Callable[[], None] | None,
         planned: PlannedStep | None,
+        ahead: LaunchedAhead | None,
         *,
         is_late: bool = False,
     ) -> StepRecord:
@@ -113,8 +143,12 @@ class Stepper:
             if self.phases:
                 self.phases.scheduled(batch, self._scheduler.preempted)
             self._model.runners.begin()
-            with self._model.runners.chosen_as("" if planned is None else planned.runner):
-                forwards = self._runner.run(batch, self._live.mode.store, clock, check, self.phases)
+            if ahead is None:
+                with self._model.runners.chosen_as("" if planned is None else planned.runner):
+                    forwards = self._runner.run(batch, self._live.mode.store, clock, check, self.phases)
+            else:
+                forwards = self._runner.take(batch, ahead, clock)
+            runner = self._model.runners.used if ahead is None else ahead.runner
             clock.lap("forward")
             sampled = [self._sample(forward) for forward in forwards]
             choices = sampled
@@ -127,14 +161,15 @@ class Stepper:
             clock.lap("observe")
             evictions = [eviction for forward in forwards for eviction in self._compress(forward)]
             clock.lap("prepare")
+            launched = self._launched(forwards, sampled, clock) if is_late else None
             parts = [
                 self._accept(each, choice, measured.attention, batch.phase)
                 for each, choice, measured in zip(forwards, choices, measuring.parts, strict=True)
             ]
-            record = self._record(batch.phase, parts, evictions)
-            if is_late:
+            record = self._record(batch.phase, parts, evictions, runner)
+            if launched is None and is_late:
                 clock.end()
-            else:
+            elif not is_late:
                 record = self._observer.complete_at_once(record, measuring, clock)
             told = [None if choice is None else choice.token_id for choice in sampled]
             as_told = record if planned is None else with_choices(record, told)
@@ -149,9 +184,12 @@ class Stepper:
         self._clock = clock
         if is_late:
             self._observer.complete_later(record, measuring, clock)
+        self._ahead = launched
+        if launched is not None and not launched.live.sequence.has_work:  # its token ended the text
+            self.forget_ahead()
         return as_told
 
-    def _record(self, phase: Phase, parts: list[SequenceStep], evictions: list[Eviction]) -> StepRecord:
+    def _record(self, phase: Phase, parts: list[SequenceStep], evictions: list[Eviction], runner: str) -> StepRecord:
         """What is known of the step before anything measured has left the device."""
         store, step = self._live.mode.store, self._history.next_step
         if store is not None:
@@ -175,7 +213,7 @@ class Stepper:
             evictions=tuple(evictions),
             parent=self._history.last_step,
             changes=tuple(self._history.changes),
-            runner=self._model.runners.used,
+            runner=runner,
         )
 
     def _sample(self, forward: Forward) -> Sample | None:
@@ -225,7 +263,7 @@ def as_planned(choice: Sample | None, part: PlannedPart) -> Sample | None:
     """The token that was chosen then is chosen again."""
     if choice is None or part.sampled is None or choice.token_id == part.sampled:
         return choice
-    return replace(choice, token_id=part.sampled)
+    return replace(choice, chosen=torch.tensor(part.sampled))
 
 
 def with_choices(record: StepRecord, token_ids: list[int | None]) -> StepRecord:

@@ -57,6 +57,7 @@ def whole(command: Callable[Concatenate[Session, P], T]) -> Callable[Concatenate
 
     @wraps(command)
     def done(session: Session, *args: P.args, **kwargs: P.kwargs) -> T:
+        session.forget_ahead()
         before = Before(session.live, session.history)
         try:
             return command(session, *args, **kwargs)

@@ -1,0 +1,165 @@
+"""The forward of the next step is launched before the token it feeds is read, and nobody can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engine.cache.layers.growing import GrowingLayer
+from engine.model.runners.runners import Runners
+from engine.session import forward, stepper
+from engine.session.sampler import Sample
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_preset
+from engine.spec.runners import RunnerName
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.records import StepRecord
+from tests.engine.session.sessions import GROWING
+from tests.engine.session.test_capture import same, told
+from tests.engine.tiny import model_of, prompt_ids
+
+SEEDED = SamplingParams(0.9, seed=7)
+
+
+def begun(
+    late_steps: int,
+    runner: RunnerName = "fused",
+    ends: frozenset[int] = frozenset(),
+    sampling: SamplingParams = SEEDED,
+    spec: CacheSpec = GROWING,
+) -> Session:
+    model = model_of("llama")
+    model = replace(model, runners=Runners(model.runners.decoder, runner))
+    vars(model)["end_ids"] = ends
+    session = Session(model, spec, capture="everything", late_steps=late_steps)
+    session.submit(Prompt(token_ids=prompt_ids(8), sampling=sampling))
+    return session
+
+
+def is_launched(session: Session) -> bool:
+    return session._stepper._ahead is not None
+
+
+def assert_alike(one: Session, other: Session, *, row_behind: bool) -> None:
+    """`row_behind`: the row behind those that are held was written, and is zero again."""
+    for mine, others in zip(one.cache_of(0).layers, other.cache_of(0).layers, strict=True):
+        assert isinstance(mine, GrowingLayer)
+        assert isinstance(others, GrowingLayer)
+        assert mine.length == others.length
+        assert torch.equal(mine.held_keys, others.held_keys)
+        assert torch.equal(mine.held_values, others.held_values)
+        if row_behind:
+            assert not others.keys[:, :, others.length].any()
+            assert not others.values[:, :, others.length].any()
+    assert one.sequence(0) == other.sequence(0)
+    assert one.bytes().layers == other.bytes().layers
+    assert one.history.num_bytes == other.history.num_bytes
+
+
+def run(session: Session, count: int) -> list[StepRecord]:
+    """As the loop runs: one step at once, then late ones while there is work."""
+    records = [session.step()]
+    while session.has_work and count > 1:
+        records += session.step_late()
+        count -= 1
+    return records + session.finish_records()
+
+
+@pytest.mark.parametrize("runner", ["fused", "graph", "transformers"])
+@pytest.mark.parametrize("late_steps", [1, 2])
+def test_its_records_and_its_cache_are_those_of_steps_one_by_one(late_steps: int, runner: RunnerName) -> None:
+    at_once, late = begun(0, runner), begun(late_steps, runner)
+    expected, found = [at_once.step() for _ in range(9)], run(late, 9)
+    assert is_launched(late)
+    assert [same(told(one), told(other)) for one, other in zip(expected, found, strict=True)] == [True] * 9
+    assert found[-1].runner == runner
+    late.forget_ahead()
+    assert_alike(at_once, late, row_behind=True)
+    assert same(told(at_once.step()), told(late.step())), "the room is as it was"
+
+
+def test_it_is_launched_before_the_token_is_read_or_anything_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def noted(owner: object, name: str, label: str) -> None:
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **named: (done.append(label), original(*args, **named))[1])
+
+    noted(forward.Runner, "launch", "launch")
+    noted(stepper, "sequence_step", "tell")
+    monkeypatch.setattr(Sample, "token_id", property(lambda self: (done.append("read"), int(self.chosen))[1]))
+    session = begun(1)
+    session.step()
+    done.clear()
+    session.step_late()
+    assert done[:2] == ["launch", "read"]
+    assert done.count("launch") == 1
+    assert "tell" in done
+
+
+@pytest.mark.parametrize("why", ["end of text", "length"])
+def test_what_was_computed_behind_the_end_of_a_text_is_nowhere(why: str) -> None:
+    probe = begun(0)
+    fifth = [probe.step().sequences[0].sampled for _ in range(6)][5]
+    assert fifth is not None
+    ends = frozenset({fifth}) if why == "end of text" else frozenset()
+    sampling = SamplingParams(0.9, seed=7, max_new_tokens=6 if why == "length" else None)
+    at_once, late = (begun(late_steps, ends=ends, sampling=sampling) for late_steps in (0, 2))
+    expected = []
+    while at_once.has_work:
+        expected.append(at_once.step())
+    found = run(late, 30)
+    assert late.sequence(0).stop == why
+    assert [same(told(one), told(other)) for one, other in zip(expected, found, strict=True)] == [True] * len(expected)
+    assert not is_launched(late)
+    assert_alike(at_once, late, row_behind=why == "end of text")
+    for session in (at_once, late):
+        session.force(0, prompt_ids(2, seed=3))
+    assert same(told(at_once.step()), told(late.step()))
+
+
+COMMANDS: dict[str, Callable[[Session], object]] = {
+    "force": lambda session: session.force(0, prompt_ids(2, seed=5)),
+    "sampling": lambda session: session.set_sampling(SamplingParams(0.5, seed=1), 0),
+    "back": lambda session: session.go_to(1),
+    "away and back": lambda session: (session.go_to(1), session.go_to(3)),
+    "mode": lambda session: session.set_cache(CacheSpec("dynamic")),
+    "another": lambda session: session.submit(Prompt(token_ids=prompt_ids(5, seed=9))),
+    "level": lambda session: session.captured.set("statistics", by_layer=False),
+    "layers": lambda session: session.captured.set("rows", by_layer=True),
+    "halt": lambda session: (session.halt(0), session.force(0, prompt_ids(1))),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_between_two_steps_finds_the_session_as_it_is(name: str) -> None:
+    at_once, late = begun(0), begun(2)
+    for _ in range(4):
+        at_once.step()
+    run(late, 4)
+    assert is_launched(late)
+    for session in (at_once, late):
+        COMMANDS[name](session)
+    expected = [at_once.step() for _ in range(3)]
+    found = run(late, 3)
+    pairs = [(told(one), told(other)) for one, other in zip(expected, found, strict=True)]
+    assert all(same(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("preset", ["paged", "h2o", "int8", "dynamic", "none"])
+def test_where_a_row_cannot_be_hidden_the_token_is_read_first(preset: str) -> None:
+    session = begun(2, spec=cache_preset(preset).spec)
+    run(session, 4)
+    assert not is_launched(session)
+
+
+def test_on_a_cpu_nothing_is_launched_ahead() -> None:
+    session = Session(model_of("llama"), GROWING)
+    session.submit(Prompt(token_ids=prompt_ids(8)))
+    for _ in range(3):
+        session.step_late()
+    assert not is_launched(session)
