@@ -80,7 +80,10 @@ def model_of(saved: SavedSession, args: argparse.Namespace) -> LoadedModel:
 
     model = load(spec)
     if model.info.fingerprint != saved.model.fingerprint:
-        raise InputError(f"{model.info.name} is another model than the session's {saved.model.name}: give that one.")
+        raise InputError(
+            f"{model.info.name} is another model than the session's {saved.model.name} (its weights are others, or its "
+            "config): give that one with --model."
+        )
     return model
 
 

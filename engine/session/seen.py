@@ -85,9 +85,12 @@ class OtherBranches:
     _path: tuple[Tree | None, int, Journal] = field(default=(None, -1, Journal()), init=False)
 
     def is_of(self, node: int | None) -> bool:
-        """Whether a moment is on another branch than the live one."""
+        """Whether a moment is on another branch than the live one; refuses one that there is not."""
+        if node is None:
+            return False
         tree = self.history.tree
-        return node is not None and node in tree and not tree.is_on_path(node, self.history.last_step)
+        tree.at(node)
+        return not tree.is_on_path(node, self.history.last_step)
 
     def seen(self, seq_id: int, node: int) -> Seen | None:
         """A sequence as it stood at a moment of another branch; None where that did not have it."""

@@ -149,3 +149,5 @@ def test_a_sequence_that_was_not_there_is_refused() -> None:
     other = session.fork(0).child
     with pytest.raises(InputError, match=f"There was no sequence {other} at step {max(seen)}: choose one"):
         session.take_slice(RowRequest(other, 4, 0), max(seen))
+    with pytest.raises(InputError, match="There is no step 999"):
+        session.take_slice(RowRequest(0, 4, 0), 999)

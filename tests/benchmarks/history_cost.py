@@ -1,0 +1,95 @@
+"""What history costs: the marks of a step, as a part of it, and a change between exact modes, as a part of the prefill
+that would fill the new cache.
+
+    python -m tests.benchmarks.history_cost [--tokens 2000] [--steps 60] [--threads 1]
+
+SmolLM2-135M's shape with random weights, in processor time, which other programs disturb less. Targets: 3 % of a step,
+0.1 of a prefill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from engine.session.session import Session
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import Prompt
+from tests.benchmarks.protocol import smollm_shape
+from tests.engine.tiny import prompt_ids
+
+EXACT = ("growing", "paged", "dynamic", "static")
+
+
+def prefilled(session: Session, num_tokens: int) -> tuple[int, float]:
+    """A sequence with so many tokens, and the seconds that reading them took."""
+    seq_id = session.submit(Prompt(token_ids=tuple(t % 120 for t in prompt_ids(num_tokens))))
+    began = time.process_time()
+    while session.is_prefilling:
+        session.step()
+    return seq_id, time.process_time() - began
+
+
+def marks_share(session: Session, seq_id: int, steps: int) -> float:
+    """The part of decode steps that goes into the marks of all owners and the node of the tree, in the median step."""
+    history, spent = session.history, [0.0]
+    add, mark = history.add, type(session.live.get(seq_id).sequence).mark
+
+    def timed(work: Any) -> Any:
+        def run(*args: Any) -> Any:
+            began = time.process_time()
+            try:
+                return work(*args)
+            finally:
+                spent[0] += time.process_time() - began
+
+        return run
+
+    history.add = timed(add)  # type: ignore[method-assign]
+    type(session.live.get(seq_id).sequence).mark = timed(mark)  # type: ignore[method-assign]
+    shares = []
+    try:
+        for _ in range(steps):
+            spent[0], began = 0.0, time.process_time()
+            session.step()
+            shares.append(spent[0] / (time.process_time() - began))
+    finally:
+        history.add = add  # type: ignore[method-assign]
+        type(session.live.get(seq_id).sequence).mark = mark  # type: ignore[method-assign]
+    return statistics.median(shares)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tokens", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    model = smollm_shape(args.threads)
+    for first in EXACT:
+        session = Session(model, cache_preset(first).spec)
+        seq_id, prefill_s = prefilled(session, args.tokens)
+        session.force(seq_id, tuple(range(10, 10 + args.steps)))
+        print(f"{first}: marks are {marks_share(session, seq_id, args.steps):.2%} of a step", flush=True)
+        for second in EXACT:
+            if second == first:
+                continue
+            took = []
+            for _ in range(3):
+                began = time.process_time()
+                how = session.set_cache(cache_preset(second).spec)
+                took.append(time.process_time() - began)
+                session.set_cache(cache_preset(first).spec)
+            ratio = statistics.median(took) / prefill_s
+            print(f"    to {second}: {ratio:.4f} of a prefill of {args.tokens:,} tokens ({how})", flush=True)
+        session.close()
+
+
+if __name__ == "__main__":
+    main()
