@@ -32,6 +32,7 @@ _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 _OF_THE_DECODER: Final[Mapping[str, tuple[str, ...]]] = {
     "num_hidden_layers": ("num_decoder_layers", "decoder_layers", "num_hidden_layers", "num_layers"),
     "num_attention_heads": ("decoder_attention_heads", "num_attention_heads", "num_heads"),
+    "max_position_embeddings": ("max_decoder_position_embeddings", "max_position_embeddings"),
 }
 
 

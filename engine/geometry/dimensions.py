@@ -28,6 +28,7 @@ from engine.geometry.config import (
 from engine.geometry.families import (
     ENCODER_DECODER,
     NO_CACHE_OBJECT,
+    OTHER_ENCODER_DECODERS,
     RELATIVE_POSITIONS,
 )
 from engine.geometry.heads import head_dim, num_kv_heads_of
@@ -116,7 +117,8 @@ class CacheGeometry(Struct, frozen=True):
     behind the others, in the same order: ``layers[num_blocks + i]`` is the cross layer of block i.
 
     ``max_length`` is the number of positions that the model was built for, None where it has no such limit
-    (ALiBi, recurrent models). Sizes that a config does not state are None.
+    (ALiBi, recurrent models); ``max_source_length`` is that of an encoder which reads another number of tokens than its
+    decoder. Sizes that a config does not state are None.
     """
 
     architecture: str
@@ -125,6 +127,7 @@ class CacheGeometry(Struct, frozen=True):
     hidden_size: int | None = None
     vocab_size: int | None = None
     max_length: int | None = None
+    max_source_length: int | None = None
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -142,6 +145,8 @@ class CacheGeometry(Struct, frozen=True):
             raise InputError(
                 f"A {family} model has no KV cache that can be described: {reason}; choose another architecture."
             )
+        if reason := OTHER_ENCODER_DECODERS.get(whole.get("model_type") or family):
+            raise InputError(f"A {whole.get('model_type') or family} model is not run here: {reason}.")
         if (text.get("is_encoder_decoder") or whole.get("is_encoder_decoder")) and family not in ENCODER_DECODER:
             raise InputError(
                 f"{family} is an encoder-decoder whose layers are not known here; those of "
@@ -155,6 +160,7 @@ class CacheGeometry(Struct, frozen=True):
             hidden_size=optional_size(text, "hidden_size"),
             vocab_size=optional_size(text, "vocab_size"),
             max_length=None if family in RELATIVE_POSITIONS else optional_size(text, "max_position_embeddings"),
+            max_source_length=optional_size(text, "max_encoder_position_embeddings"),
         )
 
     @classmethod

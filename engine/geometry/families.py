@@ -153,6 +153,8 @@ FAMILY_DEFAULTS: Final[Mapping[str, Mapping[str, Setting]]] = {
     "blenderbot": _sizes(8008, 2560, 24, 32, 128),
     "blenderbot-small": _sizes(50265, 512, 8, 16, 512),
     "m2m_100": _sizes(128112, 1024, 12, 16, 1024),
+    "longt5": _sizes(32128, 512, 6, 8, None, head_dim=64),
+    "led": _sizes(50265, 1024, 12, 16, 1024),
 }
 # fmt: on
 
@@ -196,11 +198,21 @@ HEAD_DIM_IS_A_QUOTIENT: Final = MULTI_HEAD_ONLY | {"falcon", "stablelm", "gpt_bi
 # An encoder reads the prompt once; every layer of the decoder attends to its own tokens and to what the encoder made.
 ENCODER_DECODER: Final = frozenset(
     {"t5", "mt5", "umt5", "switch_transformers", "bart", "mbart", "plbart", "pegasus", "marian", "blenderbot",
-     "blenderbot-small", "m2m_100"}
+     "blenderbot-small", "m2m_100", "longt5", "led"}
 )  # fmt: skip
 
 # Positions are told by their distance alone: n_positions of their configs is that of the training, and no limit.
-RELATIVE_POSITIONS: Final = frozenset({"t5", "mt5", "umt5", "switch_transformers"})
+RELATIVE_POSITIONS: Final = frozenset({"t5", "mt5", "umt5", "switch_transformers", "longt5"})
+
+# Their decoders put no mask on a single query, so they would read room that holds no row yet.
+READ_ALL_ROOM: Final = frozenset({"led"})
+
+# Encoder-decoders that transformers has and this program does not run, with the reason.
+OTHER_ENCODER_DECODERS: Final[Mapping[str, str]] = {
+    "whisper": "its encoder reads sound, and here a prompt is token ids",
+    "prophetnet": "its config cannot tell transformers' caches how many layers the decoder has",
+    "t5gemma": "its decoder has a config of its own, which says nothing of the encoder",
+}
 
 # No rule tells which layer is which: the config has to list them.
 LAYERS_ARE_LISTED: Final = frozenset({"nemotron_h", "zamba", "zamba2"})

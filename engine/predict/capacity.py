@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.geometry.families import RELATIVE_POSITIONS
+from engine.geometry.families import READ_ALL_ROOM, RELATIVE_POSITIONS
 from engine.spec.cache import CacheSpec
 from engine.spec.possible import Setting
 
@@ -26,6 +26,11 @@ def check_layout(spec: CacheSpec, geometry: CacheGeometry) -> None:
         raise InputError(
             "The allocated layout reserves room for one decoder as MAX's GPT-2 does, and this model has an encoder: "
             "use the static cache."
+        )
+    if spec.form == "static" and geometry.model_type in READ_ALL_ROOM:
+        raise InputError(
+            f"The decoder of a {geometry.model_type} model masks nothing where a single token is fed, so it would read "
+            "the empty room of a static cache: use the growing cache."
         )
     if spec.retention.only_at_prompt_end:
         raise InputError(
@@ -124,7 +129,7 @@ def most_tokens(spec: CacheSpec, geometry: CacheGeometry) -> int:
     """The longest prompt that model and cache take."""
     limit = context_length(geometry)
     if geometry.has_encoder:
-        return limit  # its rows are in no room that was reserved for others
+        return geometry.max_source_length or limit  # its rows are in no room that was reserved for others
     capacity = cache_capacity(spec, limit, geometry)
     return limit if capacity is None else min(limit, capacity)
 

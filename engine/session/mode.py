@@ -123,8 +123,8 @@ class CacheMode:
 
     def check_fits(self, num_tokens: int, cache: SequenceCache) -> None:
         """Refuse a prompt that is too long for a cache."""
-        if cache.num_source > self.model.max_length:
-            count, most = cache.num_source, self.model.max_length
+        count, most = cache.num_source, self.model.info.geometry.max_source_length or self.model.max_length
+        if count > most:
             raise InputError(
                 f"The prompt has {count:,} tokens and the model's encoder reads {most:,}: shorten the prompt."
             )

@@ -92,6 +92,13 @@ ENCODER_DECODERS: dict[str, dict[str, Any]] = {
     "blenderbot": _LIKE_BART,
     "blenderbot-small": _LIKE_BART,
     "m2m_100": _LIKE_BART,
+    "longt5": {**_LIKE_T5, "local_radius": 4},
+    "led": {
+        **_LIKE_BART,
+        "attention_window": [4, 4, 4],
+        "max_encoder_position_embeddings": 96,
+        "max_decoder_position_embeddings": 64,
+    },
 }
 
 

@@ -111,7 +111,8 @@ def test_the_loaded_model_counts_with_its_weights(host: QWidget) -> None:
     [
         ("[1]", "holds no JSON object"),
         ("{", "is not valid JSON"),
-        ('{"model_type": "whisper", "is_encoder_decoder": true}', "whose layers are not known here"),
+        ('{"model_type": "whisper", "is_encoder_decoder": true}', "its encoder reads sound"),
+        ('{"model_type": "fsmt", "is_encoder_decoder": true}', "whose layers are not known here"),
     ],
 )
 def test_a_bad_config_is_refused_in_one_sentence(sheet: Calculator, tmp_path: Path, content: str, words: str) -> None:

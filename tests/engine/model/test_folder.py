@@ -180,10 +180,18 @@ def test_an_architecture_nobody_knows(copy: Path) -> None:
     assert "no_such_architecture" in refused(copy)
 
 
-@pytest.mark.parametrize("name", ["whisper", "led"])
-def test_an_encoder_decoder_that_is_not_known_is_named_as_such(copy: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("whisper", "its encoder reads sound"),
+        ("prophetnet", "how many layers the decoder has"),
+        ("t5gemma", "a config of its own"),
+        ("fsmt", "encoder-decoder whose layers are not known"),
+    ],
+)
+def test_an_encoder_decoder_that_is_not_run_is_named_as_such(copy: Path, name: str, why: str) -> None:
     (copy / "config.json").write_text(json.dumps({"model_type": name, "is_encoder_decoder": True}))
-    assert "encoder-decoder whose layers are not known" in refused(copy)
+    assert why in refused(copy)
 
 
 @pytest.mark.parametrize("name", ["vit", "clip", "wav2vec2"])
