@@ -22,6 +22,7 @@ from engine.session.driver import go_on
 from engine.session.forward import vocabulary
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.runners import runner_words
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import fitted
 from engine.wire.measurements import BenchRefused, BenchRow
@@ -79,10 +80,22 @@ class Contender:
     model: TimedModel
     prompts: list[tuple[int, ...]]
     place: Place
+    way: str = ""  # runners joined by +; whatever is chosen where it is empty
     session: Session | None = None
     ttft_ms: list[float] = field(default_factory=list)
     step_ms: list[float] = field(default_factory=list)
     overhead: list[float] = field(default_factory=list)
+
+    def turn(self, num_steps: int, check: Callable[[], None]) -> None:
+        """Begin anew, or, with a number of steps, a turn of so many, in its way; refused where the model cannot have
+        that."""
+        runners = self.model.runners
+        for name in self.way.split("+") if self.way else ():
+            why = runners.pages.why_not if name == "pages" else runners.why_not(name)  # type: ignore[arg-type]
+            if why:
+                raise InputError(f"This model cannot have {runner_words(name)}: {why}.")
+        with runners.chosen_as(self.way):
+            self.run(num_steps, check) if num_steps else self.start(check)
 
     def start(self, check: Callable[[], None]) -> None:
         """Read the prompts anew, until every sequence has its first token."""
@@ -110,9 +123,15 @@ class Contender:
             began = time.perf_counter()
             record = self.session.step()
             seconds += time.perf_counter() - began
+            self._check_way(record.runner)
             self._check_together(len(record.sequences) == self.place.batch)
         self.step_ms.append(seconds * 1e3 / num_steps)
         self.overhead.append(max(0.0, 1 - self.model.forward_s / seconds))
+
+    def _check_way(self, used: str) -> None:
+        if self.way and not set(self.way.split("+")) <= set(used.split("+")):
+            note = self.model.runners.note
+            raise InputError(f"It was computed by {runner_words(used)}{f': {note}' if note else ''}.")
 
     def _check_context(self) -> None:
         limit, place = self.model.max_length, self.place
@@ -171,9 +190,11 @@ def bench(
     batches: tuple[int, ...] = (1,),
     prompt_ids: tuple[int, ...] | None = None,
     check: Callable[[], None] = go_on,
+    ways: Mapping[str, str] | None = None,
 ) -> Iterator[Progress | BenchRow | BenchRefused]:
     """A row for every mode, context and batch, and how far it is in between. `check` is called before every step, and
-    raises to end it. A prompt, whose length is the context then, takes the place of tokens that mean nothing."""
+    raises to end it. A prompt, whose length is the context then, takes the place of tokens that mean nothing.
+    `ways` are the runners of those modes, by their names, that are not computed as is chosen."""
     check_sizes(specs, contexts, num_steps, batches)
     timed = as_kind(TimedModel, model)
     places = [Place(context, batch, num_steps) for context in contexts for batch in batches]
@@ -181,7 +202,7 @@ def bench(
     for number, place in enumerate(places):
         ids = prompt_ids or synthetic_ids(model, min(place.context, model.max_length))  # a longer one is refused
         prompts = [rotated(ids, number) for number in range(place.batch)]
-        contenders = [Contender(name, spec, timed, prompts, place) for name, spec in specs.items()]
+        contenders = [Contender(n, spec, timed, prompts, place, (ways or {}).get(n, "")) for n, spec in specs.items()]
         for piece in compare(contenders, place, check):
             yield piece if not isinstance(piece, int) else (number * turns + piece, len(places) * turns)
 
@@ -198,7 +219,7 @@ def compare(
         steps = place.num_steps * (turn + 1) // rounds - place.num_steps * turn // rounds
         for each in left if number % 2 == 0 else left[::-1]:
             try:
-                each.start(check) if turn < 0 else each.run(steps, check)
+                each.turn(0 if turn < 0 else steps, check)
             except TooLarge as error:
                 each.session, left = None, [other for other in left if other is not each]
                 yield BenchRefused(each.name, place.context, place.batch, reason_of(error))

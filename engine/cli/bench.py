@@ -16,6 +16,8 @@ from engine.cli.arguments import (
 from engine.cli.cache_options import add_cache_arguments, specs_of
 from engine.cli.rows import encoded, tell_all
 from engine.errors import InputError
+from engine.spec.cache import CacheSpec
+from engine.spec.runners import check_runner
 from engine.spec.sampling import SamplingParams
 
 DEFAULT_CONTEXTS = "128,512"
@@ -28,7 +30,8 @@ def add_parsers(commands: Any) -> None:
         description="Cache modes take turns, a few decode steps each, the order swapped every round: medians, and the "
         "difference of the quartiles as spread. ttft_ms: until every sequence has its first token. overhead_ratio: "
         "the part of a step that is not spent in the model's forward. ratio: speed over that of base, turn by turn. "
-        "Caches that are not paged run the sequences of a batch one after the other.",
+        "Caches that are not paged run the sequences of a batch one after the other. A runner may follow the name of a "
+        "cache: static:compile, paged:fused+pages.",
     )
     add_model_arguments(bench)
     add_prompt_arguments(bench, required=False)
@@ -44,7 +47,7 @@ def add_parsers(commands: Any) -> None:
 
 def bench_command(args: argparse.Namespace) -> int:
     """Print a row for every mode, context and batch; returns the exit code."""
-    steps, specs = checked_steps(args), specs_of(args.caches, args)
+    steps, (specs, ways) = checked_steps(args), contenders_of(args)
     batches = counts_of("--batch", args.batch)
     prompts = prompts_of(args, SamplingParams())
     if prompts and args.contexts is not None:
@@ -54,8 +57,19 @@ def bench_command(args: argparse.Namespace) -> int:
     from engine.analysis.bench import bench
 
     ids = encoded(model, prompts[0]) if prompts else None
-    pieces = bench(model, specs, (len(ids),) if ids else contexts, steps, batches, ids)
+    pieces = bench(model, specs, (len(ids),) if ids else contexts, steps, batches, ids, ways=ways)
     return tell_all((piece for piece in pieces if not isinstance(piece, tuple)), model, args)
+
+
+def contenders_of(args: argparse.Namespace) -> tuple[dict[str, CacheSpec], dict[str, str]]:
+    """The caches by the names that they were given, and the runners of those that name some: `static:compile`."""
+    parts = {name: name.partition(":") for each in args.caches.split(",") if (name := each.strip())}
+    specs = specs_of(",".join(cache for cache, _, _ in parts.values()), args)
+    ways = {name: way for name, (_, colon, way) in parts.items() if colon}
+    for name in (name for way in ways.values() for name in way.split("+")):
+        if name != "pages":
+            check_runner(name)
+    return (specs if args.caches == "all" else {name: specs[cache] for name, (cache, _, _) in parts.items()}), ways
 
 
 def counts_of(option: str, text: str) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from engine.seeds import published
 from engine.seeds.line import SeedLine
 from engine.seeds.models import Models, SeedModel, plain
 from engine.spec.presets import PRESETS
-from engine.wire.measurements import BenchRow
+from engine.wire.measurements import BenchRefused, BenchRow
 
 COMPILED = "static, compiled"
 FIRST = "static, first run"
@@ -135,10 +135,14 @@ def peak_line(model: SeedModel) -> SeedLine:
 def own_lines(models: Models) -> Iterator[SeedLine]:
     """The same in this program's engine, whose modes take turns."""
     model = models.smollm2
-    specs = {name: PRESETS[name].spec for name in OWN_CACHES}
-    context = len(published.PROMPT_IDS)
-    pieces = bench(model.loaded, specs, (context,), models.setting.num_tokens, prompt_ids=published.PROMPT_IDS)
-    for row in pieces:
+    specs, ways = {name: PRESETS[name].spec for name in OWN_CACHES}, {COMPILED: "compile"}
+    refusal = why_not_compiled(model.loaded, models.setting.is_quick)
+    if not refusal:
+        specs[COMPILED] = specs["static"]
+    context, count = len(published.PROMPT_IDS), models.setting.num_tokens
+    for row in bench(model.loaded, specs, (context,), count, prompt_ids=published.PROMPT_IDS, ways=ways):
+        if isinstance(row, BenchRefused) and row.cache == COMPILED:
+            refusal = row.unavailable
         if isinstance(row, BenchRow):
             yield SeedLine(
                 document=published.HUGGING_FACE,
@@ -150,6 +154,17 @@ def own_lines(models: Models) -> Iterator[SeedLine]:
                 note=f"{row.ratio:g} × {row.base}; {row.overhead_ratio:.0%} of a step is overhead",
                 on=model.words,
             )
+    if refusal:
+        yield SeedLine(
+            document=published.HUGGING_FACE,
+            table="speed",
+            item=f"{COMPILED} · this engine",
+            published=None,
+            measured=None,
+            unit="tokens/s",
+            note=f"not measured here: {refusal}",
+            on=model.words,
+        )
 
 
 def generate(model: LoadedModel, num_tokens: int, **options: Any) -> tuple[float, list[int]]:

@@ -158,7 +158,9 @@ class Launches:
         if rows is None:
             return None
         had = [cache.get_seq_length()] if lengths is None else list(lengths)
-        bucket = bucket_of(max(had) + 1, rows.room)
+        # what takes minutes to make is made for the whole room, where there is one
+        is_whole = rows.room is not None and self._recorder.name == "compile"
+        bucket = rows.room if is_whole and rows.room else bucket_of(max(had) + 1, rows.room)
         numbers = decoder.addresses, decoder.dtype, ids.device
         key = LaunchKey(self._recorder.name, *numbers, len(ids), bucket, rows.layout, probe is not None, kernel)
         if key in self.too_large:

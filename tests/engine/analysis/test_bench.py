@@ -59,6 +59,21 @@ def test_the_bench_compares_modes_that_take_turns() -> None:
     assert first.tok_per_s == pytest.approx(1e3 / first.ms_per_step, rel=0.01)
 
 
+def test_a_mode_is_measured_through_the_runners_that_it_names() -> None:
+    """And one that the model cannot be computed by, or that is not used after all, is told and goes."""
+    both = dict.fromkeys(("gathered", "in place"), PRESETS["paged"].spec)
+    ways = {"gathered": "fused", "in place": "transformers+pages"}
+    first, second = rows_of(both, (20,), 4, ways=ways)
+    assert isinstance(first, BenchRow)
+    assert isinstance(second, BenchRow)
+    refused, row = rows_of(
+        {**specs("growing"), "none": PRESETS["dynamic"].spec}, (20,), 4, ways={"growing": "graph+pages"}
+    )
+    assert isinstance(refused, BenchRefused)
+    assert refused.unavailable.startswith("It was computed by recorded steps: recorded steps read gathered pages")
+    assert isinstance(row, BenchRow)
+
+
 def test_every_place_has_a_row_for_every_mode_and_one_that_cannot_says_so() -> None:
     rows = rows_of(specs("growing", "paged"), (8, 200, 20), 4, (1, 3))
     assert sorted((row.context, row.batch, row.cache) for row in rows) == [
@@ -176,8 +191,11 @@ def test_bench_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [(line["cache"], line["context"], line["batch"], line["base"]) for line in lines] == [
         (cache, context, batch, "growing") for context in (20, 30) for batch in (1, 2) for cache in ("growing", "h2o")
     ]
-    (line,) = twin.lines(*common, "--caches", "growing", "--token-ids", "3,4,5,6")
-    assert line["context"] == 4
+    lines = twin.lines(*common, "--caches", "static:graph,static,paged:fused+pages", "--token-ids", "3,4,5,6")
+    assert [(line["cache"], line["context"]) for line in lines] == [
+        (name, 4) for name in ("static:graph", "static", "paged:fused+pages")
+    ]
+    assert "Unknown runner 'fast'" in twin.refused(*common, "--caches", "static:fast")
     status, out, _ = twin.run(*common, "--caches", "growing,sliding", "--window", "9", "--contexts", "126")
     assert status == 1
     assert out.splitlines()[0].startswith("growing                refused at 126 tokens × 1: 126 tokens and 5 steps")

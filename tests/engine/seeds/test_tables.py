@@ -138,6 +138,7 @@ def test_every_published_run_stands_beside_one_measured_here(models: Models) -> 
     assert lines["static over dynamic · T4"].published == 0.81
     assert lines["none gives the tokens of dynamic"].measured is True
     assert lines["growing · this engine"].published is None
+    assert "the short form compiles nothing" in lines["static, compiled · this engine"].note
     assert {line.on for line in lines.values()} == {models.smollm2.words}
 
 

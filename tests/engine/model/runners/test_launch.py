@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from engine.model.runners.launch import Launches, bucket_of
-from engine.model.runners.recorders import Replay, Step, Twin
+from engine.model.runners.recorders import Replay, Step, Twin, why_not_compiled
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.runners import RunnerName
 from engine.spec.sampling import Prompt
-from tests.engine.tiny import model_of, prompt_ids
+from tests.engine.tiny import model_of, prompt_ids, tiniest_model
 
 LAYOUTS = {
     "growing": CacheSpec("growing"),
@@ -306,3 +306,21 @@ def test_caches_that_keep_no_exact_rows_in_place_take_the_fused_decoder() -> Non
         session = session_of(spec, [10])
         assert session.step().runner == "fused", spec
         assert not session.model.runners.state.note
+
+
+@pytest.mark.skipif(bool(why_not_compiled(torch.device("cpu"))), reason="no C++ compiler is installed")
+def test_a_compiled_step_is_the_fused_one_and_is_made_once_for_a_static_room() -> None:
+    model, spec = tiniest_model(), CacheSpec("static", max_length=80)
+    compiled, fused = (Session(replace(model, runners=Runners(model.runners.decoder, runner)), spec)
+                       for runner in ("compile", "fused"))  # type: ignore[arg-type]  # fmt: skip
+    for session in (compiled, fused):
+        session.force(session.submit(Prompt(token_ids=prompt_ids(62))), prompt_ids(8, 1))
+        session.step()
+    for _ in range(4):
+        one, other = compiled.step(), fused.step()
+        assert (one.runner, other.runner) == ("compile", "fused")
+        mine, theirs = compiled.logits(0), fused.logits(0)
+        assert mine is not None
+        assert theirs is not None
+        assert torch.allclose(mine, theirs, atol=1e-5)
+    assert compiled.model.runners._launches["compile"].num_recorded == 1

@@ -10,10 +10,12 @@ import pytest
 import torch
 from msgspec import structs
 from torch.nn.attention import flex_attention as torch_flex
+from torch.nn.functional import scaled_dot_product_attention
 
 from engine.cache.paged.blocks import PageBlocks
 from engine.errors import InputError
 from engine.model.runners.pages import Flex, Kernel, PagedAttention, mask_of
+from engine.model.runners.recorders import why_not_compiled
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -246,3 +248,30 @@ def test_a_step_is_repeated_as_it_read_its_pages() -> None:
     with session.model.runners.chosen_as("fused+pages"):
         assert session.model.runners.pages.chosen == "pages"
     assert session.model.runners.pages.chosen == "gather"
+
+
+@pytest.mark.skipif(bool(why_not_compiled(torch.device("cpu"))), reason="no C++ compiler is installed")
+def test_the_kernel_is_compiled_once_for_a_shape_and_reads_no_page_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here as C++ code, on a GPU through Triton: the lists of pages and the mask are the same. Three sequences, the
+    second time with other pages and one token more; all that they do not hold is no number."""
+    monkeypatch.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)
+    generator, size, num_pages = torch.Generator().manual_seed(0), 16, 24
+    kernel, graphs = Flex(), torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for lengths in ([33, 48, 7], [34, 49, 8]):
+        keys, values = (torch.randn(1, 2, num_pages * size, 16, generator=generator) for _ in range(2))
+        query, free = torch.randn(3, 4, 1, 16, generator=generator), torch.randperm(num_pages - 1, generator=generator)
+        pages = (free[:12] + 1).view(3, 4)
+        held = torch.arange(4) * size < torch.tensor(lengths)[:, None]
+        table, others = pages * held, torch.ones(num_pages, dtype=torch.bool)
+        others[table] = False
+        poisoned = [part.masked_fill(others.repeat_interleave(size)[:, None], torch.nan) for part in (keys, values)]
+        with torch.inference_mode():
+            blocks = PageBlocks.of(table, torch.tensor(lengths)[:, None] - 1, num_pages, size)
+            read = kernel(query, poisoned[0], poisoned[1], blocks, 0.25)
+        for row, length in enumerate(lengths):
+            slots = (table[row, :, None] * size + torch.arange(size)).flatten()[:length]
+            own = scaled_dot_product_attention(
+                query[row : row + 1], keys[:, :, slots], values[:, :, slots], scale=0.25, enable_gqa=True
+            )
+            assert torch.allclose(read[row : row + 1], own, atol=1e-5)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs + 1
