@@ -31,7 +31,8 @@ class PagedAttentionRow(NamedTuple):
 RUNNERS = {
     row.name: row
     for row in (
-        RunnerRow("auto", "the fastest", "The fused decoder where the model has one, else transformers"),
+        RunnerRow("auto", "the fastest", "On a GPU recorded steps, once they were compared with the same steps "
+                  "computed at once; else the fused decoder where the model has one, else transformers"),
         RunnerRow("transformers", "transformers", "The model's own forward: any architecture, any cache"),
         RunnerRow("fused", "fused decoder", "The same bits from a third of the operations",
                   "a decoder of Llama's structure with full attention, which was tried when it was loaded"),

@@ -54,8 +54,19 @@ class Runners:
         row = RUNNERS[self.chosen]
         if why := self.why_not(row.name):
             return f"no {row.label} for this model, which runs through transformers: {why}"
-        launches = self._launches.get(self.chosen)
-        return f"no {row.label} {launches.note}: the fused decoder is used" if launches and launches.note else ""
+        launches = self._launches.get(self._recorded)
+        label = RUNNERS[self._recorded].label
+        return f"no {label} {launches.note}: the fused decoder is used" if launches and launches.note else ""
+
+    @property
+    def _recorded(self) -> RunnerName:
+        """The runner that is chosen; of `auto` on a GPU the one that records steps, which proves each of them there."""
+        return "graph" if self.chosen == "auto" and self._has_graphs else self.chosen
+
+    @property
+    def _has_graphs(self) -> bool:
+        """Whether a recorded step is one launch, and not the same operations again."""
+        return self.decoder is not None and self.decoder.device.type == "cuda"
 
     def why_not(self, name: RunnerName) -> str:
         """Why the model cannot have a runner, empty where it can."""
@@ -77,7 +88,7 @@ class Runners:
         if why := self.why_not(row.name):
             raise InputError(f"The runner '{name}' cannot compute this model: {why}. Use auto.")
         self.chosen = row.name
-        if (launches := self._launches.get(row.name)) is not None:
+        if (launches := self._launches.get(self._recorded)) is not None:
             launches.try_again()
 
     @contextmanager
@@ -126,19 +137,19 @@ class Runners:
                 check()
             kernel = pages.kernel if pages is not None else None
             if (logits := launches.step(decoder, ids, cache, probe, lengths, kernel)) is not None:
-                self._note(self.chosen, pages if kernel is not None else None)
+                self._note(self._recorded, pages if kernel is not None else None)
                 return logits
         self._note("fused", pages)
         return decoder(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths, pages)
 
     def _launches_of(self, decoder: Decoder) -> Launches | None:
         """The recorded steps of the runner that is chosen, if it records any."""
-        if self.chosen not in ("graph", "compile"):
+        name = self._recorded
+        if name not in ("graph", "compile"):
             return None
-        if self.chosen not in self._launches:
-            recorder = recorder_of(self.chosen, decoder.device)
-            self._launches[self.chosen] = Launches(recorder, lambda label: self.telling(label))
-        return self._launches[self.chosen]
+        if name not in self._launches:
+            self._launches[name] = Launches(recorder_of(name, decoder.device), lambda label: self.telling(label))
+        return self._launches[name]
 
     def forget(self, cache: Any) -> None:
         """Let the steps go that were recorded for one cache of the model; what lies in pages shares its recordings."""

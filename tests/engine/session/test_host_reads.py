@@ -70,7 +70,8 @@ def test_a_step_reads_the_token_of_each_sequence_and_one_copy_of_what_was_measur
         session.force(seq_id, prompt_ids(9, number))
     while session.is_prefilling:
         session.step()
-    session.step()
+    for _ in range(2):  # a recorded step is compared twice with the same step computed at once
+        session.step()
     found: Counter[str] = Counter()
     with Copies(found), Waits(found):
         record = session.step()

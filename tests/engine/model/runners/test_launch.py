@@ -235,6 +235,42 @@ def test_what_cannot_be_recorded_is_said_once_and_computed_by_the_fused_decoder(
     )
 
 
+class Stale(Twin):
+    """What is given in place of the outputs of a replay that would be right: those of the first one."""
+
+    def record(self, step: Step) -> tuple[Sequence[torch.Tensor], Replay]:
+        outputs, replay = super().record(step)
+        first = [output.clone() for output in outputs]
+
+        def stale() -> None:
+            replay()
+            for output, old in zip(outputs, first, strict=True):
+                output.copy_(old)
+
+        return outputs, stale
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_recording_that_has_numbers_baked_in_is_found_out_by_its_second_replay(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, eager = session_of(LAYOUTS[layout], [20]), session_of(LAYOUTS[layout], [20], "fused")
+    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device: Stale())
+    assert [session.step().runner for _ in range(3)] == ["graph", "fused", "fused"]
+    for _ in range(3):
+        eager.step()
+    compare(session, eager)
+    assert "other numbers than the same step computed at once" in session.model.runners.state.note
+
+
+def test_on_a_gpu_steps_are_recorded_unless_something_else_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runners, "_has_graphs", True)
+    session = session_of(LAYOUTS["growing"], [20], "auto")
+    assert session.step().runner == "graph"
+    session.model.runners.choose("fused")
+    assert session.step().runner == "fused"
+
+
 class Small(Twin):
     """A card without room for a recording, as long as `is_full`."""
 
