@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import asdict, replace
 from typing import Any, Final, cast, get_args
 
 from engine.cli.config_sums import BYTES_LIMIT, DTYPES, SIZE_LIMIT, add_source, one_of, read_config, report, whole
@@ -17,9 +18,16 @@ from engine.max.capacity import (
     compute_max_seq_len_fitting_in_cache,
     compute_num_device_blocks,
     compute_num_host_blocks,
+    require_manager_page_size,
 )
 from engine.max.listing import SCALE_DTYPES, params_values
-from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig, KVConnectorType
+from engine.max.params import (
+    KVCacheParams,
+    KVCacheQuantizationConfig,
+    KVConnectorConfig,
+    KVConnectorType,
+    SpeculativeMethod,
+)
 
 _DEVICES_LIMIT: Final = 4096
 
@@ -40,6 +48,10 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--swap-gib", metavar="G", help="host memory per replica in GiB")
     parser.add_argument("--scale-dtype", metavar="D", help=f"dtype of FP8 scales: {', '.join(SCALE_DTYPES)}")
     parser.add_argument("--granularity", metavar="N", help="channels that share a scale (128)")
+    parser.add_argument("--speculative", metavar="M", help=f"draft tokens by {', '.join(get_args(SpeculativeMethod))}")
+    parser.add_argument("--draft-tokens", metavar="N", help="draft tokens of one iteration (1)")
+    parser.add_argument("--batch", default="1", metavar="N", help="sequences of the decode step whose kernel is named")
+    parser.add_argument("--cache-length", metavar="N", help="tokens that its longest has cached (the model's maximum)")
     parser.add_argument("--available-bytes", metavar="B", help="device memory for the cache of all replicas")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(func=run_params)
@@ -60,9 +72,45 @@ def _params_found(args: argparse.Namespace) -> dict[str, Any]:
         huggingface_config=config,
         kvcache_quant_config=_quantization(args),
     )
-    params = architecture.get_kv_params()
+    params = replace(architecture.get_kv_params(), **_speculative(args))
     available = None if args.available_bytes is None else whole("--available-bytes", args.available_bytes, BYTES_LIMIT)
-    return params_values(params) | _capacity(params, available) | {"max_seq_len": architecture.geometry.max_length}
+    longest = architecture.geometry.max_length
+    found = params_values(params) | _capacity(params, available) | {"max_seq_len": longest}
+    length = whole("--cache-length", args.cache_length or str(longest or params.page_size))
+    return found | _dispatch(params, whole("--batch", args.batch), length) | _notes(params)
+
+
+def _speculative(args: argparse.Namespace) -> dict[str, Any]:
+    if args.speculative is None:
+        if args.draft_tokens is not None:
+            raise InputError("--draft-tokens needs --speculative: say which method drafts them.")
+        return {}
+    method = one_of("--speculative", args.speculative, get_args(SpeculativeMethod))
+    return {"speculative_method": method, "num_draft_tokens": whole("--draft-tokens", args.draft_tokens or "1")}
+
+
+def _dispatch(params: KVCacheParams, batch: int, length: int) -> dict[str, Any]:
+    """Which kernel a decode step takes, at which lengths graphs are captured, and what one replica has by itself."""
+    key = params.resolve_attn_key(batch, 1, length)
+    probes = params.graph_capture_probe_cache_lengths(length)
+    found: dict[str, Any] = {
+        "resolve_attn_key": asdict(key),
+        "graph_capture_probe_cache_lengths": {"count": len(probes), "first": probes[:3], "last": probes[-1:]},
+    }
+    if params.data_parallel_degree > 1:
+        alone = params.copy_as_dp_1()
+        names = ("n_devices", "data_parallel_degree", "n_kv_heads_per_device", "shape_per_block", "bytes_per_block")
+        found["copy_as_dp_1"] = {name: getattr(alone, name) for name in names}
+    return found
+
+
+def _notes(params: KVCacheParams) -> dict[str, Any]:
+    """What the cache manager would say of a page size that the parameters take."""
+    try:
+        require_manager_page_size(params.page_size)
+    except ValueError as error:
+        return {"note": str(error)}
+    return {}
 
 
 def _cache_config(args: argparse.Namespace) -> KVCacheConfig:

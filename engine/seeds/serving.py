@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from engine.analysis.bench import as_kind
 from engine.geometry.dimensions import CacheGeometry, dtype_bytes
 from engine.max.arch import ArchConfigWithAttentionKVCache, GPT2ArchConfig
+from engine.max.buffers import DeviceRef
 from engine.max.capacity import require_manager_page_size
 from engine.max.listing import params_values
 from engine.max.params import KVCacheParams
@@ -113,10 +114,28 @@ def example_lines() -> Iterator[SeedLine]:
         measured = str(found[name]) if isinstance(found[name], list) else found[name]
         note = "by the page's definition, for the example in bfloat16"
         yield line_of("max", name, shown, measured, published.PARAMS_PAGE, note=note)
+    yield from method_lines(params)
     for page_size, shown in ((128, True), (64, False)):
         yield line_of(
             "max", f"a page of {page_size} tokens is allowed", shown, allowed(page_size), published.PARAMS_PAGE
         )
+
+
+def method_lines(params: KVCacheParams) -> Iterator[SeedLine]:
+    """What the page's methods give where it says what they must: one replica, uneven devices, kernels, graphs."""
+    two = replace(params, devices=tuple(DeviceRef.GPU(number) for number in range(2)), data_parallel_degree=2)
+    alone, longest = two.copy_as_dp_1(1), max(params.graph_capture_probe_cache_lengths(1024))
+    for item, shown, measured in (
+        ("copy_as_dp_1(1) of two replicas: devices", "gpu:1", ", ".join(map(str, alone.devices))),
+        ("copy_as_dp_1(1) of two replicas: data_parallel_degree", 1, alone.data_parallel_degree),
+        ("resolve_attn_key(0, 1, 512): partitions", 1, params.resolve_attn_key(0, 1, 512).num_partitions),
+        (
+            "graph_capture_probe_cache_lengths(1024): the longest",
+            1024,
+            max(params.graph_capture_probe_cache_lengths(1024)),
+        ),
+    ):
+        yield line_of("max", item, shown, measured, published.PARAMS_PAGE)
 
 
 def allowed(page_size: int) -> bool:

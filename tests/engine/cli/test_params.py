@@ -83,7 +83,27 @@ def test_a_connector_without_a_host_tier_has_no_host_pages(llama: str, capsys: p
     assert found(capsys, "params", "--config", llama, "--connector", "null", "--swap-gib", "8")["num_host_blocks"] == 0
 
 
+def test_kernels_probes_and_one_replica(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--devices", "2", "--data-parallel", "2", "--cache-length", "600", "--batch", "3")
+    answer = found(capsys, "params", "--config", llama, *asked, "--speculative", "eagle", "--draft-tokens", "4")
+    assert answer["resolve_attn_key"]["batch_size"] == 3
+    assert answer["resolve_attn_key"]["max_prompt_length"] == 1
+    assert answer["graph_capture_probe_cache_lengths"] == {"count": 3, "first": [256, 512, 600], "last": [600]}
+    assert answer["copy_as_dp_1"] == {
+        "n_devices": 1,
+        "data_parallel_degree": 1,
+        "n_kv_heads_per_device": 8,
+        "shape_per_block": [2, 32, 128, 8, 128],
+        "bytes_per_block": 2 * 32 * 128 * 8 * 128 * 2,
+    }
+    assert "note" not in answer
+    assert "copy_as_dp_1" not in found(capsys, "params", "--config", llama)
+    assert run("params", "--config", llama, "--draft-tokens", "4") == 2
+    assert "needs --speculative" in capsys.readouterr().err
+
+
 def test_small_pages_are_the_managers_business(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "at least 128" in found(capsys, "params", "--config", llama, "--page-size", "64")["note"]
     assert found(capsys, "params", "--config", llama, "--page-size", "16")["shape_per_block"][2] == 16
 
 
