@@ -71,7 +71,7 @@ class DynamicWindow(DynamicRows):
         return bool(num_tokens >= self.layer.cumulative_length or self._is_whole)
 
     def can_crop(self, num_tokens: int) -> bool:
-        return self.layer.keys is None or self._is_whole
+        return not self.layer.is_initialized or self._is_whole
 
     def crop(self, num_tokens: int) -> int:
         super().crop(num_tokens)
@@ -94,7 +94,7 @@ class StaticRows(LayerOfTransformers):
     keeps_all_rows = takes_rows = True
 
     def rows(self) -> HeldRows | None:
-        if self.layer.keys is None:
+        if not self.layer.is_initialized:  # room for K may be there, and none for V
             return None
         held = int(self.layer.get_seq_length())
         return HeldRows(self.layer.keys[:, :, :held], self.layer.values[:, :, :held], 0)
@@ -130,7 +130,7 @@ class StaticWindow(StaticRows):
     keeps_all_rows = takes_rows = False
 
     def rows(self) -> HeldRows | None:
-        if self.layer.keys is None:
+        if not self.layer.is_initialized:  # room for K may be there, and none for V
             return None
         seen = self.layer.cumulative_length_int
         held = min(seen, self.layer.max_cache_len)
@@ -143,7 +143,7 @@ class StaticWindow(StaticRows):
         return bool(num_tokens >= self.layer.cumulative_length_int or self._is_whole)
 
     def can_crop(self, num_tokens: int) -> bool:
-        return self.layer.keys is None or self._is_whole
+        return not self.layer.is_initialized or self._is_whole
 
     def crop(self, num_tokens: int) -> int:
         super().crop(num_tokens)
