@@ -45,6 +45,7 @@ PLACES = [
     *(("llama", mode) for mode in MODES),
     *(("mistral", mode) for mode in OF_ANY_MODEL),
     *(("lfm2", mode) for mode in ("growing", "dynamic", "paged")),
+    *(("mamba", mode) for mode in ("growing", "dynamic")),
     *(("bart", mode) for mode in ("growing", "small pool", "int8", "window", "paged h2o")),
 ]
 ASIDE: dict[str, Any] = {"capture": "off", "surprisal": False, "is_aside": True}  # checksums alone are measured
@@ -67,7 +68,8 @@ class Stood:
 
 
 def stands(session: Session) -> dict[int, Stood]:
-    """Every sequence as it stands: what is known of it, K and V and their positions, logits, how its tables lie."""
+    """Every sequence as it stands: what is known of it, K and V and their positions, states, logits, how its tables
+    lie."""
     found = {}
     for live in session.live:
         cache, rows = live.cache, list[torch.Tensor]()
@@ -76,6 +78,7 @@ def stands(session: Session) -> dict[int, Stood]:
             if held is not None and held.keys.shape[2]:
                 rows += [held.keys.clone(), held.values.clone()]
                 rows.append(places_of(held).clone())
+            rows += [state.values.clone() for state in cache.states(layer)]
         logits = None if live.logits is None else live.logits.clone()
         tables = getattr(cache, "tables", ())
         pages = tuple(number for table in tables for number in (table.num_tokens, *table.held_numbers))
