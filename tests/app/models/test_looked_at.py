@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from app.kit.edit_marks import edits_shown
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
@@ -132,3 +133,11 @@ def test_a_place_ahead_is_given_up_for_a_moment(models: Models) -> None:
     assert models.selection.now.ahead == 12
     models.selection.update(step=1)
     assert (models.selection.now.step, models.selection.now.ahead) == (1, 0)
+
+
+def test_a_fork_has_the_edits_of_the_one_it_came_of_until_then(grown: Models) -> None:
+    grown.history.go_to(7)
+    grown.timeline.go_to(7)
+    grown.timeline.branch(1, 0, 6, samples.PROMPT + 5)
+    grown.timeline.branch(2, 0, 5, samples.PROMPT + 5)
+    assert [[one.step for one in edits_shown(grown, seq_id)] for seq_id in (0, 1, 2)] == [[6], [6], []]

@@ -9,7 +9,7 @@ import torch
 
 from engine.cache.attention_probe import Seen, newest_weights
 from engine.cache.compressed.cache import CompressedCache
-from engine.model.attention import explicit_weights
+from engine.model.attention import explicit_weights, without_hidden
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -183,3 +183,13 @@ def test_products_beyond_half_precision_give_weights_all_the_same(dtype: torch.d
     if dtype != torch.bfloat16:  # whose products are rounded to a thousand
         assert torch.allclose(own.double(), exact, atol=1e-2)
         assert torch.allclose(newest.double(), exact[:, :, 0], atol=1e-2)
+
+
+def test_hidden_rows_stand_where_a_window_that_has_slid_left_them() -> None:
+    """Of five rows the first and the third are hidden; with the new one the window holds the latest four of six."""
+    query, hidden = torch.zeros(1, 2, 1, 4), torch.tensor([[True, False, True, False, False]])
+    for columns, seen in ((6, [0, 1, 0, 1, 1, 1]), (4, [0, 1, 1, 1]), (3, [1, 1, 1])):
+        mask = without_hidden(None, hidden, query, columns, 1)
+        assert mask.expand(1, 2, 1, columns)[0, :, 0].int().tolist() == [seen, seen]
+    foreign = without_hidden(None, hidden, query, 5, 0)  # a source: nothing is new
+    assert foreign[0, 0, 0].int().tolist() == [0, 1, 0, 1, 1]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from engine.errors import InputError
 from engine.model import coded, device, split
+from engine.model import forecast as forecast_module
 from engine.model.device import Placement, devices_here, place
 from engine.model.forecast import forecast
 from engine.model.loader import load
+from engine.predict.loading import WeightTensor
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED_NAME, ModelSpec
@@ -170,3 +176,17 @@ def test_layers_on_several_devices_are_told_one_by_one() -> None:
     layers = {0: torch.nn.Linear(2, 2), 1: torch.nn.Linear(2, 2, device="meta")}
     assert split.layer_devices(layers) == ("cpu", "meta")
     assert split.layer_devices({0: layers[0]}) == ()
+
+
+@pytest.mark.parametrize(("width", "is_refused"), [(8, False), (4096, True)])
+def test_a_shape_of_any_size_but_a_tiny_one_is_refused_where_it_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, width: int, is_refused: bool
+) -> None:
+    """It has no folder, and its random weights take as much memory as those of one."""
+    monkeypatch.setattr(forecast_module, "free_on", lambda placement: 100)
+    monkeypatch.setattr(forecast_module, "tensors_of", lambda source, *, is_coded: [WeightTensor((width, width))])
+    config = LlamaConfig(num_hidden_layers=2, hidden_size=width, num_attention_heads=1)
+    source = SimpleNamespace(folder=None, config=config, name="a shape")
+    placement = Placement(torch.device("cpu"), torch.float32)
+    with pytest.raises(InputError, match="not enough memory for a shape") if is_refused else nullcontext():
+        forecast_module.check_fits(ModelSpec("bundled"), cast(Any, source), placement)

@@ -81,3 +81,17 @@ def test_a_fork_goes_its_own_way() -> None:
         session.step()
         check(session)
     assert_same(state_of(session, fork), before)
+
+
+def test_going_back_says_how_many_rows_came_back() -> None:
+    session, _ = session_of(RULES["knorm"])
+    while session.is_prefilling:
+        session.step()
+    back, count = session.last_step, session.sequence(0).num_tokens
+    dropped: set[int] = set()
+    for _ in range(9):
+        (*evictions,) = session.step().evictions
+        dropped.update(int(place) for one in evictions if one.layer == 0 for place in one.positions)
+    there = [place for place in dropped if place // 4 * 4 < count]  # those of later pages are not there then
+    assert 4 <= len(there) < len(dropped)
+    assert session.go_to(back) == f"put {len(there)} dropped rows back where they were"
