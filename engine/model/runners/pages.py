@@ -118,6 +118,8 @@ class PagedAttention:
         if not all(type(layer) is PagedLayer for layer in cache.layers):
             return None
         store: PageStore = cache.layers[0].store
+        if self.kernel is None and store.plans[0].num_new > 1:
+            return None  # the kernel that a CPU has for chunks of a prompt takes rows that lie together
         if not all(rows.coding.is_exact for pair in store.rows_of.values() for rows in pair):
             self.hindrance = "coded rows have to be decoded first"
             return None
