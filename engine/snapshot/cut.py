@@ -14,6 +14,7 @@ from engine.snapshot.format import (
     ITEM_BYTES,
     PARTS,
     VERSION,
+    WITHOUT_STATES,
     LayerEntry,
     Manifest,
     PartEntry,
@@ -44,10 +45,14 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
         raise InputError(f"'{file.path}' has {whole.num_tokens:,} tokens, not {count:,}: choose a step that it has.")
     is_past = count < whole.num_tokens
     entries = tuple(_entry(entry, command, count, is_past) for entry in _chosen(file, command))
+    chosen = [state for state in whole.states if command.layers is None or state.layer in command.layers]
+    states = () if is_past else tuple(chosen)  # they only move forward: of an earlier step none is known
     why_not = _why_not(whole, entries, is_past)
+    if not why_not and states != whole.states:
+        why_not = "not all layers and heads were written"
     manifest = replace(
         whole,
-        version=VERSION,
+        version=VERSION if states else WITHOUT_STATES,
         num_tokens=count,
         form="stored" if any(part.num_coded for e in entries for part in (e.keys, e.values)) else command.form,
         provenance="as stored now" if is_past and _is_coded(whole) else whole.provenance,
@@ -60,6 +65,7 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
         why_not=why_not,
         prompt_ended_at=None if is_past else whole.prompt_ended_at,
         layers=entries,
+        states=states,
         tables=whole.tables if not why_not else (),
         pyramid=pyramid_for(count, entries),
         sequence=_standing(whole.sequence) if is_past else whole.sequence,
@@ -69,6 +75,7 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
     tensors = _tokens(file, count) | _layers(file, manifest)
     if not is_past:
         tensors |= {name: RawTensor(file, name) for name in NOW_ONLY if name in file}
+        tensors |= {state.name: RawTensor(file, state.name) for state in states}
         tensors |= {name: RawTensor(file, name) for e in entries if (name := e.name("attention")) in file}
     tensors |= {table_name(n): RawTensor(file, table_name(n)) for n in range(len(manifest.tables))}
     return Snapshot(tensors | piece_tensors("records", record_bytes(command.records)), written(manifest))
@@ -76,7 +83,7 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
 
 def _chosen(file: SnapshotFile, command: Export) -> list[LayerEntry]:
     """The layers that are wanted."""
-    known = {entry.index for entry in file.layers}
+    known = {entry.index for entry in file.layers} | {state.layer for state in file.manifest.states}
     strange = sorted(set(command.layers or ()) - known)
     if strange:
         raise InputError(f"'{file.path}' has no layer {strange[0]}: it has {index_words(iter(sorted(known)))}.")

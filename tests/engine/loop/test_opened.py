@@ -31,7 +31,7 @@ from engine.wire.commands import (
 )
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted
 from engine.wire.events import CacheChanged, Failed, Restarted, StateChanged, Submitted
-from engine.wire.exporting import Export, Exported
+from engine.wire.exporting import EstimateExport, Export, Exported, ExportEstimate
 from engine.wire.measuring import CheckParity
 from engine.wire.opponents import OtherFile, OtherStep
 from engine.wire.records import StepRecord
@@ -116,6 +116,27 @@ def test_pictures_are_answered_watched_and_once(driver: Driver, tmp_path: Path) 
     driver.send(Step())
     driver.wait_for(Failed)
     assert len(driver.of(Failed)) == 1
+
+
+def test_a_part_of_it_and_its_steps_are_written_without_its_model(driver: Driver, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    records = tuple(exported(driver, path))
+    opened(driver, path)
+    chosen = Export(tmp_path / "part.safetensors", 0, layers=(1,), kv_heads=(0,), records=records[:4])
+    driver.send(EstimateExport(chosen))
+    size = driver.wait_for(ExportEstimate).num_bytes
+    done = len(driver.of(Exported))
+    kinds = ("npz", "trace", "session")
+    for number, command in enumerate(
+        (chosen, *(Export(tmp_path / kind, 0, kind=kind, records=records) for kind in kinds))
+    ):
+        driver.send(command)
+        assert driver.wait_for(Exported, done + number + 1).path == command.path
+    with SnapshotFile(chosen.path) as part:
+        assert [(entry.index, entry.heads) for entry in part.layers] == [(1, (0,))]
+        assert len(part.records) == 4
+    assert chosen.path.stat().st_size == size
+    assert driver.status.opened is not None, "the file is open still"
 
 
 def test_what_needs_a_forward_is_refused_with_the_remedy(driver: Driver, tmp_path: Path) -> None:

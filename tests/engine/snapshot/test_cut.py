@@ -56,13 +56,16 @@ def test_an_earlier_step_has_its_tokens_and_no_present(name: str, tmp_path: Path
             assert part.manifest.sequence.sampled is None
 
 
-@pytest.mark.parametrize("name", ["growing", "h2o", "kivi-4", "paged"])
-def test_decoding_goes_on_from_a_copy_of_all(name: str, tmp_path: Path) -> None:
-    session = begun(small(name))
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [*(("llama", name) for name in ("growing", "h2o", "kivi-4", "paged")), ("lfm2", "growing"), ("mamba", "growing")],
+)
+def test_decoding_goes_on_from_a_copy_of_all(architecture: str, name: str, tmp_path: Path) -> None:
+    session = begun(small(name), architecture=architecture)
     with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
         path = cut_of(file, tmp_path / "y.safetensors")
     with SnapshotFile(path) as copy:
-        goes_on_alike(session, resumed(model_of("llama"), copy))
+        goes_on_alike(session, resumed(model_of(architecture), copy))
 
 
 @pytest.mark.parametrize(

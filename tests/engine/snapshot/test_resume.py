@@ -273,6 +273,17 @@ def test_a_file_of_version_2_goes_on_and_its_damage_is_found(tmp_path: Path) -> 
         resumed(session.model, file)
 
 
+def test_codes_of_a_prompt_that_had_not_ended_are_not_gone_on_from(tmp_path: Path) -> None:
+    """Its next step would code rows that are not there."""
+    session, path = begun(SPECS["kivi-4"]), tmp_path / "x.safetensors"
+    raw = kept(session, path).read_bytes()
+    keys = json.loads(Crafted.of(raw).manifest["layers"])[0]["keys"]
+    assert keys["num_coded"]
+    path.write_bytes(changed(raw, lambda f: f.layer(0, keys=keys | {"quantised_at": None})))
+    with SnapshotFile(path) as file:
+        assert "written in another codec" in why_not_resumable(session.model, file)
+
+
 def test_what_nothing_follows_or_lacks_some_of_its_prompt_is_not_gone_on_from(tmp_path: Path) -> None:
     session, path = begun(SPECS["growing"]), tmp_path / "x.safetensors"
     raw = kept(session, path).read_bytes()
