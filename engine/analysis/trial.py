@@ -60,7 +60,9 @@ def trial_of(session: Session, seq_id: int, rebuild: bool) -> Generator[Progress
         raise InputError("There is nothing to try yet: a sequence needs two tokens in its cache.")
     geometry = session.model.info.geometry
     if geometry.has_encoder:
-        raise InputError("Every mode that an encoder-decoder runs in is exact, so there is nothing to try on its rows.")
+        raise InputError(
+            "The rows of an encoder-decoder are not tried as others here: sweep its modes, or compare two."
+        )
     if any(layer.kind == "linear" or layer.state_elements for layer in geometry.layers):
         raise InputError("A recurrent state cannot be tried with other rows: this needs a model of attention alone.")
     lost = None if cache.num_tokens == len(token_ids) else "The rows of this sequence are not in its cache just now."

@@ -162,8 +162,7 @@ def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
     if not indices and not manifest.dtype:
         raise Damaged("it has states alone and does not name the dtype of its model")
     indices += [state.layer for state in manifest.states]
-    last = max(indices)
-    if last >= MAX_LAYERS or (manifest.layer_kinds and last >= len(manifest.layer_kinds)):
+    if (last := max(indices)) >= MAX_LAYERS or (manifest.layer_kinds and last >= len(manifest.layer_kinds)):
         raise Damaged(f"it names a layer {last:,} that its model does not have")
     for layer in manifest.layers:
         _check_layer(layer, n, entries)
@@ -286,8 +285,7 @@ def _check_pieces(name: str, count: int | None, entries: Mapping[str, Entry]) ->
 
 def _check_states(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
     """Every state is there once, of one sequence and of a size that a model can have."""
-    names = [state.name for state in manifest.states]
-    if len(set(names)) < len(names) or any(s.layer < 0 or s.number < 0 for s in manifest.states):
+    if len(set(manifest.states)) < len(manifest.states) or any(min(s.layer, s.number) < 0 for s in manifest.states):
         raise Damaged("its states are not in order")
     for state in manifest.states:
         entry = entries.get(state.name)
