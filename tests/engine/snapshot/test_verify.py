@@ -130,7 +130,7 @@ def test_a_newer_version_is_not_usable_and_not_damaged(tmp_path: Path, capsys: p
     import argparse
 
     path = kept(begun(small("growing")), tmp_path / "x.safetensors")
-    path.write_bytes(changed(path.read_bytes(), lambda f: f.say(format_version="4")))
+    path.write_bytes(changed(path.read_bytes(), lambda f: f.say(format_version="5")))
     assert verify_command(argparse.Namespace(files=[path], json=False)) == 2
     assert "update it" in capsys.readouterr().err
     path.write_bytes(path.read_bytes()[:-1])
