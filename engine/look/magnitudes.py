@@ -134,6 +134,8 @@ class RowMagnitudes:
                 chosen(rows, tensor),
             )
             known = 0 if live is None else live.num_rows
+            if rows.first and past.num_tokens >= past.cache.num_tokens:
+                self._live.pop((tensor, layer), None)  # rows that were counted have left the window
             if not final or known > final:
                 anew.append((layer, rows, numbers, 0))
                 continue

@@ -97,8 +97,8 @@ class Watching:
         return self.show(self.watcher.after_step(self.session, self.session.step(), is_last=False))
 
     def check(self) -> None:
+        self.session.magnitudes.forget(0)
         for screen in self.screens.values():
-            self.session.magnitudes.forget(0)
             assert_same(screen.shown, self.session.take_slice(screen.shown.request))
             num_tokens = getattr(screen.shown.request, "num_tokens", None)
             assert num_tokens == self.session.sequence(0).num_tokens
