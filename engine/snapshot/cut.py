@@ -44,7 +44,7 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
     if not 0 < count <= whole.num_tokens:
         raise InputError(f"'{file.path}' has {whole.num_tokens:,} tokens, not {count:,}: choose a step that it has.")
     is_past = count < whole.num_tokens
-    entries = tuple(_entry(entry, command, count, is_past) for entry in _chosen(file, command))
+    entries = tuple(_entry(each, command, count, is_past, whole.num_source) for each in _chosen(file, command))
     chosen = [state for state in whole.states if command.layers is None or state.layer in command.layers]
     states = () if is_past else tuple(chosen)  # they only move forward: of an earlier step none is known
     why_not = _why_not(whole, entries, is_past)
@@ -90,21 +90,24 @@ def _chosen(file: SnapshotFile, command: Export) -> list[LayerEntry]:
     return [entry for entry in file.layers if command.layers is None or entry.index in command.layers]
 
 
-def _entry(entry: LayerEntry, command: Export, count: int, is_past: bool) -> LayerEntry:
-    """A layer as it will be: its heads, how many rows, and whether its codes are kept."""
+def _entry(entry: LayerEntry, command: Export, count: int, is_past: bool, num_source: int) -> LayerEntry:
+    """A layer as it will be: its heads, how many rows, and whether its codes are kept. Behind an encoder the decoder's
+    own layers begin at `num_source`."""
     heads = entry.heads
     if command.kv_heads is not None:
         check_numbers("kv head", command.kv_heads, heads, entry.num_kv_heads)
         heads = tuple(sorted(set(command.kv_heads)))
-    if is_past and (entry.has_positions or entry.first):
+    if is_past and (entry.has_positions or entry.first not in (0, num_source)):
         raise InputError(
             f"Layer {entry.index} of this file has dropped rows since, and which it had then is not known: "
             "choose all steps, or other layers."
         )
+    if is_past and count <= entry.first:
+        raise InputError(f"Layer {entry.index} of this file had no rows yet: choose later steps, or other layers.")
     is_coded = entry.keys.num_coded or entry.values.num_coded
     if command.form == "rows" or (is_past and is_coded):
         entry = replace(entry, keys=PartEntry(), values=PartEntry())
-    return replace(entry, heads=heads, num_rows=count if is_past else entry.num_rows)
+    return replace(entry, heads=heads, num_rows=min(entry.num_rows, count - entry.first) if is_past else entry.num_rows)
 
 
 def _why_not(whole: Manifest, entries: Sequence[LayerEntry], is_past: bool) -> str:

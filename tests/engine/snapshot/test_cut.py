@@ -56,6 +56,17 @@ def test_an_earlier_step_has_its_tokens_and_no_present(name: str, tmp_path: Path
             assert part.manifest.sequence.sampled is None
 
 
+def test_an_earlier_step_behind_an_encoder_has_all_that_it_read_and_fewer_of_the_decoders_rows(tmp_path: Path) -> None:
+    with SnapshotFile(kept(begun(small("paged"), architecture="bart"), tmp_path / "x.safetensors")) as file:
+        assert (file.manifest.num_tokens, file.manifest.num_source) == (30, 21)
+        with SnapshotFile(cut_of(file, tmp_path / "y.safetensors", num_tokens=25)) as part:
+            assert [(e.first, e.num_rows) for e in part.layers] == [(21, 4), (21, 4), (0, 21), (0, 21)]
+            assert np.array_equal(part.rows(1, "keys", 0), file.rows(1, "keys", 0, range(4)))
+            assert np.array_equal(part.rows(3, "values", 0), file.rows(3, "values", 0))
+        with pytest.raises(InputError, match="had no rows yet"):
+            cut_of(file, tmp_path / "z.safetensors", num_tokens=21)
+
+
 @pytest.mark.parametrize(
     ("architecture", "name"),
     [*(("llama", name) for name in ("growing", "h2o", "kivi-4", "paged")), ("lfm2", "growing"), ("mamba", "growing")],
