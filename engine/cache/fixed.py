@@ -63,7 +63,7 @@ class FixedRows(Protocol):
         ...
 
     def begin(self) -> None:
-        """A step is about to be replayed: what it reads beside rows that were written are numbers."""
+        """A step is about to be replayed: what it, or a later one, reads beside rows that were written are numbers."""
         ...
 
     def count(self) -> None:

@@ -66,7 +66,9 @@ class Stepper:
         """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
         called between the layers of a prefill. `planned` is a step to be done once more; None: the scheduler chooses.
         `reached` is told of every phase, and raises to give the step up. What was measured is waited for."""
-        ahead = self._taken_ahead() if planned is None and reached is None else None
+        if planned is not None or reached is not None:
+            self.forget_ahead()
+        ahead = self._taken_ahead()
         clock = self._begun(ahead)
         phases = self.phases = self._phased(clock, reached) if reached is not None else None
         try:

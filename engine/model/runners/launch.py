@@ -177,8 +177,7 @@ class Launches:
             return None
         try:
             launch = self._launch(key, decoder, rows, ids, had)
-            if kernel is not None:
-                rows.begin()
+            rows.begin()
             logits = launch.replay()
         except RuntimeError as error:
             if is_of_device(error) and OF_CAPTURE not in str(error):

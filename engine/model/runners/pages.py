@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from engine.cache.attention_probe import Probe, Seen
@@ -142,7 +143,7 @@ class PagedAttention:
         try:
             with self.telling("Compiling attention over pages"):
                 kernel(query, keys, values, blocks, 1.0)
-        except RuntimeError as error:
+        except (RuntimeError, FailOnRecompileLimitHit) as error:
             if is_of_machine(error):
                 raise
             self.refused = first_line(error)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engine.cache.layers.growing import GrowingLayer
+from engine.errors import Cancelled
 from engine.model.runners.runners import Runners
 from engine.session import forward, stepper
 from engine.session.sampler import Sample
@@ -17,6 +18,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.runners import RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.phases import Chosen, PhaseReached
 from engine.wire.records import StepRecord
 from tests.engine.session.sessions import GROWING
 from tests.engine.session.test_capture import same, told
@@ -122,6 +124,17 @@ def test_what_was_computed_behind_the_end_of_a_text_is_nowhere(why: str) -> None
     assert same(told(at_once.step()), told(late.step()))
 
 
+def give_up(session: Session) -> None:
+    """A step in phases that is cancelled once its rows are written."""
+
+    def reached(event: PhaseReached) -> None:
+        if isinstance(event.phase, Chosen):
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        session.step(reached=reached)
+
+
 COMMANDS: dict[str, Callable[[Session], object]] = {
     "force": lambda session: session.force(0, prompt_ids(2, seed=5)),
     "sampling": lambda session: session.set_sampling(SamplingParams(0.5, seed=1), 0),
@@ -131,6 +144,7 @@ COMMANDS: dict[str, Callable[[Session], object]] = {
     "another": lambda session: session.submit(Prompt(token_ids=prompt_ids(5, seed=9))),
     "level": lambda session: session.captured.set("statistics", by_layer=False),
     "layers": lambda session: session.captured.set("rows", by_layer=True),
+    "given up": give_up,
     "halt": lambda session: (session.halt(0), session.force(0, prompt_ids(1))),
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from msgspec import structs
+from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -190,26 +191,33 @@ def test_rows_that_are_hidden_by_hand_are_not_read() -> None:
     assert (mine - others).abs().max() > 1e-3
 
 
-def test_what_another_left_in_a_page_is_not_met_by_who_takes_it() -> None:
-    """A kernel multiplies what lies behind the last row of a page with a weight of zero: no number stays none."""
-    session = session_of("llama", [33], CacheSpec("paged", page_size=16, num_pages=8), "pages", Flex(listed_alone))
+@pytest.mark.parametrize(("chosen", "runner"), [("pages", "fused"), ("gather", "fused"), ("gather", "graph")])
+def test_what_another_left_in_a_page_is_not_met_by_who_takes_it(chosen: str, runner: RunnerName) -> None:
+    """A kernel multiplies what lies behind the last row of a page with a weight of zero: no number stays none, also
+    where the page was begun by a step that gathered."""
+    spec = CacheSpec("paged", page_size=16, num_pages=8)
+    session = session_of("llama", [33], spec, chosen, Flex(listed_alone), runner)
     store = session.live.mode.store
     assert store is not None
     with torch.inference_mode():
         for rows in (rows for pair in store.rows_of.values() for rows in pair):
             assert rows.exact is not None
             rows.exact[:, 4 * 16 :] = torch.nan
-    record = [session.step() for _ in range(17)][-1]
+    for _ in range(16):
+        session.step()
+    session.model.runners.pages.choose("pages")
+    record = session.step()
     assert record.sequences[0].num_tokens == 50
-    assert not record.non_finite
+    assert (record.runner, record.non_finite) == (f"{runner}+pages", ())
 
 
-def test_a_kernel_that_cannot_be_made_is_told_once_and_pages_are_gathered() -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, FailOnRecompileLimitHit])
+def test_a_kernel_that_cannot_be_made_is_told_once_and_pages_are_gathered(kind: type[Exception]) -> None:
     calls = []
 
     def broken(*_: Any, **__: Any) -> torch.Tensor:
         calls.append(1)
-        raise RuntimeError("no Triton here\nand a page of trace")
+        raise kind("no Triton here\nand a page of trace")
 
     session = session_of("llama", [20], CacheSpec("paged", page_size=16), "pages", Flex(broken))
     assert session.step().runner == "fused"
