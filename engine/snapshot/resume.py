@@ -114,8 +114,8 @@ def misfit(model: LoadedModel, file: SnapshotFile) -> str:
 
 
 def _state_misfit(model: LoadedModel, file: SnapshotFile) -> str:
-    """Every recurrent layer of the model has its state in the file, and of the model's size; what computes everything
-    anew needs none."""
+    """Every recurrent layer of the model has its state in the file, of the model's size and in its dtype, or in float32
+    as recurrences are; what computes everything anew needs none."""
     if not file.manifest.states and (file.manifest.cache_spec or CacheSpec()).recomputes:
         return ""
     sizes = dict[int, int]()
@@ -126,7 +126,13 @@ def _state_misfit(model: LoadedModel, file: SnapshotFile) -> str:
     if sizes.keys() != wanted.keys():
         return "it has the states of other layers than the model"
     other = next((i for i, count in wanted.items() if count is not None and count != sizes[i]), None)
-    return "" if other is None else f"the state of layer {other} has another size than the model's"
+    if other is not None:
+        return f"the state of layer {other} has another size than the model's"
+    for state in file.manifest.states:
+        dtype = DTYPE_NAMES[file.entries[state.name].dtype]
+        if dtype not in (model.info.dtype, "float32"):
+            return f"the state of layer {state.layer} is in {dtype}, and the model computes in {model.info.dtype}"
+    return ""
 
 
 def _is_written_as(entry: LayerEntry, layer: LayerGeometry, spec: CacheSpec) -> bool:

@@ -195,6 +195,9 @@ def test_states_that_are_missing_or_cannot_be_are_refused(tmp_path: Path) -> Non
         path.write_bytes(Crafted.of(raw).say(states=wrong).bytes())
         with SnapshotFile(path) as file:
             assert why in misfit(session.model, file)
+    kept(begun(SPECS["growing"], steps=2, model=model_of("mamba", "bfloat16")), path)
+    with SnapshotFile(path) as file:
+        assert "layer 0 is in bfloat16, and the model computes in float32" in misfit(session.model, file)
 
 
 def test_forced_tokens_are_still_to_come(tmp_path: Path) -> None:
