@@ -164,9 +164,11 @@ class Tour(QObject):
         done = len(shell.models.timeline)
         shell.intents.on_run_to(rest)
         half = done + rest // 2
-        yield Until(lambda: len(shell.models.timeline) >= half or shell.controller.is_settled, "running")
+        # Settled alone is true until the engine takes the order: a run that has not begun is no run that ended early.
+        has_ended = lambda: len(shell.models.timeline) > done and shell.controller.is_settled  # noqa: E731
+        yield Until(lambda: len(shell.models.timeline) >= half or has_ended(), "running")
         self._save("running")
-        yield Until(lambda: len(shell.models.timeline) > done and shell.controller.is_settled, "the run to end")
+        yield Until(has_ended, "the run to end")
 
     def _share(self) -> Iterator[Until]:
         """A second sequence that begins like the first one, a fork of it, and what their pages look like."""
