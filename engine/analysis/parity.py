@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,16 +16,16 @@ from engine.analysis.trial import divergence
 from engine.cache.paged.pool_errors import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
+from engine.geometry.dimensions import LayerGeometry
 from engine.history.history import LoggedLogits
 from engine.session.driver import ModeDriver, lengths_to_feed
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.tuning import fitted
 from engine.wire.arrays import read_only_floats, read_only_ints
-from engine.wire.measurements import ParityReport
+from engine.wire.measurements import ParityReport, Verdict
 from engine.wire.measuring import CheckParity
 
-Verdict = Literal["within rounding", "lossy, as asked", "departs"]
 Progress = tuple[int, int]
 
 
@@ -117,6 +116,9 @@ def report(
     # the rows are those of the mode of now, which may be lossy though no step was, and as they were edited
     may_rows_differ = is_other_lossy or is_lossy(session.cache) or bool(cache.by_hand)
     found = verdict(differences, may_differ, tolerance, wrong is not None and not may_rows_differ)
+    if found != "departs" and (found != "within rounding" or wrong is not None):
+        beyond = [entry for entry, most in zip(logged, differences, strict=True) if not most <= tolerance]
+        found = allowed_cause(session, cache, other.cache, beyond)
     return ParityReport(
         request=request,
         cache=session.cache,
@@ -128,12 +130,35 @@ def report(
         top1_agrees=read_only_ints(np.array([int(logits.argmax() == true.argmax()) for logits, true in pairs])),
         may_differ=read_only_ints(may_differ),
         tolerance=tolerance,
-        verdict="lossy, as asked" if wrong is not None and found == "within rounding" else found,
+        verdict=found,
         layer=wrong.layer if wrong else None,
         tensor=wrong.tensor if wrong else None,
         position=wrong.position if wrong else None,
         took_ms=(time.perf_counter() - began) * 1e3,
     )
+
+
+def allowed_cause(session: Session, cache: SequenceCache, other: SequenceCache, beyond: list[LoggedLogits]) -> Verdict:
+    """Why the steps `beyond` rounding, or the rows of now, may differ. A rule that has dropped nothing yet is no cause
+    where rows were edited before each of them."""
+    edited_from = min((first for _, first in cache.by_hand.edits), default=None)
+    if edited_from is None:
+        return "lossy, as asked"
+    was_lossy = any(is_lossy(e.cache) and (e.cache != cache.spec or e.num_tokens <= edited_from) for e in beyond)
+    is_edited = not beyond or any(e.num_tokens > edited_from for e in beyond)
+    layers = session.model.info.geometry.attention_layers
+    loses = was_lossy or any(has_lost(each, layers) for each in (cache, other))
+    return "lossy and edited" if loses and is_edited else "edited by hand" if is_edited else "lossy, as asked"
+
+
+def has_lost(cache: SequenceCache, layers: Iterable[LayerGeometry]) -> bool:
+    """Whether this cache holds its rows in fewer bits, or holds fewer of them than a layer without a rule would."""
+    if not is_lossy(cache.spec):
+        return False
+    if not cache.spec.codec.is_exact or cache.spec.layout == "quantized":
+        return True
+    wholes = [layer.index for layer in layers if layer.window is None]
+    return any(cache.held_positions(index).shape[1] < cache.num_own(index, cache.num_tokens) for index in wholes)
 
 
 def is_lossy(spec: CacheSpec) -> bool:

@@ -47,11 +47,14 @@ class WhatIfAnswer(Reply, frozen=True, eq=False):
     is_estimate: bool = False
 
 
+Verdict = Literal["within rounding", "lossy, as asked", "edited by hand", "lossy and edited", "departs"]
+
+
 class ParityReport(Reply, frozen=True, eq=False):
     """Every recorded step `[N]` against the same tokens without a cache, or in the mode that the request names.
 
     `tolerance` is what rounding may do to a logit in this dtype. `may_differ` is 1 where that step's mode, or the one
-    compared with, is lossy. `layer`, `tensor` and `position` name the first row of K or V, of those that both hold now,
+    compared with, is lossy, or its rows were edited by hand; `verdict` names which. `layer`, `tensor` and `position` name the first row of K or V, of those that both hold now,
     beyond rounding, in the lowest layer that has one; None: all rows are the same.
     """
 
@@ -65,7 +68,7 @@ class ParityReport(Reply, frozen=True, eq=False):
     top1_agrees: Ints
     may_differ: Ints
     tolerance: float
-    verdict: Literal["within rounding", "lossy, as asked", "departs"]
+    verdict: Verdict
     layer: int | None
     tensor: Literal["keys", "values"] | None
     position: int | None

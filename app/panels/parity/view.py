@@ -166,8 +166,8 @@ class ParityView(AskingView[Compared]):
         self.verdict.setText(self._verdict_words(report))
         self.numbers.setText(self._number_words(report, self._num_newer(report)))
         self.numbers.setToolTip(plain_tip(self.numbers.text()))
-        roles: dict[str, TextRole] = {"within rounding": "good", "lossy, as asked": "warning", "departs": "bad"}
-        set_text_role(self.verdict, roles[report.verdict])
+        roles: dict[str, TextRole] = {"within rounding": "good", "departs": "bad"}
+        set_text_role(self.verdict, roles.get(report.verdict, "warning"))
         set_text_role(self.numbers, "muted")
         self._show_place(report)
         for quantity, plot in self._plots.items():
@@ -216,6 +216,8 @@ class ParityView(AskingView[Compared]):
         verdict = {
             "within rounding": "Within rounding",
             "lossy, as asked": "Lossy, as asked",
+            "edited by hand": "Edited by hand",
+            "lossy and edited": "Edited by hand, and lossy as asked",
             "departs": "Departs",
         }[report.verdict]
         taken, compared = len(self._steps_taken(report.request.seq_id)), len(report.steps)

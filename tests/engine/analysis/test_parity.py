@@ -14,6 +14,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import PRESETS
+from engine.spec.tuning import tuned
 from engine.wire.measuring import CheckParity
 from engine.wire.phases import Chosen, PhaseReached
 from tests.engine.analysis.live import WINDOW, checked, started
@@ -200,10 +201,25 @@ def test_edited_rows_differ_as_asked_and_those_before_them_do_not() -> None:
     make_edit(session, Zero(seq_id, Rows(42, 43)))
     session.step()
     found = checked(session, CheckParity(seq_id))
-    assert found.verdict == "lossy, as asked"
+    assert found.verdict == "edited by hand"
     assert found.position == 42
     assert found.may_differ.tolist() == [int(position >= 42) for position in found.positions]
     assert not found.may_differ.all()
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (tuned(PRESETS["h2o"].spec, budget=400), "edited by hand"),  # the rule has dropped nothing: it is no cause
+        (CacheSpec(codec=uniform("int8")), "lossy and edited"),
+        (CacheSpec(retention=WINDOW), "lossy and edited"),
+    ],
+)
+def test_an_edit_in_a_lossy_mode_is_named_as_the_cause(spec: CacheSpec, said: str) -> None:
+    session, seq_id = started(spec)
+    make_edit(session, Zero(seq_id, Rows(42, 43)))
+    session.step()
+    assert checked(session, CheckParity(seq_id)).verdict == said
 
 
 def test_rows_that_a_failed_step_cost_are_there_again_before_they_are_compared() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.tuning import tuned
 from engine.wire.commands import StartDuel
 from engine.wire.events import StateChanged
+from engine.wire.measurements import Verdict
 from engine.wire.measuring import CheckParity
 from engine.wire.opponents import OtherRun
 from tests.app import samples
@@ -33,9 +34,11 @@ def view(two: Shell) -> ParityView:
     return panel
 
 
-VERDICTS: list[tuple[Literal["within rounding", "lossy, as asked", "departs"], str, str]] = [
+VERDICTS: list[tuple[Verdict, str, str]] = [
     ("within rounding", "Within rounding", "good"),
     ("lossy, as asked", "Lossy, as asked", "warning"),
+    ("edited by hand", "Edited by hand", "warning"),
+    ("lossy and edited", "Edited by hand, and lossy as asked", "warning"),
     ("departs", "Departs", "bad"),
 ]
 
