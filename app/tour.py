@@ -164,8 +164,10 @@ class Tour(QObject):
         done = len(shell.models.timeline)
         shell.intents.on_run_to(rest)
         half = done + rest // 2
-        # Settled alone is true until the engine takes the order: a run that has not begun is no run that ended early.
-        has_ended = lambda: len(shell.models.timeline) > done and shell.controller.is_settled  # noqa: E731
+
+        def has_ended() -> bool:  # to be settled is not enough: the engine is, until it takes the order
+            return len(shell.models.timeline) > done and shell.controller.is_settled
+
         yield Until(lambda: len(shell.models.timeline) >= half or has_ended(), "running")
         self._save("running")
         yield Until(has_ended, "the run to end")

@@ -54,8 +54,9 @@ class ParityReport(Reply, frozen=True, eq=False):
     """Every recorded step `[N]` against the same tokens without a cache, or in the mode that the request names.
 
     `tolerance` is what rounding may do to a logit in this dtype. `may_differ` is 1 where that step's mode, or the one
-    compared with, is lossy, or its rows were edited by hand; `verdict` names which. `layer`, `tensor` and `position` name the first row of K or V, of those that both hold now,
-    beyond rounding, in the lowest layer that has one; None: all rows are the same.
+    compared with, is lossy, or its rows were edited by hand: `verdict` names which. `layer`, `tensor` and `position`
+    name the first row of K or V, of those that both hold now, beyond rounding, in the lowest layer that has one; None:
+    all rows are the same.
     """
 
     request: CheckParity
