@@ -46,7 +46,7 @@ CACHE = (
                lambda shell: shell.window.measure("bench"), needs_live),
         Action("compare.with", "", "Compare with…",
                "The same tokens in another mode or dtype, an earlier step or a snapshot, side by side",
-               lambda shell: shell.window.compare().opponents.setFocus(), needs_steps),
+               lambda shell: shell.window.compare().choose_opponent(), needs_steps),
         Action("truth.regret", "Ctrl+F8", "Measure policy regret",
                "What removing each row does to the next token, against the score of a rule",
                lambda shell: shell.window.measure("evicted"), needs_live_steps),

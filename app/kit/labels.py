@@ -54,13 +54,14 @@ class ElidedLabel(Opaque, QLabel):
     def __init__(self, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._mode = mode
-        self._text = self._brief = ""
+        self._text = self._brief = self._more = ""
         self.setTextFormat(Qt.TextFormat.PlainText)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
 
-    def setText(self, text: str, brief: str = "") -> None:
+    def setText(self, text: str, brief: str = "", more: str = "") -> None:
         """Its width never depends on its text, so the window is not laid out anew; a label would ask for that. `brief`
-        is painted where the whole text has no room."""
+        is painted where the whole text has no room, and the tool tip has the whole, with `more` below it."""
+        self._more = more
         if (text, brief) != (self._text, self._brief):
             if text != self._text:
                 self.setAccessibleName(text)
@@ -69,7 +70,8 @@ class ElidedLabel(Opaque, QLabel):
 
     def enterEvent(self, event: QEnterEvent) -> None:
         if self._brief:
-            self.setToolTip(plain_tip(self._text))  # what may be painted in brief is told whole
+            told = "\n".join(filter(None, (self._text, self._more)))
+            self.setToolTip(plain_tip(told))  # what may be painted in brief is told whole
         super().enterEvent(event)
 
     def text(self) -> str:

@@ -14,7 +14,7 @@ from app.models import Models
 from engine.spec.capture import CaptureLevel, captures
 
 # The remedies that a window may give to a panel.
-GO_THERE, LOAD, MEASURE, PAGED = "go there", "load", "measure", "paged"
+GO_THERE, LOAD, MEASURE, PAGED, COMPARE = "go there", "load", "measure", "paged", "compare"
 
 
 class View(Reader[State], Panel):
@@ -73,14 +73,17 @@ class View(Reader[State], Panel):
 
     def _remedy(self) -> str:
         """What would help where there is nothing to show; empty where nobody knows."""
-        status = self._models.status
         if self._models.timeline.is_elsewhere:
             return GO_THERE
-        if status.is_unloaded:
+        if self._models.status.is_unloaded:
             return LOAD
-        if status.now is None or self.needs is None or captures(status.now.capture.level, self.needs):
-            return ""
-        return MEASURE
+        return "" if self.is_measured else MEASURE
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the next step measures what is shown here, as far as is known."""
+        status = self._models.status.now
+        return status is None or self.needs is None or captures(status.capture.level, self.needs)
 
     def _take(self, state: State) -> None:
         self.set_empty(None)

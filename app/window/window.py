@@ -15,7 +15,7 @@ from app.kit.bookmark_places import HEAD, PAGE, STEP, TOKEN
 from app.kit.boxes import column, holder
 from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
-from app.kit.view import GO_THERE, LOAD, MEASURE, PAGED
+from app.kit.view import COMPARE, GO_THERE, LOAD, MEASURE, PAGED
 from app.models import Models, Selected
 from app.models.chosen_rows import chosen_rows
 from app.panels.attention.view import AttentionView
@@ -148,6 +148,7 @@ class MainWindow(QMainWindow):
         self._panel_menu.addActions([self.docks.docks[name].toggleViewAction() for name in panels])
         if layout == "compare":
             self.actions_.attach("picture", panels["compare"])
+            panels["compare"].set_remedy(COMPARE, "Compare with…", self.actions_["compare.with"])
             self.compare_added.emit(panels)
         else:
             self.truth_added.emit(panels)

@@ -108,6 +108,8 @@ class AttentionView(MapView[Shown]):
     def read(self) -> Shown | str:
         piece, status = self._models.slices.attention, self._models.status.now
         if shown_record(self._models) is None:
+            if not self.is_measured:
+                return "Where the newest token looked is not measured now: steps are taken without it."
             return "Where the newest token looked appears here with the first step."
         if status is not None and status.model is not None and not status.model.captures_attention:
             if not status.model.geometry.attention_layers:

@@ -18,7 +18,7 @@ from app.kit.provenance import Provenance, lateness, step_of, tensor_name, token
 from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, Source
 from app.kit.small_box import SmallBox
 from app.kit.theme import font_fixed, font_text
-from app.kit.view import View
+from app.kit.view import COMPARE, View
 from app.models import Models
 from app.models.comparison import Compared, Pictures
 from app.models.selection import Selected
@@ -122,6 +122,11 @@ class CompareView(View[State]):
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
+    def choose_opponent(self) -> None:
+        """Let a person choose what this run is compared with: the list is open."""
+        self.opponents.setFocus()
+        self.opponents.showPopup()
+
     def compare(self) -> None:
         """Start a comparison with what is chosen, where that is possible."""
         against = self.opponents.opponent(self)
@@ -221,6 +226,10 @@ class CompareView(View[State]):
             comparison.no_pictures, self._models.selection.now, visible, str(self.displays.currentData()),
             comparison.refusal,
         )  # fmt: skip
+
+    def _remedy(self) -> str:
+        is_idle = self._models.comparison.now is None and self._models.comparison.asked is None
+        return super()._remedy() or (COMPARE if is_idle else "")
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)

@@ -30,6 +30,11 @@ from engine.spec.sampling import SamplingParams
 from engine.wire.records import SequenceStep
 
 _ROOM_FOR_ROAD = 200  # pixels of the panel
+_SUMMARY_TIP = (
+    "entropy: how open the choice is, 0 where one token is certain\n"
+    "as open as: between so many equally likely tokens the choice would be as open (perplexity, e to the entropy)\n"
+    "rest: the probability of all tokens that are not listed"
+)
 _ANOTHER = "Another text, a token by its #id, or another seed"
 TAKE = "click: take this token instead"
 BRANCH = "click: a branch begins here with this token; what there is stays"
@@ -146,6 +151,8 @@ class NextTokenView(View[Shown]):
         found, now = shown_part(self._models), self._models.selection.now
         if found is None:
             if self._models.timeline.at(now.step) is None:
+                if not self.is_measured:
+                    return "The most probable next tokens are not measured now: steps are taken without them."
                 return "The most probable next tokens appear here with the first step."
             return f"Sequence {now.seq_id} was not fed in this step: look at another one."
         record, part = found
@@ -185,8 +192,7 @@ class NextTokenView(View[Shown]):
         return source_of(self._models, "recorded", "", shown.step if shown is not None else None, fed=state.fed)
 
     def show_state(self, state: Shown) -> None:
-        self._summary.setText(state.summary, state.brief)
-        self._summary.setToolTip(state.summary)
+        self._summary.setText(state.summary, state.brief, _SUMMARY_TIP)
         self._list_model.set_bars(state.bars)
         self._list_model.set_refusal(state.refusal)
         self._list_model.set_offer(TAKE if state.looked_at is None else BRANCH)
@@ -220,13 +226,12 @@ class NextTokenView(View[Shown]):
 
 
 def _summary(part: SequenceStep, which: Which, *, is_brief: bool) -> str:
-    """`entropy 1.17 nats · ≈ 3.2 choices · rest 0.5 %`."""
+    """`entropy 1.17 nats · as open as 3.2 equal choices · rest 0.5 %`."""
     words = []
     if part.entropy is not None:
-        choices = decimal(math.exp(min(part.entropy, 30)), 1)
         nats = f"{decimal(part.entropy)} nats"
-        words.append(nats if is_brief else f"entropy {nats}")
-        words.append(f"≈ {choices}" if is_brief else f"≈ {choices} choices")
+        choices = decimal(math.exp(min(part.entropy, 30)), 1)
+        words += [nats] if is_brief else [f"entropy {nats}", f"as open as {choices} equal choices"]
     words.append(f"rest {percent(draw.rest(part, which))}")
     if part.forced:
         words.append("forced")

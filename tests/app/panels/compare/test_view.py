@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtWidgets import QFileDialog
 
+from app.kit.view import COMPARE
 from app.panels.compare.opponents import FILE, STEP, cache_choice
 from app.panels.compare.view import BUTTON
 from app.panels.compare.words import INVITATION
@@ -37,8 +38,14 @@ def against(desk: CompareDesk) -> object:
 def test_a_run_is_compared_with_the_chosen_mode_until_a_person_ends_it(desk: CompareDesk) -> None:
     assert desk.view.empty_text == INVITATION
     assert desk.view.button.text() == BUTTON
+    offered = desk.view._remedies[COMPARE]
+    assert offered.isVisible()
+    offered.click()
+    assert desk.view.opponents.view().isVisible()
+    desk.view.opponents.hidePopup()
     desk.view.opponents.choose(cache_choice("int8"))
     desk.view.button.click()
+    assert not offered.isVisible()
     assert against(desk) == OtherRun(cache_named("int8"))
     turn(desk.shell)
     assert desk.view.button.text() == "Stop"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtCore import Qt
+from msgspec.structs import replace
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtGui import QEnterEvent
 from PySide6.QtWidgets import QApplication, QListView, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import load_fonts
 from app.models import Models
+from app.panels.attention.view import AttentionView
 from app.panels.next_token.view import NextTokenView
 from engine.wire.records import StopReason
-from engine.wire.status import SequenceInfo
+from engine.wire.status import CaptureState, SequenceInfo
 from tests.app import samples
 
 STEPS = 5
@@ -60,6 +63,25 @@ def test_a_token_can_be_taken_unless_there_is_no_room_for_it_now(
     tip = second.data(Qt.ItemDataRole.ToolTipRole)
     offer = "click: take this token instead" if step is None else "click: a branch begins here with this token"
     assert tip.splitlines()[-1].startswith(why or offer)
+
+
+def test_before_the_first_step_nothing_is_promised_that_is_not_measured(qapp: QApplication, models: Models) -> None:
+    status = samples.status()
+    for kind in (NextTokenView, AttentionView):
+        view = kind(models)
+        for level, words in (("off", "not measured now"), ("rows", "with the first step")):
+            models.status.set(replace(status, capture=CaptureState(level)))
+            told = view.read()
+            assert isinstance(told, str)
+            assert words in told, kind
+        view.deleteLater()
+
+
+def test_what_is_said_of_the_choice_is_explained_to_who_points_at_it(view: NextTokenView, models: Models) -> None:
+    models.timeline.tell(again=True)
+    assert "as open as" in view._summary.text()
+    view._summary.enterEvent(QEnterEvent(QPointF(), QPointF(), QPointF()))
+    assert "perplexity" in view._summary.toolTip()
 
 
 @pytest.mark.parametrize("height", range(90, 420, 7))
