@@ -25,6 +25,7 @@ from app.panels.branches.tree_rows import Drawn
 
 HISTORY = Source("history")
 INVITATION = "Look back and choose another token, text or seed: a branch begins there, and this one stays"
+_BRIEF = "To branch: look back, then take another token"
 _MANY = 6  # branches, of which one may be looked for
 _ALL_BUTTONS = 500  # pixels of the panel at which every button has room
 
@@ -56,6 +57,8 @@ class BranchesView(View[Shown]):
         super().__init__(models, parent)
         self.tree = TreeCanvas(models)
         self.line = ElidedLabel()
+        self.hint = ElidedLabel()
+        self.hint.setText(INVITATION, _BRIEF)
         self.seek = QLineEdit()
         self.seek.setPlaceholderText("Filter by name or text")
         self.seek.setAccessibleName("Filter the branches by name or text")
@@ -91,11 +94,12 @@ class BranchesView(View[Shown]):
 
     def _build(self) -> None:
         self.tree.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
-        set_text_role(self.line, "muted")
+        for label in (self.line, self.hint):
+            set_text_role(label, "muted")
         for button in self._buttons.values():
             button.setObjectName("small")
         foot = row((self.line, 1), *self._buttons.values())
-        self.set_body(column((self.tree, 1), foot, spacing=4))
+        self.set_body(column((self.tree, 1), self.hint, foot, spacing=4))
 
     def add_to_menu(self, menu: QMenu) -> None:
         menu.addActions(list(self.actions_.values()))
@@ -143,15 +147,16 @@ class BranchesView(View[Shown]):
         if step is None or state is None:
             return
         is_live = step == history.live
+        is_hint_due = is_live and self.tree.picture.num_branches == 1 and self._to_delete is None
+        self.hint.setVisible(is_hint_due)
         role, text = "muted", " · ".join(node_lines(self._models, step))
         if self._to_delete is not None:
             role, text = "warning", self._question(self._to_delete)
-        elif is_live and self.tree.picture.num_branches == 1:
-            text = INVITATION
         set_text_role(self.line, role)  # type: ignore[arg-type]
         self.line.setText(text)
         self.line.setToolTip("" if self._to_delete is not None else "\n".join(node_lines(self._models, step)))
-        self.tree.setAccessibleDescription(self.line.text())
+        hint = f"{INVITATION}. " if is_hint_due else ""
+        self.tree.setAccessibleDescription(hint + text)
         if len(self.tree.picture.picked) > 1 and self._to_delete is None:
             numbers = ", ".join(map(thousands, sorted(self.tree.picture.picked)))
             self.line.setText(f"steps {numbers} chosen")
