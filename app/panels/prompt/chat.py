@@ -25,7 +25,7 @@ from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.status import SequenceInfo
 
 EMPTY = (Turn("user", ""),)
-LEAST_TURNS, LEAST_RENDERED, SPACING = 112, 62, 5  # pixels
+LEAST_TURNS, LEAST_RENDERED, SPACING = 100, 44, 5  # pixels
 MOST_LINES = 5  # of words
 ANSWER_TIP = "Take what was generated so far as the assistant's turn, and write the next one"
 NEW_TIP = "Begin another conversation"
@@ -78,8 +78,9 @@ class ChatEditor(QWidget):
         self.turns.setMinimumHeight(LEAST_TURNS)
         self.words.setAlignment(Qt.AlignmentFlag.AlignTop)
         self.rendered.setMinimumHeight(LEAST_RENDERED)
-        buttons = row(self._add, self._system, self._answer, self._new, None, self.template, spacing=4)
-        column((self.turns, 3), buttons, (self.rendered, 2), self.words, spacing=SPACING, on=self)
+        buttons = row(self._add, self._system, self._answer, self._new, None, spacing=4)
+        rendering = row(plain_label("Chat template"), self.template, None, spacing=6)
+        column((self.turns, 3), buttons, rendering, (self.rendered, 2), self.words, spacing=SPACING, on=self)
         self._fit_words()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -88,7 +89,8 @@ class ChatEditor(QWidget):
 
     def _fit_words(self) -> None:
         """As many lines of words as leave the turns and the rendered text their room; all of it is in the tool tip."""
-        others = LEAST_TURNS + LEAST_RENDERED + self._add.sizeHint().height() + 3 * SPACING
+        rows = self._add.sizeHint().height() + self.template.sizeHint().height()
+        others = LEAST_TURNS + LEAST_RENDERED + rows + 4 * SPACING
         pitch = self.words.fontMetrics().lineSpacing()
         lines = (self.height() - others) // pitch
         self.words.setMaximumHeight(max(1, min(MOST_LINES, lines)) * pitch + 2)

@@ -14,7 +14,7 @@ from engine.files.text import read_text
 from engine.spec.chat import MAX_TEMPLATE_CHARS, PLAIN_NAME, PLAIN_TEMPLATE
 
 FILE = "file…"
-NONE = "none"
+NONE = "none of its own"
 Template = tuple[str, str]  # its name, and its text where it is none of the model's own
 
 
@@ -29,7 +29,6 @@ class TemplateChoice(SmallBox):
         self._names: tuple[str, ...] | None = None
         self._own: Template | None = None  # from a file
         self._taken: Template = ("", "")
-        self.let_shrink(8)
         self.activated.connect(self._on_activated)
 
     @property
@@ -65,6 +64,7 @@ class TemplateChoice(SmallBox):
             self.addItem(shortened(visible(self._own[0]), 30), self._own)
         self.addItem(FILE, None)
         self._show_taken()
+        self.let_shrink(8)
         self.blockSignals(False)
 
     def _show_taken(self) -> None:
