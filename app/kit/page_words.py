@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.draw.format import byte_size, milliseconds, thousands, token_label, visible
+from msgspec.structs import replace
+
+from app.draw.format import byte_size, milliseconds, shortened, thousands, token_label, visible
 from app.kit.labels import prose
 from app.models import Models
 from engine.wire import page_events
@@ -119,9 +121,12 @@ def quoted_whole(text: str) -> str:
     return f"“{visible(text)}”"
 
 
-def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None) -> str:
-    """Why a part of a prompt was computed although others may have had it before."""
+def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None, *, is_brief: bool = False) -> str:
+    """Why a part of a prompt was computed although others may have had it before. In brief a long line of a chat
+    template is cut short."""
     why = info.why_not_reused
+    if is_brief and isinstance(why, ContinuedFrom):
+        why = replace(why, line_text=shortened(why.line_text, 80))
     served = info.hit_tokens
     if isinstance(why, ContinuedFrom):
         return prose(why.words(quoted_whole))

@@ -12,7 +12,7 @@ from app.draw.format import thousands
 from app.kit.branch_words import origin_words
 from app.kit.buttons import own_action
 from app.kit.cells import WholeRows
-from app.kit.labels import plain_label, set_text_role
+from app.kit.labels import plain_label, plain_tip, set_text_role
 from app.kit.page_words import why_not_reused
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, Source
@@ -49,13 +49,14 @@ _FROM_WIDTH = {PREEMPTED: 530, SHARED: 450, SERVED: 380, PAGES: 300}
 
 @dataclass(frozen=True)
 class Shown:
-    """Every sequence, which of them is selected, whether its end can be asked for, why its prompt was not reused, and
-    the step that is looked at (None: the live one)."""
+    """Every sequence, which of them is selected, whether its end can be asked for, why its prompt was not reused, in
+    brief and whole, and the step that is looked at (None: the live one)."""
 
     rows: tuple[SequenceRow, ...]
     seq_id: int
     can_stop: bool
     why: str
+    whole: str
     step: int | None
 
 
@@ -151,7 +152,8 @@ class SequencesView(View[Shown]):
             ),
             seq_id=now.seq_id,
             can_stop=info is not None and info.stop is None,
-            why=why_not_reused(info, self._models, page_size) if info is not None else "",
+            why=why_not_reused(info, self._models, page_size, is_brief=True) if info is not None else "",
+            whole=why_not_reused(info, self._models, page_size) if info is not None else "",
             step=now.step,
         )
 
@@ -173,6 +175,7 @@ class SequencesView(View[Shown]):
         self._actions[STOP].setEnabled(state.can_stop)
         origin = next((row.origin for row in state.rows if row.info.seq_id == state.seq_id), "")
         told = [f"forked from {origin}" if origin else "", state.why]
+        self._why.setToolTip(plain_tip(state.whole))
         self._why.setText(" · ".join([f"seq {state.seq_id}", *filter(None, told)]) if any(told) else "")
 
     def _mark(self, seq_id: int) -> None:

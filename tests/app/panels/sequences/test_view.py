@@ -24,7 +24,7 @@ from app.panels.sequences.table import (
 )
 from app.panels.sequences.view import SequencesView
 from engine.spec.cache import CacheSpec
-from engine.wire.prefix_match import AllFullPagesHit, Converted, Forked, NothingFollows
+from engine.wire.prefix_match import AllFullPagesHit, ContinuedFrom, Converted, Forked, NothingFollows
 from tests.app.panels.pages.test_view import Desk
 
 
@@ -142,6 +142,18 @@ def test_every_other_reason_in_words(desk: Desk, view: SequencesView) -> None:
         info = replace(second, why_not_reused=why)
         desk.models.status.set(replace(desk.models.status.now, sequences=(first, info)))
         assert words in view._why.text(), why
+
+
+def test_a_long_line_of_a_chat_template_is_cut_short_where_it_stands_and_whole_in_the_tool_tip(
+    desk: Desk, view: SequencesView
+) -> None:
+    first, second = desk.story.infos()
+    desk.models.selection.update(seq_id=1)
+    why = ContinuedFrom(0, 9, 5, 5, (5, " a"), (6, " b"), 12, "{% if x %}" + 200 * "y")
+    infos = (first, replace(second, why_not_reused=why))
+    desk.models.status.set(replace(desk.models.status.now, sequences=infos))
+    assert view._why.text().endswith("Line 12 of the chat template wrote it: {% if x %}" + 69 * "y" + "…")
+    assert 200 * "y" in view._why.toolTip()
 
 
 def test_where_no_reason_is_known_nothing_is_said(desk: Desk, view: SequencesView) -> None:
