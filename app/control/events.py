@@ -238,9 +238,10 @@ class EventHandlers(QObject):
         self._requests.measurements.change_cache()
         self._models.pages.forget()
         self._models.timeline.change_mode(event.num_bytes)
-        stored = byte_size(event.num_bytes.stored)
-        took = milliseconds(event.took_ms)
-        self._notify(f"{cache_label(event.cache)}: {event.how} · {took} · {stored} stored")
+        words = [f"{cache_label(event.cache)}: {event.how}"]
+        if event.num_bytes.stored:
+            words += [milliseconds(event.took_ms), f"{byte_size(event.num_bytes.stored)} stored"]
+        self._notify(" · ".join(words))
 
     # ---- answers and failures ------------------------------------------------------------------------------------
 

@@ -165,7 +165,7 @@ def source_of(
         if step != shown and not models.status.loss:
             whole.append("step {} is on its way".format("–" if shown is None else thousands(shown)))
     elif is_old:
-        words = ["old mode"]
+        words = ["earlier mode"]
         whole.append("before the change of the cache mode")
     if loss and not late:
         words.append(loss)

@@ -67,7 +67,7 @@ def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history
 
 def words(spec: CacheSpec, made: list[Converted]) -> str:
     if not made:
-        return "nothing to convert"
+        return "from the next prompt on"
     if spec.recomputes:
         return "dropped the cache: every step recomputes from now on"
     num_recomputed = sum(one.moved.num_tokens for one in made if not one.moved.is_converted)

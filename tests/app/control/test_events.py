@@ -52,6 +52,14 @@ def test_another_cache_asks_again(controller: Controller, models: Models, engine
     assert "Static" in models.status.notice
 
 
+def test_another_cache_before_any_prompt_is_told_without_numbers_of_nothing(
+    controller: Controller, models: Models, engine: FakeEngine
+) -> None:
+    engine.emit(CacheChanged(cache_preset("paged").spec, "from the next prompt on", 0.1, samples.cache_bytes(0)))
+    controller.tick()
+    assert models.status.notice == "Paged: from the next prompt on"
+
+
 def test_another_cache_knows_the_tokens_of_before(stepped: Controller, models: Models, engine: FakeEngine) -> None:
     assert models.pages.text(100) == samples.WORDS[0]
     engine.emit(CacheChanged(cache_preset("paged").spec, "converted", 3.0, samples.cache_bytes(4)))

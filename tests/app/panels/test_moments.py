@@ -100,7 +100,7 @@ def test_after_a_change_of_mode_panels_tell_the_new_cache_or_say_that_theirs_is_
     told = chips(driver)
     assert told["bytes"] == ("recorded", "recorded")
     for name in ("next_token", "inspector", "attention"):
-        assert told[name] == ("old mode", "past"), name
+        assert told[name] == ("earlier mode", "past"), name
     assert told["wall"][1] == told["head"][1] == "live cache"
     driver.look_at(record.step - 1)
     assert window.status._bytes.text() != f"KV {byte_size(held.stored)}"
