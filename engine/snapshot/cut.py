@@ -47,6 +47,11 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
     entries = tuple(_entry(each, command, count, is_past, whole.num_source) for each in _chosen(file, command))
     chosen = [state for state in whole.states if command.layers is None or state.layer in command.layers]
     states = () if is_past else tuple(chosen)  # they only move forward: of an earlier step none is known
+    if not entries and not states:
+        raise InputError(
+            f"These layers of '{file.path}' have states and no rows, and states are known of its last step alone: "
+            "choose all steps, or other layers."
+        )
     why_not = _why_not(whole, entries, is_past)
     if not why_not and states != whole.states:
         why_not = "not all layers and heads were written"
@@ -218,7 +223,7 @@ class RawTensor:
         self.dtype = DTYPES[known.dtype]
         shape, self._index = known.shape, list[tuple[int, ...]]()
         has_batch = shape[0] == 1
-        if len(places) < heads == shape[has_batch]:
+        if len(shape) > has_batch and len(places) < heads == shape[has_batch]:  # else all heads share it
             self._index = [(0, place) if has_batch else (place,) for place in places]
             shape = (1, len(places), *shape[2:]) if has_batch else (len(places), *shape[1:])
         self.shape = torch.Size(shape)

@@ -28,7 +28,17 @@ def cut_of(file: SnapshotFile, path: Path, **chosen: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["growing", "h2o", "kivi-4", "int8", "fp8", "paged", "sliding"])
+def test_an_earlier_step_of_states_alone_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with (
+        SnapshotFile(kept(begun(small("growing"), architecture="mamba"), tmp_path / "x.safetensors")) as file,
+        pytest.raises(InputError, match="states are known of its last step alone"),
+    ):
+        cut_of(file, tmp_path / "y.safetensors", num_tokens=28)
+
+
+@pytest.mark.parametrize(
+    "name", ["growing", "h2o", "kivi-4", "int8", "fp8", "paged", "sliding", "transformers-quantized"]
+)
 def test_layers_and_heads_of_a_file_are_those_that_it_has(name: str, tmp_path: Path) -> None:
     with SnapshotFile(kept(begun(small(name), steps=4), tmp_path / "x.safetensors")) as file:
         path = cut_of(file, tmp_path / "y.safetensors", layers=(1,), kv_heads=(1,), notes="a part")
