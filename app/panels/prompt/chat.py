@@ -79,7 +79,7 @@ class ChatEditor(QWidget):
         self.words.setAlignment(Qt.AlignmentFlag.AlignTop)
         self.rendered.setMinimumHeight(LEAST_RENDERED)
         buttons = row(self._add, self._system, self._answer, self._new, None, spacing=4)
-        rendering = row(plain_label("Chat template"), self.template, None, spacing=6)
+        rendering = row(plain_label("Chat template"), (self.template, 9), None, spacing=6)
         column((self.turns, 3), buttons, rendering, (self.rendered, 2), self.words, spacing=SPACING, on=self)
         self._fit_words()
 

@@ -98,7 +98,8 @@ class SweepView(RowsView):
         boxes = (self._source, self._budgets, self._codecs, self.quality)
         for box in boxes:
             box.let_shrink(4)
-        self.build(row(self._source, self.steps, self._budgets, self._codecs, None, self.quality), words.MEANING)
+        source, budgets, codecs, quality = ((box, 9) for box in boxes)  # before the room between them
+        self.build(row(source, self.steps, budgets, codecs, None, quality), words.MEANING)
         self.steps.lineEdit().returnPressed.connect(self.ask)
         on_change(self.refresh, self.steps, *boxes)
 
