@@ -165,8 +165,7 @@ def _layers(file: SnapshotFile, manifest: Manifest) -> Tensors:
                 found[entry.name(name)] = FileRowsPart.of(file, entry, name)
         beside = ["positions"] if entry.has_positions else []
         if not manifest.why_not:
-            beside += ["memory", "sinks"] if manifest.form == "stored" else []
-            beside += ["hidden", "pinned"]
+            beside += ["memory", "sinks", "hidden", "pinned"]
         for full in (entry.name(what) for what in beside):
             if full in file:
                 found[full] = RawTensor(file, full, places, len(whole.heads))

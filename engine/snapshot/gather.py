@@ -120,7 +120,7 @@ class Chosen:
             for kind, number in (key.split(".") for key in states)
         )
         self.why_not = self._why_not(cache, is_part)
-        tables = cache.tables if self._is_stored and not is_part else ()
+        tables = cache.tables if not is_part and (self._is_stored or not self.why_not) else ()
         self.tables = tuple(TableEntry(table.layers, table.page_size, table.window) for table in tables)
         self._page_ids = {table_name(n): torch.tensor(table.page_ids) for n, table in enumerate(tables)}
 
@@ -180,7 +180,7 @@ class Chosen:
                     found[entry.name(name)] = self._decoded(entry, name)
             if layer.positions is not None:
                 found[entry.name("positions")] = layer.positions[list(entry.heads)]
-            beside = {"memory": layer.memory, "sinks": layer.sinks} if self._is_stored and not self.why_not else {}
+            beside = {"memory": layer.memory, "sinks": layer.sinks} if not self.why_not else {}
             if not self.why_not:
                 marks = {"hidden": layer.hidden, "pinned": layer.pinned}
                 beside |= {what: mask.to(torch.uint8) for what, mask in marks.items() if mask is not None}

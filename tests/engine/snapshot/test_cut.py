@@ -89,6 +89,18 @@ def test_decoding_goes_on_from_a_copy_of_all(architecture: str, name: str, tmp_p
         goes_on_alike(session, resumed(model_of(architecture), copy))
 
 
+@pytest.mark.parametrize("name", ["h2o", "paged"])
+def test_decoding_goes_on_from_exact_rows_that_were_asked_for_as_numbers(name: str, tmp_path: Path) -> None:
+    """With what their rule remembers, or the order of their pages: of the session, and of a file."""
+    session = begun(small(name))
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors", form="rows")) as file:
+        path = cut_of(file, tmp_path / "y.safetensors", form="rows")
+        assert "layers.0.memory" in file or name == "paged"
+        with SnapshotFile(path) as copy:
+            assert copy.entries.keys() == file.entries.keys()
+        goes_on_alike(session, resumed(session.model, file))
+
+
 @pytest.mark.parametrize(
     ("chosen", "words"),
     [
