@@ -29,6 +29,7 @@ from engine.spec.edit import (
 from engine.spec.grid import SweepMode
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
+from engine.spec.runners import PagedAttentionName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import Stop
 from engine.spec.texts import SweepText
@@ -255,6 +256,7 @@ class Chance:
             (devices.UnloadModel, 0.1),
             (self.model, 0.4 if self.has_model else 30),
             (lambda: commands.ChooseRunner(chance.choice(RUNNER_NAMES)), 1),
+            (lambda: commands.ChoosePagedAttention(chance.choice(get_args(PagedAttentionName))), 0.7),
             (lambda: commands.SetCapture(chance.choice(get_args(CaptureLevel)), self.often(0.3)), 0.7),
             (lambda: commands.PreviewPrompt(self.prompt(), None if self.often(0.4) else self.sequence), 0.7),
             (lambda: commands.OpenSnapshot(self.written()), 0.6),

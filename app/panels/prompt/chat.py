@@ -143,8 +143,9 @@ class ChatEditor(QWidget):
         self.turns.focus_last()
 
     def ask(self) -> None:
-        """Have the tokens counted, and the text rendered."""
-        if self._models.status.model is None:
+        """Have the tokens counted, and the text rendered; nothing while a text or ids are written instead, whose count
+        the answer would overtake."""
+        if self._models.status.model is None or self.isHidden():
             return
         try:
             chat = self.chat

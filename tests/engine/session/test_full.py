@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from engine.errors import InputError
 from engine.history.marks import Pending
@@ -44,7 +45,7 @@ def test_an_end_of_text_where_all_is_full_lets_no_forced_token_through(monkeypat
     def sample_the_end(self: Stepper, forward: object) -> object:
         choice = real(self, forward)  # type: ignore[arg-type]
         assert choice is not None
-        return replace(choice, token_id=end)
+        return replace(choice, chosen=torch.tensor(end))
 
     monkeypatch.setattr(Stepper, "_sample", sample_the_end)
     session.step()

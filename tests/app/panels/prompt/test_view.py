@@ -138,8 +138,10 @@ def test_random_tokens_are_ready(shell: Shell, engine: FakeEngine, qtbot: QtBot)
 def test_a_count_belongs_to_the_model_that_is_loaded(shell: Shell, engine: FakeEngine) -> None:
     engine.loaded()
     turn(shell)
+    shell.window.prompt.edit.edited.emit()
+    shell.window.prompt.chat.turns.edited.emit()  # the pause after its first, empty turn was made ends now
     counted(shell, engine, 12)
-    assert detail(shell) == "12 of 1,024 tokens"
+    assert detail(shell) == "12 of 1,024 tokens", "a conversation that is not shown asks for no count of its own"
     assert shell.window.prompt._detail._brief == "12/1,024", "in a narrow strip the numbers stay"
     label = shell.window.prompt._detail
     label.enterEvent(QEnterEvent(QPointF(), QPointF(), QPointF()))
