@@ -162,10 +162,11 @@ def lock(stream: IO[bytes]) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds a lock on a file."""
+    """Whether somebody holds a lock on a file. Asked with a shared lock: who else asks at this moment holds none."""
     with suppress(FileNotFoundError), open(path, "rb") as stream:
         try:
-            lock(stream)
+            if fcntl is not None:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
     return False

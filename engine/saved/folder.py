@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO
 
 from engine.errors import InputError
-from engine.files.atomic import is_locked, lock
+from engine.files.atomic import is_locked
 from engine.saved.document import WRITTEN_BY, now
-from engine.saved.journal import JournalFile
+from engine.saved.journal import JournalFile, lock_patiently
 
 RUNNING, ENDED = ".running.jsonl", ".jsonl"
 MOST_ENDED = 12
@@ -55,7 +55,7 @@ class JournalFolder:
         where one has it, or it is gone."""
         stream = open(path, "rb")  # noqa: SIM115
         try:
-            lock(stream)
+            lock_patiently(stream)
         except OSError:
             stream.close()
             raise

@@ -13,6 +13,7 @@ import time
 import zlib
 from io import FileIO
 from pathlib import Path
+from typing import IO
 
 import msgspec
 from msgspec import Struct
@@ -58,7 +59,7 @@ class JournalFile:
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         self._stream = FileIO(os.open(path, flags, 0o600), "wb")
         try:
-            _lock_patiently(self._stream)
+            lock_patiently(self._stream)
             self._num_bytes = 0
             self._put(line_of(msgspec.json.encode(_Head(FORMAT, VERSION, created, written_by))))
         except BaseException:
@@ -95,7 +96,7 @@ class JournalFile:
         self._stream.close()
 
 
-def _lock_patiently(stream: FileIO) -> None:
+def lock_patiently(stream: IO[bytes]) -> None:
     """Another window that looks for journals holds each for a moment."""
     for rest in reversed(range(LOCK_ATTEMPTS)):
         try:

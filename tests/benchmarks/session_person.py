@@ -54,13 +54,21 @@ class Person(QObject):
         self._waited = 0
         self._is_taking_up = self._works = False
         self._notes: dict[str, str] = {}
-        self._models.history.changed.connect(self._on_history)
-        self._models.bookmarks.changed.connect(self._on_notes)
+        # What is shown is told once a turn of the event loop is over, as it is painted: a moment that another prompt
+        # took away in the same turn was seen by nobody, and lies with the sessions that ended.
+        self._telling = QTimer(self, singleShot=True, interval=0)
+        self._telling.timeout.connect(self._on_shown)
+        self._models.history.changed.connect(self._telling.start)
+        self._models.bookmarks.changed.connect(self._telling.start)
         self._timer = QTimer(self)
         self._timer.timeout.connect(self._on_time)
         self._timer.start(EVERY_MS)
 
     # ---- what is shown -------------------------------------------------------------------------------------------
+
+    def _on_shown(self) -> None:
+        self._on_history()
+        self._on_notes()
 
     def _on_history(self) -> None:
         history = self._models.history

@@ -45,3 +45,16 @@ def test_what_is_too_much_goes_from_the_oldest_on_but_never_the_newest(
     (tmp_path / newest).write_bytes(b"x" * 31)
     assert finished(tmp_path, 31) == newest
     assert [path.name for path in JournalFolder(tmp_path).ended()] == [newest]
+
+
+def test_who_looks_for_journals_hides_none_from_who_looks_at_the_same_moment(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    folder, path = JournalFolder(tmp_path), tmp_path / f"session 1{RUNNING}"
+    path.write_bytes(b"x")
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)  # as `left` has it for a moment
+        assert folder.left() == [path]
+        fcntl.flock(other, fcntl.LOCK_EX)  # as its writer has it
+        assert folder.left() == []
+    with folder.claim(path):
+        assert folder.left() == []
