@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.cache.part_timer import timed
 from engine.model.runners.attending import UNMASKED, Mask, OneCache, attended
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class NewestOfChunk:
         is_long = count > 1 and count * last.num_later_products > least_products
         if not is_long or 2 * num_tokens * last.num_cached > MOST_COPIED * count * size:
             return others
-        is_plain = not others.hidden_rows and not (probe and (probe.wants_more or probe.timer))
+        is_plain = not others.hidden_rows and not (probe and probe.wants_more)
         return cls(others, last, num_tokens) if is_plain else others
 
     def enter_last(self, hidden: torch.Tensor) -> None:
@@ -83,4 +84,6 @@ class NewestOfChunk:
         held_keys, held_values = self.others.cache.update(keys, values, attn.layer_idx)
         held_keys, held_values = held_keys[:, :, : self.num_tokens], held_values[:, :, : self.num_tokens]
         self.later = LaterOutputs(self.last, self._hidden, query, held_keys, held_values)
-        return attended(attn, query[:, :, -1:], held_keys, held_values, UNMASKED, self.others.probe)
+        probe = self.others.probe
+        with timed(probe.timer if probe is not None else None, "attention", attn.layer_idx):
+            return attended(attn, query[:, :, -1:], held_keys, held_values, UNMASKED, probe)

@@ -27,9 +27,12 @@ SPECS = {
 }
 
 
-def prefilled(spec: CacheSpec, monkeypatch: pytest.MonkeyPatch, *, puts_off: bool) -> tuple[Session, list[StepRecord]]:
+def prefilled(
+    spec: CacheSpec, monkeypatch: pytest.MonkeyPatch, *, puts_off: bool, by_layer: bool = False
+) -> tuple[Session, list[StepRecord]]:
     monkeypatch.setattr(decoder, "WORTH_PRODUCTS", 0 if puts_off else 10**18)
     session = Session(model_of("llama"), spec, prefill_chunk=CHUNK)
+    session.captured.set(session.captured.level, by_layer=by_layer)
     session.submit(Prompt(token_ids=prompt_ids(LENGTH)))
     records = []
     while session.is_prefilling:
@@ -81,3 +84,23 @@ def test_a_rule_that_watches_every_query_has_nothing_put_off(monkeypatch: pytest
     assert mine is not None
     assert other is not None
     assert torch.equal(mine, other)
+
+
+def test_whether_layers_are_timed_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[LaterOutputs]()
+
+    def later(*parts: Any) -> LaterOutputs:
+        made.append(LaterOutputs(*parts))
+        return made[-1]
+
+    monkeypatch.setattr(last_layer, "LaterOutputs", later)
+    alone, _ = prefilled(SPECS["growing"], monkeypatch, puts_off=True)
+    session, records = prefilled(SPECS["growing"], monkeypatch, puts_off=True, by_layer=True)
+    mine, other = session.logits(0), alone.logits(0)
+    assert mine is not None
+    assert other is not None
+    assert torch.equal(mine, other)
+    assert len(made) == 4, "one a chunk, timed or not"
+    times = records[-1].timings.layers
+    assert times is not None
+    assert min(times.attention_ms) > 0, "the last layer is timed as the others are"
