@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from engine.cache.by_hand import UNTOUCHED
-from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, LayerHandle, Pair, RowDelta, StateMatrix
+from engine.cache.contract import HeldBytes, HeldRows, Pair, StateMatrix
 from engine.cache.layers.growing import rows_at_once
 from engine.cache.layers.handles import handle_of
+from engine.cache.layers.layer_handle import LayerHandle
+from engine.cache.row_delta import NO_ROWS, RowDelta
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 

@@ -11,15 +11,13 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import UNTOUCHED, ByHand, RowMarks
-from engine.cache.contract import (
-    LayerHandle,
-    PageCounts,
-    RowDelta,
-    StoredCache,
-)
+from engine.cache.contract import PageCounts
 from engine.cache.editable import EditableRows
 from engine.cache.layers.build import decoder_config, handles_of, idle_cache, new_cache
 from engine.cache.layers.cross import SourceCache
+from engine.cache.layers.layer_handle import LayerHandle
+from engine.cache.row_delta import RowDelta
+from engine.cache.stored import StoredCache
 from engine.predict.capacity import static_capacity
 from engine.spec.cache import CacheSpec
 from engine.wire.evictions import Eviction

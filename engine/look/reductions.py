@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.cache.contract import RowDelta
+from engine.cache.row_delta import RowDelta
 from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.records import Floats, Ints
 

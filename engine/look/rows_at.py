@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.cache.contract import HeldRows, RowDelta, StateMatrix
+from engine.cache.contract import HeldRows, StateMatrix
+from engine.cache.row_delta import RowDelta
 from engine.history.marks import Move, are_kept
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from engine.cache.contract import NO_ROWS, HeldRows, Pair, RowDelta
+from engine.cache.contract import HeldRows, Pair
+from engine.cache.row_delta import NO_ROWS, RowDelta
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import LayerCount
 from engine.look.magnitudes import magnitudes_of, of_pair

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from engine.cache.contract import HeldRows, RowDelta
+from engine.cache.contract import HeldRows
+from engine.cache.row_delta import RowDelta
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.reductions import (
     Cells,

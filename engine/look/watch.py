@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from engine.cache.contract import RowDelta
+from engine.cache.row_delta import RowDelta
 from engine.errors import InputError
 from engine.look.magnitude_counts import LayerCount
 from engine.look.magnitudes import of_pair, tensors_counted

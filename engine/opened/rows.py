@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from engine.cache.contract import HeldRows, RowDelta, StateMatrix
+from engine.cache.contract import HeldRows, StateMatrix
 from engine.cache.layers.state import matrices_of
+from engine.cache.row_delta import RowDelta
 from engine.look.rows_at import RowsAt, cut, rewrites
 from engine.snapshot.format import PARTS, LayerEntry, StateEntry
 from engine.snapshot.manifest import table_name

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.cache.contract import HeldRows, RowDelta, StateMatrix
+from engine.cache.contract import HeldRows, StateMatrix
+from engine.cache.row_delta import RowDelta
 from engine.history.history import History
 from engine.history.journal import Journal
 from engine.history.marks import Move

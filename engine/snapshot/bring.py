@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.cache.contract import HeldRows, InPieces
+from engine.cache.contract import HeldRows
 from engine.cache.layers.foreign import foreign_rows
+from engine.cache.stored import InPieces
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.rows_at import chosen

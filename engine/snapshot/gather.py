@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from msgspec.structs import replace
 
-from engine.cache.contract import InPieces, RowsInPieces, StoredCache, StoredLayer, StoredPart
+from engine.cache.stored import InPieces, RowsInPieces, StoredCache, StoredLayer, StoredPart
 from engine.errors import InputError
 from engine.history.marks import Mark
 from engine.look.magnitude_counts import LayerCount

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from engine.cache.contract import RowsInPieces
+from engine.cache.stored import RowsInPieces
 from engine.snapshot.format import PARTS, PREVIEW_SIZE, LayerEntry
 from engine.spec.codec import Part
 

@@ -7,7 +7,8 @@ from functools import partial
 
 import torch
 
-from engine.cache.contract import HeldRows, RowsInPieces
+from engine.cache.contract import HeldRows
+from engine.cache.stored import RowsInPieces
 from engine.look.magnitude_counts import LayerCount, counted
 from engine.look.magnitudes import magnitudes_of
 from engine.look.reductions import pooled

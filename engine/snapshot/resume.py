@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from engine.cache.contract import StoredCache, StoredLayer, StoredPart, StoredTable
 from engine.cache.paged.pool_errors import PoolExhausted
+from engine.cache.stored import StoredCache, StoredLayer, StoredPart, StoredTable
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.history.marks import Pending

@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 import torch
 
-from engine.cache.contract import Scattered
+from engine.cache.stored import Scattered
 from engine.client.thread import ThreadClient
 from engine.opened.file import OpenedSnapshot
 from engine.snapshot.format import VERSION, LayerEntry, Manifest

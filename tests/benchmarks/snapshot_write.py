@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import psutil
 import torch
 
-from engine.cache.contract import StoredCache, StoredLayer, StoredPart
+from engine.cache.stored import StoredCache, StoredLayer, StoredPart
 from engine.model.loader import LoadedModel, load
 from engine.session.live import LiveSequence
 from engine.session.sequence import Sequence

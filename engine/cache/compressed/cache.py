@@ -15,9 +15,9 @@ from engine.cache.compressed.layer import CompressedLayer, Dropped
 from engine.cache.compressed.retention import Cut, LayerView, Rule, cut, rule_of
 from engine.cache.compressed.rotary import KeyRotation
 from engine.cache.compressed.stores import RowStore, Store
-from engine.cache.contract import StoredCache
 from engine.cache.layers.handles import is_pageable
 from engine.cache.sequence_cache import SequenceCache
+from engine.cache.stored import StoredCache
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec

@@ -7,7 +7,8 @@ import torch
 from engine.cache.by_hand import put
 from engine.cache.compressed import kivi
 from engine.cache.compressed.rows import RowBuffer
-from engine.cache.contract import NO_ROWS, StoredPart, hull
+from engine.cache.row_delta import NO_ROWS, hull
+from engine.cache.stored import StoredPart
 from engine.predict.capacity import grown_capacity
 from engine.spec.codec import CodedBytes, Coding, Part
 

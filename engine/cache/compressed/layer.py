@@ -10,9 +10,11 @@ import torch
 from engine.cache.compressed.rotary import KeyRotation
 from engine.cache.compressed.rows import twin_of
 from engine.cache.compressed.stores import RowStore, store_of
-from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, Pair, RowDelta, StoredLayer
+from engine.cache.contract import HeldBytes, HeldRows, Pair
 from engine.cache.journal import EvictionJournal
 from engine.cache.layers.own import OwnLayer
+from engine.cache.row_delta import NO_ROWS, RowDelta
+from engine.cache.stored import StoredLayer
 from engine.spec.codec import CodedBytes, Coding, Part
 
 JOURNAL_BYTES = 32 << 20  # of dropped rows, a layer

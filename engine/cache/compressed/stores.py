@@ -12,7 +12,8 @@ from engine.cache.by_hand import put
 from engine.cache.compressed.codecs import RowCodec, row_codec
 from engine.cache.compressed.kivi_store import KiviStore
 from engine.cache.compressed.rows import RowBuffer
-from engine.cache.contract import NO_ROWS, StoredPart
+from engine.cache.row_delta import NO_ROWS
+from engine.cache.stored import StoredPart
 from engine.spec.codec import CodedBytes, Coding, Part
 
 

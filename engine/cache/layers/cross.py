@@ -14,8 +14,11 @@ import torch
 from transformers import EncoderDecoderCache
 from transformers.cache_utils import Cache
 
-from engine.cache.contract import NO_ROWS, HeldBytes, HeldRows, LayerHandle, Pair, RowDelta, StateMatrix, StoredLayer
+from engine.cache.contract import HeldBytes, HeldRows, Pair, StateMatrix
+from engine.cache.layers.layer_handle import LayerHandle
 from engine.cache.layers.own import OwnLayer
+from engine.cache.row_delta import NO_ROWS, RowDelta
+from engine.cache.stored import StoredLayer
 from engine.spec.codec import Part
 
 
@@ -105,7 +108,7 @@ class SourceCache(EncoderDecoderCache):  # type: ignore[misc]
         return all(self.is_updated.values())
 
 
-class DecoderRows:
+class DecoderRows(LayerHandle):
     """The handle of one of the decoder's own layers: its first row is that of the first token behind the source."""
 
     def __init__(self, layer: LayerHandle, num_source: int) -> None:

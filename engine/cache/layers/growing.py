@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.cache.contract import HeldBytes, HeldRows, LayerHandle, Pair
+from engine.cache.contract import HeldBytes, HeldRows, Pair
+from engine.cache.layers.layer_handle import LayerHandle
 from engine.cache.layers.own import OwnLayer
 from engine.cache.stacking import evenly_spaced
 from engine.predict.capacity import grown_capacity

@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from transformers.cache_utils import (
-    DynamicLayer,
-    DynamicSlidingWindowLayer,
-    StaticLayer,
-    StaticSlidingWindowLayer,
-)
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer
 
-from engine.cache.contract import (
-    HeldRows,
-    LayerHandle,
-    RowDelta,
-    StoredLayer,
-    slid,
-    stored_rows,
-)
+from engine.cache.contract import HeldRows
 from engine.cache.layers.counted import CountedStaticLayer
+from engine.cache.layers.layer_handle import LayerHandle
 from engine.cache.layers.of_transformers import LayerOfTransformers
 from engine.cache.layers.own import OwnLayer
 from engine.cache.layers.quantized import QuantizedRows
+from engine.cache.row_delta import RowDelta, slid
+from engine.cache.stored import StoredLayer, stored_rows
 
 
-class DynamicRows(LayerOfTransformers):
-    """Rows grown by concatenation."""
+class RowsOfTransformers(LayerOfTransformers):
+    """K and V of every token."""
 
     keeps_all_rows = takes_rows = True
-
-    @property
-    def is_empty(self) -> bool:
-        return self.layer.keys is None or self.layer.keys.dim() != 4
-
-    def rows(self) -> HeldRows | None:
-        return None if self.is_empty else HeldRows(self.layer.keys, self.layer.values, 0)
 
     def commit(self, written: RowDelta) -> RowDelta:
         return written
 
     def can_crop(self, num_tokens: int) -> bool:
         return True
+
+
+class DynamicRows(RowsOfTransformers):
+    """Rows grown by concatenation."""
+
+    def rows(self) -> HeldRows | None:
+        keys = self.layer.keys
+        return None if keys is None or keys.dim() != 4 else HeldRows(keys, self.layer.values, 0)
 
     def crop(self, num_tokens: int) -> int:
         """Each by itself: after a step that had no room for V, K has rows that V has not, and the layer's own way back
@@ -53,57 +46,14 @@ class DynamicRows(LayerOfTransformers):
         return 0
 
 
-class DynamicWindow(DynamicRows):
-    """The latest rows, as many as the window has; what has left it is gone."""
-
-    keeps_all_rows = takes_rows = False
-
-    def commit(self, written: RowDelta) -> RowDelta:
-        return slid(written, self.layer.sliding_window - 1)
-
-    def rows(self) -> HeldRows | None:
-        keys = self.layer.keys
-        return (
-            None if self.is_empty else HeldRows(keys, self.layer.values, self.layer.cumulative_length - keys.shape[2])
-        )
-
-    def knows(self, num_tokens: int) -> bool:
-        return bool(num_tokens >= self.layer.cumulative_length or self._is_whole)
-
-    def can_crop(self, num_tokens: int) -> bool:
-        return not self.layer.is_initialized or self._is_whole
-
-    def crop(self, num_tokens: int) -> int:
-        super().crop(num_tokens)
-        if self.layer.keys is not None:
-            self.layer.cumulative_length = num_tokens
-        return 0
-
-    @property
-    def _is_whole(self) -> bool:
-        return bool(self.layer.cumulative_length < self.layer.sliding_window)
-
-    def restore(self, stored: StoredLayer) -> None:
-        super().restore(stored)
-        self.layer.cumulative_length = stored.num_tokens
-
-
-class StaticRows(LayerOfTransformers):
+class StaticRows(RowsOfTransformers):
     """Rows in room that was reserved for all of them."""
-
-    keeps_all_rows = takes_rows = True
 
     def rows(self) -> HeldRows | None:
         if not self.layer.is_initialized:  # room for K may be there, and none for V
             return None
         held = int(self.layer.get_seq_length())
         return HeldRows(self.layer.keys[:, :, :held], self.layer.values[:, :, :held], 0)
-
-    def commit(self, written: RowDelta) -> RowDelta:
-        return written
-
-    def can_crop(self, num_tokens: int) -> bool:
-        return True
 
     def crop(self, num_tokens: int) -> int:
         if self.layer.is_initialized:
@@ -124,40 +74,68 @@ class CountedStaticRows(StaticRows):
         return 0
 
 
-class StaticWindow(StaticRows):
-    """The latest rows in room for one window."""
+class WindowRows(RowsOfTransformers):
+    """The latest rows, as many as the window has; what has left it is gone. `counter` is what the layer calls the
+    number of tokens that it has seen."""
 
     keeps_all_rows = takes_rows = False
+    counter = "cumulative_length"
 
-    def rows(self) -> HeldRows | None:
-        if not self.layer.is_initialized:  # room for K may be there, and none for V
-            return None
-        seen = self.layer.cumulative_length_int
-        held = min(seen, self.layer.max_cache_len)
-        return HeldRows(self.layer.keys[:, :, :held], self.layer.values[:, :, :held], seen - held)
+    @property
+    def num_kept(self) -> int:
+        """Rows that stay when a step is done."""
+        raise NotImplementedError
+
+    @property
+    def num_seen(self) -> int:
+        return int(getattr(self.layer, self.counter))
 
     def commit(self, written: RowDelta) -> RowDelta:
-        return slid(written, self.layer.max_cache_len)
+        return slid(written, self.num_kept)
 
     def knows(self, num_tokens: int) -> bool:
-        return bool(num_tokens >= self.layer.cumulative_length_int or self._is_whole)
+        return num_tokens >= self.num_seen or self.num_seen <= self.num_kept
 
     def can_crop(self, num_tokens: int) -> bool:
-        return not self.layer.is_initialized or self._is_whole
+        return not self.layer.is_initialized or self.num_seen <= self.num_kept
 
     def crop(self, num_tokens: int) -> int:
         super().crop(num_tokens)
         if self.layer.is_initialized:
-            self.layer.cumulative_length_int = num_tokens
+            setattr(self.layer, self.counter, num_tokens)
         return 0
-
-    @property
-    def _is_whole(self) -> bool:
-        return bool(self.layer.cumulative_length_int <= self.layer.max_cache_len)
 
     def restore(self, stored: StoredLayer) -> None:
         super().restore(stored)
-        self.layer.cumulative_length_int = stored.num_tokens
+        setattr(self.layer, self.counter, stored.num_tokens)
+
+
+class DynamicWindow(WindowRows, DynamicRows):
+    """A window grown by concatenation, and cut."""
+
+    @property
+    def num_kept(self) -> int:
+        return int(self.layer.sliding_window) - 1
+
+    def rows(self) -> HeldRows | None:
+        found = super().rows()
+        return None if found is None else replace(found, first=self.num_seen - found.keys.shape[2])
+
+
+class StaticWindow(WindowRows, StaticRows):
+    """A window in room that was reserved for it."""
+
+    counter = "cumulative_length_int"
+
+    @property
+    def num_kept(self) -> int:
+        return int(self.layer.max_cache_len)
+
+    def rows(self) -> HeldRows | None:
+        if not self.layer.is_initialized:  # room for K may be there, and none for V
+            return None
+        held = min(self.num_seen, self.num_kept)
+        return HeldRows(self.layer.keys[:, :, :held], self.layer.values[:, :, :held], self.num_seen - held)
 
 
 class RowsAndState(LayerOfTransformers):

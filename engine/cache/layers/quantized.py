@@ -5,14 +5,10 @@ from __future__ import annotations
 import torch
 
 from engine.cache.by_hand import put
-from engine.cache.contract import (
-    HeldRows,
-    RowDelta,
-    StoredLayer,
-    StoredPart,
-    stored_rows,
-)
+from engine.cache.contract import HeldRows
 from engine.cache.layers.of_transformers import LayerOfTransformers
+from engine.cache.row_delta import RowDelta
+from engine.cache.stored import StoredLayer, StoredPart, stored_rows
 from engine.spec.codec import Part
 
 

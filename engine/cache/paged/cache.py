@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.cache.by_hand import UNTOUCHED
-from engine.cache.contract import PageCounts, Pair, RowDelta, StoredCache, StoredTable
+from engine.cache.contract import PageCounts, Pair
 from engine.cache.layers.handles import is_pageable
 from engine.cache.paged.evicting import EvictingPages
 from engine.cache.paged.layer import PagedLayer
@@ -18,7 +18,9 @@ from engine.cache.paged.pool import PagePool
 from engine.cache.paged.pool_errors import PoolExhausted
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
+from engine.cache.row_delta import RowDelta
 from engine.cache.sequence_cache import SequenceCache
+from engine.cache.stored import StoredCache, StoredTable
 from engine.predict.capacity import cache_capacity, tokens_at_once
 from engine.wire.prefix_match import Converted, Forked, PrefixMatch, WhyNotReused
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.contract import HeldBytes, StoredCache
+from engine.cache.contract import HeldBytes
 from engine.cache.paged.editable import EditablePages
 from engine.cache.paged.retention import PageKeeper
 from engine.cache.paged.slots import held_positions
+from engine.cache.stored import StoredCache
 from engine.wire.evictions import Eviction
 
 

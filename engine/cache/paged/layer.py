@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from engine.cache.contract import HeldBytes, HeldRows, Pair, RowDelta, StoredLayer
+from engine.cache.contract import HeldBytes, HeldRows, Pair
 from engine.cache.layers.own import OwnLayer
 from engine.cache.paged.plan import GroupPlan
 from engine.cache.paged.slots import held_positions, held_slots
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
+from engine.cache.row_delta import RowDelta
+from engine.cache.stored import StoredLayer
 from engine.spec.codec import Part
 
 

@@ -17,11 +17,11 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import RowMarks
 from engine.cache.compressed.retention import LayerView, rule_of
-from engine.cache.contract import StoredCache
 from engine.cache.journal import EvictionJournal
 from engine.cache.paged.rows import PageRows
 from engine.cache.paged.slots import slots_of
 from engine.cache.paged.table import PageTable
+from engine.cache.stored import StoredCache
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.spec.retention import RetentionSpec

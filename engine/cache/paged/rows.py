@@ -11,7 +11,7 @@ import torch
 
 from engine.cache.by_hand import put
 from engine.cache.compressed.codecs import row_codec
-from engine.cache.contract import Scattered, StoredPart
+from engine.cache.stored import Scattered, StoredPart
 from engine.spec.codec import Coding
 
 Slots = slice | torch.Tensor

@@ -1,0 +1,63 @@
+"""What a step did to the rows of one layer, in positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.spec.codec import Part
+
+NO_ROWS = range(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowDelta:
+    """What happened to the rows of one layer, in positions: rows `written`; older rows whose numbers changed, because a
+    codec quantised their group or a sink was rotated, apart for K and V; and rows that went, `evicted` `[H_kv, E]` by
+    a rule or `left_window` before the rest."""
+
+    written: range
+    rewritten_keys: range = NO_ROWS
+    rewritten_values: range = NO_ROWS
+    left_window: range = NO_ROWS
+    evicted: tuple[torch.Tensor, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows were written and nothing else."""
+        return not (self.rewritten_keys or self.rewritten_values or self.left_window or self.evicted)
+
+    def rewritten(self, part: Part) -> range:
+        """Older rows of K or of V whose numbers changed."""
+        return self.rewritten_keys if part == "keys" else self.rewritten_values
+
+    def touches(self, position: int) -> bool:
+        """Whether anything happened to the row of a position."""
+        runs = (self.written, self.rewritten_keys, self.rewritten_values, self.left_window)
+        return any(position in run for run in runs) or any(bool((went == position).any()) for went in self.evicted)
+
+    def then(self, later: RowDelta) -> RowDelta:
+        """Both in one; of rows rewritten at least these."""
+        if self.is_plain and later.is_plain:
+            return RowDelta(hull(self.written, later.written))
+        return RowDelta(
+            hull(self.written, later.written),
+            hull(self.rewritten_keys, later.rewritten_keys),
+            hull(self.rewritten_values, later.rewritten_values),
+            hull(self.left_window, later.left_window),
+            self.evicted + later.evicted,
+        )
+
+
+def hull(one: range, other: range) -> range:
+    """The shortest run that has all of both."""
+    if not (one and other):
+        return one or other
+    return range(min(one.start, other.start), max(one.stop, other.stop))
+
+
+def slid(written: RowDelta, num_kept: int) -> RowDelta:
+    """The same, where the latest rows alone are kept."""
+    before, after = (max(0, count - num_kept) for count in (written.written.start, written.written.stop))
+    return written if after == before else RowDelta(written.written, left_window=range(before, after))
