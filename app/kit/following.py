@@ -46,7 +46,7 @@ class Follower(QObject):
         self._follow(True)
         self._bar.setValue(self._bar.maximum())
 
-    def settle(self) -> None:
+    def follow_if_at_end(self) -> None:
         """Something was brought into view: the end is followed if it is in view as well."""
         self._follow(self._is_at_end(self._bar.value()))
 

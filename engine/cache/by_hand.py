@@ -71,7 +71,7 @@ class ByHand:
         """Whether the first rows are those of then: every edit came before, or changed none of them."""
         return all(num_tokens >= at or num_tokens <= first for at, first in self.edits)
 
-    def settled(self, num_tokens: int) -> ByHand:
+    def clamped(self, num_tokens: int) -> ByHand:
         """As if every edit had been made when there were at most so many tokens: those rows are to stay as they are."""
         return replace(self, edits=tuple((min(at, num_tokens), first) for at, first in self.edits))
 

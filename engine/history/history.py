@@ -34,8 +34,8 @@ class LoggedLogits:
 
 
 @dataclass(frozen=True, eq=False)
-class Standing:
-    """Where a history stands: its path, and what was done since."""
+class HistoryState:
+    """The path of a history to its live moment, and what was done since."""
 
     journal: Journal
     changes: list[Change]
@@ -161,15 +161,15 @@ class History:
             self.journal.put_on(self.tree.at(between).checkpoint)
         self.changes.clear()
 
-    def standing(self) -> Standing:
-        """Where it stands, to come back to. O(steps of the path), some pointers each."""
-        return Standing(self.journal.copied(), [*self.changes], [*self.added], self.next_step)
+    def state(self) -> HistoryState:
+        """What `restore` comes back to. O(steps of the path), some pointers each."""
+        return HistoryState(self.journal.copied(), [*self.changes], [*self.added], self.next_step)
 
-    def stand_again(self, stood: Standing) -> None:
-        """As it stood, without the nodes that were added since."""
-        self.tree.remove([step for step in range(stood.next_step, self.next_step) if step in self.tree])
-        self.journal, self.changes, self.added = stood.journal, stood.changes, stood.added
-        self.next_step = stood.next_step
+    def restore(self, state: HistoryState) -> None:
+        """As it was then, without the nodes that were added since."""
+        self.tree.remove([step for step in range(state.next_step, self.next_step) if step in self.tree])
+        self.journal, self.changes, self.added = state.journal, state.changes, state.added
+        self.next_step = state.next_step
 
     def journal_to(self, step: int) -> Journal:
         """The path to a step of another branch. O(its steps)."""

@@ -48,7 +48,7 @@ class Inbox:
         self._collect()
         return self._waiting.popleft() if self._waiting else None
 
-    def put_back(self, command: Command) -> None:
+    def put_first(self, command: Command) -> None:
         """It is the next one after all."""
         self._waiting.appendleft(command)
 

@@ -65,7 +65,7 @@ class Opened:
             torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))
         return OpenedSnapshot(command.path)
 
-    def take_over(self, file: OpenedSnapshot | OpenedSession) -> None:
+    def replace(self, file: OpenedSnapshot | OpenedSession) -> None:
         """It stands in place of what there was."""
         from engine.opened.session import OpenedSession
 

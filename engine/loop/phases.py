@@ -79,7 +79,7 @@ class SuspendedSteps:
                 case _ if isinstance(command, MEASURING):
                     self._refuse(session, command)
                 case _:
-                    self._inbox.put_back(command)
+                    self._inbox.put_first(command)
                     raise Cancelled
 
     def _refuse(self, session: Session, command: commands.Command) -> None:

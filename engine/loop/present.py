@@ -136,7 +136,7 @@ class Present:
         """In the mode that is asked for, or in one that grows where no model with an encoder can have it."""
         taken = possible_layout(cache, model.info.geometry)
         session = session_of(model, taken)
-        self._take_over(session, "another model was loaded")
+        self._use(session, "another model was loaded")
         self._reporter.reply(Restarted())
         if taken != cache:
             why = f"the mode before, {cache_label(cache)}, takes no model with an encoder"
@@ -156,7 +156,7 @@ class Present:
         if self.session is not None:
             self.session.captured.set(command.level, by_layer=command.by_layer)
 
-    def _take_over(self, session: Session, why: str) -> None:
+    def _use(self, session: Session, why: str) -> None:
         if self._capture is not None:
             session.captured.set(self._capture.level, by_layer=self._capture.by_layer)
         if self._kept_limit is not None:
@@ -184,7 +184,7 @@ class Present:
         if self.session is not None:
             self._model, self._cache = self.session.model, self.session.cache
         self.session = None
-        self.opened.take_over(file)
+        self.opened.replace(file)
 
     def leave_file(self, command: Continue | CloseSnapshot) -> None:
         """Go on from it, or close it, with the model loaded before where there is one that will do."""
@@ -212,7 +212,7 @@ class Present:
         if why_not := file.why_not(model.info):
             raise InputError(f"'{file.path}' cannot be gone on from: {why_not}.")
         done = rebuilt(model, file, self._reporter, self._inbox, may_open_files=may_open_files)
-        self._take_over(done.session, "the opened session goes on")
+        self._use(done.session, "the opened session goes on")
         self.sampling = file.saved.sampling
         self._reporter.reply(Restarted())
         self._reporter.tell()
@@ -226,6 +226,6 @@ class Present:
 
     def _go_on(self, session: Session, changed: CacheChanged) -> None:
         """Its sequence lives again; what was told of its steps stays."""
-        self._take_over(session, "the opened snapshot goes on")
+        self._use(session, "the opened snapshot goes on")
         self._reporter.tell()
         self._reporter.reply(changed)

@@ -9,7 +9,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.saved.document import read_session
 from engine.saved.session import SavedSession
-from engine.saved.tokens import UNKNOWN, Fed, SequenceTokens, Standing, walk
+from engine.saved.tokens import UNKNOWN, Fed, SequenceTokens, SessionTokens, walk
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceAdded, SequenceForked, replacing_tokens
 from engine.wire.events import Event, Forked, NodeAdded, SessionOpened, Submitted, WentTo
@@ -27,10 +27,10 @@ class OpenedSession:
         found = read_session(path)
         self.saved, self.path = found.session, path
         self.info = self.saved.model or _unknown_model()
-        self._live = Standing()
+        self._live = SessionTokens()
         for fed in walk(self.saved.nodes):
             if fed.node.step == self.saved.live:
-                self._live = fed.standing.copied()
+                self._live = fed.tokens.copied()
         self.opened = OpenedFile(
             path,
             path.stat().st_size,
@@ -109,7 +109,7 @@ def _begun(fed: Fed, texts: Mapping[int, str]) -> Iterator[Event]:
         if isinstance(change, SequenceAdded):
             yield Submitted(change.seq_id, change.token_ids, _texts(change.token_ids, texts))
         elif isinstance(change, SequenceForked):
-            tokens = fed.standing.sequences.get(change.seq_id)
+            tokens = fed.tokens.sequences.get(change.seq_id)
             count = 0 if tokens is None else len(tokens.token_ids)
             count = count if change.num_tokens is None else change.num_tokens
             step = fed.node.parent if change.step is None else change.step
@@ -125,7 +125,7 @@ def _bare_record(fed: Fed, saved: SavedSession) -> StepRecord:
     node, work, model = fed.node, fed.node.work, saved.model
     assert work is not None
     parts = tuple(
-        _bare_part(part, ids, fed.standing.sequences[part.seq_id], saved.texts)
+        _bare_part(part, ids, fed.tokens.sequences[part.seq_id], saved.texts)
         for part, ids in zip(work.parts, fed.token_ids, strict=True)
     )
     return StepRecord(

@@ -65,15 +65,15 @@ class SequenceTokens:
 
 
 @dataclass
-class Standing:
-    """Every sequence that is there."""
+class SessionTokens:
+    """The tokens of every sequence that is there."""
 
     sequences: dict[int, SequenceTokens] = field(default_factory=dict)
 
-    def copied(self) -> Standing:
-        return Standing({seq_id: tokens.copied() for seq_id, tokens in self.sequences.items()})
+    def copied(self) -> SessionTokens:
+        return SessionTokens({seq_id: tokens.copied() for seq_id, tokens in self.sequences.items()})
 
-    def make(self, change: Change, past: dict[int, Standing]) -> None:
+    def make(self, change: Change, past: dict[int, SessionTokens]) -> None:
         """A change; what names a sequence or a moment that is not there makes none."""
         match change:
             case SequenceAdded(seq_id, token_ids, sampling):
@@ -111,7 +111,7 @@ class Fed:
 
     node: Node
     token_ids: tuple[tuple[int, ...], ...]
-    standing: Standing
+    tokens: SessionTokens
 
 
 def walk(nodes: Iterable[Node]) -> Iterator[Fed]:
@@ -121,25 +121,25 @@ def walk(nodes: Iterable[Node]) -> Iterator[Fed]:
     before = (None, *(node.step for node in nodes))
     uses = {node.parent for node, last in zip(nodes, before, strict=False) if node.parent != last}
     uses.update(_forked_from(nodes))
-    kept: dict[int, Standing] = {}
+    kept: dict[int, SessionTokens] = {}
     last: int | None = None
-    standing = Standing()
+    now = SessionTokens()
     num_kept = num_unknown = 0
     for node in nodes:
         if node.parent != last:
-            standing = kept[node.parent].copied() if node.parent in kept else Standing()
+            now = kept[node.parent].copied() if node.parent in kept else SessionTokens()
         for change in node.changes:
-            standing.make(change, kept)
+            now.make(change, kept)
         parts = node.work.parts if node.work is not None else ()
-        fed = tuple(map(standing.feed, parts))
+        fed = tuple(map(now.feed, parts))
         last = node.step
         if last in uses:
-            kept[last] = standing.copied()
-            num_kept += standing.num_tokens
+            kept[last] = now.copied()
+            num_kept += now.num_tokens
         num_unknown += sum(each == UNKNOWN for ids in fed for each in ids)
         if num_kept > MAX_KEPT or num_unknown > MAX_UNKNOWN:
             raise Unusable(f"up to its moment {last} it has more tokens in more branches than are read")
-        yield Fed(node, fed, standing)
+        yield Fed(node, fed, now)
 
 
 def _forked_from(nodes: Iterable[Node]) -> Iterator[int]:

@@ -99,12 +99,12 @@ def take_edited(
     try:
         if before is not None:
             session.kept.put(before)
-        session.live.take_over(mode, copies)
+        session.live.replace(mode, copies)
         note(session, edit, copies[edit.seq_id], edited, had=old[edit.seq_id].sequence.num_tokens)
         history.changes.append(EditMade(edit))
         node = session.add_changes(is_empty_allowed=True) if is_node else None
     except BaseException:
-        session.live.take_over(mode, old)
+        session.live.replace(mode, old)
         if before is not None:
             session.kept.take_back(before)
         del history.changes[known[0] :]

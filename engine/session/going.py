@@ -54,20 +54,20 @@ class GoingTo:
         if step == history.last_step and not history.changes:
             return "it is the live moment already"
         spec, here, was_kept = self._live.mode.spec, self._here(), step in self._kept
-        before, stood = Before(self._live, history), history.standing()
+        before, state = Before(self._live, history), history.state()
         target: SessionState | None = None
         try:
             here.own(is_live=False)
             target, how = self._state_at(step, self.sources(), check)
             self._leave(here)
             history.go_to(step)
-            self._live.take_over(target.mode, target.sequences)
+            self._live.replace(target.mode, target.sequences)
             self._show_prefixes()
             if target.mode.spec != spec:
                 how = f"back in the cache mode of that step, {cache_label(target.mode.spec)}: {how}"
         except BaseException:
             self._kept.take_back(here)
-            history.stand_again(stood)
+            history.restore(state)
             before.restore()
             if target is not None and was_kept:
                 self._kept.put(target)
@@ -251,7 +251,7 @@ class GoingTo:
     def _try(self, nodes: list[Node], base: SessionState, check: Check) -> SessionState | None:
         """Replay nodes on a copied state; None where its pool has no room, or it did not go as it went."""
         scratch = self._new_session(base.mode)
-        scratch.live.take_over(base.mode, base.sequences)
+        scratch.live.replace(base.mode, base.sequences)
         scratch.history.begin_after(self._history, base.step)
         try:
             return self._run(scratch, nodes, check)[0]

@@ -111,14 +111,14 @@ class LiveSequences:
             if stops is not None:
                 live.sequence.stop = stops[seq_id]
 
-    def take_over(self, mode: CacheMode, sequences: dict[int, LiveSequence]) -> None:
+    def replace(self, mode: CacheMode, sequences: dict[int, LiveSequence]) -> None:
         """Another moment is the live one. Assignments alone: this cannot fail."""
         self.mode, self._by_id = mode, sequences
         for seq_id in sequences:
             self.next_id = max(self.next_id, seq_id + 1)
         self.magnitudes.forget_all()
 
-    def put_back(self, mode: CacheMode, sequences: dict[int, LiveSequence], next_id: int) -> None:
+    def undo_replace(self, mode: CacheMode, sequences: dict[int, LiveSequence], next_id: int) -> None:
         """What was done with them failed. Assignments alone."""
         self.mode, self._by_id, self.next_id = mode, sequences, next_id
 

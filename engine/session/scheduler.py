@@ -37,7 +37,8 @@ class Batch:
 
 
 class Scheduler:
-    """Newcomers wait for room; the youngest gives way. `preempted` are those that gave way to the step in hand."""
+    """Waiting sequences are admitted when there is room; the youngest is preempted when there is none. `preempted` are
+    those that gave their room up for the step in hand."""
 
     def __init__(
         self, live: LiveSequences, history: History, replay: Replay, plan: PrefillPlan, kept: KeptStates

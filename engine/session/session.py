@@ -269,7 +269,7 @@ class Session(SessionReading):
         state = self.state_at(step)
         state.own(is_live=False)
         made = self._aside(state.mode)
-        made.live.take_over(state.mode, state.sequences)
+        made.live.replace(state.mode, state.sequences)
         made.history.begin_after(self.history, step)
         made.history.logits, made.history.attention = self.history.logits, self.history.attention
         return made

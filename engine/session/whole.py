@@ -25,7 +25,7 @@ class Before:
         self._live, self._history = live, history
         self._mode, self._next_id = live.mode, live.next_id
         self._sequences = {each.seq_id: each for each in live}
-        self._standing = [replace(each) for each in live]
+        self._states = [replace(each) for each in live]
         self._marks = [each.sequence.mark() for each in live]
         self._num_changes, self._noted = len(history.changes), history.journal.num_noted()
         self._surprisal = history.surprisal.sharers()
@@ -34,10 +34,10 @@ class Before:
 
     def restore(self) -> None:
         """Pages that were taken since are given back; a sequence that was removed is there again."""
-        self._live.put_back(self._mode, self._sequences, self._next_id)
-        for each, stood, mark in zip(self._sequences.values(), self._standing, self._marks, strict=True):
-            each.cache, each.is_stale = stood.cache, stood.is_stale
-            each.set_logits(stood.logits, stood.logprobs)
+        self._live.undo_replace(self._mode, self._sequences, self._next_id)
+        for each, state, mark in zip(self._sequences.values(), self._states, self._marks, strict=True):
+            each.cache, each.is_stale = state.cache, state.is_stale
+            each.set_logits(state.logits, state.logprobs)
             each.sequence.go_back(mark)
         del self._history.changes[self._num_changes :]
         self._history.journal.forget_notes_after(self._noted)

@@ -132,7 +132,7 @@ class TokenStrip(Themed, QAbstractScrollArea):
         self._lay_out()
         if not self.follower.is_following and first < len(self._layout):
             self.verticalScrollBar().setValue(self._layout[first].row * ROW_HEIGHT)  # the reader's place
-            self.follower.settle()
+            self.follower.follow_if_at_end()
 
     def _lay_out(self) -> None:
         self._layout.width = self.viewport().width()
@@ -308,10 +308,10 @@ class TokenStrip(Themed, QAbstractScrollArea):
         top, bar = self._layout[selected].row * ROW_HEIGHT, self.verticalScrollBar()
         if top < bar.value():
             bar.setValue(top)
-            self.follower.settle()
+            self.follower.follow_if_at_end()
         elif top + ROW_HEIGHT > bar.value() + self.viewport().height():
             bar.setValue(top + ROW_HEIGHT - self.viewport().height())
-            self.follower.settle()
+            self.follower.follow_if_at_end()
 
     def _describe(self) -> None:
         """The selected token in words; nothing where none is selected."""

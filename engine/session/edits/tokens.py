@@ -133,7 +133,7 @@ def keep_first(cache: SequenceCache, count: int) -> int:
     is_lost = not cache.spec.recomputes  # which computes everything at every step, edits of the tokens among it
     edits = is_lost and [first for _, first in cache.by_hand.edits if first < count]
     if cache.spec.is_append_only and not cache.spec.recomputes:
-        cache.by_hand = cache.by_hand.settled(count)
+        cache.by_hand = cache.by_hand.clamped(count)
     if count and cache.crop(count):
         return count
     if edits:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from engine.saved.tokens import SequenceTokens, Standing
+from engine.saved.tokens import SequenceTokens, SessionTokens
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceForked, SequenceStopped
 
 GREEDY = SamplingParams()
 
 
-def standing() -> Standing:
+def standing() -> SessionTokens:
     """A sequence of six tokens that has chosen a seventh and ended with it."""
-    return Standing({0: SequenceTokens([1, 2, 3, 4, 5, 6], 4, GREEDY, 6, 7, "length")})
+    return SessionTokens({0: SequenceTokens([1, 2, 3, 4, 5, 6], 4, GREEDY, 6, 7, "length")})
 
 
 def test_a_fork_of_fewer_tokens_has_chosen_nothing_and_not_ended() -> None:

@@ -203,8 +203,8 @@ def test_a_file_tells_the_turns_and_the_tokens_without_the_model() -> None:
     again = decoded(content, SavedSession)
     assert (again.nodes, again.draft_chat) == (nodes, FIRST)
     *_, last = walk(again.nodes)
-    assert [*last.standing.sequences] == [child]
-    tokens = last.standing.sequences[child]
+    assert [*last.tokens.sequences] == [child]
+    tokens = last.tokens.sequences[child]
     assert tokens.token_ids == session.sequence(child).token_ids
     assert tokens.num_prompt_tokens == session.sequence(child).num_prompt_tokens
     events = [event for event in told(again, {}) if isinstance(event, Forked)]
