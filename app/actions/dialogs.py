@@ -60,7 +60,7 @@ def ask_note(shell: Shell, target: BookmarkTarget) -> None:
 
 
 def ask_hub_name(shell: Shell) -> None:
-    from app.dialogs.hub import HubDialog
+    from app.dialogs.loading import HubDialog
 
     HubDialog(shell.window).ask(shell.intents.on_model_chosen)
 
@@ -153,12 +153,12 @@ def open_palette(shell: Shell) -> None:
 
 
 def open_keys(shell: Shell) -> None:
-    from app.dialogs.keys import KeysDialog
+    from app.dialogs.help import KeysDialog
 
     KeysDialog(shell.actions, shell.window).open()
 
 
 def open_about(shell: Shell) -> None:
-    from app.dialogs.about import AboutDialog
+    from app.dialogs.help import AboutDialog
 
     AboutDialog(shell.window).open()

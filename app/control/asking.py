@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from PySide6.QtCore import QObject, Signal
 
-from app.control.pace import ChosenPace
 from app.control.requests import Requests
 from app.control.sender import Sender
 from app.control.waiting import Waiting
@@ -25,7 +24,6 @@ class Asking(QObject):
         sender: Sender,
         requests: Requests,
         waiting: Waiting,
-        pace: ChosenPace,
         parent: QObject | None = None,
     ) -> None:
         super().__init__(parent)
@@ -33,7 +31,6 @@ class Asking(QObject):
         self._sender = sender
         self._requests = requests
         self._waiting = waiting
-        self._pace = pace
 
     def _send_steps(self, command: commands.Step | commands.Run | commands.NextPhase) -> None:
         self._waiting.expect_pictures()

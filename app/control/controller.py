@@ -8,7 +8,6 @@ from PySide6.QtCore import QObject
 
 from app.control.events import OF_STEPS, EventHandlers
 from app.control.intents import Intents
-from app.control.pace import ChosenPace
 from app.control.requests import Requests
 from app.control.saving import Saving
 from app.control.sender import Sender
@@ -37,11 +36,10 @@ class Controller(QObject):
         self._models = models
         self._drain = drain
         sender = Sender(send)
-        pace = ChosenPace(sender)
         self.waiting = Waiting(self)
         self.requests = Requests.through(sender, models)
-        self.intents = Intents(models, sender, self.requests, self.waiting, pace, self)
-        self.events = EventHandlers(models, self.requests, self.waiting, pace, self)
+        self.intents = Intents(models, sender, self.requests, self.waiting, self)
+        self.events = EventHandlers(models, self.requests, self.waiting, self)
         self.saving = Saving(models, self)
         self._has_turned = False  # the engine began to run, or to rest: every panel says that of its step
         models.viewport.changed.connect(self._on_view_moved)

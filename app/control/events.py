@@ -8,7 +8,6 @@ from typing import Any, get_args
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from app.control.pace import ChosenPace
 from app.control.requests import Requests
 from app.control.status_writer import StatusWriter
 from app.control.waiting import Waiting
@@ -38,14 +37,11 @@ class EventHandlers(QObject):
     session_opened = Signal(object)
     failed = Signal(object)
 
-    def __init__(
-        self, models: Models, requests: Requests, waiting: Waiting, pace: ChosenPace, parent: QObject | None = None
-    ) -> None:
+    def __init__(self, models: Models, requests: Requests, waiting: Waiting, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._models = models
         self._requests = requests
         self._waiting = waiting
-        self._pace = pace
         self._status = StatusWriter(models, requests.measurements, requests.restore)
         self._page_maps = PageMaps()
         self._records: list[StepRecord] = []
@@ -150,7 +146,7 @@ class EventHandlers(QObject):
 
     def _on_restarted(self, event: events.Restarted) -> None:
         self._requests.restore.restarted(event)
-        self._pace.repeat()
+        self._requests.pace.repeat()
         self._requests.stopping.repeat()
         self._requests.kept_limit.repeat()
         self._requests.pictures.reset()
@@ -188,7 +184,7 @@ class EventHandlers(QObject):
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
         self._show_path_to(event.step)
-        self._requests.branching.take(event)
+        self._requests.sequences.went_to(event)
         where = "the start" if event.step is None else f"step {event.step}"
         self._notify(f"At {where}: {event.how} · {milliseconds(event.took_ms)}")
 

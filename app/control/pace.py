@@ -1,11 +1,11 @@
-"""How fast a run goes and how often its pictures come: what a person can choose beside Run."""
+"""How fast a run goes, how often its pictures come, and how many bytes moments may take: for any engine to come."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from app.control.sender import Sender
-from engine.wire.commands import PICTURES_PER_SECOND, SetPace
+from engine.wire.commands import PICTURES_PER_SECOND, SetKeptLimit, SetPace
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,21 @@ PACES = {
 }
 
 
-class ChosenPace:
-    """The pace of this engine, and of the next one."""
+class Setting:
+    """What was chosen of how the engine works, for this one and for the next; the `usual` is how one begins."""
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: Sender, usual: SetPace | None = None) -> None:
         self._sender = sender
-        self._pace = PACES[USUAL_PACE]
+        self._usual = usual
+        self._chosen: SetPace | SetKeptLimit | None = usual
 
-    def choose(self, pace: Pace, *, has_engine: bool) -> None:
-        """From now on; an engine that has not begun yet is told when it has."""
-        self._pace = pace
-        if has_engine:
-            self._sender.post(pace.command)
+    def choose(self, command: SetPace | SetKeptLimit | None, *, has_engine: bool) -> None:
+        """From now on; an engine that has not begun yet is told when it has. None leaves it to the engine."""
+        self._chosen = command
+        if has_engine and command is not None:
+            self._sender.post(command)
 
     def repeat(self) -> None:
-        """It may be another engine, which begins with the usual one."""
-        if self._pace.name != USUAL_PACE:
-            self._sender.post(self._pace.command)
+        """It may be another engine, which begins with the usual."""
+        if self._chosen is not None and self._chosen != self._usual:
+            self._sender.post(self._chosen)

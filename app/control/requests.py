@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.control.branching import Branching
 from app.control.comparing import Comparing
 from app.control.exporting import Exporting
-from app.control.kept_limit import KeptLimit
 from app.control.loading import Loading
 from app.control.measuring import Measuring
 from app.control.new_sequences import NewSequences
+from app.control.pace import PACES, USUAL_PACE, Setting
 from app.control.restore import Restore
 from app.control.sender import Sender
 from app.control.slice_requests import SliceRequests
@@ -34,9 +33,9 @@ class Requests:
     comparing: Comparing
     exports: Exporting
     stopping: Stopping
-    branching: Branching
     loading: Loading
-    kept_limit: KeptLimit
+    pace: Setting
+    kept_limit: Setting
 
     @classmethod
     def through(cls, sender: Sender, models: Models) -> Requests:
@@ -46,21 +45,20 @@ class Requests:
             Measuring(models, sender),
             Tokenizing(sender),
             Tokenizing(sender),
-            NewSequences(models),
+            NewSequences(models, sender),
             Restore(models, sender),
             Comparing(models, sender),
             Exporting(models, sender),
             Stopping(models, sender),
-            Branching(sender),
             Loading(models, sender),
-            KeptLimit(sender),
+            Setting(sender, PACES[USUAL_PACE].command),
+            Setting(sender),
         )
 
     @property
     def are_settled(self) -> bool:
         """Whether nobody waits for a sequence, a branch or a picture."""
-        is_begun = self.sequences.is_empty and self.branching.is_empty
-        return is_begun and self.pictures.is_complete and self.comparing.is_complete
+        return self.sequences.is_empty and self.pictures.is_complete and self.comparing.is_complete
 
     def ask_for_pictures(self) -> None:
         """But not of sequences that a new prompt is about to replace."""
@@ -80,7 +78,6 @@ class Requests:
             return True
         self.pictures.refused(failure)
         self.sequences.refuse(failure)
-        self.branching.refuse(failure)
         return False
 
     def forget(self) -> None:
@@ -93,4 +90,3 @@ class Requests:
         self.comparing.forget()
         self.exports.forget()
         self.stopping.forget()
-        self.branching.forget()

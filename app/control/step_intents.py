@@ -109,7 +109,7 @@ class StepIntents(Asking):
 
     def set_pace(self, pace: Pace) -> None:
         """How fast a run goes, and how often its pictures come."""
-        self._pace.choose(pace, has_engine=self._models.status.now is not None)
+        self._requests.pace.choose(pace.command, has_engine=self._models.status.now is not None)
 
     def _look_from_here(self, direction: int) -> None:
         timeline, step = self._models.timeline, self._models.selection.now.step

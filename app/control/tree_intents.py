@@ -1,4 +1,4 @@
-"""What a person may wish of the history tree: go to a moment, take another road, name, delete, bookmark."""
+"""What a person may wish of the history tree: go to a moment, take another road, edit by hand, name, bookmark."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from app.models.branches import beyond
 from app.models.sequence_status import FULL, selected_info, why_ended
 from engine.errors import InputError
 from engine.spec.bookmark import Bookmark, BookmarkTarget
+from engine.spec.edit import Edit
 from engine.spec.sampling import SamplingParams
 from engine.wire import commands
 
@@ -52,7 +53,7 @@ class TreeIntents(Asking):
         if step is not None:
             self._take_failure_back()
             self._waiting.expect_pictures()
-            self._requests.branching.begin(replace(branch, step=step))
+            self._requests.sequences.begin_branch(replace(branch, step=step))
             self._waiting.wake()
         elif info is not None and info.stop in FULL:
             self._models.status.notify(f"Sequence {info.seq_id}: {why_ended(info)}")
@@ -62,7 +63,8 @@ class TreeIntents(Asking):
 
     def on_kept_limit_chosen(self, num_bytes: int | None) -> None:
         """Moments that were left may take so many bytes; None leaves it to the engine."""
-        self._requests.kept_limit.choose(num_bytes, has_engine=self._models.status.now is not None)
+        command = commands.SetKeptLimit(num_bytes) if num_bytes is not None else None
+        self._requests.kept_limit.choose(command, has_engine=self._models.status.now is not None)
 
     def on_branch_deleted(self, step: int) -> None:
         """Forget a node of the history tree and all that came of it."""
@@ -86,3 +88,50 @@ class TreeIntents(Asking):
             models.status.notify(f"Step {target.step} is not there any more: its branch was deleted")
             return
         models.selection.update(step=target.step, **place_of(target))
+
+
+class EditIntents(Asking):
+    """Edits of the live step, and their undoing."""
+
+    def on_edited(self, edit: Edit) -> None:
+        """Change something by hand, of the live step."""
+        if self._models.selection.now.step is not None:
+            self._models.status.notify("Edits are made on the live step: go to this one first, then edit")
+            return
+        try:
+            self._check(edit)
+        except InputError as error:
+            self._models.status.fail(str(error))
+        else:
+            self._send(commands.MakeEdit(edit))
+
+    def on_edits_repeated(self, edits: tuple[Edit, ...]) -> None:
+        """Edits that were made before, or are in a file: all that are possible on the live step, in their order, or
+        none."""
+        try:
+            for edit in edits:
+                self._check(edit)
+        except InputError as error:
+            self._models.status.fail(str(error))
+            return
+        for edit in edits:
+            self.on_edited(edit)
+
+    def _check(self, edit: Edit) -> None:
+        """Raises `InputError` where an edit cannot be made on the live step."""
+        if (model := self._models.status.model) is not None:
+            edit.check(model.geometry, self._models.timeline.num_tokens(edit.seq_id))
+
+    def on_edited_text(self, text: str) -> None:
+        """Count the tokens of a text that is typed for an edit."""
+        if not self._models.status.is_engine_lost:
+            self._requests.edited_texts.ask(text)
+            self._waiting.wake()
+
+    def on_edit_undone(self) -> None:
+        """Return to before the newest edit."""
+        self._send(commands.UndoEdit())
+
+    def on_edit_redone(self) -> None:
+        """Return to what the last undo left."""
+        self._send(commands.RedoEdit())

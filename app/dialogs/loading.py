@@ -1,4 +1,4 @@
-"""Where and in which numbers a model is loaded, and what it would take there: told by the engine before it is done."""
+"""Which model is loaded, where and in which numbers, and what it would take there: told by the engine before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import cast, get_args
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QStandardItemModel
-from PySide6.QtWidgets import QComboBox, QSpinBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QComboBox, QLineEdit, QSpinBox, QVBoxLayout, QWidget
 
 from app.draw.format import byte_size, shortened, thousands
 from app.kit.changes import on_change
@@ -164,3 +164,20 @@ def forecast_facts(told: LoadForecast, cache: str) -> list[Fact]:
         Fact("", verdict, role=role),
         *(Fact(prose(note), role="warning") for note in told.notes),
     ]
+
+
+class HubDialog(QuestionDialog):
+    """Intent: `chosen(ModelSpec)`."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__("Model by hub name", parent)
+        self._name = QLineEdit()
+        self._name.setPlaceholderText("organisation/model")
+        self._name.setFont(font_fixed())
+        self._download = QCheckBox("Allow download if it is not on this computer")
+        self.form.addRow("Hub name", self._name)
+        self.form.addRow("", self._download)
+        self.ok.setText("Load")
+
+    def answer(self) -> ModelSpec:
+        return ModelSpec(self._name.text().strip(), allow_download=self._download.isChecked())

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.draw.format import brief, short_dtype, thousands, token_label
-from app.kit.branch_words import branch_name
 from app.kit.edit_marks import since_words
+from app.kit.moment_words import branch_name
 from app.models import Models, RowDrop
 from engine.spec.runners import reads_in_place
 from engine.wire.records import Ints, SequenceStep, StepRecord

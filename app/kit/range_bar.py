@@ -7,9 +7,8 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from app.draw.colormap import HIGHEST, Table, packed, signed_index
+from app.draw.colormap import HIGHEST, Table, histogram, packed, signed_index
 from app.draw.format import brief
-from app.draw.histogram import histogram
 from app.kit.pictures import argb, pixels_image
 from app.kit.theme import current_theme, font_fixed
 from engine.wire.slices import HeadSlice

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.models import Models
-from app.models.source import num_source
+from app.models.loaded import num_source
 from engine.wire.records import StepRecord
 
 

@@ -1,13 +1,17 @@
-"""The menu bar, from the table of actions."""
+"""The menu bar, from the table of actions, and its menus of files that were opened last."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QMenu, QMenuBar, QPushButton
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QMenu, QMenuBar, QPushButton, QWidget
 
 from app.control.actions import Actions, native
+from app.kit.labels import plain_tip, prose
+from engine.saved.folder import ENDED
 
 
 def fill_menu_bar(bar: QMenuBar, actions: Actions, recent: Sequence[QMenu]) -> QMenu:
@@ -34,3 +38,27 @@ def fill_menu_bar(bar: QMenuBar, actions: Actions, recent: Sequence[QMenu]) -> Q
     bar.setCornerWidget(find)
     find.show()
     return panels
+
+
+class RecentFiles(QMenu):
+    """Intent: `chosen(Path)`."""
+
+    chosen = Signal(object)
+
+    def __init__(self, title: str, parent: QWidget | None = None) -> None:
+        super().__init__(title, parent)
+        self.setToolTipsVisible(True)
+        self.triggered.connect(self._on_triggered)
+        self.set_paths(())
+
+    def set_paths(self, paths: Sequence[str]) -> None:
+        """Newest first."""
+        self.clear()
+        for path in paths:
+            action = self.addAction(prose(Path(path).name.removesuffix(ENDED)).replace("&", "&&"))
+            action.setData(path)
+            action.setToolTip(plain_tip(prose(path)))
+        self.setEnabled(bool(paths))
+
+    def _on_triggered(self, action: QAction) -> None:
+        self.chosen.emit(Path(action.data()))

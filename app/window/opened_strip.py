@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtGui import QPaintEvent
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.control.actions import Actions
 from app.draw.format import byte_size, thousands
-from app.kit.boxes import row
 from app.kit.buttons import push_button
-from app.kit.labels import ElidedLabel, plain_tip, prose
-from app.kit.reader import STATUS, Reader
+from app.kit.labels import plain_tip, prose
+from app.kit.reader import STATUS
 from app.models import Models
-from app.window.strip import paint_strip
+from app.window.strip import LONGEST, Strip
 from engine.wire.status import OpenedFile
 
-HEIGHT = 32
-LONGEST = 400  # characters of what the file says of itself, in a tool tip
 
-
-class OpenedStrip(Reader[OpenedFile], QWidget):
+class OpenedStrip(Strip[OpenedFile]):
     """Shown as long as the engine holds a file. Intents: `continue_wanted()`, `close_wanted()`."""
 
     follows = (STATUS,)
-    reads_while_hidden = True
+    role, icon = "selected", "folder"
 
     continue_wanted = Signal()
     close_wanted = Signal()
 
     def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._words = ElidedLabel()
         action = actions["snapshot.continue"]
         self._go_on = push_button(action.text(), self.continue_wanted)
         close = actions["snapshot.close"]
         self._close = push_button("Close file", self.close_wanted)
         self._close.setToolTip(plain_tip(close.toolTip()))
-        self.setFixedHeight(HEIGHT)
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        row(34, (self._words, 1), self._go_on, self._close, 14, spacing=12, on=self)
+        self.build(self._go_on, self._close)
         self.follow(models)
 
     def read(self) -> OpenedFile | str:
@@ -57,17 +49,11 @@ class OpenedStrip(Reader[OpenedFile], QWidget):
             parts.append("K and V come with its model")
         if state.why_not:
             parts.append(f"cannot be gone on from: {prose(state.why_not)}")
-        self._words.setText(" · ".join(parts), name)
+        self.words.setText(" · ".join(parts), name)
         self._go_on.setEnabled(not state.why_not)
         about = [str(state.path), state.created, state.written_by, state.notes]
         tip = "\n".join(prose(words[:LONGEST]) for words in about if words)
-        self._words.setToolTip(plain_tip(tip))
+        self.words.setToolTip(plain_tip(tip))
         why = f"Not possible: {prose(state.why_not)}" if state.why_not else f"Decode on with {model}"
         self._go_on.setToolTip(plain_tip(why))
-        self.setVisible(True)
-
-    def show_nothing(self, why: str) -> None:
-        self.setVisible(False)
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        paint_strip(self, "selected", "folder")
+        super().show_state(state)

@@ -5,40 +5,32 @@ from __future__ import annotations
 from datetime import datetime
 
 from PySide6.QtCore import Signal
-from PySide6.QtGui import QPaintEvent
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.draw.format import thousands
-from app.kit.boxes import row
 from app.kit.buttons import push_button
-from app.kit.labels import ElidedLabel, plain_tip, prose
-from app.kit.reader import Reader, Source
+from app.kit.labels import plain_tip, prose
+from app.kit.reader import Source
 from app.models import LeftSession, Models
-from app.window.strip import paint_strip
+from app.window.strip import LONGEST, Strip
 from engine.saved.session import SavedSession
 from engine.wire.changes import EditMade
 
-HEIGHT = 32
-LONGEST = 400  # characters of the draft, in a tool tip
 
-
-class RecoveryBar(Reader[LeftSession], QWidget):
+class RecoveryBar(Strip[LeftSession]):
     """Shown while a session is offered. Intents: `accepted()`, `dismissed()`."""
 
     follows = (Source("recovery"),)
-    reads_while_hidden = True
+    role, icon = "accent", "alert"
 
     accepted = Signal()
     dismissed = Signal()
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._words = ElidedLabel()
         self._accept = push_button("Restore", self.accepted)
         self._dismiss = push_button("Not now", self.dismissed, "It stays under File · Recent sessions")
-        self.setFixedHeight(HEIGHT)
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        row(34, (self._words, 1), self._accept, self._dismiss, 14, spacing=12, on=self)
+        self.build(self._accept, self._dismiss)
         self.follow(models)
 
     def read(self) -> LeftSession | str:
@@ -46,9 +38,9 @@ class RecoveryBar(Reader[LeftSession], QWidget):
 
     def show_state(self, state: LeftSession) -> None:
         words = offer_words(state)
-        self._words.setText(words, "A session was not closed")
+        self.words.setText(words, "A session was not closed")
         self.setAccessibleName(words)
-        self._words.setToolTip(plain_tip(_tip(state)))
+        self.words.setToolTip(plain_tip(_tip(state)))
         is_draft = not state.session.nodes
         self._accept.setText("Take it up" if is_draft else "Restore")
         self._accept.setToolTip(
@@ -56,13 +48,7 @@ class RecoveryBar(Reader[LeftSession], QWidget):
             if is_draft
             else "Do its steps once more, and compare them with what they were"
         )
-        self.setVisible(True)
-
-    def show_nothing(self, why: str) -> None:
-        self.setVisible(False)
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        paint_strip(self, "accent", "alert")
+        super().show_state(state)
 
 
 def offer_words(left: LeftSession) -> str:

@@ -1,14 +1,20 @@
-"""The ground of a line that stands above the panels for a while, tinted by what it says."""
+"""A line that stands above the panels for a while, tinted by what it says."""
 
 from __future__ import annotations
 
-from PySide6.QtGui import QPainter, QPen
-from PySide6.QtWidgets import QWidget
+from typing import ClassVar
 
+from PySide6.QtGui import QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from app.kit.boxes import row
 from app.kit.icons import pixmap
+from app.kit.labels import ElidedLabel
+from app.kit.reader import Reader, State
 from app.kit.theme import current_theme
 
-ICON = 14
+ICON, HEIGHT = 14, 32
+LONGEST = 400  # characters of a text that somebody else wrote, in a tool tip
 
 
 def paint_strip(strip: QWidget, role: str, icon: str = "", alpha: int = 26) -> None:
@@ -21,3 +27,28 @@ def paint_strip(strip: QWidget, role: str, icon: str = "", alpha: int = 26) -> N
     if icon:
         mark = pixmap(icon, theme.color(role).name(), ICON, strip.devicePixelRatioF())
         painter.drawPixmap(12, (strip.height() - ICON) // 2, mark)
+
+
+class Strip(Reader[State], QWidget):
+    """An icon, words, and buttons for what can be done about it; there as long as there is a state to show."""
+
+    reads_while_hidden = True
+    role: ClassVar[str]
+    icon: ClassVar[str]
+
+    def build(self, *buttons: QWidget) -> None:
+        """Lay the words out before these buttons."""
+        self.words = ElidedLabel()
+        self.setFixedHeight(HEIGHT)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        row(34, (self.words, 1), *buttons, 14, spacing=12, on=self)
+
+    def show_state(self, state: State) -> None:
+        """Subclasses extend it with their words."""
+        self.setVisible(True)
+
+    def show_nothing(self, why: str) -> None:
+        self.setVisible(False)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        paint_strip(self, self.role, self.icon)

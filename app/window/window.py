@@ -37,15 +37,12 @@ from app.panels.wall.view import WallView
 from app.window.banner import Banner
 from app.window.bars import Footer, TopBar
 from app.window.docks import DockHost
-from app.window.edit_menu import EditMenu
-from app.window.menus import fill_menu_bar
-from app.window.note_menu import NoteMenu
+from app.window.menus import RecentFiles, fill_menu_bar
 from app.window.opened_strip import OpenedStrip
 from app.window.phase_strip import PhaseStrip
-from app.window.recent_files import RecentFiles
+from app.window.place_menus import EditMenu, NoteMenu, TimelineMenu
 from app.window.recovery_bar import RecoveryBar
 from app.window.status_line import StatusLine
-from app.window.timeline_menu import TimelineMenu
 from engine.saved.document import is_session
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
 
@@ -123,7 +120,7 @@ class MainWindow(QMainWindow):
         self._edit_menu = EditMenu(models, actions, self)
         self._timeline_menu = TimelineMenu(models, actions, self)
         marked = {HEAD: (self.wall, self.head), PAGE: (self.pages,), STEP: (self.timeline,), TOKEN: (self.tokens,)}
-        self.note_menu = NoteMenu(models, actions["note.add"], marked, self)
+        self.note_menu = NoteMenu(models, actions, marked, self)
         self._panel_menu = fill_menu_bar(self.menuBar(), actions, (self.recent, self.sessions))
         self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
         self._connect()

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.draw.axis import Tick
 from app.kit.chart.marks import Band, Chart, Curve, Dots, Frame, Painted, Place, Span, Ticks
-from app.kit.chart.pointing import PointsWhileThere
+from app.kit.chart.surface import PointsWhileThere
 from app.kit.theme import Theme, current_theme, font_fixed, font_text
 
 _LEFT, _BOTTOM = 46, 17

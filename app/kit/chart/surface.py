@@ -6,12 +6,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from PySide6.QtCore import QEvent, QPointF, Qt, Signal
-from PySide6.QtGui import QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
+from PySide6.QtGui import QFocusEvent, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QToolTip, QWidget
 
-from app.kit.chart.pointing import PointsWhileThere
 from app.kit.labels import plain_tip
 from app.kit.theme import Theme, current_theme
+
+
+class PointsWhileThere:
+    """Stands before the widget among the bases of a chart, whose `_point(item or None)` it calls."""
+
+    def _point(self, item: Any) -> None:
+        raise NotImplementedError
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)  # type: ignore[misc]
+        self._point(None)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)  # type: ignore[misc]
+        self._point(None)
+
 
 _STEPS = {Qt.Key.Key_Up: -1, Qt.Key.Key_Left: -1, Qt.Key.Key_Down: 1, Qt.Key.Key_Right: 1}
 

@@ -16,7 +16,6 @@ from app.draw.format import exact, percent
 from app.kit.edit_marks import edits_shown, words_at
 from app.kit.heatmap_marks import Box, Marks
 from app.kit.labels import plain_tip
-from app.kit.layers import layer_label, layer_words
 from app.kit.map_view import MapView
 from app.kit.panel import MARGIN
 from app.kit.pictures import magnitude_colors
@@ -33,6 +32,7 @@ from app.kit.provenance import (
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, slices
 from app.kit.theme import current_theme
 from app.models import Models
+from app.models.loaded import layer_label, layer_words
 from app.models.slices import ATTENTION
 from app.panels.attention.rows import MassBars, TopTokens, attended_words, entries_of, whole_entries
 from engine.spec.edit import Rows

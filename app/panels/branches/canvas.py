@@ -6,9 +6,8 @@ from PySide6.QtCore import QEvent, QPointF, QSizeF, Qt, Signal
 from PySide6.QtGui import QFocusEvent, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit, QToolTip, QWidget
 
-from app.kit.branch_words import branch_name
 from app.kit.labels import plain_tip
-from app.kit.moment_words import node_lines
+from app.kit.moment_words import branch_name, node_lines
 from app.kit.theme import Themed, current_theme
 from app.models import Models
 from app.panels.branches.picture import TreePicture, size_words

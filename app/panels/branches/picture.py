@@ -8,11 +8,10 @@ from PySide6.QtGui import QColor, QFont, QPainter, QPainterPath, QPen, QPolygonF
 
 from app.draw.change_marks import kind_of
 from app.draw.format import byte_size, thousands
-from app.kit import branch_words
+from app.kit import moment_words
 from app.kit.change_marks import paint_mark
-from app.kit.owner_colors import owner_color
 from app.kit.text_lines import TextPainter
-from app.kit.theme import current_theme, font_fixed, font_text
+from app.kit.theme import current_theme, font_fixed, font_text, owner_color
 from app.models import Models
 from app.panels.branches.draw import BranchRow, Mark, thinned
 from app.panels.branches.tree_rows import BYTES_WIDTH, ROOM_FOR_STEPS, ROW, TreeRows
@@ -187,7 +186,7 @@ class TreePicture(TreeRows):
             x = self._bold.left(painter, x, middle, self._bold.elided(name, (end - x) / 2)) + 10
         if end - x > 30:
             painter.setPen(theme.color("text" if first in self.drawn.path and not name else "muted"))
-            line = branch_words.text_line(self._models, first, int((end - x) / 6) + 4)
+            line = moment_words.text_line(self._models, first, int((end - x) / 6) + 4)
             self._fixed.left(painter, x, middle, self._fixed.elided(line, end - x))
         right = self.size.width() - 8.0
         painter.setPen(theme.color("muted"))

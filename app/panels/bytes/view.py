@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QStackedWidget, QWidget
 
-from app.draw.step_axis import StepAxis
+from app.draw.step_axis import StepAxis, StepSeries
 from app.kit.boxes import column, holder
 from app.kit.cells import CellTable
 from app.kit.chart.key import ColorKey
@@ -20,8 +20,7 @@ from app.kit.reader import SELECTION, STEPS
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
-from app.models.source import geometry_of
-from app.models.step_series import StepSeries
+from app.models.loaded import geometry_of
 from app.panels.bytes import draw
 from app.panels.bytes.canvas import LEAST_HEIGHT, LayerBars
 from app.panels.bytes.chart import NAMES, ROLES, memory_chart, memory_row, step_words

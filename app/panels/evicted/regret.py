@@ -17,8 +17,8 @@ from app.kit.provenance import token_name
 from app.kit.small_box import SmallBox
 from app.kit.theme import font_text
 from app.models import Models
-from app.panels.evicted import regret_draw as draw
-from app.panels.evicted.regret_chart import MEANING, regret_chart
+from app.panels.evicted import draw
+from app.panels.evicted.chart import MEANING, regret_chart
 from engine.spec.presets import PRESETS
 from engine.wire.measurements import Regret
 from engine.wire.measuring import MeasureRegret

@@ -19,8 +19,8 @@ from app.models import Models, Selected
 from app.models.eviction_log import HELD, Drop, EvictionLog, drop_in, when_dropped
 from app.models.measurement import State
 from app.panels.evicted import draw
+from app.panels.evicted.chart import rank_chart
 from app.panels.evicted.heads import Head, HeadGrid
-from app.panels.evicted.rank_chart import rank_chart
 from app.panels.evicted.regret import RegretSheet
 from engine.spec.presets import cache_label
 from engine.wire.measurements import Regret

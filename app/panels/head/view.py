@@ -15,7 +15,6 @@ from app.draw.format import brief, thousands
 from app.kit.edit_marks import head_boxes, is_of, words_at
 from app.kit.heatmap_marks import Box, Marks, Numbers
 from app.kit.labels import steady
-from app.kit.layers import layer_words
 from app.kit.map_view import MapView
 from app.kit.pictures import signed_colors, signed_text
 from app.kit.provenance import (
@@ -35,6 +34,7 @@ from app.kit.range_bar import RangeBar
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, slices
 from app.kit.theme import current_theme
 from app.models import Models
+from app.models.loaded import layer_words
 from app.models.slices import HEAD
 from app.panels.head import draw
 from engine.spec.edit import Rows

@@ -12,13 +12,12 @@ from app.draw.colormap import Floats, packed, signed_index
 from app.draw.format import brief, decimal, milliseconds, percent, thousands
 from app.kit.edit_marks import words_at
 from app.kit.facts import Fact
-from app.kit.layers import layer_label
 from app.kit.pictures import signed_colors
 from app.kit.provenance import STORED_NOW, drop_of, holders_of, score_words, shown_record
 from app.kit.theme import current_theme
 from app.models import Models, Token
+from app.models.loaded import geometry_of, layer_label, num_source
 from app.models.page_places import page_of
-from app.models.source import geometry_of, num_source
 from engine.wire.records import StepRecord
 from engine.wire.slices import AttentionSlice, RowSlice
 

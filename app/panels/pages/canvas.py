@@ -14,8 +14,8 @@ from app.kit.labels import Opaque
 from app.kit.pictures import pixels_image
 from app.kit.theme import Themed, current_theme, font_text
 from app.panels.pages import draw
-from app.panels.pages.colors import grid_colors
 from app.panels.pages.draw import GridLayout, Mode, PoolArrays
+from app.panels.pages.legend import grid_colors
 from engine.wire.page_map import PageMap
 
 LARGEST_CELL = 26

@@ -1,6 +1,8 @@
-"""The keys of the page grid: what each colour and shape stands for, with how many pages it is."""
+"""The keys of the page grid: what each colour and shape stands for, with how many pages it is; and the colours."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 from PySide6.QtCore import QRectF, QSize
 from PySide6.QtGui import QColor, QLinearGradient, QPainter, QPaintEvent
@@ -8,8 +10,26 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.kit.labels import Opaque
 from app.kit.text_lines import TextPainter
-from app.kit.theme import current_theme, font_text
+from app.kit.theme import Theme, current_theme, font_text, owner_colors
+from app.panels.pages.draw import GridColors
 from app.panels.pages.words import Key
+
+
+@lru_cache(maxsize=8)
+def grid_colors(theme: Theme) -> GridColors:
+    return GridColors(
+        free=theme.page_free,
+        used=theme.page_used,
+        shared=theme.page_shared,
+        cached=theme.page_cached,
+        kept=theme.page_kept,
+        host=theme.page_host if theme.is_dark else "#b98a3c",
+        null=theme.faint,
+        ink=theme.text if theme.is_dark else theme.panel,
+        young=theme.accent,
+        owners=owner_colors(theme),
+    )
+
 
 HEIGHT = 16
 _SWATCH, _GAP, _BETWEEN = 9, 5, 13

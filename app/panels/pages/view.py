@@ -21,9 +21,8 @@ from app.models import Models
 from app.models.page_places import chosen_page, place_of, table_pages
 from app.models.slices import TABLE
 from app.panels.pages.canvas import PageCanvas
-from app.panels.pages.colors import grid_colors
 from app.panels.pages.draw import Mode
-from app.panels.pages.legend import Legend
+from app.panels.pages.legend import Legend, grid_colors
 from app.panels.pages.words import Key, legend_keys, page_owners, page_words, pool_names, pools_words
 from engine.wire.records import StepRecord
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.draw.format import thousands, token_label
-from app.kit.owner_colors import NUM_OWNER_COLORS
 from app.kit.page_words import short_hash, state_name
+from app.kit.theme import NUM_OWNER_COLORS
 from app.models import Models
 from app.models.page_places import place_of
 from app.panels.pages.draw import GridColors, Mode

@@ -1,21 +1,37 @@
-"""The plot of a parity report."""
+"""The plot of a parity report: what differs by how much at each step, and whether it may."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from app.draw.format import brief
+from app.draw.step_points import Ints, StepPoints, kinds_of, step_points
 from app.kit.chart.marks import Chart
 from app.kit.chart.step_chart import step_chart
-from app.panels.parity import draw
-from app.panels.parity.draw import Quantity
 from engine.wire.measurements import ParityReport
 
+Quantity = Literal["logits", "kl"]
 TITLES: dict[Quantity, str] = {"logits": "max |Δ logit|", "kl": "KL, nats"}
+_FLOOR = {"logits": -9, "kl": -12}
 
 
 def parity_chart(report: ParityReport, quantity: Quantity, selected: int | None) -> Chart:
     """`selected` is a step."""
-    found = draw.points(report, quantity)
+    found = points(report, quantity)
     if quantity == "kl":
         return step_chart(found, TITLES[quantity], selected)
     note = f"rounding, {report.dtype}: up to {brief(report.tolerance)}"
     return step_chart(found, TITLES[quantity], selected, tolerance=report.tolerance, note=note)
+
+
+def points(report: ParityReport, quantity: Quantity) -> StepPoints:
+    """Every step of the report; what is no number stands at the top."""
+    values = report.max_abs_logit_diff if quantity == "logits" else report.kl
+    extra = (report.tolerance,) if quantity == "logits" else ()
+    other = report.top1_agrees == 0
+    return step_points(report.steps, values, kinds(report), other, floor=_FLOOR[quantity], extra=extra)
+
+
+def kinds(report: ParityReport) -> Ints:
+    """What each step's difference is: within rounding, lossy as asked, or a departure."""
+    return kinds_of(~(report.max_abs_logit_diff <= report.tolerance), report.may_differ == 1)

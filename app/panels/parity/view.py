@@ -20,8 +20,7 @@ from app.kit.provenance import Provenance
 from app.kit.small_box import SmallBox
 from app.kit.theme import TextRole, font_text
 from app.models import Models
-from app.panels.parity.chart import parity_chart
-from app.panels.parity.draw import Quantity
+from app.panels.parity.chart import Quantity, parity_chart
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_label, preset_of
 from engine.wire.measurements import ParityReport

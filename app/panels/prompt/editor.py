@@ -1,10 +1,14 @@
-"""The editor of the prompt: plain text, and a paste of any size without freezing."""
+"""The editor of the prompt: plain text, a paste of any size without freezing, and what is written as text or as ids."""
 
 from __future__ import annotations
 
 from PySide6.QtCore import QMimeData, QTimer, Signal
 from PySide6.QtGui import QTextCursor
 from PySide6.QtWidgets import QPlainTextEdit, QWidget
+
+from app.models.prompt_ids import token_ids
+from app.panels.prompt.words import IDS, TEXT
+from engine.errors import InputError
 
 # Laying out more than this takes longer than a person waits between two keys.
 MAX_SHOWN_CHARS = 60_000
@@ -55,3 +59,43 @@ class PromptEdit(QPlainTextEdit):
 
     def canInsertFromMimeData(self, source: QMimeData) -> bool:
         return source.hasText() and not source.hasUrls()
+
+
+class Drafts:
+    """Both stay while the other is shown."""
+
+    def __init__(self, edit: PromptEdit) -> None:
+        self._edit = edit
+        self._kept = {TEXT: "", IDS: ""}
+        self._shown = TEXT
+
+    @property
+    def text(self) -> str:
+        return self._edit.text() if self._shown == TEXT else self._kept[TEXT]
+
+    @text.setter
+    def text(self, text: str) -> None:
+        if self._shown == TEXT:
+            self._edit.set_text(text)
+        else:
+            self._kept[TEXT] = text
+
+    def show(self, mode: str, ids: tuple[int, ...] | None) -> None:
+        """Have that one in the editor. Where no ids were written, `ids` are those to begin with: the tokens of the
+        text, None where nobody knows them; a text is nothing that a model without a tokenizer could read."""
+        if mode == self._shown:
+            return
+        text = self._kept[self._shown] = self._edit.text()
+        if mode == IDS and not self._kept[IDS]:
+            self._kept[IDS] = " ".join(map(str, ids)) if ids else _ids_in(text)
+        self._shown = mode
+        self._edit.set_text(self._kept[mode])
+
+
+def _ids_in(text: str) -> str:
+    """A text that is ids already; empty for any other."""
+    try:
+        token_ids(text, None, seed=0)
+    except InputError:
+        return ""
+    return text

@@ -21,11 +21,8 @@ from app.models.prompt_ids import is_random, random_prompt, token_ids
 from app.models.sequence_status import reading
 from app.panels.prompt import words
 from app.panels.prompt.chat import ChatEditor
-from app.panels.prompt.drafts import Drafts
-from app.panels.prompt.editor import PromptEdit
-from app.panels.prompt.sampling import SamplingButton
-from app.panels.prompt.sampling_of import SamplingOf
-from app.panels.prompt.seed import SeedField
+from app.panels.prompt.editor import Drafts, PromptEdit
+from app.panels.prompt.sampling import SamplingButton, SamplingOf, SeedField
 from app.panels.prompt.words import CHAT, IDS, MAX_COUNTED_CHARS, TEXT, Shown, Text
 from engine.errors import InputError
 from engine.predict.capacity import most_tokens

@@ -12,8 +12,7 @@ from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QS
 from app.draw.format import thousands
 from app.kit.icons import pixmap
 from app.kit.labels import plain_tip
-from app.kit.owner_colors import owner_color
-from app.kit.theme import current_theme, font_fixed, font_text
+from app.kit.theme import current_theme, font_fixed, font_text, owner_color
 from engine.wire.status import SequenceInfo
 
 SEQ, STATE, ORIGIN, TOKENS, PAGES, SHARED, SERVED, PREEMPTED, BUTTONS = range(9)

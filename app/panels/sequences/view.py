@@ -9,10 +9,10 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QHeaderView, QMenu, QWidget
 
 from app.draw.format import thousands
-from app.kit.branch_words import origin_words
 from app.kit.buttons import own_action
 from app.kit.cells import WholeRows
 from app.kit.labels import plain_label, plain_tip, set_text_role
+from app.kit.moment_words import origin_words
 from app.kit.page_words import why_not_reused
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, Source

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from PySide6.QtWidgets import QWidget
 
 from app.draw.format import milliseconds, percent, thousands
-from app.draw.step_axis import StepAxis
+from app.draw.step_axis import StepAxis, StepSeries
 from app.kit.boxes import column
 from app.kit.chart.key import ColorKey
 from app.kit.chart.plot import Plot
@@ -16,7 +16,6 @@ from app.kit.reader import SELECTION, STEPS
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
-from app.models.step_series import StepSeries
 from app.panels.timings import draw
 from app.panels.timings.chart import ROLES, timing_chart
 from engine.spec.runners import runner_words

@@ -1,10 +1,13 @@
-"""What a chip tells beside its text: that it is a special token, was forced, or is the first that was generated."""
+"""What a chip tells beside its text: a special token, one that was forced or edited, the first that was generated."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QPainter, QPen
 
+from app.draw.edited import Edited
 from app.kit.theme import current_theme
 
 FOOT = 2.5  # pixels from the lower edge
@@ -29,3 +32,13 @@ def paint_marks(
         painter.fillRect(foot, accent)
     if is_first:
         painter.fillRect(QRectF(chip.left() - 1.5, chip.top() + 1, 2, chip.height() - 2), accent)
+
+
+def paint_edited(painter: QPainter, chip: QRectF, found: Sequence[Edited]) -> None:
+    """A line above what was changed; what attention does not see in any head is struck through, in some is dashed."""
+    if not found:
+        return
+    color = current_theme().color("edited")
+    painter.fillRect(QRectF(chip.left() + 1, chip.top() - 0.5, chip.width() - 2, 2), color)
+    if any(one.is_hidden for one in found):
+        painter.fillRect(QRectF(chip.left() + 1, chip.center().y() - 0.5, chip.width() - 2, 1.5), color)

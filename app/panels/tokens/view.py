@@ -11,17 +11,17 @@ from PySide6.QtWidgets import QLineEdit, QWidget
 
 from app.draw.format import thousands, visible
 from app.kit.boxes import column
-from app.kit.branch_words import origin_words
 from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown
+from app.kit.moment_words import origin_words
 from app.kit.provenance import holders_of
 from app.kit.reader import BOOKMARKS, EACH_STEP, EDITS, SELECTION, STATUS, slices
 from app.kit.theme import font_fixed
 from app.kit.view import View
 from app.models import Models, Selected
 from app.models.after_edit import after_edit
+from app.models.loaded import num_source
 from app.models.slices import WALL
-from app.models.source import num_source
 from app.panels.tokens.canvas import TokenStrip
 from app.panels.tokens.chips import Chips
 from app.panels.tokens.surprisal_key import SurprisalKey

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.models import Models
-from app.models.source import num_source
+from app.models.loaded import num_source
 from app.panels.wall.draw import WallRow
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.geometry.names import layer_label

@@ -15,7 +15,6 @@ from app.kit.bookmark_places import tip_lines
 from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown, words_at
 from app.kit.labels import plain_tip, steady
-from app.kit.layers import layer_label, layer_words
 from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
 from app.kit.provenance import (
     STORED_NOW,
@@ -32,6 +31,7 @@ from app.kit.reader import BOOKMARKS, EDITS, SELECTION, STATUS, STEPS, slices
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
+from app.models.loaded import layer_label, layer_words
 from app.models.slices import WALL
 from app.panels.wall import draw, states
 from app.panels.wall import magnitudes as sizes

@@ -4,7 +4,7 @@ import pytest
 
 from app.actions import MENUS
 from app.control.actions import Action, Actions, declared_in, tool_tip
-from app.dialogs.keys import KeysDialog
+from app.dialogs.help import KeysDialog
 from app.kit.theme import current_theme
 from app.shell import Shell
 from app.window.palette import Palette, rank

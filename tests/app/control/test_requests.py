@@ -20,9 +20,9 @@ def test_nobody_waits_for_an_engine_that_is_gone(models: Models, engine: FakeEng
     assert requests.are_settled
     models.viewport.update(wall_size=(40, 16))
     requests.pictures.ask()
-    requests.branching.begin(Branch(0, 2, (7,)))
+    requests.sequences.begin_branch(Branch(0, 2, (7,)))
     requests.comparing.start(0, OtherRun(CacheSpec("paged")))
     assert not requests.are_settled
     requests.forget()
-    assert (requests.branching.is_empty, requests.sequences.is_empty, requests.comparing.is_complete) == (True,) * 3
+    assert (requests.sequences.is_empty, requests.comparing.is_complete) == (True, True)
     assert (requests.pictures.is_waiting, models.comparison.asked) == (False, None)

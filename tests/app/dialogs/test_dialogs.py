@@ -12,8 +12,8 @@ from pytestqt.qtbot import QtBot
 from app.dialogs.cache import CacheDialog
 from app.dialogs.calculator import Calculator
 from app.dialogs.export import ExportDialog
-from app.dialogs.hub import HubDialog
 from app.dialogs.kept_moments import KeptMomentsDialog
+from app.dialogs.loading import HubDialog
 from app.dialogs.pool import PoolDialog
 from app.dialogs.run_to import RunToDialog
 from app.kit.dialog import Dialog

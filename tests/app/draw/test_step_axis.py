@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from app.draw.axis import LinearTicks
-from app.draw.step_axis import StepAxis
+from app.draw.step_axis import StepAxis, StepSeries
+from engine.wire.records import StepRecord
+from tests.app import samples
 
 PATH = StepAxis((3, 4, 5, 21, 22, 1030))
 
@@ -35,3 +37,21 @@ def test_ticks_carry_the_steps_of_the_path() -> None:
         "22",
         "1,030",
     ]
+
+
+def test_a_series_reads_what_is_new_and_again_what_was_cut() -> None:
+    told: list[int] = []
+
+    def row(record: StepRecord) -> tuple[float, ...]:
+        told.append(record.step)
+        return (record.step, 2.0 * record.step)
+
+    records = samples.story(4)
+    series = StepSeries(row, 2)
+    assert series.follow(records).tolist() == [[s, 2 * s] for s in range(len(records))]
+    assert series.follow(records).shape == (len(records), 2)
+    assert told == [record.step for record in records], "once each"
+    assert len(series.follow([*records, samples.step_record(len(records))])) == len(records) + 1
+    assert series.follow([*records[:2], samples.step_record(2)]).tolist() == [[0, 0], [1, 2], [2, 4]]
+    long = [samples.step_record(step) for step in range(600)]
+    assert series.follow(long)[:, 0].tolist() == list(range(600))

@@ -48,8 +48,8 @@ def test_the_strip_says_which_file_it_is_and_leads_on(running: Shell, engine: Fa
     opened(running, engine, tmp_path / "a.safetensors")
     assert strip.isVisible()
     words = "Opened file: a.safetensors, read-only · Tales 5M · 21 recorded steps · 2.0 KiB"
-    assert strip._words.text() == words
-    assert "&lt;b&gt;note" in strip._words.toolTip()
+    assert strip.words.text() == words
+    assert "&lt;b&gt;note" in strip.words.toolTip()
     engine.sent.clear()
     strip._go_on.click()
     assert engine.sent == [Continue(ModelSpec())]
@@ -85,7 +85,7 @@ def test_what_needs_a_forward_is_greyed_with_the_reason(running: Shell, engine: 
 def test_a_file_that_nothing_goes_on_from_says_why(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
     opened(running, engine, tmp_path / "a.safetensors", why_not="not all layers were written", num_steps=0)
     strip = running.window.opened
-    assert strip._words.text().endswith(
+    assert strip.words.text().endswith(
         "no recorded steps · 2.0 KiB · cannot be gone on from: not all layers were written"
     )
     assert not strip._go_on.isEnabled()

@@ -10,8 +10,8 @@ from PySide6.QtWidgets import QApplication
 
 from app.draw.format import byte_size, token_label
 from app.draw.step_points import UNJUDGED, WITHIN
-from app.kit.branch_words import branch_name
 from app.kit.chart.marks import Place
+from app.kit.moment_words import branch_name
 from app.kit.view import GO_THERE
 from app.models.branches import origin_of
 from app.panels.compare.chart import compare_chart, points

@@ -7,8 +7,11 @@ import pytest
 
 from app.kit.chart.marks import Dots, Span
 from app.panels.evicted import draw as evicted
-from app.panels.evicted.rank_chart import rank_chart
+from app.panels.evicted.chart import rank_chart
+from engine.spec.presets import PRESETS
 from engine.wire.evictions import Eviction, Survivors
+from engine.wire.measurements import Regret
+from engine.wire.measuring import MeasureRegret
 
 
 def drop(layer: int, head: int | None, positions: list[int], scores: list[float], kept: list[float]) -> Eviction:
@@ -41,3 +44,26 @@ def test_scores_stand_on_one_line_and_dots_do_not_cover_each_other() -> None:
     assert [evicted.rank_of(alike, position) for position in (1, 4, 6)] == [1, 1, 3], "equal scores share a place"
     beyond = evicted.ranks(drop(0, 0, [1, 2, 3, 4], [-np.inf, np.nan, np.inf, 0.5], [0.75, 1.0]), 0.06)
     assert beyond.victims.tolist() == [0.5, 0.5, 1.0, 0.5]
+
+
+def measured(kl: list[float], scores: list[float], name: str = "tova", page_size: int = 1) -> Regret:
+    positions = np.arange(len(kl)) * page_size
+    request = MeasureRegret(0, PRESETS[name].spec, page_size)
+    return Regret(request, 3, positions, np.array(kl), np.array(scores), 0.5, 1.0)
+
+
+def test_rows_that_a_rule_never_drops_are_no_mistake_of_it() -> None:
+    kl = [1e-6] * 18 + [0.5, 0.5]
+    scores = [0.5 + i / 40 for i in range(18)] + [0.01, 0.02]
+    found = evicted.scatter(measured(kl, scores), 21)
+    assert found.is_missed.tolist() == [False] * 18 + [True, True], "TOVA protects the newest row alone"
+    found = evicted.scatter(measured(kl, scores, "h2o"), 21)
+    assert found.is_protected.tolist() == [False] * 11 + [True] * 9
+    assert not found.is_missed.any()
+    assert (found.x >= 0).all()
+    assert (found.x <= 1).all()
+
+
+def test_the_page_of_a_position() -> None:
+    pages = measured([0.1, 0.1, 0.1], [0.0, 0.5, 1.0], page_size=8)
+    assert [evicted.page_of(pages, position) for position in (0, 7, 8, 23, 24)] == [0, 0, 1, 2, None]

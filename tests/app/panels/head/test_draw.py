@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from app.draw import attention as att
 from app.draw import axis
-from app.draw.colormap import magnitude_table
-from app.draw.histogram import histogram
+from app.draw.colormap import histogram, magnitude_table
 from app.panels.head import draw
 from engine.wire.records import AttentionSummary
 from engine.wire.requests import AttentionRequest, HeadRequest

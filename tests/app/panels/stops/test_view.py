@@ -17,7 +17,7 @@ from app.kit.theme import current_theme
 from app.panels.stops.view import StopsView
 from app.shell import Shell
 from app.start.settings import Settings
-from app.window.timeline_menu import GROUPS
+from app.window.place_menus import GROUPS
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.quantities import ROWS

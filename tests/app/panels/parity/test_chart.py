@@ -6,7 +6,7 @@ import numpy as np
 
 from app.draw.step_points import DEPARTS, LOSSY, WITHIN
 from app.kit.chart.marks import Dots
-from app.panels.parity import draw as parity
+from app.panels.parity import chart as parity
 from app.panels.parity.chart import parity_chart
 from engine.spec.cache import CacheSpec
 from engine.wire.measurements import ParityReport

@@ -1,0 +1,102 @@
+"""What the Help menu opens: version, licence and what the program runs on, and which key does what."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+
+from PySide6.QtCore import Qt, qVersion
+from PySide6.QtGui import QFont
+from PySide6.QtWidgets import QDialogButtonBox, QHeaderView, QTreeWidget, QTreeWidgetItem, QVBoxLayout, QWidget
+
+from app.control.actions import Action, Actions, native
+from app.kit.dialog import Dialog
+from app.kit.labels import plain_label
+from app.kit.theme import font_fixed, font_text
+
+
+class AboutDialog(Dialog):
+    """Version, licence, what it runs on."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__("About KV Loupe", parent)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(22, 20, 22, 16)
+        layout.setSpacing(10)
+        name = plain_label("KV Loupe {}".format(version("kvloupe")).strip())
+        name.setFont(font_text(17, QFont.Weight.DemiBold))
+        facts = plain_label(
+            "\n\n".join(
+                (
+                    "Look into the KV cache of a language model, step by step.",
+                    _versions(),
+                    "Apache License 2.0. Typefaces Inter and JetBrains Mono, SIL Open Font License 1.1.",
+                    "It sends nothing anywhere, and downloads nothing that you did not allow.",
+                )
+            )
+        )
+        facts.setWordWrap(True)
+        facts.setFixedWidth(420)
+        facts.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        layout.addWidget(name)
+        layout.addWidget(facts)
+        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
+        buttons.rejected.connect(self.reject)
+        layout.addWidget(buttons)
+
+
+def version(distribution: str) -> str:
+    """An installed version without importing the package."""
+    from importlib import metadata  # drags in the mail parser: not before somebody asks
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _versions() -> str:
+    parts = [f"Python {platform.python_version()}", f"Qt {qVersion()}"]
+    parts += [f"{name} {version(name)}" for name in ("torch", "transformers", "safetensors", "numpy")]
+    return " · ".join(parts)
+
+
+class KeysDialog(Dialog):
+    """Which key does what, from the table of actions."""
+
+    def __init__(self, actions: Actions, parent: QWidget) -> None:
+        super().__init__("Keys", parent)
+        tree = QTreeWidget()
+        tree.setColumnCount(3)
+        tree.setHeaderLabels(["Action", "Key", "Where"])
+        tree.setRootIsDecorated(False)
+        tree.setAccessibleName("Keys")
+        for title, groups in actions.menus.items():
+            _add_menu(tree, title, [action for group in groups for action in group if action.key], actions)
+        tree.expandAll()
+        tree.header().setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
+        tree.header().setSectionResizeMode(1, QHeaderView.ResizeMode.ResizeToContents)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(14, 14, 14, 14)
+        layout.addWidget(tree)
+        self.resize(560, 620)
+
+
+def _add_menu(tree: QTreeWidget, title: str, declared: Sequence[Action], actions: Actions) -> None:
+    if not declared:
+        return
+    heading = QTreeWidgetItem([title.replace("&", "")])
+    heading.setFlags(Qt.ItemFlag.ItemIsEnabled)
+    heading.setFont(0, font_text(weight=QFont.Weight.DemiBold))
+    tree.addTopLevelItem(heading)
+    where = {
+        "window": "anywhere",
+        "picture": "in a picture",
+        "rows": "in a picture, on tokens",
+        "timeline": "on the timeline",
+    }
+    for action in declared:
+        item = QTreeWidgetItem([actions[action.name].text(), native(action.key), where[action.where]])
+        item.setFont(1, font_fixed())
+        item.setToolTip(0, action.tip)
+        heading.addChild(item)
