@@ -27,17 +27,14 @@ class BookmarkDialog(QuestionDialog):
         self._models = models
         self._places = {"": target} if target is not None else dict(places(models))
         self._filled_in = ""  # by the place that was chosen, not by hand
-        self.kind = Segments()
-        self.kind.set_choices([(name, name, TIPS[name]) for name in self._places if name])
-        self.place = plain_label()
+        self.kind = self.add(Segments([(name, name, TIPS[name]) for name in self._places if name]), "On")
+        self.place = self.add(plain_label(), "Which is")
         self.note = QPlainTextEdit()
         self.note.setTabChangesFocus(True)
         self.note.setAccessibleName("Note")
         self.note.setPlaceholderText("A note, or nothing")
         self.note.setFixedHeight(92)
-        self.form.addRow("On", self.kind)
-        self.form.addRow("Which is", self.place)
-        self.form.addRow("Note", self.note)
+        self.add(self.note)
         if target is not None:
             self.form.setRowVisible(self.kind, False)
         self.ok.setText("Save")

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QDoubleSpinBox, QSpinBox, QW
 from app.dialogs.parameter_fields import CODED, CodecFields, number_field
 from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
+from app.kit.fields import choice_field
 from app.kit.labels import plain_label, set_text_role
 from engine.spec.cache import CacheSpec
 from engine.spec.parameters import Parameter, Value
@@ -72,11 +73,7 @@ class CacheDialog(QuestionDialog):
             on_change(self._on_ratio, field)
 
     def _add_choice(self, parameter: Parameter, value: Value) -> None:
-        box = QComboBox()
-        for choice, words in parameter.choices:
-            package = PACKAGES.get(words)
-            box.addItem(words if package is None or find_spec(package) else f"{words} (not installed)", choice)
-        box.setCurrentIndex(max(0, box.findData(value)))
+        box = choice_field(parameter.label, [(choice, _installed(words)) for choice, words in parameter.choices], value)
         box.setToolTip(parameter.tip)
         self._keep(parameter, box, parameter.label)
 
@@ -123,3 +120,9 @@ class CacheDialog(QuestionDialog):
         """The same cache again would be filled again for nothing."""
         spec = self.spec()
         return spec if spec != self._spec else None
+
+
+def _installed(words: str) -> str:
+    """A choice that needs a package says where that is missing."""
+    package = PACKAGES.get(words)
+    return words if package is None or find_spec(package) else f"{words} (not installed)"

@@ -7,13 +7,13 @@ from pathlib import Path
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QWidget
 
-from app.dialogs.config_file import read_geometry
 from app.draw.format import byte_size, decimal, thousands
 from app.kit.buttons import push_button
 from app.kit.facts import Fact, section
 from app.kit.sheet import Sheet
 from app.kit.theme import TextRole
 from engine.errors import InputError
+from engine.files.text import read_json_object
 from engine.geometry.dimensions import DTYPE_BYTES, CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, KindBudget, budget_of, tokens_that_fit, tutorial_table
 from engine.spec.cache import CacheSpec
@@ -124,7 +124,7 @@ class Calculator(Sheet):
         """Take the dimensions of a config.json; what is wrong with it is said in the results' place."""
         self._config_path = str(path)
         try:
-            self._config, self._config_problem = read_geometry(path), ""
+            self._config, self._config_problem = CacheGeometry.from_config(read_json_object(path, "model config")), ""
         except InputError as problem:
             self._config, self._config_problem = None, str(problem)
         self.refresh()

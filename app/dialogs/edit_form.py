@@ -98,18 +98,13 @@ class RowsForm(EditForm):
 
     def __init__(self, title: str, models: Models, parent: QWidget) -> None:
         super().__init__(title, models, parent)
-        self.part = Segments()
-        self.part.set_choices((("both", "K and V", ""), ("keys", "K", "Keys alone"), ("values", "V", "Values alone")))
         rows = chosen_rows(models)
-        self.part.set_choice(rows.part if rows is not None else "both")
-        self.part.chosen.connect(self._on_part)
+        choices = (("both", "K and V", ""), ("keys", "K", "Keys alone"), ("values", "V", "Values alone"))
+        self.part = Segments(choices, rows.part if rows is not None else "both")
 
     def listen(self, *fields: QObject) -> None:
-        self.form.addRow("Of", self.part)
-        super().listen(*fields)
-
-    def _on_part(self, _choice: str) -> None:
-        self.show_edit()
+        self.add(self.part, "Of")
+        super().listen(self.part, *fields)
 
     @property
     def rows(self) -> Rows:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtWidgets import QComboBox, QDoubleSpinBox, QFileDialog, QLineEdit, QSpinBox, QWidget
+from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.dialogs.edit_form import EditForm, RowsForm
 from app.kit.boxes import row
 from app.kit.buttons import push_button
+from app.kit.fields import MOST, choice_field, decimal_field, line_field, whole_field
 from app.kit.segments import Segments
-from app.kit.theme import font_fixed
-from app.kit.units import inset
 from app.models import Models
 from engine.errors import InputError
 from engine.spec.edit import AddNoise, BiasLogits, Edit, Overwrite, ReplaceTokens, Scale
 from engine.spec.edit_text import EXAMPLE, parse_edit
 
-MOST_STEP, MOST_SEED = 2**31 - 1, 2**31 - 1
+SOURCES = (
+    ("step", "another moment", "A step of any branch"),
+    ("file", "snapshot file", "A snapshot that was exported"),
+)
 
 
 class ScaleForm(RowsForm):
@@ -25,8 +27,7 @@ class ScaleForm(RowsForm):
 
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Scale", models, parent)
-        self.factor = decimal_field("Factor", 0.5, -1e6, 1e6)
-        self.form.addRow("Multiply by", self.factor)
+        self.factor = self.add(decimal_field("Factor", 0.5, -1e6, 1e6), "Multiply by")
         self.listen(self.factor)
 
     def edit(self) -> Edit:
@@ -38,11 +39,9 @@ class NoiseForm(RowsForm):
 
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Add noise", models, parent)
-        self.ratio = decimal_field("Standard deviations", 0.1, 0, 1e6)
-        self.ratio.setToolTip("Of the standard deviation of the numbers that are there")
-        self.seed = whole_field("Seed", 0, 0, MOST_SEED)
-        self.form.addRow("Standard deviations", self.ratio)
-        self.form.addRow("Seed", self.seed)
+        tip = "Of the standard deviation of the numbers that are there"
+        self.ratio = self.add(decimal_field("Standard deviations", 0.1, 0, 1e6, tip=tip))
+        self.seed = self.add(whole_field("Seed", 0))
         self.listen(self.ratio, self.seed)
 
     def edit(self) -> Edit:
@@ -55,42 +54,25 @@ class OverwriteForm(RowsForm):
     def __init__(self, models: Models, parent: QWidget, folder: Path) -> None:
         super().__init__("Overwrite from", models, parent)
         self._folder = folder
-        self.source = Segments()
-        self.source.set_choices((
-            ("step", "another moment", "A step of any branch"),
-            ("file", "snapshot file", "A snapshot that was exported"),
-        ))  # fmt: skip
-        self.source.set_choice("step")
-        live = models.history.live or 0
-        self.step = whole_field("Step", max(0, live - 1), 0, MOST_STEP)
-        self.step.setToolTip("Of any branch: the numbers of the history tree")
-        self.sequence = QComboBox()
-        self.sequence.setAccessibleName("Sequence")
-        self.sequence.addItem("the same sequence", None)
-        for seq_id in models.timeline.sequence_ids():
-            if seq_id != self.seq_id:
-                self.sequence.addItem(f"sequence {seq_id}", seq_id)
-        self.file = QLineEdit()
-        self.file.setAccessibleName("Snapshot file")
-        self.file.setPlaceholderText("a snapshot: .safetensors")
-        self._browse = push_button("Browse…", self._on_browse)
-        self._file_row = row((self.file, 1), self._browse)
-        self.shift = whole_field("Shift", 0, -MOST_STEP, MOST_STEP)
-        self.shift.setToolTip("Rows are read that many positions further on")
-        self.form.addRow("From", self.source)
-        self.form.addRow("Step", self.step)
-        self.form.addRow("Sequence", self.sequence)
+        self.source = self.add(Segments(SOURCES, "step"), "From")
+        before = max(0, (models.history.live or 0) - 1)
+        self.step = self.add(whole_field("Step", before, tip="Of any branch: the numbers of the history tree"))
+        others = [seq_id for seq_id in models.timeline.sequence_ids() if seq_id != self.seq_id]
+        sequences = [(None, "the same sequence"), *((seq_id, f"sequence {seq_id}") for seq_id in others)]
+        self.sequence = self.add(choice_field("Sequence", sequences))
+        self.file = line_field("Snapshot file", hint="a snapshot: .safetensors")
+        self._file_row = row((self.file, 1), push_button("Browse…", self._on_browse))
         self.form.addRow("File", self._file_row)
-        self.form.addRow("Moved by", self.shift)
-        self.source.chosen.connect(self._on_source)
-        self.listen(self.step, self.sequence, self.file, self.shift)
-        self._on_source("step")
+        tip = "Rows are read that many positions further on"
+        self.shift = self.add(whole_field("Shift", 0, -MOST, tip=tip), "Moved by")
+        self.listen(self.source, self.step, self.sequence, self.file, self.shift)
 
-    def _on_source(self, choice: str) -> None:
-        for field in (self.step, self.sequence):
-            self.form.setRowVisible(field, choice == "step")
-        self.form.setRowVisible(self._file_row, choice == "file")
-        self.show_edit()
+    def show_edit(self) -> None:
+        is_file = self.source.choice == "file"
+        self.form.setRowVisible(self.step, not is_file)
+        self.form.setRowVisible(self.sequence, not is_file)
+        self.form.setRowVisible(self._file_row, is_file)
+        super().show_edit()
 
     def _on_browse(self) -> None:
         path, _ = QFileDialog.getOpenFileName(
@@ -113,12 +95,8 @@ class TypedForm(EditForm):
 
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Type an edit", models, parent)
-        self.line = QLineEdit()
-        self.line.setFont(font_fixed())
-        self.line.setAccessibleName("Edit")
-        self.line.setPlaceholderText(EXAMPLE)
+        self.line = self.add(line_field("Edit", hint=EXAMPLE))
         self.line.setMinimumWidth(420)
-        self.form.addRow("Edit", self.line)
         self.listen(self.line)
 
     def edit(self) -> Edit:
@@ -132,27 +110,3 @@ class TypedForm(EditForm):
                 return edit.describe()
             case _:
                 return self.size_of(edit.rows)
-
-
-def decimal_field(name: str, value: float, least: float, most: float) -> QDoubleSpinBox:
-    """A field for a number with four digits after the point."""
-    field = QDoubleSpinBox()
-    field.setDecimals(4)
-    field.setRange(least, most)
-    field.setSingleStep(0.1)
-    field.setValue(value)
-    field.setFont(font_fixed())
-    field.setAccessibleName(name)
-    inset(field)
-    return field
-
-
-def whole_field(name: str, value: int, least: int, most: int) -> QSpinBox:
-    """A field for a whole number."""
-    field = QSpinBox()
-    field.setRange(least, most)
-    field.setValue(value)
-    field.setFont(font_fixed())
-    field.setAccessibleName(name)
-    inset(field)
-    return field

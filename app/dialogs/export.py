@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 from PySide6.QtCore import QTimer, Signal
-from PySide6.QtWidgets import QCheckBox, QComboBox, QFileDialog, QLineEdit, QWidget
+from PySide6.QtWidgets import QCheckBox, QFileDialog, QLineEdit, QWidget
 
 from app.dialogs.export_kinds import KINDS, PICTURE, ExportKind
 from app.dialogs.step_choice import StepChoice
@@ -17,9 +17,9 @@ from app.kit.boxes import row
 from app.kit.buttons import push_button
 from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
+from app.kit.fields import choice_field, line_field
 from app.kit.files import save_look, save_text
 from app.kit.labels import plain_label, prose, set_text_role
-from app.kit.theme import font_fixed
 from app.models import Models
 from app.models.export_plan import export_of, records_bytes
 from engine.errors import InputError
@@ -30,6 +30,7 @@ from engine.wire.step_table import step_csv
 
 WHOLE_WINDOW = "The whole window"
 TYPING_MS = 150
+FORMS = (("stored", "as they are stored"), ("rows", "as the numbers that attention reads"))
 
 
 class ExportDialog(QuestionDialog):
@@ -56,25 +57,21 @@ class ExportDialog(QuestionDialog):
         self._models, self._folder, self._view, self._is_writing = models, folder, view, is_writing
         self._pictures = {WHOLE_WINDOW: parent, **pictures}
         self._record_bytes = 0
-        self._kind_box, self._words = QComboBox(), plain_label()
+        self._kind_box = choice_field("Export", [(kind.name, kind.label) for kind in KINDS])
+        self._words, self._size, self._there = plain_label(), plain_label(), plain_label()
         self._steps = StepChoice(models.timeline.live_path, _looked_at(models))
-        self._layers, self._heads, self._path, self._notes = QLineEdit(), QLineEdit(), QLineEdit(), QLineEdit()
-        self._form_box, self._picture = QComboBox(), QComboBox()
+        self._picture = choice_field("Of", [(name, prose(name)) for name in self._pictures])
+        self._layers, self._heads = QLineEdit(), QLineEdit()
+        self._form_box = choice_field("Rows", FORMS)
+        self._path, self._notes = line_field("File"), QLineEdit()
         self._script = QCheckBox("A Python script beside it goes on from it in plain transformers")
-        self._size, self._there = plain_label(), plain_label()
-        self._typing = QTimer(self)
+        self._typing = QTimer(self, singleShot=True, interval=TYPING_MS)
         self._build()
         self._connect()
         self._path.setText(str(self._suggested()))
         self.set_kind(KINDS[0].name)
 
     def _build(self) -> None:
-        for kind in KINDS:
-            self._kind_box.addItem(kind.label, kind.name)
-        for name in self._pictures:
-            self._picture.addItem(prose(name))
-        self._form_box.addItem("as they are stored", "stored")
-        self._form_box.addItem("as the numbers that attention reads", "rows")
         is_exact = self._models.status.cache.codec.is_exact
         self._form_box.setEnabled(not is_exact)
         self._form_box.setToolTip("This cache stores numbers as they are" if is_exact else "")
@@ -82,38 +79,30 @@ class ExportDialog(QuestionDialog):
             (self._layers, "Layers", "all"),
             (self._heads, "KV heads", "all"),
             (self._notes, "Notes", "kept inside the snapshot"),
-            (self._path, "File", ""),
         ):
             field.setAccessibleName(name)
             field.setPlaceholderText(hint)
         for field in (self._layers, self._heads):
             field.setToolTip("Numbers like 0-3, 7; empty for all")
-        self._path.setFont(font_fixed())
         for label in (self._words, self._size, self._there):
             label.setWordWrap(True)
             set_text_role(label, "muted")
-        self.form.addRow("Export", self._kind_box)
-        self.form.addRow("", self._words)
-        self.form.addRow("Steps", self._steps)
-        self.form.addRow("Of", self._picture)
-        self.form.addRow("Layers", self._layers)
-        self.form.addRow("KV heads", self._heads)
-        self.form.addRow("Rows", self._form_box)
+        self.add(self._kind_box)
+        self.add(self._words, "")
+        self.add(self._steps, "Steps")
+        for part in (self._picture, self._layers, self._heads, self._form_box):
+            self.add(part)
         self.form.addRow(
             "File", row((self._path, 1), push_button("Browse…", self._on_browse, is_small=False), spacing=8)
         )
-        self.form.addRow("", self._there)
-        self.form.addRow("Notes", self._notes)
-        self.form.addRow("", self._script)
-        self.form.addRow("Size", self._size)
-        for box, name in ((self._kind_box, "Export"), (self._form_box, "Rows"), (self._picture, "Of")):
-            box.setAccessibleName(name)
+        self.add(self._there, "")
+        self.add(self._notes)
+        self.add(self._script, "")
+        self.add(self._size, "Size")
         self.ok.setText("Export")
         self.setMinimumWidth(600)
 
     def _connect(self) -> None:
-        self._typing.setSingleShot(True)
-        self._typing.setInterval(TYPING_MS)
         self._typing.timeout.connect(self._ask_for_estimate)
         on_change(self._on_kind, self._kind_box)
         on_change(self._typing.start, self._layers, self._heads, self._form_box)
@@ -140,7 +129,7 @@ class ExportDialog(QuestionDialog):
         engine is gone, too."""
         path = self._target()
         if self.kind is PICTURE:
-            self._told("Picture", path, save_look(list(self._pictures.values())[self._picture.currentIndex()], path))
+            self._told("Picture", path, save_look(self._pictures[self._picture.currentData()], path))
         elif self.kind.name == "table" and path.suffix != ".parquet":
             first, last = self._steps.range
             chosen = export_of(self._models, path, first, last)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QSpinBox, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.draw.format import byte_size, thousands
 from app.kit.dialog import QuestionDialog
+from app.kit.fields import whole_field
 from app.kit.labels import plain_label
-from app.kit.theme import font_fixed
-from app.kit.units import inset
 from engine.wire.status import EngineStatus
 
 MIB = 1 << 20
@@ -21,17 +20,11 @@ class KeptMomentsDialog(QuestionDialog):
     def __init__(self, status: EngineStatus | None, parent: QWidget) -> None:
         super().__init__("Moments kept in memory", parent)
         limit = status.kept_limit if status is not None else 1 << 30
-        self.limit = QSpinBox()
-        self.limit.setRange(0, MOST_MIB)
+        self.limit = whole_field("MiB that kept moments may take", limit // MIB, 0, MOST_MIB, is_grouped=True)
         self.limit.setSingleStep(256)
         self.limit.setSuffix(" MiB")
-        self.limit.setGroupSeparatorShown(True)
-        self.limit.setFont(font_fixed())
-        self.limit.setAccessibleName("MiB that kept moments may take")
-        self.limit.setValue(limit // MIB)
-        inset(self.limit)
-        self.form.addRow("They may take", self.limit)
-        self.form.addRow("They take now", plain_label(_taken(status)))
+        self.add(self.limit, "They may take")
+        self.add(plain_label(_taken(status)), "They take now")
         words = plain_label(
             "A moment that is left stays in memory as it stands, so that going back is a swap. Beyond this limit the "
             "one that rested longest is let go: it stays in the history, and is computed again when you go there."

@@ -7,15 +7,15 @@ from typing import cast, get_args
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QStandardItemModel
-from PySide6.QtWidgets import QCheckBox, QComboBox, QLineEdit, QSpinBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QComboBox, QVBoxLayout, QWidget
 
 from app.draw.format import byte_size, shortened, thousands
 from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
 from app.kit.facts import Fact, Facts
+from app.kit.fields import choice_field, line_field, whole_field
 from app.kit.labels import plain_label, plain_tip, prose
-from app.kit.theme import TextRole, font_fixed
-from app.kit.units import inset
+from app.kit.theme import TextRole
 from engine.spec.cache import CacheSpec
 from engine.spec.model import AUTO_DEVICE, BUNDLED, BUNDLED_NAME, SPLIT, WEIGHTS, Dtype, ModelSpec, WeightFormat
 from engine.spec.presets import cache_label
@@ -41,8 +41,12 @@ class LoadingDialog(QuestionDialog):
         self.weights = self._choice("Weights", weights, model.weights)
         for index, row in enumerate(WEIGHTS.values()):
             self.weights.setItemData(index, plain_tip(row.summary), Qt.ItemDataRole.ToolTipRole)
-        self.threads = self._number("Threads of a CPU", "all but one", model.num_threads or 0)
-        self.context = self._number("Tokens to count on", "its own context", 0, " tokens")
+        self.threads = self.add(
+            whole_field("Threads of a CPU", model.num_threads or 0, 0, 4096, automatic="all but one", is_grouped=True)
+        )
+        self.context = self.add(
+            whole_field("Tokens to count on", 0, unit=" tokens", automatic="its own context", is_grouped=True)
+        )
         self.facts = Facts()
         self.facts.setAccessibleName("What the model would take")
         self.form.insertRow(0, "Model", self._name)
@@ -54,30 +58,9 @@ class LoadingDialog(QuestionDialog):
         self._show([Fact("asking the engine…", role="muted")])
         on_change(self._refresh, self.device, self.dtype, self.weights, self.threads, self.context)
 
-    # ---- fields --------------------------------------------------------------------------------------------------
-
     def _choice(self, label: str, choices: Sequence[tuple[str, str]], chosen: str) -> QComboBox:
-        field = QComboBox()
-        for value, text in choices:
-            field.addItem(text, value)
-        if field.findData(chosen) < 0:  # what is not known to be here yet
-            field.addItem(chosen, chosen)
-        field.setCurrentIndex(field.findData(chosen))
-        field.setAccessibleName(label)
-        self.form.addRow(label, field)
-        return field
-
-    def _number(self, label: str, automatic: str, value: int, unit: str = "") -> QSpinBox:
-        field = QSpinBox()
-        field.setRange(0, 2**31 - 1 if unit else 4096)
-        field.setGroupSeparatorShown(True)
-        field.setSpecialValueText(automatic)
-        field.setValue(value)
-        field.setFont(font_fixed())
-        inset(field, unit)
-        field.setAccessibleName(label)
-        self.form.addRow(label, field)
-        return field
+        is_known = chosen in {value for value, _ in choices}  # a device may not be known to be here yet
+        return self.add(choice_field(label, choices if is_known else [*choices, (chosen, chosen)], chosen))
 
     def wanted(self) -> ModelSpec:
         """The model as it is chosen; raises `InputError` where that cannot be."""
@@ -171,12 +154,9 @@ class HubDialog(QuestionDialog):
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__("Model by hub name", parent)
-        self._name = QLineEdit()
-        self._name.setPlaceholderText("organisation/model")
-        self._name.setFont(font_fixed())
+        self._name = self.add(line_field("Hub name", hint="organisation/model"))
         self._download = QCheckBox("Allow download if it is not on this computer")
-        self.form.addRow("Hub name", self._name)
-        self.form.addRow("", self._download)
+        self.add(self._download, "")
         self.ok.setText("Load")
 
     def answer(self) -> ModelSpec:

@@ -7,9 +7,8 @@ from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QSpinBox
 
 from app.kit.changes import on_change
 from app.kit.codec_choice import CodecChoice
+from app.kit.fields import decimal_field, whole_field
 from app.kit.labels import plain_label, set_text_role
-from app.kit.theme import font_fixed
-from app.kit.units import inset
 from engine.spec.codec import CodecSpec, recoded
 from engine.spec.codecs import BITS, GROUP, RESIDUAL
 from engine.spec.parameters import Parameter, Value
@@ -20,21 +19,14 @@ CODED = (BITS, GROUP, RESIDUAL)
 
 def number_field(parameter: Parameter, value: Value) -> NumberField:
     """A field for a number; its 0 is what None means, where the parameter may be left to the cache."""
-    is_whole = parameter.kind == "number"
-    field: NumberField = QSpinBox() if is_whole else QDoubleSpinBox()
-    field.setRange(0, parameter.most if parameter.kind != "share" else 1)
-    if isinstance(field, QDoubleSpinBox) and parameter.kind == "share":
-        field.setSingleStep(0.05)
-    if parameter.unset:
-        field.setSpecialValueText(parameter.unset)
-    field.setFont(font_fixed())
-    inset(field, parameter.unit)
-    field.setToolTip(parameter.tip)
-    field.setAccessibleName(parameter.label)
     if value is None and not parameter.unset:
         value = parameter.default
-    field.setValue(value if isinstance(value, (int, float)) else 0)  # type: ignore[arg-type]
-    return field
+    number = value if isinstance(value, (int, float)) else 0
+    label, unit, automatic, tip = parameter.label, parameter.unit, parameter.unset, parameter.tip
+    if parameter.kind == "number":
+        return whole_field(label, int(number), 0, int(parameter.most), unit=unit, automatic=automatic, tip=tip)
+    most, step = (1, 0.05) if parameter.kind == "share" else (parameter.most, 1)
+    return decimal_field(label, number, 0, most, decimals=2, step=step, unit=unit, automatic=automatic, tip=tip)
 
 
 class CodecFields(QObject):

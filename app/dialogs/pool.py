@@ -4,14 +4,15 @@ sent."""
 from __future__ import annotations
 
 from msgspec.structs import replace
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLineEdit, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.dialogs.parameter_fields import CODED, CodecFields
 from app.draw.format import byte_size, thousands
+from app.kit.boxes import row
 from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
+from app.kit.fields import choice_field, line_field
 from app.kit.labels import plain_label
-from app.kit.theme import font_fixed
 from engine.errors import InputError
 from engine.predict.bytes import page_bytes
 from engine.predict.capacity import context_length, pool_pages
@@ -34,52 +35,31 @@ class PoolDialog(QuestionDialog):
         self._spec = spec
         self._model = model
         self.codec: CodecFields | None = None
-        self.page_size = QComboBox()
-        for size in PAGE_SIZES:
-            self.page_size.addItem(f"{thousands(size)} tokens", size)
-        self.page_size.setCurrentIndex(self.page_size.findData(spec.page_size))
-        self.unit = QComboBox()
-        units = [(AUTOMATIC, "automatic"), (PAGES, "pages"), (TOKENS, "tokens")]
-        for key, text in units + ([(MIB, "MiB")] if self._page_bytes(spec.page_size) else []):
-            self.unit.addItem(text, key)
-        self.size_ = QLineEdit()
-        self.duplicates = QComboBox()
-        self.duplicates.addItem("keep both pages, as vLLM does", False)
-        self.duplicates.addItem("replace the newer one, as MAX does", True)
-        self.duplicates.setCurrentIndex(int(spec.replace_duplicates))
+        sizes = [(size, f"{thousands(size)} tokens") for size in PAGE_SIZES]
+        self.page_size = choice_field(PAGE_SIZE.label, sizes, spec.page_size)
+        is_sized = spec.num_pages is not None
+        units = (AUTOMATIC, PAGES, TOKENS, *([MIB] if self._page_bytes(spec.page_size) else []))
+        unit = PAGES if is_sized else AUTOMATIC
+        self.unit = choice_field("Unit of the pool's size", [(each, each) for each in units], unit)
+        self.size_ = line_field("Size of the pool", str(spec.num_pages) if is_sized else "")
+        ways = [(False, "keep both pages, as vLLM does"), (True, "replace the newer one, as MAX does")]
+        self.duplicates = choice_field("Two pages with the same tokens", ways, spec.replace_duplicates)
         self._shown_host = "" if spec.host_gib is None else f"{spec.host_gib:g}"
-        self.host = QLineEdit(self._shown_host)
+        self.host = line_field("Host tier in GiB", self._shown_host)
         self._sum = plain_label()
         self._sum.setWordWrap(True)
-        if spec.num_pages is not None:
-            self.unit.setCurrentIndex(self.unit.findData(PAGES))
-            self.size_.setText(str(spec.num_pages))
         self.setMinimumWidth(500)
         self._build()
         on_change(self._refresh, self.page_size, self.unit, self.size_)
         self._refresh()
 
     def _build(self) -> None:
-        for field, name in (
-            (self.page_size, PAGE_SIZE.label),
-            (self.unit, "Unit of the pool's size"),
-            (self.size_, "Size of the pool"),
-            (self.duplicates, "Two pages with the same tokens"),
-            (self.host, "Host tier in GiB"),
-        ):
-            field.setAccessibleName(name)
-        self.size_.setFont(font_fixed())
-        self.host.setFont(font_fixed())
-        pool = QHBoxLayout()
-        pool.setSpacing(8)
-        pool.addWidget(self.size_, 1)
-        pool.addWidget(self.unit)
-        self.form.addRow(PAGE_SIZE.label, self.page_size)
-        self.form.addRow("Size of the pool", pool)
-        self.form.addRow("", self._sum)
-        self.form.addRow("Same tokens twice", self.duplicates)
+        self.add(self.page_size)
+        self.form.addRow("Size of the pool", row((self.size_, 1), self.unit, spacing=8))
+        self.add(self._sum, "")
+        self.add(self.duplicates, "Same tokens twice")
         if self._spec.layout == "host":
-            self.form.addRow("Host tier, GiB", self.host)
+            self.add(self.host, "Host tier, GiB")
         if not self._spec.row.takes_no and not self._spec.codec.layers:
             sizes = {parameter.name: getattr(self._spec, parameter.name) for parameter in CODED}
             self.codec = CodecFields(self.form, self._spec.codec, sizes, self)

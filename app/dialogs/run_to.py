@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QLineEdit, QRadioButton, QSpinBox, QWidget
+from PySide6.QtWidgets import QRadioButton, QWidget
 
 from app.kit.changes import connect_all
 from app.kit.dialog import QuestionDialog
-from app.kit.theme import font_fixed
-from app.kit.units import inset
+from app.kit.fields import line_field, whole_field
 from app.models import Models
 from app.models.sequence_status import selected_info
 from engine.errors import InputError
@@ -27,19 +26,15 @@ class RunToDialog(QuestionDialog):
         self._models = models
         info = selected_info(models)
         self._seq_id, self._num_tokens = (0, 0) if info is None else (info.seq_id, info.num_tokens)
-        self._steps = self._whole("Steps to run, then rest", 32)
-        self._tokens = self._whole("Tokens of the sequence to run to", self._num_tokens + 32)
-        self._condition = QLineEdit(models.stops.query)
-        self._condition.setFont(font_fixed())
-        self._condition.setPlaceholderText("entropy > 2")
-        self._condition.setAccessibleName("Condition to run to")
-        self._condition.setToolTip("\n".join((*help_lines(), HOW_TO_COMBINE)))
+        self._steps = whole_field("Steps to run, then rest", 32, 1, MOST, is_grouped=True)
+        name = "Tokens of the sequence to run to"
+        self._tokens = whole_field(name, self._num_tokens + 32, 1, MOST, is_grouped=True)
+        tip = "\n".join((*help_lines(), HOW_TO_COMBINE))
+        self._condition = line_field("Condition to run to", models.stops.query, "entropy > 2", tip)
         which = f"sequence {self._seq_id} has" if info is not None else "the sequence has"
-        self._ways = [
-            QRadioButton(text) for text in ("So many steps", f"Until {which} so many tokens", "Until this holds")
-        ]
-        fields = (self._steps, self._tokens, self._condition)
-        for way, field in zip(self._ways, fields, strict=True):
+        texts = ("So many steps", f"Until {which} so many tokens", "Until this holds")
+        self._ways = [QRadioButton(text) for text in texts]
+        for way, field in zip(self._ways, (self._steps, self._tokens, self._condition), strict=True):
             self.form.addRow(way, field)
         self._ways[0].setChecked(True)
         self.ok.setText("Run")
@@ -52,16 +47,6 @@ class RunToDialog(QuestionDialog):
 
     def first_field(self) -> QWidget | None:
         return self._steps
-
-    def _whole(self, name: str, value: int) -> QSpinBox:
-        field = QSpinBox()
-        field.setRange(1, MOST)
-        field.setValue(value)
-        field.setFont(font_fixed())
-        field.setAccessibleName(name)
-        field.setGroupSeparatorShown(True)
-        inset(field)
-        return field
 
     def _on_steps(self) -> None:
         self._ways[0].setChecked(True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QComboBox, QSpinBox, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.draw.format import thousands
 from app.kit.boxes import row
 from app.kit.changes import on_change
+from app.kit.fields import choice_field, whole_field
 from app.kit.labels import plain_label
-from app.kit.theme import font_fixed
-from app.kit.units import inset
 from app.models.export_plan import records_between
 from app.models.path import Path
 
@@ -27,23 +26,15 @@ class StepChoice(QWidget):
         self._timeline = timeline
         first, latest = timeline.first, timeline.latest
         self._one = looked_at if looked_at is not None else latest.step if latest is not None else 0
-        self._box, self._first, self._last, self._to = QComboBox(), QSpinBox(), QSpinBox(), plain_label("to")
         count = len(timeline)
-        self._box.addItem(
-            "all, and the cache as it is now" if count == 1 else f"all {thousands(count)}, the cache as now"
-        )
-        self._box.addItem(f"step {self._one} alone" + (", which is looked at" if looked_at is not None else ""))
-        self._box.addItem("from one to another")
-        self._box.setAccessibleName("Steps")
-        for field, name in ((self._first, "First step"), (self._last, "Last step")):
-            field.setRange(first.step if first is not None else 0, latest.step if latest is not None else 0)
-            field.setFont(font_fixed())
-            inset(field)
-            field.setAccessibleName(name)
-        self._first.setValue(self._first.minimum())
-        self._last.setValue(self._one)
+        every = "all, and the cache as it is now" if count == 1 else f"all {thousands(count)}, the cache as now"
+        one = f"step {self._one} alone" + (", which is looked at" if looked_at is not None else "")
+        choices = ((ALL, every), (ONE, one), (RANGE, "from one to another"))
+        self._box = choice_field("Steps", choices, ALL if looked_at is None else ONE)
+        low, high = (each.step if each is not None else 0 for each in (first, latest))
+        self._first, self._to = whole_field("First step", low, low, high), plain_label("to")
+        self._last = whole_field("Last step", self._one, low, high)
         row((self._box, 1), self._first, self._to, self._last, spacing=8, on=self)
-        self._box.setCurrentIndex(ALL if looked_at is None else ONE)
         self._on_box()
         on_change(self._on_box, self._box)
         on_change(self.changed, self._box, self._first, self._last)

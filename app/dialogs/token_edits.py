@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QLineEdit, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.dialogs.edit_form import EditForm
-from app.dialogs.edits import decimal_field
 from app.draw.edit_words import num_numbers
 from app.draw.format import byte_size, shortened, thousands, visible
 from app.kit.boxes import column, row
 from app.kit.changes import on_change
+from app.kit.fields import decimal_field, line_field
 from app.kit.labels import plain_label, set_text_role
 from app.kit.segments import Segments
 from app.kit.theme import font_fixed
@@ -22,6 +22,15 @@ from engine.geometry.dimensions import dtype_bytes
 from engine.spec.edit import MAX_BIAS, Edit, Replacement, ReplaceTokens, Rows
 
 TEXT, IDS = "text", "ids"
+WAYS = (
+    ("overwrite", "overwrite", "Their own K and V alone: what follows keeps what it saw of the old ones"),
+    ("re-prefill", "re-prefill", "What follows is computed anew, as if they had stood there from the start"),
+)
+BIASES = (
+    ("bias", "add to their logits", "Above 0 favours them, below 0 disfavours them"),
+    ("ban", "ban them", "They are never chosen"),
+    ("only", "nothing else", "None but them is chosen"),
+)
 _MANY = 12  # ids that are listed
 
 
@@ -36,20 +45,16 @@ class TokensField(QWidget):
         self._ids: tuple[int, ...] = ()
         self._problem = ""
         self._is_waiting = False
-        self.kind = Segments()
-        self.kind.set_choices(((TEXT, "text", "A text, as the tokenizer reads it"), (IDS, "ids", "Token ids: 17, 18")))
-        self.kind.set_choice(TEXT if has_tokenizer else IDS)
+        kinds = ((TEXT, "text", "A text, as the tokenizer reads it"), (IDS, "ids", "Token ids: 17, 18"))
+        self.kind = Segments(kinds, TEXT if has_tokenizer else IDS)
         self.kind.setEnabled(has_tokenizer)
-        self.line = QLineEdit()
-        self.line.setFont(font_fixed())
-        self.line.setAccessibleName("Tokens")
+        self.line = line_field("Tokens")
         self.words = plain_label()
         self.words.setFont(font_fixed(11))
         set_text_role(self.words, "muted")
         column(row((self.line, 1), self.kind), self.words, on=self)
         self.setFocusProxy(self.line)
-        on_change(self._on_line, self.line)
-        self.kind.chosen.connect(self._on_kind)
+        on_change(self._on_text, self.line, self.kind)
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -79,10 +84,8 @@ class TokensField(QWidget):
         self.words.setText(f"{len(ids)} token{'s' if len(ids) != 1 else ''}: {listed}{more}" if ids else "")
         self.changed.emit()
 
-    def _on_kind(self, _choice: str) -> None:
-        self._on_line(self.line.text())
-
-    def _on_line(self, text: str) -> None:
+    def _on_text(self) -> None:
+        text = self.line.text()
         if not text.strip(" " if self.kind.choice == IDS else ""):
             self._take(())
         elif self.kind.choice == TEXT:
@@ -106,21 +109,10 @@ class ReplaceForm(EditForm):
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Replace tokens", models, parent)
         model = models.status.model
-        self.tokens = TokensField(model is not None and model.has_tokenizer)
-        self.how = Segments()
-        self.how.set_choices((
-            ("overwrite", "overwrite", "Their own K and V alone: what follows keeps what it saw of the old ones"),
-            ("re-prefill", "re-prefill", "What follows is computed anew, as if they had stood there from the start"),
-        ))  # fmt: skip
-        self.how.set_choice("overwrite")
-        self.form.addRow("In place of", plain_label(_replaced_words(models)))
-        self.form.addRow("New tokens", self.tokens)
-        self.form.addRow("What follows", self.how)
-        self.how.chosen.connect(self._on_how)
-        self.listen(self.tokens)
-
-    def _on_how(self, _choice: str) -> None:
-        self.show_edit()
+        self.add(plain_label(_replaced_words(models)), "In place of")
+        self.tokens = self.add(TokensField(model is not None and model.has_tokenizer), "New tokens")
+        self.how = self.add(Segments(WAYS, "overwrite"), "What follows")
+        self.listen(self.tokens, self.how)
 
     def edit(self) -> Edit:
         rows = chosen_rows(self.models)
@@ -156,29 +148,19 @@ class BiasForm(EditForm):
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Bias logits", models, parent)
         model = models.status.model
-        self.tokens = TokensField(model is not None and model.has_tokenizer)
-        self.what = Segments()
-        self.what.set_choices((
-            ("bias", "add to their logits", "Above 0 favours them, below 0 disfavours them"),
-            ("ban", "ban them", "They are never chosen"),
-            ("only", "nothing else", "None but them is chosen"),
-        ))  # fmt: skip
-        self.what.set_choice("bias")
-        self.amount = decimal_field("Added to the logits", 2.0, -MAX_BIAS, MAX_BIAS)
-        self.form.addRow("Tokens", self.tokens)
-        self.form.addRow("From now on", self.what)
-        self.form.addRow("Add", self.amount)
-        self.what.chosen.connect(self._on_what)
-        self.listen(self.tokens, self.amount)
+        self.tokens = self.add(TokensField(model is not None and model.has_tokenizer), "Tokens")
+        self.what = self.add(Segments(BIASES, "bias"), "From now on")
+        self.amount = self.add(decimal_field("Added to the logits", 2.0, -MAX_BIAS, MAX_BIAS), "Add")
+        self.listen(self.tokens, self.what, self.amount)
 
     def offer(self, token_ids: tuple[int, ...]) -> None:
         """Begin with these tokens."""
         self.tokens.kind.set_choice(IDS)
         self.tokens.line.setText(", ".join(map(str, token_ids)))
 
-    def _on_what(self, choice: str) -> None:
-        self.form.setRowVisible(self.amount, choice == "bias")
-        self.show_edit()
+    def show_edit(self) -> None:
+        self.form.setRowVisible(self.amount, self.what.choice == "bias")
+        super().show_edit()
 
     def edit(self) -> Edit:
         now, ids = current_bias(self.models, self.seq_id), self.tokens.ids

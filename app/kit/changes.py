@@ -5,6 +5,8 @@ from __future__ import annotations
 from PySide6.QtCore import QObject, SignalInstance
 from PySide6.QtWidgets import QAbstractSlider, QCheckBox, QComboBox, QDoubleSpinBox, QLineEdit, QSpinBox
 
+from app.kit.segments import Segments
+
 
 def connect_all(*pairs: tuple[SignalInstance, object]) -> None:
     """Connect each signal to its slot (or to the signal that passes it on), in this order."""
@@ -28,5 +30,7 @@ def _changed(field: QObject) -> SignalInstance:
             return field.textChanged
         case QCheckBox():
             return field.toggled
+        case Segments():
+            return field.chosen
     signal: SignalInstance = field.changed  # type: ignore[attr-defined]  # of our own
     return signal

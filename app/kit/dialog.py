@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import TypeVar
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QIcon, QShowEvent
@@ -21,6 +22,8 @@ from PySide6.QtWidgets import (
 
 from app.kit.labels import plain_label
 from engine.errors import InputError
+
+F = TypeVar("F", bound=QWidget)
 
 
 class Dialog(QDialog):
@@ -64,6 +67,11 @@ class FormDialog(Dialog):
         self.form = QFormLayout()
         self.form.setHorizontalSpacing(14)
         self.form.setVerticalSpacing(9)
+
+    def add(self, field: F, label: str | None = None) -> F:
+        """Put a field below the others, under its name unless it has another label."""
+        self.form.addRow(field.accessibleName() if label is None else label, field)
+        return field
 
     def first_field(self) -> QWidget | None:
         return next(self._answerable(), None)

@@ -11,9 +11,9 @@ from PySide6.QtWidgets import QDoubleSpinBox, QPushButton, QSizePolicy, QSlider,
 
 from app.kit.boxes import row
 from app.kit.changes import on_change
+from app.kit.fields import inset
 from app.kit.labels import plain_tip
 from app.kit.theme import current_theme, font_fixed, font_text
-from app.kit.units import inset
 
 ROW_HEIGHT = 22
 _RADIUS = 5.5

@@ -19,20 +19,23 @@ class Segments(QWidget):
 
     chosen = Signal(str)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, choices: Sequence[tuple[str, str, str]] = (), choice: str = "") -> None:
+        super().__init__()
         self._choices: tuple[tuple[str, str, str], ...] = ()
         self._choice = ""
         self._font = font_text(11.5, QFont.Weight.Medium)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        self.set_choices(choices)
+        self.set_choice(choice)
 
     @property
     def choice(self) -> str:
         return self._choice
 
     def set_choices(self, choices: Sequence[tuple[str, str, str]]) -> None:
+        """`(id, text, tool tip)` each."""
         self._choices = tuple(choices)
         self.updateGeometry()
         self.update()

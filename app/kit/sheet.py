@@ -23,15 +23,14 @@ from PySide6.QtWidgets import (
 
 from app.kit.buttons import push_button
 from app.kit.changes import on_change
-from app.kit.dialog import FormDialog
+from app.kit.dialog import F, FormDialog
 from app.kit.facts import Fact, Facts
+from app.kit.fields import choice_field, decimal_field, line_field, whole_field
 from app.kit.labels import plain_label, set_text_role
 from app.kit.theme import font_fixed
-from app.kit.units import inset
 
 Field = QSpinBox | QDoubleSpinBox | QComboBox | QLineEdit | QCheckBox
 _FIELD_WIDTH = 190
-_MOST = 2**31 - 1
 
 
 class Sheet(FormDialog):
@@ -92,39 +91,20 @@ class Sheet(FormDialog):
 
     def add_number(self, label: str, value: int, unit: str = "", least: int = 1, automatic: str = "") -> QSpinBox:
         """A whole number; with `automatic` the least one stands for that word."""
-        field = QSpinBox()
-        field.setRange(least, _MOST)
-        field.setGroupSeparatorShown(True)
-        if automatic:
-            field.setSpecialValueText(automatic)
-        field.setValue(value)
-        self._add(label, field, unit)
-        return field
+        return self._put(whole_field(label, value, least, unit=unit, automatic=automatic, is_grouped=True))
 
     def add_size(self, label: str, value: float, unit: str, automatic: str = "") -> QDoubleSpinBox:
-        field = QDoubleSpinBox()
-        field.setRange(0, 10_000_000)
-        field.setDecimals(3)
-        if automatic:
-            field.setSpecialValueText(automatic)
-        field.setValue(value)
-        self._add(label, field, unit)
-        return field
+        field = decimal_field(label, value, 0, 1e7, decimals=3, step=1, unit=unit, automatic=automatic)
+        return self._put(field)
 
     def add_choice(self, label: str, choices: Sequence[tuple[object, str]], chosen: object = None) -> QComboBox:
         """One of a few `(value, text)`."""
-        field = QComboBox()
-        for value, text in choices:
-            field.addItem(text, value)
-        field.setCurrentIndex(max(0, field.findData(chosen)))
-        self._add(label, field)
-        return field
+        field = choice_field(label, choices, chosen)
+        field.setFont(font_fixed())
+        return self._put(field)
 
     def add_text(self, label: str, placeholder: str = "") -> QLineEdit:
-        field = QLineEdit()
-        field.setPlaceholderText(placeholder)
-        self._add(label, field)
-        return field
+        return self._put(line_field(label, hint=placeholder))
 
     def add_check(self, label: str, is_on: bool = False) -> QCheckBox:
         field = QCheckBox(label)
@@ -133,17 +113,13 @@ class Sheet(FormDialog):
         self.form.addRow("", field)
         return field
 
-    def _add(self, label: str, field: Field, unit: str = "") -> None:
+    def _put(self, field: F) -> F:
         on_change(self.refresh, field)
-        field.setFont(font_fixed())
-        if isinstance(field, QSpinBox | QDoubleSpinBox):
-            inset(field, unit)
         field.setFixedWidth(_FIELD_WIDTH)
-        field.setAccessibleName(label)
-        name = plain_label(label)
+        name = self._labels[field] = plain_label(field.accessibleName())
         name.setBuddy(field)
-        self._labels[field] = name
         self.form.addRow(name, field)
+        return field
 
     def use(self, field: Field, is_used: bool) -> None:
         """A field that means nothing now steps back."""

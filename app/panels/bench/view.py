@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QSpinBox, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.draw.format import thousands
 from app.kit.boxes import row
 from app.kit.changes import on_change
+from app.kit.fields import small_steps
 from app.kit.provenance import Provenance
 from app.kit.rows_view import PLOT, TABLE, RowsView, ShownRows
 from app.kit.small_box import SmallBox
-from app.kit.theme import font_text
-from app.kit.units import inset
 from app.models import Models
 from app.panels.bench import draw, words
 from app.panels.bench.chart import bench_chart
@@ -63,19 +62,11 @@ class BenchView(RowsView):
         self.contexts = SmallBox("Contexts", "Tokens of each sequence before the first step", CONTEXTS)
         self.batches = SmallBox("Batch", "Sequences that decode side by side", BATCHES)
         self.quantity = SmallBox("Quantity", "What the plot shows", QUANTITIES)
-        self.steps = QSpinBox()
+        self.steps = small_steps(32, MAX_STEPS, "Decode steps of every mode at every context, in turns")
         self._build()
         self.follow(models)
 
     def _build(self) -> None:
-        self.steps.setRange(2, MAX_STEPS)
-        self.steps.setValue(32)
-        self.steps.setAccessibleName("Steps")
-        self.steps.setToolTip("Decode steps of every mode at every context, in turns")
-        self.steps.setObjectName("small")
-        self.steps.setFont(font_text(11.5))
-        self.steps.setFixedHeight(20)
-        inset(self.steps, "steps")
         self.contexts.setCurrentIndex(1)
         boxes = (self._modes_box, self.contexts, self.batches, self.quantity)
         for box in boxes:

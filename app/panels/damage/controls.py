@@ -8,9 +8,9 @@ from PySide6.QtWidgets import QSpinBox, QWidget
 from app.kit.boxes import row
 from app.kit.changes import on_change
 from app.kit.codec_choice import CodecChoice
+from app.kit.fields import inset
 from app.kit.small_box import SmallBox
 from app.kit.theme import font_fixed
-from app.kit.units import inset
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.codec import CodecSpec, fitting_group

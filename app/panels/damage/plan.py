@@ -11,10 +11,10 @@ from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.cells import Cell, CellTable, Head
 from app.kit.changes import on_change
+from app.kit.fields import inset
 from app.kit.knobs import Knob
 from app.kit.labels import ElidedLabel
 from app.kit.theme import font_fixed, font_text
-from app.kit.units import inset
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_name
 from engine.wire.measurements import DamageMap

@@ -6,10 +6,10 @@ from PySide6.QtCore import QObject, QPoint, QSize, Qt, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QLineEdit, QSpinBox, QToolButton, QWidget
 
 from app.kit.changes import on_change
+from app.kit.fields import inset
 from app.kit.icons import icon
 from app.kit.labels import plain_label, set_text_role
 from app.kit.theme import Themed, current_theme, font_fixed
-from app.kit.units import inset
 from app.models import Models
 from app.models.sequence_status import selected_info
 from engine.errors import InputError

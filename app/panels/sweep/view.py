@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from PySide6.QtWidgets import QSpinBox, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.draw.format import thousands
 from app.kit.boxes import row
 from app.kit.changes import on_change
+from app.kit.fields import small_steps
 from app.kit.provenance import Provenance
 from app.kit.rows_view import PLOT, TABLE, RowsView, ShownRows
 from app.kit.small_box import SmallBox
-from app.kit.theme import font_text
-from app.kit.units import inset
 from app.models import Models
 from app.panels.sweep import draw, words
 from app.panels.sweep.chart import sweep_chart
@@ -81,20 +80,12 @@ class SweepView(RowsView):
         self._budgets = SmallBox("Budgets", BUDGETS_TIP, BUDGETS)
         self._codecs = SmallBox("Codecs", "How the modes that keep exact rows write K and V", CODECS)
         self.quality = SmallBox("Damage", "What the plot sets against bytes", QUALITIES)
-        self.steps = QSpinBox()
+        self.steps = small_steps(24, MAX_STEPS, "How many tokens follow; a planted fact has as many as it has")
         self._build()
         self.follow(models)
 
     def _build(self) -> None:
-        self.steps.setRange(2, MAX_STEPS)
-        self.steps.setValue(24)
-        self.steps.setAccessibleName("Steps")
-        self.steps.setToolTip("How many tokens follow; a planted fact has as many as it has")
-        self.steps.setObjectName("small")
-        self.steps.setFont(font_text(11.5))
-        self.steps.setFixedHeight(20)
         self._budgets.setCurrentIndex(2)
-        inset(self.steps, "steps")
         boxes = (self._source, self._budgets, self._codecs, self.quality)
         for box in boxes:
             box.let_shrink(4)

@@ -18,7 +18,7 @@ from app.dialogs.pool import PoolDialog
 from app.dialogs.run_to import RunToDialog
 from app.kit.dialog import Dialog
 from app.kit.theme import DARK, apply_theme
-from app.kit.units import inset
+from app.kit.fields import inset
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, uniform

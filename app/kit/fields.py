@@ -1,0 +1,156 @@
+"""Fields of forms and of the rows of panels: numbers with their unit, lines and choices, each made in one call.
+
+The text of a number stands in from the edge as that of every other field, and a unit behind it in dim ink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtWidgets import QComboBox, QDoubleSpinBox, QLabel, QLineEdit, QSpinBox, QWidget
+
+from app.kit.theme import font_fixed, font_text
+
+FRAME = 26  # pixels of borders and paddings of a field and of the line in it, as the style sheet has them
+INSET = 6  # pixels, as the style sheet has it for lines of text: it reaches no spin box
+
+
+MOST = 2**31 - 1
+
+
+def whole_field(
+    name: str,
+    value: int,
+    least: int = 0,
+    most: int = MOST,
+    *,
+    unit: str = "",
+    automatic: str = "",
+    tip: str = "",
+    is_grouped: bool = False,
+) -> QSpinBox:
+    """A field for a whole number; `automatic` are words in place of the least one, `is_grouped` is `1,024`."""
+    field = QSpinBox()
+    field.setRange(least, most)
+    field.setGroupSeparatorShown(is_grouped)
+    _describe(field, name, tip, automatic)
+    field.setValue(value)
+    inset(field, unit)
+    return field
+
+
+def decimal_field(
+    name: str,
+    value: float,
+    least: float,
+    most: float,
+    *,
+    decimals: int = 4,
+    step: float = 0.1,
+    unit: str = "",
+    automatic: str = "",
+    tip: str = "",
+) -> QDoubleSpinBox:
+    """A field for a number with so many digits after the point."""
+    field = QDoubleSpinBox()
+    field.setDecimals(decimals)
+    field.setRange(least, most)
+    field.setSingleStep(step)
+    _describe(field, name, tip, automatic)
+    field.setValue(value)
+    inset(field, unit)
+    return field
+
+
+def small_steps(value: int, most: int, tip: str) -> QSpinBox:
+    """How many steps a measurement takes, low enough for the first row of a panel."""
+    field = QSpinBox()
+    field.setRange(2, most)
+    _describe(field, "Steps", tip)
+    field.setValue(value)
+    field.setObjectName("small")
+    field.setFont(font_text(11.5))
+    field.setFixedHeight(20)
+    inset(field, "steps")
+    return field
+
+
+def line_field(name: str, text: str = "", hint: str = "", tip: str = "") -> QLineEdit:
+    """A line of text with figures of one width; `hint` stands there while it is empty."""
+    field = QLineEdit(text)
+    field.setPlaceholderText(hint)
+    _describe(field, name, tip)
+    return field
+
+
+def choice_field(name: str, choices: Iterable[tuple[object, str]], chosen: object = None) -> QComboBox:
+    """One of a few `(value, text)`."""
+    field = QComboBox()
+    for value, text in choices:
+        field.addItem(text, value)
+    field.setCurrentIndex(max(0, field.findData(chosen)))
+    field.setAccessibleName(name)
+    return field
+
+
+def _describe(field: QWidget, name: str, tip: str, automatic: str = "") -> None:
+    field.setAccessibleName(name)
+    field.setToolTip(tip)
+    field.setFont(font_fixed())
+    if automatic and isinstance(field, QSpinBox | QDoubleSpinBox):
+        field.setSpecialValueText(automatic)
+
+
+def inset(field: QSpinBox | QDoubleSpinBox, unit: str = "") -> None:
+    """Give a field its margin and, where it has one, its unit."""
+    if unit:
+        Unit(field, unit)
+    else:
+        field.lineEdit().setTextMargins(INSET, 0, INSET, 0)
+        Room(field, 2 * INSET)
+
+
+class Room(QObject):
+    """Keeps a field as wide as its number: Qt leaves margins out of what it asks for, and half a number is another."""
+
+    def __init__(self, field: QSpinBox | QDoubleSpinBox, margins: int) -> None:
+        super().__init__(field)
+        self._field, self._margins = field, margins
+        field.textChanged.connect(self._on_text)
+        self._on_text(field.text())
+
+    def _on_text(self, text: str) -> None:
+        field = self._field
+        needed = field.fontMetrics().horizontalAdvance(text) + self._margins + FRAME
+        if field.minimumWidth() < needed <= field.maximumWidth():
+            field.setMinimumWidth(needed)
+
+
+class Unit(QLabel):
+    """At the right end of a field; not there while a word stands in place of its number."""
+
+    def __init__(self, field: QSpinBox | QDoubleSpinBox, text: str) -> None:
+        super().__init__(text.strip(), field)
+        self._field = field
+        self.setObjectName("unit")
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setFont(field.font())
+        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        self.adjustSize()
+        field.lineEdit().setTextMargins(INSET, 0, self.width() + 2 * INSET, 0)
+        field.setAccessibleDescription(text.strip())
+        Room(field, self.width() + 3 * INSET)
+        field.installEventFilter(self)
+        field.valueChanged.connect(self._refresh)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        field = self._field
+        self.setVisible(not field.specialValueText() or field.value() != field.minimum())
+        self.move(field.width() - self.width() - INSET - 1, (field.height() - self.height()) // 2)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() in (QEvent.Type.Resize, QEvent.Type.Show):
+            self._refresh()
+        return False
