@@ -17,8 +17,8 @@ from app.dialogs.loading import HubDialog
 from app.dialogs.pool import PoolDialog
 from app.dialogs.run_to import RunToDialog
 from app.kit.dialog import Dialog
-from app.kit.theme import DARK, apply_theme
 from app.kit.fields import inset
+from app.kit.theme import DARK, apply_theme
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, uniform
