@@ -140,7 +140,7 @@ def checksums_of(firsts: Sequence[int], observations: Sequence[Observation]) -> 
 def sequence_step(
     forward: Forward, choice: Sample | None, phase: Phase, stop: StopReason | None, text_of: TokenTexts
 ) -> SequenceStep:
-    """What a record says of one sequence before anything measured has left the device; its cache has been compressed,
+    """What a record says of one sequence before anything measured has left the device; its cache has taken the step in,
     the sequence has not moved on yet."""
     work, sequence, cache = forward.work, forward.work.live.sequence, forward.work.live.cache
     return SequenceStep(

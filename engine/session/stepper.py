@@ -241,9 +241,9 @@ class Stepper:
         if not sequence.is_prefilling:
             sequence.token_ids.append(forward.work.token_ids[0])
         stop = mode.stop_after(sequence, choice.token_id, live.cache) if choice else None
+        live.cache.commit(num_tokens)  # first: the record tells the bytes without pages that leave a window here
         part = sequence_step(forward, choice, phase, stop, self._text_of)
         sequence.num_tokens = num_tokens
-        live.cache.commit(num_tokens)
         live.cache.register_prefix(sequence.token_ids)
         live.set_logits(forward.logits, choice.logprobs if choice else None)
         self._history.log(live.seq_id, forward.logits, attention)

@@ -129,6 +129,14 @@ def tiniest_model() -> LoadedModel:
     return random_model({**config.to_dict(), "model_type": "llama"}, 0.5)
 
 
+@cache
+def uneven_model() -> LoadedModel:
+    """No two of its sizes are the same: three layers, six heads that share two of K and V, 16 channels in each."""
+    sizes = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "head_dim": 16}
+    config = AutoConfig.for_model("llama", **{**COMMON, **sizes})
+    return random_model({**config.to_dict(), "model_type": "llama"}, 0.3)
+
+
 def random_model(config: dict[str, Any], deviation: float, dtype: str = "float32") -> LoadedModel:
     """The usual deviation of 0.02 makes attention nearly uniform and logits nearly equal: a wrong cache would hardly
     show."""
