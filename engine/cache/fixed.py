@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 
 from engine.cache.contract import Pair
-from engine.cache.layers.counted import CountedStaticLayer
 from engine.cache.layers.growing import GrowingLayer
+from engine.cache.layers.handles import CountedStaticLayer
 from engine.cache.paged.blocks import PageBlocks
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.store import PageStore

@@ -14,7 +14,7 @@ from engine.cli.arguments import (
     prompts_of,
 )
 from engine.cli.cache_options import add_cache_arguments, specs_of
-from engine.cli.rows import encoded, tell_all
+from engine.cli.output import encoded, tell_all
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.runners import check_runner

@@ -1,10 +1,19 @@
-"""What is printed: JSON lines, and text that may come from a model."""
+"""What is printed: JSON lines, text that may come from a model, a row for each cache mode."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+if TYPE_CHECKING:
+    from engine.model.loader import LoadedModel
+    from engine.spec.sampling import Prompt
+    from engine.wire.measurements import BenchRefused, BenchRow, SweepRow, Unavailable
 
 
 def printable(text: str) -> str:
@@ -21,3 +30,49 @@ def say(line: dict[str, Any]) -> None:
     json.dump(line, sys.stdout, ensure_ascii=True)
     sys.stdout.write("\n")
     sys.stdout.flush()
+
+
+def encoded(model: LoadedModel, prompt: Prompt) -> tuple[int, ...]:
+    from engine.session.prompt import first_ids
+
+    return tuple(first_ids(model, prompt))
+
+
+def tell_all(
+    rows: Iterable[SweepRow | BenchRow | Unavailable | BenchRefused],
+    model: LoadedModel,
+    args: argparse.Namespace,
+) -> int:
+    """Tell every row as it comes; 1 where a mode was refused that somebody had named."""
+    num_refused = 0
+    for row in rows:
+        values = structs.asdict(row)
+        num_refused += "unavailable" in values
+        tell(values, args.json)
+    tell_note(model, args.json)
+    return 1 if num_refused and args.caches != "all" else 0
+
+
+def tell(values: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        say(values)
+        return
+    name, refused = values.pop("cache"), values.pop("unavailable", None)
+    if refused is not None:
+        where = f" at {values['context']:,} tokens × {values['batch']}" if "context" in values else ""
+        where += f" on {printable(values['text'])}" if values.get("text") else ""
+        print(f"{name:<22} refused{where}: {refused}", flush=True)
+        return
+    values = {key: value for key, value in values.items() if value is not None}
+    print(f"{name:<22} " + "  ".join(f"{key} {shown(value)}" for key, value in values.items()), flush=True)
+
+
+def shown(value: object) -> str:
+    return (
+        f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else printable(str(value))
+    )
+
+
+def tell_note(model: LoadedModel, as_json: bool) -> None:
+    if model.info.note and not as_json:
+        print(f"note: {model.info.note}")

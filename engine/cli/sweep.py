@@ -17,8 +17,7 @@ from engine.cli.arguments import (
     prompts_of,
 )
 from engine.cli.cache_options import add_cache_arguments, specs_of
-from engine.cli.output import printable
-from engine.cli.rows import tell_all
+from engine.cli.output import printable, tell_all
 from engine.errors import InputError
 from engine.files.text import read_text
 from engine.spec.codec import CodecSpec

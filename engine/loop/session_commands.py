@@ -131,7 +131,7 @@ class SessionCommands:
             self._duelling.follow(session)
 
     def _join(self, session: Session, steps: tuple[int, ...]) -> None:
-        from engine.session.joining import join
+        from engine.session.branching import join
 
         made = join(session, steps)
         self._reporter.tell()  # the status that has the new sequences comes first

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,11 +23,11 @@ from engine.errors import InputError, first_line
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register
-from engine.model.coded import held_bytes
 from engine.model.device import Placement
 from engine.model.encoder import arguments_of, attentions_of, has_encoder, number_attention, start_id
 from engine.model.forecast import check_fits, placement_of
 from engine.model.generation_rules import ruled
+from engine.model.layer_hooks import followed_layers, layers_by_index, marked_layers
 from engine.model.progress import LoadProgress, num_tensors
 from engine.model.runners.attending import HiddenRows, right_aligned
 from engine.model.runners.decoder import Passed
@@ -39,6 +38,7 @@ from engine.model.split import layer_devices
 from engine.model.surprisal import Surprisal, head_of, last_hidden
 from engine.model.tokenizer import find_tokenizer, special_ids
 from engine.model.trial_forwards import decoder_of, is_head_apart, runs_through_registry
+from engine.model.weights import held_bytes
 from engine.predict.capacity import context_length, num_source
 from engine.spec.model import WEIGHTS, ModelSpec
 from engine.wire.status import ModelInfo
@@ -241,52 +241,6 @@ def _loaded(spec: ModelSpec, source: Source, progress: LoadProgress) -> LoadedMo
         decoder is not None or is_head_apart(model),
         runners,
     )
-
-
-@contextmanager
-def marked_layers(model: Any, mark: Callable[[], None] | None) -> Iterator[None]:
-    """Meanwhile `mark` is called at every layer of a model whose attention is its own."""
-    hooks = []
-    if mark is not None:
-        layers = [module for module in model.modules() if hasattr(module, "layer_idx")]
-        hooks = [layer.register_forward_pre_hook(lambda *_: mark()) for layer in layers]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-@contextmanager
-def followed_layers(model: Any, passed: Passed | None) -> Iterator[None]:
-    """Meanwhile `passed` is called behind every layer of a model, with its number and its output."""
-    hooks = []
-    if passed is not None:
-        for index, layer in layers_by_index(model.get_decoder() if has_encoder(model) else model).items():
-
-            def behind(_module: Any, _inputs: Any, output: Any, index: int = index) -> None:
-                passed(index, output[0] if isinstance(output, tuple) else output)
-
-            hooks.append(layer.register_forward_hook(behind))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def layers_by_index(model: Any) -> dict[int, Any]:
-    """The whole layers of a model by their numbers, which are known to a part of each: what stands in a list."""
-    modules: dict[str, Any] = dict(model.named_modules())
-    found: dict[int, Any] = {}
-    for name, module in modules.items():
-        index = getattr(module, "layer_idx", None)
-        if isinstance(index, int):
-            parts = name.split(".")
-            above = (".".join(parts[:n]) for n in range(len(parts)))
-            depth = next((n for n, path in enumerate(above) if isinstance(modules[path], torch.nn.ModuleList)), None)
-            found.setdefault(index, module if depth is None else modules[".".join(parts[: depth + 1])])
-    return found
 
 
 def built(source: Source, placement: Placement) -> tuple[Any, Placement]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from engine.errors import InputError
 from engine.look.outliers import outliers_slice
 from engine.look.slices import attention_slice, head_slice, row_slice, table_slice, within
 from engine.opened.description import model_info, opened_file, sequence_info, tokens_of
-from engine.opened.from_npz import SUFFIX, opened_npz
 from engine.opened.magnitudes import FileMagnitudes
 from engine.opened.rows import FileRows, FileRowsAt, Wanted
 from engine.opened.wall import file_wall
+from engine.snapshot.bring import brought_npz
 from engine.snapshot.read import SnapshotFile
+from engine.snapshot.write import write_snapshot
 from engine.spec.sampling import SamplingParams
 from engine.wire.requests import (
     AttentionRequest,
@@ -149,3 +151,18 @@ class OpenedSnapshot:
 
     def _is_newest(self, step: int) -> bool:
         return self.last_step is None or step >= self.last_step
+
+
+SUFFIX = ".npz"
+
+
+def opened_npz(path: Path) -> SnapshotFile:
+    """The snapshot of an npz file, in a file of its own whose name is gone already. Raises `InputError` for a file that
+    is none, and for one that does not say where its rows stand."""
+    with tempfile.TemporaryDirectory(prefix="kvloupe-", ignore_cleanup_errors=True) as folder:
+        inside = Path(folder) / "opened.safetensors"
+        for _ in write_snapshot(brought_npz(path), inside):
+            pass
+        file = SnapshotFile(inside)
+    file.path = path
+    return file

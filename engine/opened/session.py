@@ -13,9 +13,9 @@ from engine.saved.tokens import UNKNOWN, Fed, SequenceTokens, SessionTokens, wal
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceAdded, SequenceForked, replacing_tokens
 from engine.wire.events import Event, Forked, NodeAdded, SessionOpened, Submitted, WentTo
-from engine.wire.planned import PlannedPart
 from engine.wire.records import CacheBytes, SequenceState, SequenceStep, StepRecord, Timings
 from engine.wire.status import EngineStatus, ModelInfo, OpenedFile, SequenceInfo, Work
+from engine.wire.tree import PlannedPart
 
 AS_IT_WAS = "as it was"
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.errors import InputError
-from engine.saved.limits import MAX_DRAFT, MAX_NAME, MAX_NAMES, MAX_STOP, MAX_STOPS, MAX_TEXT
-from engine.saved.session import SavedSession
+from engine.saved.session import MAX_DRAFT, MAX_NAME, MAX_NAMES, MAX_STOP, MAX_STOPS, MAX_TEXT, SavedSession
 from engine.spec.bookmark import check_bookmarks
 from engine.spec.edit import ReplaceTokens
 from engine.wire.changes import Change, EditMade, PromptAppended, SequenceAdded, SequenceForked, TokensForced
-from engine.wire.planned import PlannedStep
-from engine.wire.tree import Node
+from engine.wire.tree import Node, PlannedStep
 
 MAX_FILE_BYTES = 256 << 20
 MAX_NODES = 1 << 20

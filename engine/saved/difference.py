@@ -1,14 +1,14 @@
-"""Where a step that was done once more is not what it was: by moment, sequence and layer. No torch."""
+"""Where a step that was done once more is not what it was, and how much of all was compared. No torch."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from engine.wire.planned import PlannedPart, PlannedStep
 from engine.wire.records import SequenceStep, StepRecord
-from engine.wire.tree import Node
+from engine.wire.tree import Node, PlannedPart, PlannedStep
 
 
 class Difference(Struct, frozen=True):
@@ -62,3 +62,41 @@ def are_same_pieces(work: PlannedStep, record: StepRecord) -> bool:
     """Whether every sequence was fed the same tokens in one piece."""
     found = {step.seq_id: step for step in record.sequences}
     return all(part.seq_id in found and found[part.seq_id].first_position == part.first_position for part in work.parts)
+
+
+class Compared:
+    """Tokens that were fed or chosen, checksums of K and V, and the moments whose rows were not compared, by why."""
+
+    def __init__(self) -> None:
+        self.num_tokens = self.num_checksums = 0
+        self.rows_not_compared: Counter[str] = Counter()
+
+    def add(self, node: Node, record: StepRecord | None, layers: Sequence[int]) -> None:
+        """A moment was done once more."""
+        if node.work is not None:
+            parts = node.work.parts
+            self.num_tokens += sum((part.token_id is not None) + (part.sampled is not None) for part in parts)
+        if why := why_rows_not_compared(node, record):
+            self.rows_not_compared[why] += 1
+        else:
+            self.num_checksums += min(len(layers), len(node.checksums))
+
+    def describe(self) -> str:
+        """In a line."""
+        words = f"compared: {self.num_tokens:,} tokens, {self.num_checksums:,} checksums of K and V"
+        for why, count in sorted(self.rows_not_compared.items()):
+            words += f"; not the rows of {count:,} {'moment' if count == 1 else 'moments'}: {why}"
+        return words
+
+
+def why_rows_not_compared(node: Node, record: StepRecord | None) -> str:
+    """Why nothing is said of the K and V of a moment; empty where their checksums were compared."""
+    if node.work is None or record is None:
+        return "an edit or a change alone, which no step wrote"
+    if not node.checksums:
+        return "no checksum was written of them"
+    if len(node.checksums) != len(record.checksums):
+        return "their checksums are of another number of layers"
+    if not are_same_pieces(node.work, record):
+        return "tokens came from pages of an earlier run, and were computed in other pieces"
+    return ""

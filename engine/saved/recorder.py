@@ -8,8 +8,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from engine.saved.limits import within_limits
-from engine.saved.session import Entry, SavedSession, SessionBuilder
+from engine.saved.session import Entry, SavedSession, SessionBuilder, within_limits
 from engine.wire.changes import replacing_tokens
 from engine.wire.events import BranchDeleted, Event, NodeAdded, Redone, Restarted, StateChanged, Submitted, WentTo
 from engine.wire.records import StepRecord

@@ -18,9 +18,8 @@ from engine.wire.changes import (
     SequenceRemoved,
     SequenceStopped,
 )
-from engine.wire.planned import PlannedPart
 from engine.wire.records import StopReason
-from engine.wire.tree import Node
+from engine.wire.tree import Node, PlannedPart
 
 UNKNOWN = -1  # in place of a token that the file does not say
 MAX_UNKNOWN = 1 << 21

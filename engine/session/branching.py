@@ -1,4 +1,4 @@
-"""Other roads: taking one from any step, forgetting one, and going back over edits."""
+"""Other roads: taking one from any step, forgetting one, going back over edits, several as one batch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from engine.predict.capacity import cache_capacity, is_endless
 from engine.session.prompt import encode, encode_forced
 from engine.session.stop_strings import check_stop_strings
 from engine.spec.sampling import Prompt
-from engine.wire.changes import EditMade
+from engine.wire.changes import EditMade, SequenceForked
 from engine.wire.commands import Branch
+from engine.wire.events import Forked
 
 if TYPE_CHECKING:
     from engine.session.session import Session
+
 
 Check = Callable[[], None] | None
 
@@ -104,3 +106,42 @@ def redo_edit(session: Session, check: Check = None) -> str:
 
 def is_edit(session: Session, step: int) -> bool:
     return any(isinstance(change, EditMade) for change in session.history.tree.at(step).node.changes)
+
+
+def join(session: Session, steps: tuple[int, ...]) -> tuple[Forked, ...]:
+    """Fork the sequences of these moments into the live one, those that it does not have as they stand there. All of
+    them, or an `InputError` and none."""
+    asked = [(seq_id, step) for step in dict.fromkeys(steps) for seq_id in missing(session, step)]
+    if not asked:
+        where = " and ".join(f"step {step}" for step in steps) or "no step"
+        raise InputError(f"The live moment has every sequence of {where} as it stands there: choose another branch.")
+    made: list[Forked] = []
+    try:
+        for seq_id, step in asked:
+            made.append(session.fork(seq_id, step))
+    except BaseException:
+        for forked in made:
+            session.remove(forked.child)
+        raise
+    return tuple(made)
+
+
+def missing(session: Session, step: int) -> list[int]:
+    """The sequences of a moment that the live one does not have: others, or the same ones fed otherwise since."""
+    history = session.history
+    tree, live = history.tree, history.last_step
+    there = tree.at(step).checkpoint.marks
+    taken = {
+        (c.parent, c.step) for c in history.changes if isinstance(c, SequenceForked) and c.seq_id in session.live.ids
+    }
+    return [
+        seq_id
+        for seq_id in there
+        if (seq_id, step) not in taken and not (seq_id in session.live.ids and is_as_fed(session, seq_id, step, live))
+    ]
+
+
+def is_as_fed(session: Session, seq_id: int, step: int, live: int | None) -> bool:
+    """Whether the same step fed a sequence last at both moments."""
+    tree = session.history.tree
+    return live is not None and tree.fed_at(seq_id, step) == tree.fed_at(seq_id, live)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.cache.paged.pool_errors import PoolExhausted
+from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.marks import Checkpoint, Mark, Move

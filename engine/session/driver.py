@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.paged.pool_errors import PoolExhausted
+from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.memory import Held

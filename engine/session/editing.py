@@ -8,11 +8,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from engine.cache.contract import HeldRows
-from engine.cache.paged.pool_errors import PoolExhausted
+from engine.cache.paged.pages import PoolExhausted
 from engine.errors import InputError
 from engine.session.edits.apply import Edited, apply_edit
-from engine.session.edits.numbers import RowsFrom
-from engine.session.edits.sources import RowsOfMoment
+from engine.session.edits.numbers import RowsFrom, RowsOfMoment
 from engine.session.live import LiveSequence
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
 from engine.wire.changes import EditMade

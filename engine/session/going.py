@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from engine.cache.paged.pool_errors import PoolExhausted
+from engine.cache.paged.pages import PoolExhausted
 from engine.errors import InputError
 from engine.history.history import History
 from engine.model.loader import LoadedModel

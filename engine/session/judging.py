@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
+import torch
+
+from engine.cache.stacking import on_one_device
 from engine.errors import InputError
-from engine.look.attention_mass import attention_mass
 from engine.session.session import Session
 from engine.spec.condition import Condition, Span, comparisons_of
 from engine.spec.possible import Setting, why_never
@@ -129,3 +131,20 @@ def tail_of(token_ids: list[int], count: int, text_of: Callable[[int], str]) -> 
         pieces.append(text_of(token_ids[count]))
         missing -= len(pieces[-1])
     return "".join(reversed(pieces))[-TEXT_TAIL:]
+
+
+def attention_mass(rows: dict[int, torch.Tensor], num_tokens: int, span: Span) -> Attention | None:
+    """Of rows `[H, S]` by layer, whose last entry is that of the newest of `num_tokens` tokens; what was dropped (NaN)
+    receives nothing. None where there are no rows, or the span is of tokens that were not fed yet."""
+    first, stop = (span.first, span.last + 1) if span.newest is None else (max(0, num_tokens - span.newest), num_tokens)
+    if not rows or first >= num_tokens:
+        return None
+    masses = torch.cat(on_one_device(_mass(row, num_tokens, first, stop) for row in rows.values()))
+    mean, peak = torch.stack([masses.mean(), masses.amax()]).tolist()
+    return Attention(mean, peak)
+
+
+def _mass(row: torch.Tensor, num_tokens: int, first: int, stop: int) -> torch.Tensor:
+    """The mass of every head `[H]`; a row of a window has none of the tokens before it."""
+    base = num_tokens - row.shape[1]
+    return row[:, max(0, first - base) : max(0, stop - base)].float().nansum(-1)

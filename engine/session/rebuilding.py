@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
-from engine.saved.compared import Compared
-from engine.saved.difference import Difference, differences
+from engine.saved.difference import Compared, Difference, differences
 from engine.saved.session import SavedSession
 from engine.session.edits.numbers import RowsFrom
 from engine.session.redoing import Redoing

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from engine.errors import InputError
 from engine.session.changes import make
 from engine.wire.changes import Change
-from engine.wire.planned import PlannedStep
 from engine.wire.records import StepRecord
-from engine.wire.tree import Node
+from engine.wire.tree import Node, PlannedStep
 
 if TYPE_CHECKING:
     from engine.session.session import Session

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.cache.paged.pool_errors import PoolExhausted
+from engine.cache.paged.pages import PoolExhausted
 from engine.errors import InputError
 from engine.history.history import History
 from engine.session.chunks import WHOLE, PrefillPlan
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.replay import Replay
-from engine.wire.planned import PlannedPart, PlannedStep
 from engine.wire.records import Phase
+from engine.wire.tree import PlannedPart, PlannedStep
 
 
 @dataclass(frozen=True, eq=False)

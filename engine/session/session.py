@@ -49,9 +49,8 @@ from engine.wire.changes import (
     TokensForced,
 )
 from engine.wire.events import Forked
-from engine.wire.planned import PlannedStep
 from engine.wire.records import StepRecord
-from engine.wire.tree import Node
+from engine.wire.tree import Node, PlannedStep
 
 OpenRows = Callable[[str], AbstractContextManager[RowsFrom]]
 

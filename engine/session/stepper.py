@@ -25,9 +25,8 @@ from engine.session.phases import PhasedStep, Reached
 from engine.session.sampler import Sample, sample
 from engine.session.scheduler import Scheduler
 from engine.wire.evictions import Eviction
-from engine.wire.planned import PlannedPart, PlannedStep
 from engine.wire.records import NO_TIMES, CacheBytes, Phase, SequenceStep, StepRecord
-from engine.wire.tree import Node
+from engine.wire.tree import Node, PlannedPart, PlannedStep
 
 NOTHING_COUNTED = CacheBytes((), 0, 0, None)  # reading the peak would begin it anew, which is the live session's
 

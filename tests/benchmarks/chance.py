@@ -36,9 +36,8 @@ from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
 from engine.wire import commands, devices, exporting, measuring, opponents, requests, stopping
 from engine.wire.changes import SequenceAdded
-from engine.wire.planned import PlannedPart, PlannedStep
 from engine.wire.status import EngineStatus
-from engine.wire.tree import Node
+from engine.wire.tree import Node, PlannedPart, PlannedStep
 
 ODD_NUMBERS = (-(2**63), -7, -1, 0, 1, 2, 3, 7, 129, 4096, 10**6, 2**40)
 RUNNER_NAMES: tuple[Any, ...] = ("auto", "transformers", "fused", "graph", "fast")

@@ -20,9 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.cache.paged.host import HostIndex
-from engine.cache.paged.pages import PageState
+from engine.cache.paged.pages import PageState, PoolExhausted
 from engine.cache.paged.pool import PagePool
-from engine.cache.paged.pool_errors import PoolExhausted
 from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.table import PageTable
 from engine.wire import page_events

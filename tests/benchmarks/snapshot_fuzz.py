@@ -29,8 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.opened.description import steps_of
-from engine.opened.file import OpenedSnapshot
-from engine.opened.from_npz import opened_npz
+from engine.opened.file import OpenedSnapshot, opened_npz
 from engine.snapshot.diff import difference
 from engine.snapshot.export import export
 from engine.snapshot.format import PARTS

@@ -8,10 +8,9 @@ import torch
 from transformers import DynamicCache, QuantizedCache, StaticCache
 from transformers.cache_utils import Cache
 
-from engine.cache.layers.counted import counted
 from engine.cache.layers.cross import CrossLayer, DecoderRows, SourceCache
 from engine.cache.layers.growing import GrowingLayer, Room
-from engine.cache.layers.handles import handle_of, is_pageable
+from engine.cache.layers.handles import counted, handle_of, is_pageable
 from engine.cache.layers.layer_handle import LayerHandle
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry

@@ -14,8 +14,8 @@ from engine.cache.contract import PageCounts, Pair
 from engine.cache.layers.handles import is_pageable
 from engine.cache.paged.evicting import EvictingPages
 from engine.cache.paged.layer import PagedLayer
+from engine.cache.paged.pages import PoolExhausted
 from engine.cache.paged.pool import PagePool
-from engine.cache.paged.pool_errors import PoolExhausted
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
 from engine.cache.row_delta import RowDelta

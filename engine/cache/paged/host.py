@@ -16,8 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.cache.paged.free_list import FreeList
-from engine.cache.paged.pages import check_page_size
-from engine.cache.paged.pool_errors import PoolCorrupted, PoolMisuse
+from engine.cache.paged.pages import PoolCorrupted, PoolMisuse, check_page_size
 from engine.cache.paged.prefix import HashPage, PrefixIndex, hash_page
 from engine.errors import InputError
 from engine.wire.page_events import (

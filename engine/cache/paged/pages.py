@@ -14,7 +14,6 @@ from enum import StrEnum
 from itertools import islice
 
 from engine.cache.paged.free_list import FreeList
-from engine.cache.paged.pool_errors import PoolExhausted, PoolMisuse
 from engine.cache.paged.prefix import PrefixIndex
 from engine.errors import InputError
 from engine.wire.page_events import (
@@ -29,6 +28,24 @@ from engine.wire.page_events import (
     PageShared,
     Tier,
 )
+
+
+class PoolExhausted(RuntimeError):
+    """Too few pages are free or cached. Nothing was changed."""
+
+    def __init__(self, num_needed_pages: int, num_available_pages: int) -> None:
+        super().__init__(f"{num_needed_pages} pages are needed, but only {num_available_pages} can be taken")
+        self.num_needed_pages = num_needed_pages
+        self.num_available_pages = num_available_pages
+
+
+class PoolMisuse(RuntimeError):
+    """The caller broke a rule of the pool: freed a free page, shared a page that nobody can find, mixed up tables."""
+
+
+class PoolCorrupted(RuntimeError):
+    """`check()` found the bookkeeping at odds with itself: a defect of the program."""
+
 
 MAX_PAGE_SIZE = 1024
 _MAX_NUM_PAGES = 2**31 - 2  # page ids live in arrays of C ints

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from engine.cache.paged.pool_errors import PoolCorrupted, PoolMisuse
+from engine.cache.paged.pages import PoolCorrupted, PoolMisuse
 from engine.cache.paged.prefix_cache import PrefixCache
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from engine.cache.paged.pages import Pages
-from engine.cache.paged.pool_errors import PoolExhausted, PoolMisuse
+from engine.cache.paged.pages import Pages, PoolExhausted, PoolMisuse
 from engine.cache.paged.prefix import HashPage, encode_token_ids, hash_page, num_equal_tokens
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -11,7 +12,8 @@ from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.session.edits.places import Places, layers_named, places_in
+from engine.look.rows_at import chosen, places_of
+from engine.session.edits.places import Places, layers_named, places_among, places_in
 from engine.spec.codec import Part
 from engine.spec.edit import AddNoise, Overwrite, Scale, Zero
 
@@ -82,3 +84,18 @@ def check_shapes(numbers: torch.Tensor, layer: LayerGeometry, part: Part, where:
             "another model."
         )
     return numbers
+
+
+@dataclass(frozen=True, eq=False)
+class RowsOfMoment:
+    """Rows held by layer, as attention read them; `where` says of what moment."""
+
+    held: dict[int, HeldRows]
+    where: str
+
+    def numbers(self, layer: LayerGeometry, part: Part, edit: Overwrite) -> torch.Tensor:
+        held = self.held.get(layer.index)
+        positions = torch.zeros(layer.num_kv_heads, 0, dtype=torch.long) if held is None else places_of(held)
+        places = places_among(positions, layer, edit.rows, edit.rows.start + edit.shift, self.where)
+        assert held is not None, "rows without places are refused"
+        return check_shapes(chosen(held, part)[0][places.heads[:, None], places.slots], layer, part, self.where)

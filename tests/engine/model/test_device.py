@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaConfig
 
 from engine.errors import InputError
-from engine.model import coded, device, split
+from engine.model import device, split, weights
 from engine.model import forecast as forecast_module
 from engine.model.device import Placement, devices_here, place
 from engine.model.forecast import forecast
@@ -120,8 +120,8 @@ def test_where_a_coding_fails_the_next_best_is_used_by_name(tmp_path: Path, monk
             raise ImportError("Requires a kernel")
         return real(placement)
 
-    real = coded._torchao_config
-    monkeypatch.setattr(coded, "_torchao_config", fails)
+    real = weights._torchao_config
+    monkeypatch.setattr(weights, "_torchao_config", fails)
     shape = f"shape:{write_config('llama', tmp_path)}"
     info = load(ModelSpec(shape, weights="int4", num_threads=1)).info
     assert info.weights == "int8"

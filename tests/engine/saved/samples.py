@@ -8,8 +8,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import EditMade, ModeChanged, SequenceAdded, TokensForced
-from engine.wire.planned import PlannedPart, PlannedStep
-from engine.wire.tree import Node
+from engine.wire.tree import Node, PlannedPart, PlannedStep
 from tests.engine.saved.trees import MODEL
 
 PAGED, GROWING = CacheSpec("paged"), CacheSpec("growing")

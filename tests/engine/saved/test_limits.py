@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engine.saved.check import check
-from engine.saved.limits import MAX_DRAFT, MAX_NAME, MAX_NAMES, MAX_STOP, MAX_STOPS, MAX_TEXT, within_limits
 from engine.saved.recorder import Recorder
-from engine.saved.session import Entry
+from engine.saved.session import MAX_DRAFT, MAX_NAME, MAX_NAMES, MAX_STOP, MAX_STOPS, MAX_TEXT, Entry, within_limits
 from engine.spec.bookmark import MAX_BOOKMARKS, Bookmark, OnStep
 
 

@@ -12,10 +12,9 @@ from engine.spec import bookmark, edit
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import SamplingParams
 from engine.wire import changes
-from engine.wire.planned import PlannedPart, PlannedStep
 from engine.wire.records import StopReason
 from engine.wire.status import ModelInfo
-from engine.wire.tree import Node
+from engine.wire.tree import Node, PlannedPart, PlannedStep
 
 IDS = st.integers(0, 50_000)
 SEQ_IDS = st.integers(0, 5)

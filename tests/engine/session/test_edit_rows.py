@@ -232,7 +232,7 @@ def test_states_from_before_an_edit_are_not_told_from_edited_rows(mode: str) -> 
 @pytest.mark.parametrize("mode", LOSSLESS)
 def test_rows_of_another_position_are_written_over_others(mode: str) -> None:
     session, seq_id = running(small(mode))
-    from engine.session.edits.sources import RowsOfMoment
+    from engine.session.edits.numbers import RowsOfMoment
 
     cache = session.cache_of(seq_id)
     source = RowsOfMoment({i: held for i in range(2) if (held := cache.rows(i)) is not None}, "step 3")

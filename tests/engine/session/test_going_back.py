@@ -14,8 +14,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.planned import PlannedStep
-from engine.wire.tree import Node
+from engine.wire.tree import Node, PlannedStep
 from tests.engine.cache.compressed.test_going_back import assert_same, state_of
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from engine.cache.paged.host import HostIndex, HostStore, num_host_pages
+from engine.cache.paged.pages import PoolCorrupted, PoolMisuse
 from engine.cache.paged.pool import PagePool
-from engine.cache.paged.pool_errors import PoolCorrupted, PoolMisuse
 from engine.errors import InputError
 from engine.wire.page_events import (
     CacheCleared,

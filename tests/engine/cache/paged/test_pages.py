@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.cache.paged.pages import PageState, PoolCounts
+from engine.cache.paged.pages import PageState, PoolCounts, PoolExhausted, PoolMisuse
 from engine.cache.paged.pool import PagePool
-from engine.cache.paged.pool_errors import PoolExhausted, PoolMisuse
 from engine.errors import InputError
 from tests.engine.cache.paged.tables import start
 

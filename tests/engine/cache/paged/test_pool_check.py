@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.cache.paged.free_list import FreeList
+from engine.cache.paged.pages import PoolCorrupted
 from engine.cache.paged.pool import PagePool
-from engine.cache.paged.pool_errors import PoolCorrupted
 from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.table import PageTable
 from tests.effort import effort

@@ -13,7 +13,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
-from engine.wire.planned import PlannedStep
+from engine.wire.tree import PlannedStep
 from tests.engine.tiny import model_of, prompt_ids
 
 

@@ -1,0 +1,50 @@
+"""What is called at the layers of a model while a forward goes through them, without its code being touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from engine.model.encoder import has_encoder
+from engine.model.runners.decoder import Passed
+
+
+@contextmanager
+def marked_layers(model: Any, mark: Callable[[], None] | None) -> Iterator[None]:
+    """Meanwhile `mark` is called at every layer of a model whose attention is its own."""
+    with ExitStack() as hooks:
+        if mark is not None:
+            for layer in (module for module in model.modules() if hasattr(module, "layer_idx")):
+                hooks.callback(layer.register_forward_pre_hook(lambda *_: mark()).remove)
+        yield
+
+
+@contextmanager
+def followed_layers(model: Any, passed: Passed | None) -> Iterator[None]:
+    """Meanwhile `passed` is called behind every layer of a model, with its number and its output."""
+    with ExitStack() as hooks:
+        if passed is not None:
+            for index, layer in layers_by_index(model.get_decoder() if has_encoder(model) else model).items():
+
+                def behind(_module: Any, _inputs: Any, output: Any, index: int = index) -> None:
+                    passed(index, output[0] if isinstance(output, tuple) else output)
+
+                hooks.callback(layer.register_forward_hook(behind).remove)
+        yield
+
+
+def layers_by_index(model: Any) -> dict[int, Any]:
+    """The whole layers of a model by their numbers, which are known to a part of each: what stands in a list."""
+    modules: dict[str, Any] = dict(model.named_modules())
+    found: dict[int, Any] = {}
+    for name, module in modules.items():
+        index = getattr(module, "layer_idx", None)
+        if isinstance(index, int):
+            parts = name.split(".")
+            above = (".".join(parts[:n]) for n in range(len(parts)))
+            depth = next((n for n, path in enumerate(above) if isinstance(modules[path], torch.nn.ModuleList)), None)
+            found.setdefault(index, module if depth is None else modules[".".join(parts[: depth + 1])])
+    return found
