@@ -12,8 +12,9 @@ import torch
 from transformers import LlamaConfig
 
 from engine.errors import InputError
-from engine.model import device, split, weights
+from engine.model import device, split
 from engine.model import forecast as forecast_module
+from engine.model import weights as weights_module
 from engine.model.device import Placement, devices_here, place
 from engine.model.forecast import forecast
 from engine.model.loader import load
@@ -120,8 +121,8 @@ def test_where_a_coding_fails_the_next_best_is_used_by_name(tmp_path: Path, monk
             raise ImportError("Requires a kernel")
         return real(placement)
 
-    real = weights._torchao_config
-    monkeypatch.setattr(weights, "_torchao_config", fails)
+    real = weights_module._torchao_config
+    monkeypatch.setattr(weights_module, "_torchao_config", fails)
     shape = f"shape:{write_config('llama', tmp_path)}"
     info = load(ModelSpec(shape, weights="int4", num_threads=1)).info
     assert info.weights == "int8"
