@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from msgspec import structs
 
+from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.probe import entropy_of
 from engine.look.reductions import (
@@ -260,6 +261,16 @@ def no_rows(kind: str, is_now: bool = True) -> str:
 def missing_note(past: RowsAt, layer: int) -> str:
     """Why a layer has no rows of a step that is suspended; empty where it has them, or none is."""
     return past.half.note if past.half is not None and not past.half.has_passed(layer) else ""
+
+
+def checked(request: SliceRequest, geometry: CacheGeometry, num_tokens: int, whose: str) -> SliceRequest:
+    """A request as far as there are tokens; refuses a layer, or a head, that `whose` layers do not have."""
+    layer, kv_head = getattr(request, "layer", 0), getattr(request, "kv_head", 0)
+    if not 0 <= layer < len(geometry.layers):
+        raise InputError(f"There is no layer {layer}: {whose} has layers 0 … {len(geometry.layers) - 1}.")
+    if kv_head < 0:
+        raise InputError(f"There is no kv head {kv_head}: count from 0.")
+    return within(request, num_tokens)
 
 
 def within(request: SliceRequest, num_tokens: int) -> SliceRequest:

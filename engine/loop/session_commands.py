@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -46,14 +47,17 @@ from engine.wire.commands import (
     UndoEdit,
     Watch,
 )
-from engine.wire.events import Forked, NodeAdded, Restarted, Submitted
+from engine.wire.edits import EditMeasured
+from engine.wire.events import BranchDeleted, CacheChanged, Forked, NodeAdded, Restarted, Submitted, Tokenized, WentTo
 from engine.wire.exporting import EstimateExport, Export
 from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.stopping import MeasureAttention
 
 if TYPE_CHECKING:
-    from engine.session.apply import SessionCommand
     from engine.session.session import Session
+
+Change = SetCache | GoTo | Branch | UndoEdit | RedoEdit | MakeEdit  # of the present
+Answer = CacheChanged | WentTo | NodeAdded | EditMeasured
 
 
 class SessionCommands:
@@ -75,6 +79,10 @@ class SessionCommands:
         self._duelling, self._measuring = duelling, measuring
 
     def handle(self, session: Session, command: Command) -> None:
+        from engine.session.branching import delete_branch, join
+        from engine.session.continuing import preview
+
+        reply = self._reporter.reply
         match command:
             case SubmitPrompt():
                 self._submit(session, command)
@@ -113,27 +121,30 @@ class SessionCommands:
                 return  # converting or filling it again would change nothing, and cost what it costs
             case SetCache() | GoTo() | Branch() | UndoEdit() | RedoEdit() | MakeEdit():
                 self._change_present(session, command)
+            case DeleteBranch(step):
+                reply(BranchDeleted(delete_branch(session, step)))
+            case Fork(seq_id, at_step):
+                self._tell_forked(session.fork(seq_id, at_step))
             case JoinBranches(steps):
-                self._join(session, steps)
-            case DeleteBranch() | Force() | ForceText() | Fork() | StopSequence() | RemoveSequence():
-                self._apply(session, command)
-            case TakeSlice() | Tokenize() | PreviewPrompt():
-                self._apply(session, command)
+                self._tell_forked(*join(session, steps))
+            case Force(seq_id, token_ids):
+                session.force(seq_id, token_ids)
+            case ForceText(seq_id, text):
+                session.force_text(seq_id, text)
+            case StopSequence(seq_id):
+                session.halt(seq_id)
+            case RemoveSequence(seq_id):
+                session.remove(seq_id)
+                self._duelling.follow(session)
+            case TakeSlice(request, node=node):
+                reply(session.take_slice(request, node))
+            case Tokenize(text):
+                ids = session.encode(Prompt(text=text)) if text else []
+                reply(Tokenized(tuple(ids), tuple(map(session.text_of, ids))))
+            case PreviewPrompt():
+                reply(preview(session, command))
 
-    def _apply(self, session: Session, command: SessionCommand) -> None:
-        from engine.session.apply import apply
-
-        if (answer := apply(session, command)) is not None:
-            if isinstance(answer, Forked):
-                self._reporter.tell()  # the status that has the new sequence comes first
-            self._reporter.reply(answer)
-        if isinstance(command, RemoveSequence):
-            self._duelling.follow(session)
-
-    def _join(self, session: Session, steps: tuple[int, ...]) -> None:
-        from engine.session.branching import join
-
-        made = join(session, steps)
+    def _tell_forked(self, *made: Forked) -> None:
         self._reporter.tell()  # the status that has the new sequences comes first
         for forked in made:
             self._reporter.reply(forked)
@@ -179,12 +190,8 @@ class SessionCommands:
             self._reporter.reply(Forked(after, seq_id, session.last_step, reuse.num_reused, how))
         self._tell_submitted(session, seq_id)
 
-    def _change_present(
-        self, session: Session, command: SetCache | GoTo | Branch | UndoEdit | RedoEdit | MakeEdit
-    ) -> None:
+    def _change_present(self, session: Session, command: Change) -> None:
         """The rows of now become others: whoever watches asks again."""
-        from engine.session.apply import apply, edit
-
         if isinstance(command, SetCache):
             self._reporter.begin("Changing the cache", can_cancel=False)
         elif isinstance(command, MakeEdit):
@@ -192,13 +199,35 @@ class SessionCommands:
         else:
             self._steps.end()
             self._reporter.begin("Going to another moment")
-        check = self._inbox.check_uncancelled
-        answers = edit(session, command, check) if isinstance(command, MakeEdit) else (apply(session, command, check),)
+        answers = self._changed(session, command)
         for node in session.history.take_added():
             self._reporter.reply(NodeAdded(node, is_live=False))
         self._watching.forget()
         for answer in answers:
-            if answer is not None:
-                self._reporter.reply(answer)
+            self._reporter.reply(answer)
         self._stops.stand_at(session.last_step)
         self._duelling.begin_anew(session)
+
+    def _changed(self, session: Session, command: Change) -> tuple[Answer, ...]:
+        """Do it, or raise and change nothing; what there is to answer."""
+        from engine.session.branching import branch, redo_edit, undo_edit
+        from engine.session.editing import make_edit
+
+        began, check = time.perf_counter(), self._inbox.check_uncancelled
+        went: str | None  # how; None where the live moment stayed
+        match command:
+            case SetCache(spec):
+                how = session.set_cache(spec)
+                return (CacheChanged(spec, how, (time.perf_counter() - began) * 1e3, session.bytes()),)
+            case MakeEdit(edit):
+                return make_edit(session, edit, check)
+            case GoTo(step):
+                went = session.go_to(step, check)
+            case Branch():
+                went = branch(session, command, check)
+            case UndoEdit():
+                went = undo_edit(session, check)
+            case RedoEdit():
+                went = redo_edit(session, check)
+        took_ms = (time.perf_counter() - began) * 1e3
+        return () if went is None else (WentTo(session.last_step, went, took_ms),)

@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 from msgspec.structs import replace
 
-from engine.errors import InputError
 from engine.look.outliers import outliers_slice
-from engine.look.slices import attention_slice, head_slice, row_slice, table_slice, within
+from engine.look.slices import attention_slice, checked, head_slice, row_slice, table_slice
 from engine.opened.description import model_info, opened_file, sequence_info, tokens_of
 from engine.opened.magnitudes import FileMagnitudes
 from engine.opened.rows import FileRows, FileRowsAt, Wanted
@@ -107,12 +106,7 @@ class OpenedSnapshot:
     def take(self, request: SliceRequest) -> Slice:
         """One picture, as a session takes it of a live sequence."""
         geometry = self.info.geometry
-        layer = getattr(request, "layer", 0)
-        if not 0 <= layer < len(geometry.layers):
-            raise InputError(f"There is no layer {layer}: this snapshot has layers 0 … {len(geometry.layers) - 1}.")
-        if getattr(request, "kv_head", 0) < 0:
-            raise InputError(f"There is no kv head {request.kv_head}: count from 0.")  # type: ignore[union-attr]
-        request = within(request, self.num_tokens)
+        request = checked(request, geometry, self.num_tokens, "this snapshot")
         past = self.past(getattr(request, "num_tokens", self.num_tokens))
         take: dict[type, Callable[[], Slice]] = {
             WallRequest: lambda: file_wall(request, past, geometry, self.magnitudes.of_wall(request)),  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from engine.errors import InputError
 from engine.history.history import History
 from engine.look.outliers import outliers_slice
 from engine.look.rows_at import HalfWritten, RowsAt
-from engine.look.slices import attention_slice, head_slice, row_slice, table_slice, within
+from engine.look.slices import attention_slice, checked, head_slice, row_slice, table_slice
 from engine.look.wall import wall_slice
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
@@ -75,12 +75,7 @@ class Slices:
         nobody's."""
         geometry, seen = self._geometry, self._seen(request.seq_id, node)
         magnitudes = seen.magnitudes
-        layer = getattr(request, "layer", 0)
-        if not 0 <= layer < len(geometry.layers):
-            raise InputError(f"There is no layer {layer}: this model has layers 0 … {len(geometry.layers) - 1}.")
-        if getattr(request, "kv_head", 0) < 0:
-            raise InputError(f"There is no kv head {request.kv_head}: count from 0.")  # type: ignore[union-attr]
-        request = within(request, seen.num_tokens)
+        request = checked(request, geometry, seen.num_tokens, "this model")
         past = seen.past(getattr(request, "num_tokens", seen.num_tokens))
         take: dict[type, Callable[[], Slice]] = {
             WallRequest: lambda: wall_slice(request, past, geometry, magnitudes.of_wall(request, past, geometry)),  # type: ignore[arg-type]
