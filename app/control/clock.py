@@ -28,8 +28,7 @@ class Clock(QObject):
         self._words_due = time.monotonic() + WORDS_MS / 1e3
         self._ticked = 0.0
         self._is_rung = False  # somebody rings: there is no need to look
-        self._timer = QTimer(self)
-        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
+        self._timer = QTimer(self, timerType=Qt.TimerType.PreciseTimer)
         self._timer.timeout.connect(self._on_timeout)
         controller.waiting.woken.connect(self._set_interval)
         self._rung.connect(self._on_rung, Qt.ConnectionType.QueuedConnection)

@@ -16,8 +16,7 @@ class Navigator(QObject):
     def __init__(self, models: Models, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._models = models
-        self._replay = QTimer(self)
-        self._replay.setInterval(REPLAY_MS)
+        self._replay = QTimer(self, interval=REPLAY_MS)
         self._replay.timeout.connect(self._on_replay)
         models.timeline.reset.connect(self._replay.stop)
 

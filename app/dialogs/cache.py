@@ -36,8 +36,7 @@ class CacheDialog(QuestionDialog):
         self._parameters: dict[str, Parameter] = {}
         rule = spec.retention.row
         for words in (cache_summary(spec), f"{rule.formula} · {rule.paper}" if rule is not None else ""):
-            label = plain_label(words)
-            label.setWordWrap(True)
+            label = plain_label(words, wraps=True)
             self.form.addRow(label)
             label.setVisible(bool(words))
         set_text_role(label, "muted")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from PySide6.QtCore import QSignalBlocker
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QWidget
 
@@ -110,9 +111,8 @@ class Calculator(Sheet):
             return
         values = (len(known.attention_layers), known.num_kv_heads, known.head_dim)
         for field, value in zip((self.layers, self.kv_heads, self.head_dim), values, strict=True):
-            field.blockSignals(True)
-            field.setValue(value)
-            field.blockSignals(False)
+            with QSignalBlocker(field):
+                field.setValue(value)
 
     def _on_browse(self) -> None:
         kinds = "Model config (*.json)"

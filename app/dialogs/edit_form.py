@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QWidget
 from app.draw.edit_words import rows_words, size_words
 from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
-from app.kit.labels import plain_label, set_text_role
+from app.kit.labels import plain_label
 from app.kit.segments import Segments
 from app.kit.theme import font_fixed
 from app.models import Models
@@ -27,14 +27,10 @@ class EditForm(QuestionDialog):
     def __init__(self, title: str, models: Models, parent: QWidget) -> None:
         super().__init__(title, parent)
         self.models = models
-        self.touched = plain_label()
-        self.touched.setWordWrap(True)
+        self.touched = plain_label(wraps=True)
         self.touched.setAccessibleName("What will be touched")
-        self.text = plain_label()
-        self.text.setWordWrap(True)
-        self.text.setFont(font_fixed(11.5))
+        self.text = plain_label("", font_fixed(11.5), "muted", wraps=True)
         self.text.setAccessibleName("The edit as text")
-        set_text_role(self.text, "muted")
         self.ok.setText("Apply")
         self.setMinimumWidth(460)
 

@@ -58,7 +58,7 @@ class ExportDialog(QuestionDialog):
         self._pictures = {WHOLE_WINDOW: parent, **pictures}
         self._record_bytes = 0
         self._kind_box = choice_field("Export", [(kind.name, kind.label) for kind in KINDS])
-        self._words, self._size, self._there = plain_label(), plain_label(), plain_label()
+        self._words, self._size, self._there = (plain_label(role="muted", wraps=True) for _ in range(3))
         self._steps = StepChoice(models.timeline.live_path, _looked_at(models))
         self._picture = choice_field("Of", [(name, prose(name)) for name in self._pictures])
         self._layers, self._heads = QLineEdit(), QLineEdit()
@@ -84,9 +84,6 @@ class ExportDialog(QuestionDialog):
             field.setPlaceholderText(hint)
         for field in (self._layers, self._heads):
             field.setToolTip("Numbers like 0-3, 7; empty for all")
-        for label in (self._words, self._size, self._there):
-            label.setWordWrap(True)
-            set_text_role(label, "muted")
         self.add(self._kind_box)
         self.add(self._words, "")
         self.add(self._steps, "Steps")

@@ -23,19 +23,14 @@ class AboutDialog(Dialog):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(22, 20, 22, 16)
         layout.setSpacing(10)
-        name = plain_label("KV Loupe {}".format(version("kvloupe")).strip())
-        name.setFont(font_text(17, QFont.Weight.DemiBold))
-        facts = plain_label(
-            "\n\n".join(
-                (
-                    "Look into the KV cache of a language model, step by step.",
-                    _versions(),
-                    "Apache License 2.0. Typefaces Inter and JetBrains Mono, SIL Open Font License 1.1.",
-                    "It sends nothing anywhere, and downloads nothing that you did not allow.",
-                )
-            )
+        name = plain_label(f"KV Loupe {version('kvloupe')}".strip(), font_text(17, QFont.Weight.DemiBold))
+        about = (
+            "Look into the KV cache of a language model, step by step.",
+            _versions(),
+            "Apache License 2.0. Typefaces Inter and JetBrains Mono, SIL Open Font License 1.1.",
+            "It sends nothing anywhere, and downloads nothing that you did not allow.",
         )
-        facts.setWordWrap(True)
+        facts = plain_label("\n\n".join(about), wraps=True)
         facts.setFixedWidth(420)
         facts.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         layout.addWidget(name)

@@ -27,9 +27,9 @@ class KeptMomentsDialog(QuestionDialog):
         self.add(plain_label(_taken(status)), "They take now")
         words = plain_label(
             "A moment that is left stays in memory as it stands, so that going back is a swap. Beyond this limit the "
-            "one that rested longest is let go: it stays in the history, and is computed again when you go there."
+            "one that rested longest is let go: it stays in the history, and is computed again when you go there.",
+            wraps=True,
         )
-        words.setWordWrap(True)
         self.form.addRow(words)
 
     def answer(self) -> int:

@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QSpinBox
 from app.kit.changes import on_change
 from app.kit.codec_choice import CodecChoice
 from app.kit.fields import decimal_field, whole_field
-from app.kit.labels import plain_label, set_text_role
+from app.kit.labels import plain_label
 from engine.spec.codec import CodecSpec, recoded
 from engine.spec.codecs import BITS, GROUP, RESIDUAL
 from engine.spec.parameters import Parameter, Value
@@ -41,9 +41,7 @@ class CodecFields(QObject):
         self.choice = CodecChoice(26)
         self.choice.choose(codec.keys.row.name, "" if codec.is_uniform else codec.values.row.name)
         form.addRow("K and V are written as", self.choice)
-        self.words = plain_label()
-        self.words.setWordWrap(True)
-        set_text_role(self.words, "muted")
+        self.words = plain_label(role="muted", wraps=True)
         form.addRow("", self.words)
         self.numbers = {parameter.name: number_field(parameter, sizes[parameter.name]) for parameter in CODED}
         for parameter in CODED:

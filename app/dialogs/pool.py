@@ -46,8 +46,7 @@ class PoolDialog(QuestionDialog):
         self.duplicates = choice_field("Two pages with the same tokens", ways, spec.replace_duplicates)
         self._shown_host = "" if spec.host_gib is None else f"{spec.host_gib:g}"
         self.host = line_field("Host tier in GiB", self._shown_host)
-        self._sum = plain_label()
-        self._sum.setWordWrap(True)
+        self._sum = plain_label(wraps=True)
         self.setMinimumWidth(500)
         self._build()
         on_change(self._refresh, self.page_size, self.unit, self.size_)

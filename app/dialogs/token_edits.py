@@ -11,7 +11,7 @@ from app.draw.format import byte_size, shortened, thousands, visible
 from app.kit.boxes import column, row
 from app.kit.changes import on_change
 from app.kit.fields import decimal_field, line_field
-from app.kit.labels import plain_label, set_text_role
+from app.kit.labels import plain_label
 from app.kit.segments import Segments
 from app.kit.theme import font_fixed
 from app.models import Models
@@ -49,9 +49,7 @@ class TokensField(QWidget):
         self.kind = Segments(kinds, TEXT if has_tokenizer else IDS)
         self.kind.setEnabled(has_tokenizer)
         self.line = line_field("Tokens")
-        self.words = plain_label()
-        self.words.setFont(font_fixed(11))
-        set_text_role(self.words, "muted")
+        self.words = plain_label("", font_fixed(11), "muted")
         column(row((self.line, 1), self.kind), self.words, on=self)
         self.setFocusProxy(self.line)
         on_change(self._on_text, self.line, self.kind)

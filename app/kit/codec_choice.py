@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QSignalBlocker, Signal
 from PySide6.QtWidgets import QWidget
 
 from app.kit.boxes import row
@@ -48,9 +48,8 @@ class CodecChoice(QWidget):
         """Another codec for both at once: one change is told, not two."""
         before = (self.keys, self.values)
         for box, name in ((self._keys, keys), (self._values, values)):
-            box.blockSignals(True)
-            box.choose(name)
-            box.blockSignals(False)
+            with QSignalBlocker(box):
+                box.choose(name)
         if (self.keys, self.values) != before:
             self.changed.emit()
 

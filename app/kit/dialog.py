@@ -97,8 +97,7 @@ class QuestionDialog(FormDialog):
 
     def __init__(self, title: str, parent: QWidget) -> None:
         super().__init__(title, parent)
-        self._problem = plain_label()
-        self._problem.setWordWrap(True)
+        self._problem = plain_label(wraps=True)
         self._problem.hide()
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Ok | QDialogButtonBox.StandardButton.Cancel)
         self.ok = buttons.button(QDialogButtonBox.StandardButton.Ok)

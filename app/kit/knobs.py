@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QPointF, QRectF, QSignalBlocker, QSize, Qt, Signal
 from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QDoubleSpinBox, QPushButton, QSizePolicy, QSlider, QWidget
 
@@ -135,9 +135,8 @@ class Knob(QWidget):
         return round(self.field.value())
 
     def set_value(self, value: float) -> None:
-        self.field.blockSignals(True)
-        self.field.setValue(value)
-        self.field.blockSignals(False)
+        with QSignalBlocker(self.field):
+            self.field.setValue(value)
         self._show()
 
     def _show(self) -> None:
@@ -147,16 +146,14 @@ class Knob(QWidget):
             index and self.value - self._stops[index - 1] < self._stops[index] - self.value
         ):
             index -= 1
-        self.track.blockSignals(True)
-        self.track.setValue(index)
-        self.track.blockSignals(False)
+        with QSignalBlocker(self.track):
+            self.track.setValue(index)
         self.track.update()
 
     def _on_track(self, index: int) -> None:
         if index < len(self._stops):
-            self.field.blockSignals(True)
-            self.field.setValue(self._stops[index])
-            self.field.blockSignals(False)
+            with QSignalBlocker(self.field):
+                self.field.setValue(self._stops[index])
             self.moved.emit()
 
     def _on_field(self, _value: float) -> None:

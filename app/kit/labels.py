@@ -6,7 +6,7 @@ import html
 from typing import cast
 
 from PySide6.QtCore import QPointF, QSize, Qt
-from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent, QPen
+from PySide6.QtGui import QEnterEvent, QFont, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from app.draw.format import escape, whole_words
@@ -49,13 +49,13 @@ class Opaque:
 
 
 class ElidedLabel(Opaque, QLabel):
-    """One line of plain text that gives way by whole words when there is no room, or in the middle if told so."""
+    """One line of plain text that gives way by whole words when there is no room."""
 
-    def __init__(self, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._mode = mode
+    def __init__(self, font: QFont | None = None, role: TextRole | None = None) -> None:
+        super().__init__()
         self._text = self._brief = self._more = ""
         self.setTextFormat(Qt.TextFormat.PlainText)
+        _dress(self, font, role)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
 
     def setText(self, text: str, brief: str = "", more: str = "") -> None:
@@ -89,10 +89,7 @@ class ElidedLabel(Opaque, QLabel):
         painter.setPen(self.palette().color(self.foregroundRole()))
         rect, metrics = self.contentsRect(), self.fontMetrics()
         text = self._brief if self._brief and metrics.horizontalAdvance(self._text) > rect.width() else self._text
-        if self._mode == Qt.TextElideMode.ElideRight:
-            shown = whole_words(text, rect.width(), metrics.horizontalAdvance)
-        else:
-            shown = metrics.elidedText(text, self._mode, rect.width())
+        shown = whole_words(text, rect.width(), metrics.horizontalAdvance)
         painter.drawText(rect, int(self.alignment() | Qt.TextFlag.TextSingleLine), shown)
 
 
@@ -186,12 +183,23 @@ def plain_tip(text: str) -> str:
     return f"<span style='white-space:pre-wrap'>{html.escape(text)}</span>" if text else ""
 
 
-def plain_label(text: str = "", parent: QWidget | None = None) -> QLabel:
+def plain_label(
+    text: str = "", font: QFont | None = None, role: TextRole | None = None, *, wraps: bool = False
+) -> QLabel:
     """A label that never takes its text for markup."""
-    label = QLabel(parent)
+    label = QLabel()
     label.setTextFormat(Qt.TextFormat.PlainText)
     label.setText(text)
+    label.setWordWrap(wraps)
+    _dress(label, font, role)
     return label
+
+
+def _dress(label: QLabel, font: QFont | None, role: TextRole | None) -> None:
+    if font is not None:
+        label.setFont(font)
+    if role is not None:
+        set_text_role(label, role)
 
 
 def set_text_role(widget: QWidget, role: TextRole) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from PySide6.QtCore import QPoint, QPointF, Qt, Signal
-from PySide6.QtWidgets import QLabel, QWidget
+from PySide6.QtCore import QPoint, QPointF, Signal
+from PySide6.QtWidgets import QWidget
 
 from app.draw.token_range import TokenRange
 from app.kit.boxes import column, row
 from app.kit.changes import connect_all
 from app.kit.heatmap import HeatMap
+from app.kit.labels import plain_label
 from app.kit.provenance import token_name
 from app.kit.reader import State
 from app.kit.theme import FIXED_SIZE, font_fixed
@@ -35,9 +36,7 @@ class MapView(View[State]):
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent, can_pin=True)
         self._map = HeatMap(self._token_name)
-        self._readout = QLabel()
-        self._readout.setTextFormat(Qt.TextFormat.PlainText)
-        self._readout.setFont(font_fixed(self.readout_size))
+        self._readout = plain_label(font=font_fixed(self.readout_size))
         self._readout.setMinimumWidth(1)
         self._map.set_can_select(True)
         self._lay_out()

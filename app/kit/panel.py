@@ -11,7 +11,6 @@ from PySide6.QtWidgets import (
     QAbstractScrollArea,
     QFileDialog,
     QHBoxLayout,
-    QLabel,
     QLayout,
     QMenu,
     QStackedLayout,
@@ -24,7 +23,7 @@ from app.kit.boxes import column, holder
 from app.kit.buttons import ActionButton
 from app.kit.files import PICTURE_KINDS, save_look
 from app.kit.icons import icon
-from app.kit.labels import DotLabel, ElidedLabel, set_text_role
+from app.kit.labels import DotLabel, ElidedLabel, plain_label
 from app.kit.segments import Segments
 from app.kit.theme import Themed, current_theme, font_text
 
@@ -88,12 +87,10 @@ class Panel(Themed, QWidget):
         super().__init__(parent)
         self._can_copy = can_copy
         self.setAccessibleName(title)
-        self._title = QLabel(title)
-        self._title.setTextFormat(Qt.TextFormat.PlainText)
-        self._title.setFont(font_text(12.0, QFont.Weight.DemiBold))
+        self._title = plain_label(title, font_text(12.0, QFont.Weight.DemiBold), "text")
         self._segments = Segments()
         self._segments.hide()
-        self._detail = ElidedLabel(Qt.TextElideMode.ElideRight)
+        self._detail = ElidedLabel(role="muted")
         self._detail.set_background("title_strip")
         self._provenance = DotLabel()
         self._pin = self._make_button("Stay here: stop following the selection", self.pin)
@@ -101,17 +98,12 @@ class Panel(Themed, QWidget):
         self._pin.setVisible(can_pin)
         self._menu_button = self._make_menu_button()
         self._extras = QHBoxLayout()
-        self._empty = QLabel()
+        self._empty = plain_label(role="muted", wraps=True)
         self._remedies: dict[str, ActionButton] = {}
         self._body = QWidget()
         self._strip = TitleBar()
         self._frame_actions: list[QAction] = []
-        set_text_role(self._detail, "muted")
-        set_text_role(self._empty, "muted")
         self._build_frame()
-        set_text_role(self._title, "text")
-        set_text_role(self._detail, "muted")
-        set_text_role(self._empty, "muted")
         self._set_icons()
 
     # ---- what subclasses and the window say ----------------------------------------------------------------------
@@ -262,9 +254,7 @@ class Panel(Themed, QWidget):
         return button
 
     def _build_frame(self) -> None:
-        self._empty.setTextFormat(Qt.TextFormat.PlainText)
         self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self._empty.setWordWrap(True)
         # An empty line must never decide how wide a panel can become.
         self._empty.setMinimumSize(1, 1)
         self._extras.setContentsMargins(0, 0, 0, 0)

@@ -16,7 +16,7 @@ from app.kit.boxes import column, row
 from app.kit.cells import CellTable
 from app.kit.chart.plot import Plot
 from app.kit.files import save_text
-from app.kit.labels import ElidedLabel, set_text_role
+from app.kit.labels import ElidedLabel
 from app.kit.measurement import AskingView
 from app.kit.theme import font_text
 from app.models import Models
@@ -77,11 +77,10 @@ class RowsView(AskingView[ShownRows]):
         self.point_keys: tuple[str, ...] = ()
         self.table = CellTable(self.table_name)
         self.plot = Plot(self.plot_name)
-        self.note = ElidedLabel()
+        self.note = ElidedLabel(font_text(11), "muted")
 
     def build(self, top: QHBoxLayout, meaning: str) -> None:
         """Lay the panel out below a row of what can be chosen; the note's tool tip says what the numbers mean."""
-        self.note.setFont(font_text(11))
         self.note.setToolTip(meaning)
         both = row((self.table, 6), (self.plot, 5), spacing=12)
         self.set_body(column(top, (both, 1), self.note, spacing=5))
@@ -186,7 +185,6 @@ class RowsView(AskingView[ShownRows]):
         self.table.setVisible(state.has_table)
         self.plot.setVisible(state.has_plot)
         self.note.setText(state.note)
-        set_text_role(self.note, "muted")
         self.show_rows(state)
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -26,7 +26,7 @@ from app.kit.changes import on_change
 from app.kit.dialog import F, FormDialog
 from app.kit.facts import Fact, Facts
 from app.kit.fields import choice_field, decimal_field, line_field, whole_field
-from app.kit.labels import plain_label, set_text_role
+from app.kit.labels import plain_label
 from app.kit.theme import font_fixed
 
 Field = QSpinBox | QDoubleSpinBox | QComboBox | QLineEdit | QCheckBox
@@ -45,11 +45,9 @@ class Sheet(FormDialog):
     def __init__(self, title: str, parent: QWidget) -> None:
         super().__init__(title, parent)
         self._labels: dict[QWidget, QLabel] = {}
-        self.problem = plain_label()
-        self.problem.setWordWrap(True)
+        self.problem = plain_label(role="bad", wraps=True)
         self.problem.setAccessibleName("What is wrong")
         self.problem.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        set_text_role(self.problem, "bad")
         self.facts = Facts()
         self.facts.setAccessibleName("Results")
         self._copy = push_button("Copy", self._on_copy, is_small=False)

@@ -38,8 +38,7 @@ class Stops(QObject):
         self._masses: dict[Place, Attention | None] = {}
         self._asked: list[Place] = []  # of the engine, on their way
         self._searches: dict[str, Search] = {}
-        self._timer = QTimer(self)
-        self._timer.setSingleShot(True)
+        self._timer = QTimer(self, singleShot=True)
         self._timer.timeout.connect(self._go_on)
         timeline.legible.connect(self._go_on_soon)
         timeline.reset.connect(self._begin_anew)

@@ -44,8 +44,7 @@ class Banner(Reader[Failure], Themed, QWidget):
     def __init__(self, models: Models, over: DockHost) -> None:
         super().__init__(over)
         self._over = over
-        self._label = plain_label()
-        self._label.setWordWrap(True)
+        self._label = plain_label(wraps=True)
         self._label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._label.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         self._close = QToolButton()

@@ -12,7 +12,7 @@ from app.control.actions import Actions, native
 from app.draw.format import thousands
 from app.kit.boxes import row
 from app.kit.buttons import ActionButton
-from app.kit.labels import ElidedLabel, Opaque, plain_label, plain_tip, set_text_role
+from app.kit.labels import ElidedLabel, Opaque, plain_label, plain_tip
 from app.kit.reader import PHASES, SELECTION, STATUS, Reader
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_text
@@ -140,9 +140,8 @@ class PhaseStrip(Reader[Shown], QWidget):
     def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._looked: tuple[PhasedStep, int] | None = None  # another phase than the latest, until the next is reached
-        self._title, self.track, self._words = plain_label(), PhaseTrack(), ElidedLabel()
-        self._title.setFont(font_text(12.5, QFont.Weight.DemiBold))
-        set_text_role(self._words, "muted")
+        self._title = plain_label(font=font_text(12.5, QFont.Weight.DemiBold))
+        self.track, self._words = PhaseTrack(), ElidedLabel(role="muted")
         self.next = _button("Next phase", actions, "run.phase")
         self.finish = _button("Finish", actions, "run.step")
         self.give_up = _button("Give up", actions, "run.cancel")

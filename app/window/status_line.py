@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import QTimer
 from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QSizePolicy, QWidget
 
@@ -32,8 +32,7 @@ class WorkLine(QWidget):
 
     def __init__(self, cancel: QAction, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.label = ElidedLabel()
-        set_text_role(self.label, "text")
+        self.label = ElidedLabel(role="text")
         self._bar = QProgressBar()
         self._bar.setTextVisible(False)
         self._bar.setFixedWidth(100)
@@ -105,12 +104,10 @@ class StatusLine(Reader[Shown], QWidget):
         super().__init__(parent)
         self._non_finite = NonFiniteLog()
         self.setFixedHeight(25)
-        self._speed, self._first, self._bytes, self._looking = (plain_label() for _ in range(4))
-        self._note = ElidedLabel(Qt.TextElideMode.ElideRight)
+        self._speed, self._warnings = plain_label(), plain_label()
+        self._first, self._bytes, self._looking, self._place = (plain_label(role="muted") for _ in range(4))
+        self._note = ElidedLabel(role="muted")
         self._work = WorkLine(cancel)
-        self._place, self._warnings = plain_label(), plain_label()
-        for label in (self._first, self._bytes, self._looking, self._note, self._place):
-            set_text_role(label, "muted")
         self._build()
         self._news = QTimer(self, singleShot=True)
         self._news.timeout.connect(self._drop_news)

@@ -35,13 +35,13 @@ class Plot(QWidget):
     def __init__(self, name: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._canvas: PlotCanvas | None = None
-        self._title, self._note, self._words = ElidedLabel(), ElidedLabel(), ElidedLabel()
+        self._title, self._note = ElidedLabel(font_text(11), "muted"), ElidedLabel(font_text(11))
+        self._words = ElidedLabel(font_text(11), "text")
         self.setAccessibleName(name)
         self.setMinimumSize(60, 40)
         self._note.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self._words.setAlignment(Qt.AlignmentFlag.AlignCenter)
         for label in (self._title, self._note, self._words):
-            label.setFont(font_text(11))
             label.setMaximumHeight(_LINE)
         above = row((self._title, 2), (self._note, 3))
         self._column = column(above, self._words, spacing=0, on=self)
@@ -57,9 +57,7 @@ class Plot(QWidget):
         self._note.setText(chart.note)
         self._title.setVisible(bool(chart.title))
         self._note.setVisible(bool(chart.note))
-        set_text_role(self._title, "muted")
         set_text_role(self._note, chart.note_role)
-        set_text_role(self._words, "text")
 
     def show_words(self, words: str) -> None:
         """One line below: what is pointed at, else what is worth saying."""

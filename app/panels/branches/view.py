@@ -56,8 +56,7 @@ class BranchesView(View[Shown]):
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent)
         self.tree = TreeCanvas(models)
-        self.line = ElidedLabel()
-        self.hint = ElidedLabel()
+        self.line, self.hint = ElidedLabel(role="muted"), ElidedLabel(role="muted")
         self.hint.setText(INVITATION, _BRIEF)
         self.seek = QLineEdit()
         self.seek.setPlaceholderText("Filter by name or text")
@@ -94,8 +93,6 @@ class BranchesView(View[Shown]):
 
     def _build(self) -> None:
         self.tree.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
-        for label in (self.line, self.hint):
-            set_text_role(label, "muted")
         for button in self._buttons.values():
             button.setObjectName("small")
         foot = row((self.line, 1), *self._buttons.values())

@@ -18,7 +18,7 @@ from app.kit.boxes import column, holder, row
 from app.kit.changes import connect_all
 from app.kit.heatmap import HeatMap
 from app.kit.heatmap_marks import Marks, Numbers
-from app.kit.labels import ElidedLabel, set_text_role
+from app.kit.labels import ElidedLabel
 from app.kit.pictures import magnitude_colors, signed_colors, signed_text
 from app.kit.provenance import pooling_words
 from app.kit.theme import Themed, current_theme, font_text
@@ -80,18 +80,15 @@ class CompareMaps(Themed, QWidget):
         super().__init__(parent)
         names = {"a": "Side A", "b": "Side B", "difference": "A less B"}
         self.maps = {side: HeatMap(name_position) for side in names}
-        self.captions = {side: ElidedLabel() for side in names}
+        self.captions = {side: ElidedLabel(font_text(11.5), "muted") for side in names}
         self._display: Display = "beside"
         self._is_b = False
         self._names = {"a": "", "b": ""}
         self._shown: Shown | None = None
-        self._blink = QTimer(self)
-        self._blink.setInterval(BLINK_MS)
+        self._blink = QTimer(self, interval=BLINK_MS)
         self._cells = {side: holder(column(self.captions[side], (self.maps[side], 1), spacing=1)) for side in names}
         for side, heatmap in self.maps.items():
             heatmap.setAccessibleName(names[side])
-            self.captions[side].setFont(font_text(11.5))
-            set_text_role(self.captions[side], "muted")
         row(*((cell, 1) for cell in self._cells.values()), spacing=10, on=self)
         self._blink.timeout.connect(self.flip)
         for heatmap in self.maps.values():

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QWidget
 from app.kit.boxes import column, row
 from app.kit.cells import CellTable
 from app.kit.changes import connect_all
-from app.kit.labels import ElidedLabel, set_text_role
+from app.kit.labels import ElidedLabel
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, Source
 from app.kit.theme import current_theme, font_text
@@ -67,14 +67,11 @@ class CompareStepsView(View[State]):
             "rows": StepPlot("Difference of the newest rows of both sides at every step"),
         }
         self.layers, self.top = CellTable("Differences by layer"), CellTable("Next tokens of both sides")
-        self.numbers, self.cost = ElidedLabel(), ElidedLabel()
+        self.numbers, self.cost = (ElidedLabel(font_text(12), "muted") for _ in range(2))
         self._build()
         self.follow(models)
 
     def _build(self) -> None:
-        for label in (self.numbers, self.cost):
-            label.setFont(font_text(12))
-            set_text_role(label, "muted")
         self.cost.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.layers.setFixedWidth(262)
         self.top.setFixedWidth(266)

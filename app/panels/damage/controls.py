@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QSignalBlocker, Signal
 from PySide6.QtWidgets import QSpinBox, QWidget
 
 from app.kit.boxes import row
@@ -69,9 +69,8 @@ class CodecControls(QWidget):
         if geometry != self._geometry:
             self._geometry = geometry
             for field in (self._group, self._residual):
-                field.blockSignals(True)
-                field.setValue(fitting_group(geometry))
-                field.blockSignals(False)
+                with QSignalBlocker(field):
+                    field.setValue(fitting_group(geometry))
 
     def _on_changed(self) -> None:
         self._show_fields()

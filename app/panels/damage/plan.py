@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QModelIndex, Signal
+from PySide6.QtCore import QModelIndex, QSignalBlocker, Signal
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QDoubleSpinBox, QWidget
 
@@ -50,8 +50,7 @@ class PlanSheet(QWidget):
         self._copy = push_button("Copy name", self.copy_name)
         self._copy.setEnabled(False)
         self._table = CellTable("Plan by layer")
-        self._sum = ElidedLabel()
-        self._sum.setFont(font_text(11.5))
+        self._sum = ElidedLabel(font_text(11.5))
         top = row((self._share, 1), self._kib, self._suggest)
         bottom = row((self._sum, 1), self._copy, self._use, spacing=8)
         column(top, (self._table, 1), bottom, on=self)
@@ -120,9 +119,8 @@ class PlanSheet(QWidget):
         return f"whole plan, measured: KL {divergence_words(found.plan_kl)} · {size}"
 
     def _on_share(self) -> None:
-        self._kib.blockSignals(True)
-        self._kib.setValue(self._exact * self._share.value / 100 / KIB)
-        self._kib.blockSignals(False)
+        with QSignalBlocker(self._kib):
+            self._kib.setValue(self._exact * self._share.value / 100 / KIB)
 
     def _on_kib(self) -> None:
         if self._exact:

@@ -17,7 +17,7 @@ from app.kit.cells import CellTable
 from app.kit.changes import connect_all
 from app.kit.chart.bars import BarRows
 from app.kit.files import save_text
-from app.kit.labels import ElidedLabel, set_text_role
+from app.kit.labels import ElidedLabel
 from app.kit.provenance import Provenance
 from app.kit.reader import EDITS, SELECTION, STATUS
 from app.kit.theme import font_text
@@ -68,9 +68,7 @@ class EditsView(View[Shown]):
         self.table = CellTable("Edits")
         self.next_token = BarRows("The next token before and after the edit", 12, 19, 11)
         self.kept = BarRows("How far the rows behind stand from a re-prefill, by layer", 6, 15, 10.5)
-        self.note = ElidedLabel()
-        self.note.setFont(font_text(11))
-        set_text_role(self.note, "muted")
+        self.note = ElidedLabel(font_text(11), "muted")
         self.undo, self.redo = ActionButton("Undo"), ActionButton("Redo")
         self.go_to = push_button("Go to", self._on_go_to, "Make the moment after this edit the live one")
         self.look = push_button("Look", self._on_look, "Look at the moment right after this edit, everywhere")

@@ -11,7 +11,7 @@ from app.draw.format import brief, decimal, milliseconds, thousands
 from app.kit.boxes import column, row
 from app.kit.changes import on_change
 from app.kit.chart.plot import Plot
-from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
+from app.kit.labels import ElidedLabel, plain_label, plain_tip
 from app.kit.measurement import MeasuringView
 from app.kit.provenance import token_name
 from app.kit.small_box import SmallBox
@@ -48,16 +48,12 @@ class RegretSheet(QWidget):
         self._rule.choose("h2o")
         sizes = (("each row" if size == 1 else f"pages of {size}", size, "") for size in PAGE_SIZES)
         self._size = SmallBox("What is removed at a time", SIZE_TIP, sizes)
-        self.note = ElidedLabel()
-        self.note.setFont(font_text(11.5))
+        self.note = ElidedLabel(font_text(11.5), "muted")
         self.plot = Plot("Effect of removing each row against the rule's score")
         self.plot.setToolTip(plain_tip(MEANING))
-        self.invitation = plain_label()
-        self.invitation.setWordWrap(True)
+        self.invitation = plain_label(role="muted", wraps=True)
         self.invitation.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.invitation.setMinimumSize(1, 1)
-        for label in (self.note, self.invitation):
-            set_text_role(label, "muted")
         offer = row(None, view.offer, None)
         top = row(self._rule, self._size, (self.note, 1))
         column(top, (self.invitation, 1), offer, (self.plot, 1), spacing=5, on=self)

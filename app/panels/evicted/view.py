@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QStackedWidget, QWidget
 from app.draw.format import brief, thousands
 from app.kit.boxes import column, holder, row
 from app.kit.chart.plot import Plot
-from app.kit.labels import ElidedLabel, plain_tip, set_text_role
+from app.kit.labels import ElidedLabel, plain_tip
 from app.kit.measurement import AskingView
 from app.kit.provenance import Provenance, shown_record, source_of, token_name
 from app.kit.theme import font_text
@@ -62,7 +62,8 @@ class EvictedView(AskingView[Shown]):
         super().__init__(models, parent)
         self._pointed: int | None = None
         self._drop: Drop | None = None
-        self.headline, self.rule, self.formula = ElidedLabel(), ElidedLabel(), ElidedLabel()
+        self.headline = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))
+        self.rule, self.formula = ElidedLabel(font_text(12), "muted"), ElidedLabel(font_text(11.5), "muted")
         self.heads = HeadGrid()
         self.plot = Plot("Scores of rows that went and rows that stayed")
         self.regret = RegretSheet(models, self)
@@ -70,9 +71,6 @@ class EvictedView(AskingView[Shown]):
         self.follow(models)
 
     def _build(self) -> None:
-        self.headline.setFont(font_text(12.5, QFont.Weight.DemiBold))
-        self.rule.setFont(font_text(12))
-        self.formula.setFont(font_text(11.5))
         both = row(self.heads, (self.plot, 1), spacing=14)
         both.setContentsMargins(0, 2, 0, 0)
         why = holder(column(self.headline, self.rule, self.formula, (both, 1)))
@@ -237,7 +235,6 @@ class EvictedView(AskingView[Shown]):
         self.formula.setText(f"{rule.formula}, the lowest go first · {rule.paper}")
         for label in (self.rule, self.formula):
             label.setToolTip(plain_tip(f"{self.rule.text()}\n{self.formula.text()}"))
-            set_text_role(label, "muted")
 
     def _score_words(self, drop: Drop | None, mine: list[Drop]) -> str:
         now = self._models.selection.now

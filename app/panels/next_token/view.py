@@ -13,7 +13,7 @@ from app.draw.format import decimal, percent, thousands
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
-from app.kit.labels import ElidedLabel, set_text_role
+from app.kit.labels import ElidedLabel
 from app.kit.provenance import Provenance, shown_part, shown_record, source_of
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS
 from app.kit.view import View
@@ -81,8 +81,7 @@ class NextTokenView(View[Shown]):
         self._list = CandidateList(self._list_model)
         self._list.setObjectName("bars")
         self._list.setAccessibleName("Most probable next tokens")
-        self._summary = ElidedLabel()
-        set_text_role(self._summary, "muted")
+        self._summary = ElidedLabel(role="muted")
         self.road = RoadLine(models)
         self._other = push_button("Other…", self.begin_road, f"{_ANOTHER}  (Ctrl+Shift+T)")
         self.set_body(column((self._list, 1), self.road, row((self._summary, 1), self._other), spacing=4))

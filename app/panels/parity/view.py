@@ -70,8 +70,8 @@ class ParityView(AskingView[Compared]):
             (("no cache", UNCACHED, ""), *((p.label, p.name, "") for p in PRESETS.values() if p.name != "none")),
             characters=9,
         )
-        self.verdict = ElidedLabel()
-        self.numbers = ElidedLabel()
+        self.verdict = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))
+        self.numbers = ElidedLabel(font_text(12), "muted")
         self.place = LinkButton()
         self._plots: dict[Quantity, Plot] = {
             "logits": Plot("Difference of the logits at every step"),
@@ -81,8 +81,6 @@ class ParityView(AskingView[Compared]):
         self.follow(models)
 
     def _build(self) -> None:
-        self.verdict.setFont(font_text(12.5, QFont.Weight.DemiBold))
-        self.numbers.setFont(font_text(12))
         self.set_body(column(self.verdict, self.numbers, self.place, *((plot, 1) for plot in self._plots.values())))
         self.add_to_strip(self._against)
         self.add_to_strip(self.button)
@@ -167,7 +165,6 @@ class ParityView(AskingView[Compared]):
         self.numbers.setToolTip(plain_tip(self.numbers.text()))
         roles: dict[str, TextRole] = {"within rounding": "good", "departs": "bad"}
         set_text_role(self.verdict, roles.get(report.verdict, "warning"))
-        set_text_role(self.numbers, "muted")
         self._show_place(report)
         for quantity, plot in self._plots.items():
             is_shown = state.is_stacked or quantity == state.quantity

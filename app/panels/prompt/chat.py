@@ -56,7 +56,7 @@ class ChatEditor(QWidget):
         self.turns.set_turns(EMPTY)
         self.template = TemplateChoice()
         self.rendered = RenderedText()
-        self.words = plain_label()
+        self.words = plain_label(font=font_text(11.5), wraps=True)
         self._problem = ""
         self._add = push_button("+ Turn", self._on_add, "Another turn at the end")
         self._system = push_button("+ System", self._on_system, "What the system says, before all others")
@@ -72,8 +72,6 @@ class ChatEditor(QWidget):
         )
 
     def _build(self) -> None:
-        self.words.setWordWrap(True)
-        self.words.setFont(font_text(11.5))
         self.words.hide()
         self.turns.setMinimumHeight(LEAST_TURNS)
         self.words.setAlignment(Qt.AlignmentFlag.AlignTop)

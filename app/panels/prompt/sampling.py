@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QObject, QPoint, QSize, Qt, Signal
+from PySide6.QtCore import QObject, QPoint, QSignalBlocker, QSize, Qt, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QLineEdit, QSpinBox, QToolButton, QWidget
 
 from app.kit.changes import on_change
 from app.kit.fields import inset
 from app.kit.icons import icon
-from app.kit.labels import plain_label, set_text_role
+from app.kit.labels import plain_label
 from app.kit.theme import Themed, current_theme, font_fixed
 from app.models import Models
 from app.models.sequence_status import selected_info
@@ -39,9 +39,7 @@ class SamplingPopup(QFrame):
         )
         self.stop.editingFinished.connect(self._on_stop)
         self._stop: tuple[str, ...] = ()
-        self._problem = plain_label()
-        self._problem.setWordWrap(True)
-        set_text_role(self._problem, "warning")
+        self._problem = plain_label(role="warning", wraps=True)
         self._problem.hide()
         form = QFormLayout(self)
         form.setContentsMargins(12, 10, 12, 10)
@@ -72,9 +70,8 @@ class SamplingPopup(QFrame):
             (self.min_p, params.min_p or 0.0),
         )
         for field, value in values:
-            field.blockSignals(True)
-            field.setValue(value)  # type: ignore[arg-type]
-            field.blockSignals(False)
+            with QSignalBlocker(field):
+                field.setValue(value)  # type: ignore[arg-type]
         self._stop = params.stop
         if not self.stop.hasFocus():  # what is half typed stays
             self.stop.setText(stop_text(params.stop))
@@ -226,9 +223,8 @@ class SamplingOf(QObject):
             del self._asked[: self._asked.index(told) + 1]
         elif told is not None and not self._asked:
             self._button.show_params(told)
-            self._seed.blockSignals(True)
-            self._seed.setValue(min(told.seed, self._seed.maximum()))
-            self._seed.blockSignals(False)
+            with QSignalBlocker(self._seed):
+                self._seed.setValue(min(told.seed, self._seed.maximum()))
 
     def _on_changed(self) -> None:
         if self._shown_of is not None:

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QBoxLayout, QHeaderView, QMenu, QWidget
 from app.draw.format import thousands
 from app.kit.buttons import own_action
 from app.kit.cells import WholeRows
-from app.kit.labels import plain_label, plain_tip, set_text_role
+from app.kit.labels import plain_label, plain_tip
 from app.kit.moment_words import origin_words
 from app.kit.page_words import why_not_reused
 from app.kit.provenance import Provenance
@@ -75,7 +75,7 @@ class SequencesView(View[Shown]):
         self._model = SequenceModel(self)
         self._table = WholeRows("Sequences", ROW_HEIGHT)
         self._delegate = SequenceDelegate(self._model, self._table)
-        self._why = plain_label()
+        self._why = plain_label("", font_text(11.5), "muted", wraps=True)
         self._has_origins = False
         self._actions = {
             STOP: own_action(self._table, "Stop", self._on_stop),
@@ -100,9 +100,6 @@ class SequencesView(View[Shown]):
         table.setColumnHidden(ORIGIN, True)
         for column, width in _WIDTHS.items():
             head.resizeSection(column, width)
-        self._why.setWordWrap(True)
-        set_text_role(self._why, "muted")
-        self._why.setFont(font_text(11.5))
         self._why.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._why.setAccessibleName("Why not reused")
         self._why.setMinimumWidth(1)

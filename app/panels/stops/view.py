@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from msgspec.structs import replace
-from PySide6.QtCore import QModelIndex, Qt, QTimer, Signal
+from PySide6.QtCore import QModelIndex, QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QCompleter, QLineEdit, QMenu, QWidget
 
@@ -87,9 +87,7 @@ class StopsView(View[Shown]):
         self._problem = ""
         self.line = ConditionLine()
         self.table = CellTable("Stops")
-        self.words = plain_label()
-        self.words.setFont(font_text(11.5))
-        self.words.setWordWrap(True)
+        self.words = plain_label(font=font_text(11.5), wraps=True)
         self.words.setMinimumWidth(1)
         self.words.setAccessibleName("What is found")
         self.previous, self.next = ActionButton("‹"), ActionButton("›")
@@ -100,9 +98,7 @@ class StopsView(View[Shown]):
         self.add = push_button("Halt there", self._on_add, "Keep the condition: runs halt after a step where it holds")
         self.change = push_button("Change", self._on_change, "Put the condition in the place of the marked stop")
         self.delete = push_button("Delete", self._on_delete, "Take the marked stop out of the list")
-        self._typing = QTimer(self)
-        self._typing.setSingleShot(True)
-        self._typing.setInterval(TYPING_MS)
+        self._typing = QTimer(self, singleShot=True, interval=TYPING_MS)
         self.add_to_strip(self.examples)
         top = row((self.line, 1), self.previous, self.next, self.add, self.change, self.delete)
         self.set_body(column(top, self.words, (self.table, 1), spacing=6))
@@ -226,9 +222,8 @@ class StopsView(View[Shown]):
         return stops[index.row()] if 0 <= index.row() < len(stops) else None
 
     def _show_text(self, text: str) -> None:
-        self.line.blockSignals(True)
-        self.line.setText(text)
-        self.line.blockSignals(False)
+        with QSignalBlocker(self.line):
+            self.line.setText(text)
         self._look()
 
     def _on_examples(self) -> None:

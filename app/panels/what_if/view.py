@@ -61,14 +61,13 @@ class WhatIfView(MeasuringView[Tried]):
         super().__init__(models, parent)
         self._geometry: object = None
         self.knobs = WhatIfKnobs()
-        self.verdict = ElidedLabel()
+        self.verdict = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))
         self.bars = BarRows("Candidates before and after", least=15.0)
         self.facts = FactStrip()
-        self.foot = ElidedLabel()
-        self.refusal = plain_label()
+        self.foot = ElidedLabel(font_text(11), "muted")
+        self.refusal = plain_label(role="warning", wraps=True)
         self.use = push_button("Use this cache", self._on_use)
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
+        self._soon = QTimer(self, singleShot=True)
         self._build()
         connect_all(
             (self._soon.timeout, self._ask), (self.knobs.moved, self._on_moved), (self.bars.resized, self.refresh)
@@ -78,9 +77,6 @@ class WhatIfView(MeasuringView[Tried]):
     # ---- construction --------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        self.verdict.setFont(font_text(12.5, QFont.Weight.DemiBold))
-        self.foot.setFont(font_text(11))
-        self.refusal.setWordWrap(True)
         self.refusal.setMinimumSize(1, 1)
         self.refusal.setContentsMargins(0, 4, 0, 0)
         self.use.setToolTip("Make this the live cache: converted where that is possible, else re-prefilled")
@@ -217,8 +213,6 @@ class WhatIfView(MeasuringView[Tried]):
 
     def show_state(self, state: Tried) -> None:
         answer = state.answer
-        set_text_role(self.foot, "muted")
-        set_text_role(self.refusal, "warning")
         self.use.setEnabled(not state.refusal)
         self.refusal.setText(state.refusal)
         self._sheets.setCurrentIndex(1 if state.refusal else 0)
