@@ -221,8 +221,8 @@ class MainWindow(QMainWindow):
         self._listen_to(self.panels)
         self.top.remedies.prompt_wanted.connect(self.prompt.begin)
         self.prompt.room_wanted.connect(self.docks.make_prompt_taller)
-        self.prompt.set_add_action(self.actions_["prompt.add"])
-        self.prompt.set_send_action(self.actions_["prompt.send"], native("Ctrl+Return").replace("Return", "↵"))
+        key = native("Ctrl+Return").replace("Return", "↵")
+        self.prompt.set_actions(self.actions_["prompt.send"], key, self.actions_["prompt.add"])
         QApplication.instance().focusChanged.connect(self._on_focus)  # type: ignore[union-attr]
         self.wall.outliers_wanted.connect(self.actions_["view.outliers"].trigger)
         self.models.selection.changed.connect(self._on_selected)

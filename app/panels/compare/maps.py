@@ -22,7 +22,7 @@ from app.kit.labels import ElidedLabel
 from app.kit.pictures import magnitude_colors, signed_colors, signed_text
 from app.kit.provenance import pooling_words
 from app.kit.theme import Themed, current_theme, font_text
-from app.panels.compare.draw import Matrix, layer_limits, on_same_positions, overlaid, range_words
+from app.panels.compare.draw import Matrix, layer_limits, on_same_positions, overlaid, range_words, spans_told, told
 
 Display = Literal["beside", "swap", "blink", "overlay"]
 Side = Literal["a", "b", "difference"]
@@ -57,6 +57,23 @@ class Shown:
     def mean(self) -> Matrix:
         """Both sides over each other."""
         return overlaid(self.a, self.b)
+
+    def reading(self, point: QPointF, name: Callable[[int], str]) -> str:
+        """The exact numbers of the three under a point in positions and rows, and where that is; empty beside them."""
+        cell = self.a.cell(point.x(), point.y())
+        if cell is None:
+            return ""
+        x, y, sides = point.x(), point.y(), (self.a, self.b, self.difference)
+        numbers = [told(matrix, x, y) or "–" for matrix in sides]
+        spans = spans_told(sides, x, y)
+        span = spans[0]
+        if {*spans} - {""} == {span}:
+            tokens = f"tokens {span}, extremes" if "…" in span else f"token {span} {name(int(span))}"
+        else:
+            numbers = [f"{number} ({each})" if each else number for number, each in zip(numbers, spans, strict=True)]
+            tokens = "(tokens)"
+        where = f"{self.a.places[cell[0]].words()} · {tokens}"
+        return f"A {numbers[0]}   B {numbers[1]}   A − B {numbers[2]}   {where}"
 
     def on_same_positions(self) -> Shown:
         a, b, difference = on_same_positions(self.a, self.b, self.difference)

@@ -24,7 +24,7 @@ from app.models.comparison import Compared, Pictures
 from app.models.selection import Selected
 from app.models.viewport import WantedPair
 from app.panels.compare import words
-from app.panels.compare.draw import Matrix, matrix_of, spans_told, told
+from app.panels.compare.draw import Matrix, matrix_of
 from app.panels.compare.maps import CompareMaps, Shown
 from app.panels.compare.opponents import OpponentBox
 from engine.wire.duel import Departure
@@ -258,7 +258,7 @@ class CompareView(View[State]):
         self.maps.set_display(state.display)  # type: ignore[arg-type]
         self.maps.show_range(state.visible)
         if pictures is None or not has_pictures:
-            self.why.setText(self._why_no_pictures(state))
+            self.why.setText(words.why_no_pictures(state.compared, state.pictures, state.no_pictures))
             return
         is_here = state.selected.seq_id == state.compared.seq_id
         position = state.selected.position if is_here else None
@@ -269,14 +269,6 @@ class CompareView(View[State]):
         self._shown = shown.on_same_positions()
         a, b = (words.caption(state.compared, side) for side in (state.compared.a, state.compared.b))
         self.maps.show_pictures(self._shown, a, b)
-
-    def _why_no_pictures(self, state: State) -> str:
-        if state.compared.no_rows:
-            return state.compared.no_rows
-        pictures = state.pictures
-        notes = [piece.note for piece in (pictures.a, pictures.b, pictures.difference)] if pictures else []
-        notes.append(state.no_pictures)
-        return next((note for note in notes if note), "The pictures of both sides are on their way.")
 
     def _row(self, state: State, matrix: Matrix) -> int | None:
         """The row of the selected channel, or the first of the selected head where there are several heads."""
@@ -314,26 +306,10 @@ class CompareView(View[State]):
         shown = self._shown
         if point is None and shown is not None and shown.position is not None and shown.row is not None:
             point = QPointF(shown.position + 0.5, shown.row + 0.5)
-        text = self._reading(shown, point) if shown is not None and point is not None else ""
+        text = shown.reading(point, self._token_name) if shown is not None and point is not None else ""
         self.readout.setText(text or _POINT)
         self.readout.setToolTip(plain_tip(text))
         self.readout.setEnabled(bool(text))
-
-    def _reading(self, shown: Shown, point: QPointF) -> str:
-        cell = shown.a.cell(point.x(), point.y())
-        if cell is None:
-            return ""
-        x, y, sides = point.x(), point.y(), (shown.a, shown.b, shown.difference)
-        numbers = [told(matrix, x, y) or "–" for matrix in sides]
-        spans = spans_told(sides, x, y)
-        where, span = shown.a.places[cell[0]].words(), spans[0]
-        if {*spans} - {""} == {span}:
-            tokens = f"tokens {span}, extremes" if "…" in span else f"token {span} {self._token_name(int(span))}"
-        else:
-            numbers = [f"{number} ({each})" if each else number for number, each in zip(numbers, spans, strict=True)]
-            tokens = "(tokens)"
-        where = f"{where} · {tokens}"
-        return f"A {numbers[0]}   B {numbers[1]}   A − B {numbers[2]}   {where}"
 
     def _token_name(self, position: int) -> str:
         compared = self._models.comparison.now

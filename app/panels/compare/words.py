@@ -9,7 +9,7 @@ from app.kit.cells import Cell, Head
 from app.kit.provenance import tensor_name
 from app.kit.theme import TextRole
 from app.models import Models
-from app.models.comparison import Compared
+from app.models.comparison import Compared, Pictures
 from engine.wire.duel import Departure, DuelSide, DuelStep, Parting
 from engine.wire.opponents import OtherStep
 from engine.wire.records import Candidate
@@ -66,6 +66,14 @@ def subject(piece: Slice) -> str:
             count = thousands(piece.query_position + 1)
             return f"attention of layer {piece.request.layer}, newest query at {count} tokens"
     return ""
+
+
+def why_no_pictures(compared: Compared, pictures: Pictures | None, otherwise: str) -> str:
+    """What stands in place of pictures that have nothing to show."""
+    if compared.no_rows:
+        return compared.no_rows
+    notes = [piece.note for piece in (pictures.a, pictures.b, pictures.difference)] if pictures else []
+    return next((note for note in (*notes, otherwise) if note), "The pictures of both sides are on their way.")
 
 
 def tolerance_words(compared: Compared) -> str:

@@ -17,14 +17,14 @@ from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.theme import font_fixed
 from app.kit.view import View
 from app.models import Models
-from app.models.prompt_ids import is_random, random_prompt, token_ids
+from app.models.prompt_ids import is_random, random_prompt
 from app.models.sequence_status import reading
 from app.panels.prompt import words
 from app.panels.prompt.chat import ChatEditor
 from app.panels.prompt.editor import Drafts, PromptEdit
 from app.panels.prompt.sampling import SamplingButton, SamplingOf, SeedField
-from app.panels.prompt.words import CHAT, IDS, MAX_COUNTED_CHARS, TEXT, Shown, Text
-from engine.errors import InputError
+from app.panels.prompt.tokens import WrittenTokens
+from app.panels.prompt.words import CHAT, IDS, TEXT, Shown, Text
 from engine.predict.capacity import most_tokens
 from engine.spec.chat import Chat
 from engine.spec.sampling import SamplingParams
@@ -68,10 +68,7 @@ class PromptPanel(View[Shown]):
 
     def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(models, parent, can_copy=False)
-        self._ids: tuple[int, ...] | None = None  # the tokens of the text, where they are known
-        self._refusal = ""
-        self._counted = ""
-        self._fingerprint = ""  # of the model that the tokens of the text are of
+        self.tokens = WrittenTokens(models)
         self._send_key = ""
         self.chat = ChatEditor(models)
         self.chat.hide()
@@ -92,25 +89,22 @@ class PromptPanel(View[Shown]):
             (self.edit.textChanged, self._on_typing),
             (self._sampling_of.wished, self._on_sampling),
             (self.chat.typed, self._on_typing),
-            (self.chat.send_wanted, self._on_send_wanted),
+            (self.chat.send_wanted, self._send.click),
             (self.chat.preview_wanted, self.chat_edited),
         )
         self.follow(models)
 
     # ---- what the window says ------------------------------------------------------------------------------------
 
-    def set_send_action(self, action: QAction, key: str) -> None:
-        """The button does what the action does, and shows its key."""
+    def set_actions(self, send: QAction, key: str, add: QAction) -> None:
+        """The buttons do what the actions do, the larger one shows its key; the smaller one adds a sequence."""
         self._send_key = key
-        self._send.set_action(action)
-
-    def set_add_action(self, action: QAction) -> None:
-        """The small button beside Send: another sequence."""
-        self._add.set_action(action)
+        self._send.set_action(send)
+        self._add.set_action(add)
 
     def set_tokens(self, ids: tuple[int, ...]) -> None:
         """The tokens of the text, by the model's own tokenizer."""
-        self._ids = ids
+        self.tokens.ids = ids
         self.refresh()
 
     def set_preview(self, told: Previewed) -> None:
@@ -141,11 +135,11 @@ class PromptPanel(View[Shown]):
     def _bring_text(self) -> None:
         """The editor has what is written in the mode."""
         if self._mode != CHAT:
-            self._drafts.show(self._mode, self._ids)
+            self._drafts.show(self._mode, self.tokens.ids)
 
     def refuse(self, reason: str) -> None:
         """The text cannot be made tokens of."""
-        self._refusal = reason
+        self.tokens.refusal = reason
         self.refresh()
 
     def begin(self) -> None:
@@ -204,23 +198,12 @@ class PromptPanel(View[Shown]):
 
     def _on_typing(self) -> None:
         """Ids are read at once; a text is counted after a pause, and until then nothing speaks against it."""
-        self._ids, self._refusal, self._counted = None, "", ""
+        self.tokens.forget()
         if self._mode == CHAT:
-            self._refusal = self.chat.problem
-        elif self._model is not None and self._by_ids:
-            self._read_ids(self._model)
+            self.tokens.refusal = self.chat.problem
+        elif self._by_ids:
+            self.tokens.read_ids(self.edit.text(), self._seed.value())
         self.refresh()
-
-    def _read_ids(self, model: ModelInfo) -> None:
-        try:
-            self._ids = token_ids(self.edit.text(), model.geometry.vocab_size, self._seed.value())
-        except InputError as error:
-            self._refusal = str(error)
-
-    def _key(self) -> str:
-        """What the known tokens are of: a model and the text that it was asked about."""
-        model = self._model
-        return "" if model is None else f"{self._tokenizer}\n{self.edit.text()[:MAX_COUNTED_CHARS]}"
 
     def _on_sampling(self, sampling: SamplingParams) -> None:
         if self._mode != CHAT and is_random(self.edit.text()):
@@ -239,9 +222,6 @@ class PromptPanel(View[Shown]):
         self.chat.setVisible(mode == CHAT)
         self.setFocusProxy(self.chat if mode == CHAT else self.edit)
 
-    def _on_send_wanted(self) -> None:
-        self._send.click()
-
     def _on_clear(self) -> None:
         self.edit.set_text("")
 
@@ -252,31 +232,19 @@ class PromptPanel(View[Shown]):
         self.edit.moveCursor(QTextCursor.MoveOperation.End)
 
     def _on_first(self) -> None:
-        if self._ids is not None and self._limit is not None:
-            self.submitted.emit(self._ids[: self._limit], self.sampling)
+        if self.tokens.ids is not None and self._limit is not None:
+            self.submitted.emit(self.tokens.ids[: self._limit], self.sampling)
 
     def _count(self) -> None:
         """Ask for the tokens of the text once per text and model."""
-        model, key = self._model, self._key()
-        if model is not None and self._mode == CHAT:
+        if self._model is None:
+            return
+        if self._mode == CHAT:
             self.chat.ask()
-            return
-        if model is None or key == self._counted:
-            return
-        self._counted = key
-        text = self.edit.text()[:MAX_COUNTED_CHARS]
-        if not self._by_ids and text:
+        elif (text := self.tokens.to_be_counted(self.edit.text())) and not self._by_ids:
             self.text_edited.emit(text)
 
     # ---- what is so ----------------------------------------------------------------------------------------------
-
-    @property
-    def _tokenizer(self) -> str:
-        """What tells it from others: that of an opened file, which cannot be asked, is not that of its model."""
-        status = self._models.status.now
-        if status is None or status.model is None:
-            return ""
-        return f"{status.model.fingerprint}{' in a file' if status.opened is not None else ''}"
 
     @property
     def _model(self) -> ModelInfo | None:
@@ -302,15 +270,12 @@ class PromptPanel(View[Shown]):
             return self.chat.chat
         if is_random(self.edit.text()):
             self._on_typing()  # the seed may be another sequence's by now
-        return self._ids or () if self._by_ids and self._ids is not None else self.edit.text()
+        return self.tokens.ids or () if self._by_ids and self.tokens.ids is not None else self.edit.text()
 
     def refresh(self) -> None:
-        fingerprint = self._tokenizer
         if self._mode == CHAT:
             self.chat.follow_selection()
-        if fingerprint != self._fingerprint:  # another model has other tokens for the same text
-            self._fingerprint = fingerprint
-            self._ids = None
+        if self.tokens.follow_model():
             self._show_mode()
             self._on_typing()
             self._count()
@@ -321,8 +286,8 @@ class PromptPanel(View[Shown]):
         model, mode = self._model, self._mode
         written = CHAT if self.chat.is_begun else ""
         content, is_held = (written, False) if mode == CHAT else (self.edit.text(), self.edit.is_held)
-        refusal = "" if self._models.status.has_file else self._refusal  # nobody counts there
-        text = Text(content, self._ids, refusal, self._limit, mode == IDS, is_held)
+        refusal = "" if self._models.status.has_file else self.tokens.refusal  # nobody counts there
+        text = Text(content, self.tokens.ids, refusal, self._limit, mode == IDS, is_held)
         shown = words.shown(text, mode, reading(self._models), self._send_key, is_greedy=self.sampling.is_greedy)
         if model is None:  # the actions say themselves that there is no model
             return replace(shown, problem="", can_draw_random=False)

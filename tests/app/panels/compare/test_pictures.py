@@ -36,11 +36,11 @@ def test_the_exact_numbers_of_both_sides_stand_under_the_cursor(compared: Compar
 
 def test_each_number_has_tokens_of_its_own_where_sides_pool_differently(compared: CompareDesk) -> None:
     sides = pooled(-1, 1, 0, 24, 6), pooled(-2, 2, 17, 24, 3), pooled(0.5, 0.5, 17, 24, 1)
-    text = compared.view._reading(Shown(*sides, True, None, None).on_same_positions(), QPointF(18.5, 0.5))
+    text = Shown(*sides, True, None, None).on_same_positions().reading(QPointF(18.5, 0.5), str)
     numbers = "A -1.0 … 1.0 (18…23)   B -2.0 … 2.0 (17…19)   A − B 0.5 (18)"
     assert text == f"{numbers}   layer 0 · head 0 · channel 0 · (tokens)"
     same = Shown(sides[0], sides[0], sides[0], True, None, None).on_same_positions()
-    assert compared.view._reading(same, QPointF(18.5, 0.5)).endswith("channel 0 · tokens 18…23, extremes")
+    assert same.reading(QPointF(18.5, 0.5), str).endswith("channel 0 · tokens 18…23, extremes")
 
 
 def test_the_selected_cell_is_told_where_the_cursor_is_elsewhere(compared: CompareDesk) -> None:

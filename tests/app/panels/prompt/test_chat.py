@@ -37,9 +37,9 @@ def write(driver: Driver, text: str, turn: int = -1) -> None:
     """Write a turn and wait until it is rendered."""
     chat = driver.window.prompt.chat
     chat.turns.rows[turn].edit.set_text(text)
-    driver.until(lambda: driver.window.prompt._ids is not None)
+    driver.until(lambda: driver.window.prompt.tokens.ids is not None)
     shown = time.monotonic() + 0.25  # the pause in typing may have begun before
-    driver.until(lambda: time.monotonic() > shown and driver.window.prompt._ids is not None)
+    driver.until(lambda: time.monotonic() > shown and driver.window.prompt.tokens.ids is not None)
 
 
 def says(driver: Driver, text: str) -> None:
@@ -138,7 +138,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     prompt.choose("text")
     driver.shell.take_chat(Chat((Turn("user", "hi"),)))
     assert (prompt.choice, prompt.chat.turns.turns) == ("chat", (Turn("user", "hi"),))
-    driver.until(lambda: prompt._ids is not None)
+    driver.until(lambda: prompt.tokens.ids is not None)
     driver.window.actions_["prompt.send"].trigger()
     driver.settle(lambda: models.selection.now.seq_id not in (seq_id, child) and driver.has_chosen())
     says(driver, f"no{END}")
@@ -172,7 +172,7 @@ def test_ids_and_texts_are_kept_beside_each_other(driver: Driver) -> None:
     prompt = driver.window.prompt
     prompt.choose("text")
     prompt.edit.set_text("hi")
-    driver.until(lambda: prompt._ids == ids_of("hi"))
+    driver.until(lambda: prompt.tokens.ids == ids_of("hi"))
     prompt.choose("ids")
     assert prompt.edit.text() == " ".join(map(str, ids_of("hi")))
     assert prompt.draft == "hi"
