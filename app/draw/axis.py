@@ -85,11 +85,3 @@ def ticks(
     step = nice_step(label_pixels * (stop - start) / pixels)
     first = -(-int(start) // step) * step
     return tuple(Tick(cell + 0.5, name(cell)) for cell in range(first, int(-(-stop // 1)), step) if cell + 0.5 <= stop)
-
-
-def page_borders(start: float, stop: float, page_size: int, pixels: float) -> tuple[int, ...]:
-    """The token rows at which a page begins, none where the lines would crowd the picture."""
-    if page_size < 1 or stop <= start or pixels / (stop - start) * page_size < 8:
-        return ()
-    first = (int(start) // page_size + 1) * page_size
-    return tuple(range(first, int(-(-stop // 1)), page_size))

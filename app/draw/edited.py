@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 from engine.spec.edit import AddNoise, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
 
-RowEdit = Zero | Scale | AddNoise | Overwrite | Mask | Pin | Drop
-
 
 @dataclass(frozen=True)
 class Edited:

@@ -82,7 +82,6 @@ class Facts(Opaque, QWidget):
         self._least_beside = self._numbers.width("-00.0 … 00.0")
         self._beside = self._least_beside
         self._texts = self._asides = 0.0  # widths of the two columns of a ledger
-        self.num_paints = 0
         self.set_background()
 
     def show_facts(self, facts: tuple[Fact, ...]) -> None:
@@ -117,7 +116,6 @@ class Facts(Opaque, QWidget):
         return QSize(220, PITCH * len(self._facts))
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        self.num_paints += 1
         painter = QPainter(self)
         self.fill_background(painter)
         numbers_width = self._texts + _ASIDE_GAP + self._asides

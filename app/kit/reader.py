@@ -37,7 +37,6 @@ EACH_STEP = Source("timeline", ("appended", "filled", "reset"))  # as fast as th
 STEPS = Source("timeline", ("legible", "reset"))  # no more often than words can be read
 SELECTION = Source("selection")
 STATUS = Source("status")
-DRAFT = Source("draft")
 VIEWPORT = Source("viewport")
 EDITS = Source("edits")
 PHASES = Source("phases")

@@ -36,7 +36,6 @@ class TokenExplorer(QWidget):
         self._whole = (0.0, 1.0)
         self._range: TokenRange | None = None
         self._num_rows = 1
-        self._can_zoom = True
         self._can_select = False
         self._is_selecting = False  # the press that is held selects, and does not move the picture
         self._hover: QPointF | None = None
@@ -69,9 +68,6 @@ class TokenExplorer(QWidget):
     @property
     def is_zoomed(self) -> bool:
         return self.visible_range != self._whole
-
-    def set_can_zoom(self, can_zoom: bool) -> None:
-        self._can_zoom = can_zoom
 
     def set_can_select(self, can_select: bool) -> None:
         """Whether a drag selects an area."""
@@ -127,9 +123,6 @@ class TokenExplorer(QWidget):
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         event.accept()
-        if not self._can_zoom:
-            event.ignore()
-            return
         delta = event.angleDelta()
         low, high = self.visible_range
         if abs(delta.x()) > abs(delta.y()) or event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
@@ -153,7 +146,7 @@ class TokenExplorer(QWidget):
         self._hover_at(self.point_at(event.position()))
 
     def _pan_to(self, moved: float, dragged_from: tuple[float, float]) -> None:
-        if abs(moved) > _CLICK_SLOP and self.is_zoomed and self._can_zoom:
+        if abs(moved) > _CLICK_SLOP and self.is_zoomed:
             low, high = dragged_from
             self.pan(low - moved / self.plot_rect.width() * (high - low) - self.visible_range[0])
 
@@ -196,13 +189,13 @@ class TokenExplorer(QWidget):
             return
         center = sum(self.visible_range) / 2
         match event.key():
-            case Qt.Key.Key_Home if self._can_zoom:
+            case Qt.Key.Key_Home:
                 self.reset_view()
-            case Qt.Key.Key_F if self._can_zoom:
+            case Qt.Key.Key_F:
                 self.follow_newest()
-            case Qt.Key.Key_Plus | Qt.Key.Key_Equal if self._can_zoom:
+            case Qt.Key.Key_Plus | Qt.Key.Key_Equal:
                 self.zoom(_WHEEL_STEP, center)
-            case Qt.Key.Key_Minus if self._can_zoom:
+            case Qt.Key.Key_Minus:
                 self.zoom(1 / _WHEEL_STEP, center)
             case Qt.Key.Key_C:
                 self.fit_wanted.emit()

@@ -162,11 +162,6 @@ class Path:
         lane = self._lanes.get(seq_id)
         return lane.num_until(step) if lane is not None else 0
 
-    def all_ids(self, seq_id: int) -> tuple[int, ...]:
-        """The ids of all tokens of a sequence: those in the cache, then what is still to be read of its prompt."""
-        fed = tuple(token.token_id for token in self.tokens(seq_id))
-        return fed + tuple(token_id for token_id, _ in self._prompts.get(seq_id, ())[len(fed) :])
-
     def sequence_ids(self) -> tuple[int, ...]:
         """Every sequence that has tokens, oldest first."""
         return tuple(self._lanes)

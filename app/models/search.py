@@ -49,11 +49,6 @@ class Search:
         """Whether its pattern was given up."""
         return bool(self._judge.too_slow)
 
-    @property
-    def num_asked(self) -> int:
-        """Steps of which it is known whether it held."""
-        return self.num_seen - self.num_unknown
-
     def go_on(self, deadline: float) -> bool:
         """Look at further records until a moment of `perf_counter`, at least at one; whether any is new."""
         before, records = self.num_seen, self._timeline.records

@@ -34,7 +34,6 @@ class Stops(QObject):
         self.stops: tuple[Stop, ...] = ()
         self.query = ""
         self.hits: dict[int, StopHit] = {}  # by step, what a run halted at
-        self.last_hit: StopHit | None = None
         self._masses: dict[Place, Attention | None] = {}
         self._asked: list[Place] = []  # of the engine, on their way
         self._searches: dict[str, Search] = {}
@@ -71,7 +70,7 @@ class Stops(QObject):
 
     def take_hit(self, hit: StopHit) -> None:
         """A run halted there."""
-        self.hits[hit.step] = self.last_hit = hit
+        self.hits[hit.step] = hit
         self.changed.emit()
 
     # ---- what was found ------------------------------------------------------------------------------------------
@@ -114,7 +113,6 @@ class Stops(QObject):
         if not len(self._timeline):
             self.hits.clear()
             self._masses.clear()
-            self.last_hit = None
         self._go_on_soon()
         self.changed.emit()
 

@@ -19,7 +19,6 @@ from engine.spec.runners import PAGED_ATTENTION, RUNNERS
 
 DEFAULT_STEPS = 40
 MOST_KEPT_MIB = 1 << 20
-DEFAULT_SIZE = (1600, 1000)
 
 
 @dataclass(frozen=True)

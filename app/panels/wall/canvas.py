@@ -78,7 +78,6 @@ class WallCanvas(QWidget):
         self._by_hand = ByHand()
         self._pressed: QPointF | None = None
         self._marks = WallMarks()
-        self._hovered: Tile | None = None
         self.setMouseTracking(True)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setMinimumSize(40, 20)

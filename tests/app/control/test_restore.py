@@ -263,10 +263,3 @@ def test_another_model_takes_the_pins_away(running: Shell, engine: FakeEngine) -
     assert (models.viewport.now.head_place, models.viewport.now.attention_layer) == (None, None)
     assert not head.is_pinned
     assert not running.window.attention.is_pinned
-
-
-def test_the_ids_of_a_prompt_that_is_half_read_are_those_of_all_of_it(running: Shell) -> None:
-    timeline = running.models.timeline
-    fed = tuple(token.token_id for token in timeline.tokens(0))
-    timeline.begin(0, (*fed, 7, 8, 9), ("x",) * (len(fed) + 3))
-    assert timeline.all_ids(0) == (*fed, 7, 8, 9)

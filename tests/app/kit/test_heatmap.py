@@ -99,12 +99,6 @@ def test_a_drag_takes_the_positions_along_and_a_click_picks_one(
     assert len(asked) == num_asked
 
 
-def test_where_nothing_can_be_zoomed_the_wheel_is_left_to_what_lies_around(heat_map: HeatMap) -> None:
-    heat_map.set_can_zoom(False)
-    turn_wheel(heat_map, at(heat_map, 50), 1)
-    assert heat_map.visible_range == (40, 60)
-
-
 @pytest.mark.parametrize(("has_range", "visible"), [(True, (80, 100)), (False, (36, 100))])
 def test_following_keeps_the_length_that_is_visible_or_takes_the_last_64(
     heat_map: HeatMap, asked: list[TokenRange | None], has_range: bool, visible: tuple[float, float]

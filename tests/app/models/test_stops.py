@@ -233,7 +233,6 @@ def test_a_halt_is_kept_by_its_step_until_history_begins_anew() -> None:
     assert models.stops.hits == {5: hit}
     models.timeline.clear()
     assert not models.stops.hits
-    assert models.stops.last_hit is None
 
 
 def test_what_was_measured_is_of_no_other_history(qtbot: QtBot) -> None:

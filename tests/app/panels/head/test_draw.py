@@ -92,12 +92,6 @@ def test_ticks_fit_and_name_real_cells() -> None:
     assert [axis.nice_step(v) for v in (0.1, 1, 1.1, 2.5, 6, 21, 900)] == [1, 1, 2, 5, 10, 50, 1000]
 
 
-def test_page_borders_stay_away_when_they_would_crowd() -> None:
-    assert axis.page_borders(0, 50, 16, 500) == (16, 32, 48)
-    assert axis.page_borders(17, 40, 16, 500) == (32,)
-    assert axis.page_borders(0, 5000, 16, 500) == ()
-
-
 def test_decades_lift_small_weights_and_keep_the_order() -> None:
     piece = newest(np.array([[0.9, 0.01, 0.09, 0.0]]), per_column=100)  # of 400 tokens
     linear, log = att.attention_indices(piece, att.LINEAR)[0], att.attention_indices(piece, att.LOG)[0]

@@ -252,9 +252,8 @@ def test_a_real_run_halts_where_the_panel_says_and_the_search_finds_the_same(des
     panel.line.setText("entropy < 1.5 and not attention(2-3) > 90%")
     panel.halt_there()
     desk.window.actions_["run.run"].trigger()
-    desk.until(lambda: desk.models.stops.last_hit is not None and desk.controller.is_settled)
-    hit, latest = desk.models.stops.last_hit, desk.models.timeline.latest
-    assert hit is not None
+    desk.until(lambda: desk.models.stops.hits and desk.controller.is_settled)
+    (hit,), latest = desk.models.stops.hits.values(), desk.models.timeline.latest
     assert latest is not None
     assert hit.step == latest.step
     entropies = [record.sequences[0].entropy for record in desk.models.timeline]
