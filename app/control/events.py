@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, Signal
 from app.control.requests import Requests
 from app.control.status_writer import StatusWriter
 from app.control.waiting import Waiting
-from app.draw.format import byte_size, divergence_words, milliseconds, thousands
+from app.draw.format import byte_size, counted, divergence_words, milliseconds
 from app.models import Models
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
@@ -177,7 +177,7 @@ class EventHandlers(QObject):
     def _on_forked(self, event: events.Forked) -> None:
         self._models.timeline.branch(event.child, event.parent, event.step, event.num_tokens)
         self._requests.sequences.show(event.child, event)
-        count = f"{thousands(event.num_tokens)} {'token' if event.num_tokens == 1 else 'tokens'}"
+        count = counted(event.num_tokens, "token")
         self._notify(f"Sequence {event.child} begins as sequence {event.parent} with {count}: {event.how}")
 
     def _on_went_to(self, event: events.WentTo) -> None:

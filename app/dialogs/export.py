@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QCheckBox, QFileDialog, QLineEdit, QWidget
 
 from app.dialogs.export_kinds import KINDS, PICTURE, ExportKind
 from app.dialogs.step_choice import StepChoice
-from app.draw.format import byte_size, thousands
+from app.draw.format import byte_size, counted
 from app.kit.boxes import row
 from app.kit.buttons import push_button
 from app.kit.changes import on_change
@@ -185,7 +185,7 @@ class ExportDialog(QuestionDialog):
         counts = [(found.num_layers, "layer"), (found.num_tokens, "token")]
         if self.kind.name == "snapshot":
             counts.append((num_steps, "step"))
-        of = ", ".join(f"{thousands(count)} {name}{'s' * (count != 1)}" for count, name in counts)
+        of = ", ".join(counted(count, name) for count, name in counts)
         lines = [f"About {byte_size(num_bytes)}: {of}"]
         if self.kind.name == "snapshot":
             lines.append(f"To be looked at only: {found.why_not}" if found.why_not else "Decoding can go on from it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QWidget
 
-from app.draw.format import byte_size, thousands
+from app.draw.format import byte_size, counted
 from app.kit.dialog import QuestionDialog
 from app.kit.fields import whole_field
 from app.kit.labels import plain_label
@@ -40,5 +40,4 @@ def _taken(status: EngineStatus | None) -> str:
     """`12.0 MiB, 3 moments`."""
     if status is None or not status.kept:
         return "nothing: no moment was left yet"
-    count = len(status.kept)
-    return f"{byte_size(status.kept_bytes)}, {thousands(count)} {'moment' if count == 1 else 'moments'}"
+    return f"{byte_size(status.kept_bytes)}, {counted(len(status.kept), 'moment')}"

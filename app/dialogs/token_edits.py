@@ -15,8 +15,8 @@ from app.kit.labels import plain_label
 from app.kit.segments import Segments
 from app.kit.theme import font_fixed
 from app.models import Models
+from app.models.after_edit import current_bias, with_ban, with_bias, with_only
 from app.models.chosen_rows import NOTHING, chosen_rows
-from app.models.logit_bias import current_bias, with_ban, with_bias, with_only
 from engine.errors import InputError
 from engine.geometry.dimensions import dtype_bytes
 from engine.spec.edit import MAX_BIAS, Edit, Replacement, ReplaceTokens, Rows

@@ -88,6 +88,11 @@ def thousands(number: int) -> str:
     return f"{number:,}"
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """`1 step`, `1,057 steps`; `several` where that is not `one` with an s."""
+    return f"{thousands(number)} {one if number == 1 else several or one + 's'}"
+
+
 def byte_size(number: int) -> str:
     """`512 B`, `120.0 KiB`, `3.1 MiB`, with a sign where it is negative."""
     if abs(number) < 1024:

@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.kit.boxes import row
 from app.kit.changes import on_change
-from app.kit.small_box import SmallBox
+from app.kit.fields import SmallBox
 from engine.spec.codec import CodecSpec, coding_of
 from engine.spec.codecs import CODECS, CodecRow
 

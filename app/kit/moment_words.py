@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.draw.format import divergence_words, milliseconds, shortened, thousands, visible
+from app.draw.format import counted, divergence_words, milliseconds, shortened, thousands, visible
 from app.models import Models
 from app.models.branches import branch_text, origin_of
 from engine.spec.presets import cache_label
@@ -51,8 +51,7 @@ def change_words(change: Change) -> str:
         case ModeChanged(cache):
             return f"cache: {cache_label(cache)}"
         case TokensForced(seq_id, token_ids):
-            count = len(token_ids)
-            return f"{count} {'token' if count == 1 else 'tokens'} forced on sequence {seq_id}"
+            return f"{counted(len(token_ids), 'token')} forced on sequence {seq_id}"
         case SamplingChanged(seq_id, sampling):
             how = "greedy" if sampling.is_greedy else f"temperature {sampling.temperature:g}, seed {sampling.seed}"
             return f"sampling of sequence {seq_id}: {how}"

@@ -10,6 +10,7 @@ from app.models.draft import Draft
 from app.models.edits import Edits, MadeEdit
 from app.models.eviction_log import EvictionLog, RowDrop
 from app.models.history import Branch, History
+from app.models.lane import Token
 from app.models.measurement import Measurements
 from app.models.page_log import PageFacts, PageLog
 from app.models.phases import Phases
@@ -20,7 +21,6 @@ from app.models.slices import Slices
 from app.models.status import Status
 from app.models.stops import Stops
 from app.models.timeline import Timeline
-from app.models.token import Token
 from app.models.viewport import Viewport, Wanted
 
 __all__ = [

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.models.history import History
-from app.models.lane import NO_TOKENS, Lane, TokenRun
-from app.models.token import Token
+from app.models.lane import NO_TOKENS, Lane, Token, TokenRun
 from engine.spec.edit import ReplaceTokens
 from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.records import SequenceStep, StepRecord

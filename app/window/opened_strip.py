@@ -6,7 +6,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
 from app.control.actions import Actions
-from app.draw.format import byte_size, thousands
+from app.draw.format import byte_size, counted
 from app.kit.buttons import push_button
 from app.kit.labels import plain_tip, prose
 from app.kit.reader import STATUS
@@ -41,7 +41,7 @@ class OpenedStrip(Strip[OpenedFile]):
     def show_state(self, state: OpenedFile) -> None:
         name = prose(state.path.name)
         count = state.num_steps
-        steps = "no recorded steps" if not count else f"{thousands(count)} recorded step{'' if count == 1 else 's'}"
+        steps = "no recorded steps" if not count else counted(count, "recorded step")
         model = prose(state.model) or "unknown model"
         kind = "file" if state.has_rows else "session"
         parts = [f"Opened {kind}: {name}, read-only", model, steps, byte_size(state.num_bytes)]

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication, QMenu, QWidget
 
 from app.control.actions import Actions
 from app.draw.edit_words import rows_words, size_words
-from app.draw.format import thousands
+from app.draw.format import counted, thousands
 from app.kit.bookmark_places import PAGE, STEP, TOKEN, place_words, places
 from app.models import Models
 from app.models.chosen_rows import NOTHING, chosen_rows
@@ -89,17 +89,13 @@ class TimelineMenu(PlaceMenu):
         """Which moment is looked at, or which place ahead is chosen."""
         now, timeline = self._models.selection.now, self._models.timeline
         if now.ahead:
-            return (f"{_steps(now.ahead)} ahead of the live moment",)
+            return (f"{counted(now.ahead, 'step')} ahead of the live moment",)
         if now.step is not None:
             ahead = timeline.num_steps_ahead
-            where = f", {_steps(ahead)} ahead of the live one" if ahead else ""
+            where = f", {counted(ahead, 'step')} ahead of the live one" if ahead else ""
             where = ", on another branch" if timeline.is_elsewhere and not ahead else where
             return (f"Step {thousands(now.step)}{where}",)
         return ("The live step" if timeline.latest is not None else "No step was taken",)
-
-
-def _steps(count: int) -> str:
-    return f"{thousands(count)} {'step' if count == 1 else 'steps'}"
 
 
 class NoteMenu(PlaceMenu):

@@ -7,7 +7,7 @@ from datetime import datetime
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
-from app.draw.format import thousands
+from app.draw.format import counted
 from app.kit.buttons import push_button
 from app.kit.labels import plain_tip, prose
 from app.kit.reader import Source
@@ -74,11 +74,6 @@ def session_counts(session: SavedSession) -> list[str]:
     words += [counted(num_edits, "edit")] if num_edits else []
     words += [counted(len(session.bookmarks), "bookmark")] if session.bookmarks else []
     return words
-
-
-def counted(number: int, one: str, several: str = "") -> str:
-    """`1 step`, `57 steps`."""
-    return f"{thousands(number)} {one if number == 1 else several or one + 's'}"
 
 
 def _tip(left: LeftSession) -> str:

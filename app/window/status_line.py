@@ -9,7 +9,7 @@ from PySide6.QtCore import QTimer
 from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QSizePolicy, QWidget
 
-from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
+from app.draw.format import byte_size, counted, decimal, milliseconds, percent, thousands
 from app.kit.boxes import row
 from app.kit.buttons import push_button
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, prose, set_text_role, steady
@@ -205,7 +205,7 @@ def _device_words(model: ModelInfo | None, status: Status) -> str:
 
 def _warning_words(count: int, model: ModelInfo | None) -> str:
     """How many warnings there are, and what is unusual about the model, short enough to stand there for good."""
-    text = "no warnings" if not count else "1 warning" if count == 1 else f"{count} warnings"
+    text = counted(count, "warning") if count else "no warnings"
     if model is None:
         return text
     facts = (

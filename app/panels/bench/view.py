@@ -7,10 +7,9 @@ from PySide6.QtWidgets import QWidget
 from app.draw.format import thousands
 from app.kit.boxes import row
 from app.kit.changes import on_change
-from app.kit.fields import small_steps
+from app.kit.fields import SmallBox, small_steps
 from app.kit.provenance import Provenance
 from app.kit.rows_view import PLOT, TABLE, RowsView, ShownRows
-from app.kit.small_box import SmallBox
 from app.models import Models
 from app.panels.bench import draw, words
 from app.panels.bench.chart import bench_chart

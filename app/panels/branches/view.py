@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QLineEdit, QMenu, QWidget
 
-from app.draw.format import thousands
+from app.draw.format import byte_size, counted, thousands
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, own_action
 from app.kit.changes import connect_all
@@ -19,9 +19,9 @@ from app.kit.reader import SELECTION, STATUS, Source
 from app.kit.view import View
 from app.models import Models
 from app.models.branches import arm_of, count_from, origin_of
-from app.panels.branches import words
 from app.panels.branches.canvas import TreeCanvas
 from app.panels.branches.tree_rows import Drawn
+from engine.wire.status import EngineStatus
 
 HISTORY = Source("history")
 INVITATION = "Look back and choose another token, text or seed: a branch begins there, and this one stays"
@@ -121,7 +121,7 @@ class BranchesView(View[Shown]):
         found = [origin_of(self._models.timeline, info.seq_id) for info in (status.now.sequences if status.now else ())]
         origins = tuple((each.seq_id, each.step) for each in found if each is not None)
         drawn = Drawn(history.version, history.live, looked_at, now.seq_id, frozenset(path), kept, marked, origins)
-        return Shown(drawn, why_not, words.kept_words(status.now))
+        return Shown(drawn, why_not, _kept_words(status.now))
 
     def provenance(self, state: Shown) -> Provenance:
         return Provenance("recorded", "recorded", "every step that was taken, and every edit")
@@ -133,9 +133,9 @@ class BranchesView(View[Shown]):
         self.tree.show_tree(state.drawn)
         count, num_rows = self.tree.picture.num_branches, len(self.tree.picture.rows)
         self.seek.setVisible(count >= _MANY or bool(self.seek.text()))
-        branches = "1 branch" if count == 1 else f"{thousands(count)} branches"
+        branches = counted(count, "branch", "branches")
         branches = branches if num_rows == count else f"{thousands(num_rows)} of {branches}"
-        self.set_detail(f"{branches} · {words.steps_words(len(history))}{state.kept}", branches)
+        self.set_detail(f"{branches} · {counted(len(history), 'moment')}{state.kept}", branches)
         self._show_line()
 
     def _show_line(self) -> None:
@@ -178,7 +178,7 @@ class BranchesView(View[Shown]):
 
     def _question(self, step: int) -> str:
         history = self._models.history
-        parent, what = history.parent_of(step), words.steps_words(count_from(history, step))
+        parent, what = history.parent_of(step), counted(count_from(history, step), "moment")
         where = "from the start on" if parent is None else f"after step {thousands(parent)}"
         return f"Forget {what} {where}, for good? Delete once more; Esc keeps them"
 
@@ -249,3 +249,10 @@ class BranchesView(View[Shown]):
         self._to_delete = None
         self.tree.drop_picked()
         self._show_line()
+
+
+def _kept_words(status: EngineStatus | None) -> str:
+    """What moments take that are kept to be returned to, and how much they may; empty where none is."""
+    if status is None or not status.kept:
+        return ""
+    return f" · kept {byte_size(status.kept_bytes)} of {byte_size(status.kept_limit)}"

@@ -7,7 +7,7 @@ from typing import get_args
 
 from PySide6.QtWidgets import QFileDialog, QWidget
 
-from app.kit.small_box import Option, SmallBox
+from app.kit.fields import Option, SmallBox
 from app.models import Models
 from engine.spec.model import Dtype, ModelSpec
 from engine.spec.presets import PRESETS, preset_of

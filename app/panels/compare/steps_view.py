@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from PySide6.QtCore import QModelIndex, Qt
+from PySide6.QtCore import QModelIndex, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QWidget
 
 from app.kit.boxes import column, row
 from app.kit.cells import CellTable
 from app.kit.changes import connect_all
+from app.kit.chart.plot import Plot
 from app.kit.labels import ElidedLabel
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, Source
@@ -20,9 +21,36 @@ from app.kit.view import View
 from app.models import Models
 from app.models.comparison import Compared
 from app.panels.compare import words
-from app.panels.compare.chart import Quantity, compare_chart
-from app.panels.compare.step_plot import StepPlot
+from app.panels.compare.chart import Quantity, StepChart, compare_chart
 from engine.wire.duel import DuelStep
+
+
+class StepPlot(Plot):
+    """`step_pointed(step or None)` and `step_picked(step)`, where a plot counts its points."""
+
+    step_pointed = Signal(object)
+    step_picked = Signal(int)
+
+    def __init__(self, name: str, parent: QWidget | None = None) -> None:
+        super().__init__(name, parent)
+        self._steps: tuple[int, ...] = ()
+
+    def connect_steps(self, pointed: object, picked: object, told: object) -> None:
+        """Give its signals to the slots or signals of the panel that it stands in."""
+        self.connect_to(self._on_pointed, self._on_picked, told)
+        connect_all((self.step_pointed, pointed), (self.step_picked, picked))
+
+    def show_steps(self, found: StepChart) -> None:
+        self._steps = found.steps
+        self.show_chart(found.chart)
+
+    def _on_pointed(self, index: int | None) -> None:
+        self.step_pointed.emit(self._steps[index] if index is not None and index < len(self._steps) else None)
+
+    def _on_picked(self, index: int) -> None:
+        if index < len(self._steps):
+            self.step_picked.emit(self._steps[index])
+
 
 QUANTITIES: tuple[Quantity, ...] = ("kl", "logits", "attention", "rows")
 _TABLES, _PLOT = 560, 225  # pixels

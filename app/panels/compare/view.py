@@ -13,10 +13,10 @@ from app.draw.token_range import TokenRange
 from app.kit.boxes import column, row
 from app.kit.buttons import LinkButton, ProgressButton, push_button
 from app.kit.changes import connect_all, on_change
+from app.kit.fields import SmallBox
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.provenance import Provenance, lateness, step_of, tensor_name, token_name
 from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, Source
-from app.kit.small_box import SmallBox
 from app.kit.theme import font_fixed, font_text
 from app.kit.view import COMPARE, View
 from app.models import Models

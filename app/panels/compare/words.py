@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.draw.format import brief, byte_size, exact, milliseconds, percent, thousands, token_label
+from app.draw.format import brief, byte_size, counted, exact, milliseconds, percent, thousands, token_label
 from app.kit.cells import Cell, Head
 from app.kit.provenance import tensor_name
 from app.kit.theme import TextRole
@@ -96,11 +96,7 @@ def _until(models: Models, parting: Parting) -> str:
     """`until step 3`: the step of side A, which need not be the live one, that fed the last token that both have."""
     found = (step.step for step in models.comparison.steps if step.num_tokens == parting.num_tokens)
     step = next(found, None)
-    return f"until step {thousands(step)}" if step is not None else f"for {_tokens(parting.num_tokens)}"
-
-
-def _tokens(count: int) -> str:
-    return f"{thousands(count)} token{'' if count == 1 else 's'}"
+    return f"until step {thousands(step)}" if step is not None else f"for {counted(parting.num_tokens, 'token')}"
 
 
 def verdict(models: Models, compared: Compared) -> tuple[str, TextRole]:
@@ -118,15 +114,13 @@ def verdict(models: Models, compared: Compared) -> tuple[str, TextRole]:
         if (last := parts_at(models, compared)) is not None:
             where = f"step {thousands(last.step)}, {thousands(last.num_tokens)} tokens"
             return f"The same up to where they part ({where}): other tokens follow, which are not compared", "text"
-        return f"Within rounding so far: {_steps(many) if judged else rows}", "good"
-    counted = f"{thousands(beyond)} of {_steps(many)} beyond rounding" if judged else "rows beyond rounding"
+        return f"Within rounding so far: {counted(many, 'step') if judged else rows}", "good"
+    beyond_words = (
+        f"{thousands(beyond)} of {counted(many, 'step')} beyond rounding" if judged else "rows beyond rounding"
+    )
     if compared.a.is_lossy or compared.b.is_lossy:
-        return f"Departs as asked (lossy): {counted}", "warning"
-    return f"Departs: {counted}", "bad"
-
-
-def _steps(count: int) -> str:
-    return f"{thousands(count)} step{'' if count == 1 else 's'}"
+        return f"Departs as asked (lossy): {beyond_words}", "warning"
+    return f"Departs: {beyond_words}", "bad"
 
 
 def departure_words(models: Models, compared: Compared, first: Departure | None, num_scanned: int | None) -> str:
@@ -137,10 +131,10 @@ def departure_words(models: Models, compared: Compared, first: Departure | None,
         return "All rows are compared when the run rests"
     if first is None and (parting := models.comparison.parting) is not None:
         a, b = (token_label(text) for text in parting.texts)
-        rows = f"Rows of the {_tokens(num_scanned)} that both share are the same within rounding"
+        rows = f"Rows of the {counted(num_scanned, 'token')} that both share are the same within rounding"
         return f"{rows}; then A was fed “{a}”, B “{b}”: rows behind that are compared by position alone"
     if first is None:
-        return f"All rows of K and V that both hold are the same within rounding: {_tokens(num_scanned)}"
+        return f"All rows of K and V that both hold are the same within rounding: {counted(num_scanned, 'token')}"
     token = models.timeline.live_path.token(compared.seq_id, first.position)
     text = f" “{token_label(token.text)}”" if token is not None else ""
     name = "K" if first.tensor == "keys" else "V"

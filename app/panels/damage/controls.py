@@ -8,8 +8,7 @@ from PySide6.QtWidgets import QSpinBox, QWidget
 from app.kit.boxes import row
 from app.kit.changes import on_change
 from app.kit.codec_choice import CodecChoice
-from app.kit.fields import inset
-from app.kit.small_box import SmallBox
+from app.kit.fields import SmallBox, inset
 from app.kit.theme import font_fixed
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry

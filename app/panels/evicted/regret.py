@@ -11,10 +11,10 @@ from app.draw.format import brief, decimal, milliseconds, thousands
 from app.kit.boxes import column, row
 from app.kit.changes import on_change
 from app.kit.chart.plot import Plot
+from app.kit.fields import SmallBox
 from app.kit.labels import ElidedLabel, plain_label, plain_tip
 from app.kit.measurement import MeasuringView
 from app.kit.provenance import token_name
-from app.kit.small_box import SmallBox
 from app.kit.theme import font_text
 from app.models import Models
 from app.panels.evicted import draw

@@ -18,8 +18,7 @@ from app.kit.provenance import Provenance, shown_part, shown_record, source_of
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS
 from app.kit.view import View
 from app.models import Models
-from app.models.after_edit import after_edit
-from app.models.logit_bias import current_bias, with_ban, with_only, without
+from app.models.after_edit import after_edit, current_bias, with_ban, with_only, without
 from app.models.sequence_status import FULL, selected_info, why_ended
 from app.panels.next_token import draw
 from app.panels.next_token.canvas import CandidateList, CandidateModel

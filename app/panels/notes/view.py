@@ -8,7 +8,7 @@ from PySide6.QtCore import QModelIndex, Qt, Signal, SignalInstance
 from PySide6.QtGui import QAction, QGuiApplication, QKeyEvent
 from PySide6.QtWidgets import QLineEdit, QWidget
 
-from app.draw.format import thousands
+from app.draw.format import counted, thousands
 from app.kit.bookmark_places import place_words
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
@@ -110,7 +110,7 @@ class NotesView(View[Shown]):
 
     def show_state(self, state: Shown) -> None:
         found = len(state.rows)
-        count = f"{thousands(state.count)} bookmark{'' if state.count == 1 else 's'}"
+        count = counted(state.count, "bookmark")
         self.set_detail(count if found == state.count else f"{thousands(found)} of {count}")
         self.table.show_cells(words.HEADS, words.cells_of(state.rows, state.marked))
         for button in self._ways:

@@ -9,15 +9,15 @@ from PySide6.QtCore import Signal
 from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import QMenu, QWidget
 
-from app.draw.format import brief, milliseconds, thousands, token_label
+from app.draw.format import brief, counted, milliseconds, thousands, token_label
 from app.kit.boxes import column
 from app.kit.buttons import LinkButton
 from app.kit.chart.marks import Chart
 from app.kit.chart.plot import Plot
+from app.kit.fields import SmallBox
 from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.measurement import AskingView
 from app.kit.provenance import Provenance
-from app.kit.small_box import SmallBox
 from app.kit.theme import TextRole, font_text
 from app.models import Models
 from app.panels.parity.chart import Quantity, parity_chart
@@ -233,7 +233,7 @@ class ParityView(AskingView[Compared]):
             f"top-1 {int(report.top1_agrees.sum())} of {count}, {self._step_range(report)}",
         ]
         if num_newer:
-            words.append(f"{num_newer} newer {'step' if num_newer == 1 else 'steps'} not compared")
+            words.append(f"{counted(num_newer, 'newer step')} not compared")
         return " · ".join(words)
 
     def _step_range(self, report: ParityReport) -> str:

@@ -8,7 +8,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.draw.format import shortened, visible
-from app.kit.small_box import SmallBox
+from app.kit.fields import SmallBox
 from engine.errors import InputError
 from engine.files.text import read_text
 from engine.spec.chat import MAX_TEMPLATE_CHARS, PLAIN_NAME, PLAIN_TEMPLATE

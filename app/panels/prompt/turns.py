@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QScrollArea, QWidget
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
-from app.kit.small_box import SmallBox
+from app.kit.fields import SmallBox
 from app.kit.theme import font_fixed
 from app.panels.prompt.editor import PromptEdit
 from engine.spec.chat import ROLES, Turn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.draw.format import thousands
+from app.draw.format import counted, thousands
 from app.kit.cells import Cell, Head
 from app.kit.theme import TextRole
 from app.models.search import Search
@@ -58,11 +58,7 @@ def found_words(search: Search, num_steps: int, step: int | None) -> str:
         return "Nothing to search yet: runs halt after the first step where it holds."
     far = "" if search.is_done else f" · {thousands(search.num_seen)} looked at so far"
     unknown = f" · not known at {thousands(search.num_unknown)}" if search.num_unknown else ""
-    held = f"held at {thousands(len(search.matches))} of {_steps(num_steps)}"
+    held = f"held at {thousands(len(search.matches))} of {counted(num_steps, 'step')}"
     verdict = search.verdicts.get(step) if step is not None else None
     here = f" · here {verdict.value}" if verdict is not None else ""
     return f"{held}{here}{unknown}{far}"
-
-
-def _steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{thousands(count)} steps"

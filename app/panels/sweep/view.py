@@ -8,10 +8,9 @@ from PySide6.QtWidgets import QWidget
 from app.draw.format import thousands
 from app.kit.boxes import row
 from app.kit.changes import on_change
-from app.kit.fields import small_steps
+from app.kit.fields import SmallBox, small_steps
 from app.kit.provenance import Provenance
 from app.kit.rows_view import PLOT, TABLE, RowsView, ShownRows
-from app.kit.small_box import SmallBox
 from app.models import Models
 from app.panels.sweep import draw, words
 from app.panels.sweep.chart import sweep_chart

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.draw.format import thousands
+from app.draw.format import counted, thousands
 from app.models.branches import PathMark
 from app.panels.timeline.found import Found
 from engine.wire.records import StepRecord
@@ -19,7 +19,7 @@ class Left:
 
     @property
     def words(self) -> str:
-        return f"{thousands(self.count)} more {'moment' if self.count == 1 else 'moments'} on the branch you left"
+        return f"{counted(self.count, 'more moment')} on the branch you left"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from PySide6.QtCore import QEvent, QSize, Qt, Signal
 from PySide6.QtGui import QContextMenuEvent, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
-from app.draw.format import milliseconds, shortened, thousands, visible
+from app.draw.format import counted, milliseconds, shortened, thousands, visible
 from app.kit.bookmark_places import tip_lines
 from app.kit.labels import Opaque, plain_tip
 from app.kit.moment_words import node_lines
@@ -196,8 +196,8 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         if (behind := self._left_at(x)) is not None and self.state is not None and self.state.left is not None:
             return f"{self._tip_of(behind)}\n{self.state.left.words}: click looks at it"
         if num_steps := self.track.ahead_at(x):
-            count = "1 step" if num_steps == 1 else f"{thousands(num_steps)} steps"
-            return f"{count} ahead of the live moment\nDouble click runs to here, the right button offers more"
+            ahead = f"{counted(num_steps, 'step')} ahead of the live moment"
+            return f"{ahead}\nDouble click runs to here, the right button offers more"
         return self._tip_of(self._models.timeline.nodes[self.track.index_at(x)])
 
     def _tip_of(self, node: int) -> str:
