@@ -1,0 +1,197 @@
+"""A run in which everything differs: two sequences with prompts, lengths and tokens of their own, layers with different
+numbers of heads and bytes, rows that were dropped, an edit, a branch, notes, stops, NaNs. Made without the engine."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from app.draw.token_range import rows_of
+from app.models import Models
+from engine.spec.bookmark import Bookmark, OnHead, OnStep, OnToken
+from engine.spec.edit import Rows, Zero
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import SamplingParams
+from engine.spec.stops import Stop
+from engine.spec.tuning import tuned
+from engine.wire.changes import EditMade, TokensForced
+from engine.wire.events import NodeAdded
+from engine.wire.evictions import Eviction, Survivors
+from engine.wire.records import ByteGap, CacheBytes, LayerBytes, LayerTimes, NonFinite, StepRecord
+from engine.wire.requests import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, TensorName, WallRequest
+from engine.wire.slices import HeadSlice, WallSlice
+from engine.wire.status import CaptureState, EngineStatus, SequenceInfo
+from engine.wire.stopping import StopState
+from engine.wire.tree import BranchBytes, Node
+from tests.app import samples
+
+SPEC = tuned(cache_preset("h2o").spec, budget=20, sinks=2)
+LONG = 9  # tokens in the prompt of the second sequence; the first has samples.PROMPT
+HEADS = (4, 4, 2, 4, 4, 3)  # kv heads of the layers, as the wall tells them
+LEFT, LIVE = (0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 6, 8, 9, 10)  # the steps of the branch that was left, and of the live one
+EDIT = 7  # the node of the edit, between steps 6 and 8
+
+
+def record(step: int, place: int, parent: int | None) -> StepRecord:
+    """The step at a place of its path."""
+    own = samples.step_record(place)
+    other = samples.step_record(place + 50, LONG, seq_id=1).sequences[0]
+    first = 0 if place == 0 else LONG + place - 1
+    new = range(first, LONG + place)
+    other = replace(
+        other, phase=own.phase, token_ids=tuple(700 + n for n in new), texts=tuple(f" other{n}" for n in new),
+        surprisal=tuple(0.5 + 0.1 * n for n in new), first_position=first, num_tokens=LONG + place,
+        rows=samples.row_stats(len(new), 90 + place), sampled_text=f" other{LONG + place}", sampled=703,
+    )  # fmt: skip
+    found = replace(
+        own, step=step, parent=parent, cache=SPEC, dtype="bfloat16", num_bytes=num_bytes(place), runner="transformers",
+        sequences=(own.sequences[0], other), wall_time=1_700_000_000.0 + 0.05 * step,
+        timings=replace(own.timings, gap_ms=0.25 + 0.1 * place, wall_ms=0.3),
+    )  # fmt: skip
+    return _with_events(found, step)
+
+
+def _with_events(found: StepRecord, step: int) -> StepRecord:
+    if step == 8:  # a token that was forced, and not the most probable one
+        part = replace(found.sequences[0], forced=True, sampled=found.sequences[0].candidates[2].token_id)
+        found = replace(found, sequences=(part, found.sequences[1]), changes=(TokensForced(0, (part.sampled or 0,)),))
+    if step == 9:
+        found = replace(found, non_finite=(NonFinite("keys", 2, 1, 10, 3), NonFinite("logits", None, None, 10, 1)))
+        found = replace(found, evictions=tuple(eviction(layer, head) for layer in (1, 3) for head in (0, 2)))
+    if step == 10:
+        parts = [tuple(part * (n + 1) for n in range(6)) for part in (0.5, 0.2, 0.1, 0.05)]
+        times = LayerTimes(tuple(range(6)), parts[0], parts[1], parts[2], parts[3], 2.5)
+        found = replace(found, timings=replace(found.timings, layers=times, encoder_ms=0.75))
+    return found
+
+
+def eviction(layer: int, kv_head: int) -> Eviction:
+    positions = np.array([2 + kv_head, 5 + kv_head], np.int64)
+    scores = np.array([0.25, 0.5], np.float32) + layer
+    kept = Survivors(4, 3, np.linspace(layer + 0.6, layer + 2, 4, dtype=np.float32))
+    return Eviction(0, layer, kv_head, positions, scores, layer + 0.6, "least attention received", kept)
+
+
+def num_bytes(place: int) -> CacheBytes:
+    def layer(n: int) -> LayerBytes:
+        stored = 1000 * (n + 1) + 10 * place
+        gaps = (
+            ByteGap("room to grow", 300 + n, "reserved"), ByteGap("scales", 20 + n, "stored"),
+            ByteGap("dequantised copy", 500 + n, "transient"), ByteGap("scores", 70 + n, "looking"),
+        )  # fmt: skip
+        return LayerBytes(n, "sliding" if n == 2 else "full", stored - 20 - n, stored, stored + 300 + n, gaps)
+
+    return CacheBytes(
+        tuple(map(layer, range(6))), 48_000 + place, 412_000_000, 61_000_000, 11_000_000, 1_300, 70_000_000, 90_000_000
+    )
+
+
+def status() -> EngineStatus:
+    infos = (
+        SequenceInfo(
+            0, "decode", samples.PROMPT + 7, samples.PROMPT, 3, None, sampling=SamplingParams(temperature=0.7)
+        ),
+        SequenceInfo(1, "finished", LONG + 7, LONG, 5, "stop string", num_preemptions=2),
+        SequenceInfo(2, "waiting", 0, 33, None, None, num_preemptions=1),
+    )
+    stops = (
+        StopState(Stop(1, "entropy > 2"), 3),
+        StopState(Stop(2, "step = 90", False)),
+        StopState(Stop(3, "surprisal > 4"), 0, "never here"),
+    )
+    base = samples.status(10, cache=SPEC)
+    assert base.model is not None
+    model = replace(base.model, note="a note of the model", templates=("default", "tools"))
+    capture = CaptureState("everything", costs_ms=(("off", 0.125), ("everything", 0.75)))
+    kept = (BranchBytes(5, 2_000, 3_000),)
+    return replace(
+        base, model=model, sequences=infos, stops=stops, capture=capture, kept=kept, kept_bytes=3_000,
+        kept_limit=1 << 28,
+        sampling=SamplingParams(temperature=0.7, top_p=0.9, seed=7),
+    )  # fmt: skip
+
+
+def rich_models() -> Models:
+    models = Models()
+    models.status.set_engine("thread")
+    steps = [record(step, place, step - 1 if step else None) for place, step in enumerate(LEFT)]
+    models.timeline.append(models.history.take(steps))
+    for step, place, parent in ((6, 4, 3), (8, 5, EDIT), (9, 6, 8), (10, 7, 9)):
+        if step == 6:
+            models.history.go_to(3)
+            models.timeline.go_to(3)
+        if step == 8:
+            made = EditMade(Zero(0, Rows(1, 3, (2, 3), (1,))))
+            models.history.add(NodeAdded(Node(EDIT, 6, (made,), SPEC), True, "written", 0.25))
+        models.timeline.append(models.history.take([record(step, place, parent)]))
+    models.history.rename(4, "the other way")
+    models.status.set(status())
+    models.stops.set(one.stop for one in status().stops)
+    for target, text in (
+        (OnStep(6), "a moment"), (OnToken(8, 0, 8), "a token"), (OnHead(9, 0, 3, 1), "a head\nof two lines"),
+        (OnStep(4), "left behind"), (OnToken(2, 1, 10), ""),
+    ):  # fmt: skip
+        models.bookmarks.put(Bookmark(target, text))
+    models.selection.update(layer=3, kv_head=1, position=6)
+    models.timeline.tell()
+    return models
+
+
+# ---- what the engine answers ---------------------------------------------------------------------------------------
+
+
+def wall(request: WallRequest) -> WallSlice:
+    """Heads that a layer has not are NaN, dropped rows too; V of layer 4 is far beyond its range."""
+    piece = samples.wall_slice(request)
+    low, high = piece.low.copy(), piece.high.copy()
+    for layer, heads in enumerate(HEADS):
+        low[layer, heads:], high[layer, heads:] = np.nan, np.nan
+    absent = np.zeros(low.shape[:3], np.int64)
+    holders = np.stack([np.full(request.num_tokens, sum(HEADS)), np.full(request.num_tokens, 6)])
+    if request.seq_id == 0 and request.num_tokens > 9:
+        absent[3, 1, 5] = absent[1, 0, 2] = 1
+        low[3, 1, 5], high[3, 1, 5], low[1, 0, 2], high[1, 0, 2] = (np.nan,) * 4
+        holders[:, 5], holders[:, 2], holders[0, 7] = (20, 6), (0, 0), 17
+    magnitudes = samples.magnitudes()
+    other = replace(magnitudes, largest=magnitudes.limit * np.array([1, 2, 1, 1, 7, 1], np.float32))
+    return replace(
+        piece, heads=HEADS, low=low, high=high, absent=absent, holders=holders, other_magnitudes=other,
+        note="a note of the wall",
+    )  # fmt: skip
+
+
+def head(request: HeadRequest) -> HeadSlice:
+    """A dropped row, two NaN and one infinity."""
+    piece = samples.head_slice(request)
+    low, high = piece.low.copy(), piece.high.copy()
+    absent = np.zeros(len(low), np.int64)
+    if len(low) > 7:
+        low[5] = high[5] = np.nan
+        absent[5] = 1
+        low[7, :2], high[7, :2], low[7, 3], high[7, 3] = np.nan, np.nan, np.inf, np.inf
+    return replace(piece, low=low, high=high, absent=absent, num_nan=2, num_inf=1, note="a note of the head")
+
+
+def feed(models: Models, step: int | None = None) -> None:
+    """Answer what the views asked for, as the engine would."""
+    now, wanted = models.selection.now, models.viewport.now
+    found = models.timeline.fed(now.seq_id, now.step)
+    assert found is not None
+    count = models.timeline.num_tokens(now.seq_id, now.step)
+    tensor: TensorName = now.tensor
+    if wanted.wall_size is not None:
+        models.slices.put(wall(WallRequest(now.seq_id, count, count - 1, tensor, now.change, *wanted.wall_size)))
+    if wanted.head_columns is not None:
+        start, stop = rows_of(wanted.head_range, count)
+        models.slices.put(
+            head(HeadRequest(now.seq_id, count, tensor, now.layer, now.kv_head, start, stop, wanted.head_columns))
+        )
+    if wanted.attention_columns is not None:
+        start, stop = rows_of(wanted.attention_range, count)
+        request = AttentionRequest(now.seq_id, found.step, now.layer, wanted.attention_columns, start, stop)
+        models.slices.put(samples.attention_slice(request, count))
+    if wanted.wants_row:
+        position = count - 1 if now.position is None else now.position
+        models.slices.put(replace(samples.row_slice(RowRequest(now.seq_id, count, position)), note="a note of the row"))
+    if wanted.wants_outliers:
+        models.slices.put(samples.outliers_slice(OutliersRequest(now.seq_id, count, found.step)))

@@ -1,0 +1,160 @@
+"""Tries everything that can be done to a panel: every button, keys, and the mouse at places all over what is painted by
+hand. Each becomes a line: what was done, and what came of it: signals with their arguments, the selection, a tip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt, Signal
+from PySide6.QtGui import QContextMenuEvent, QHelpEvent, QMouseEvent
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QAbstractItemView,
+    QAbstractScrollArea,
+    QAbstractSpinBox,
+    QApplication,
+    QDialog,
+    QFileDialog,
+    QMenu,
+    QToolButton,
+    QToolTip,
+    QWidget,
+)
+
+from app.kit.segments import Segments
+from app.models import Models
+from tests.app.shown import _TAG, paints_itself
+
+Key = Qt.Key
+KEYS = (
+    Key.Key_Left, Key.Key_Right, Key.Key_Up, Key.Key_Down, Key.Key_Home, Key.Key_End, Key.Key_PageUp, Key.Key_PageDown,
+    Key.Key_Return, Key.Key_Delete, Key.Key_Escape, Key.Key_Plus, Key.Key_Minus, Key.Key_Space, Key.Key_F,
+)  # fmt: skip
+PLACES = [(0.06, 0.12), (0.31, 0.12), (0.57, 0.5), (0.31, 0.83), (0.86, 0.83)]
+
+
+class Robot:
+    """Presses, points and types, and tells what came of it; afterwards the selection is as it was."""
+
+    def __init__(self, view: QWidget, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._view, self._models = view, models
+        self._opened: list[str] = []
+        self._told: list[str] = []
+        for name in _signals(view):
+            getattr(view, name).connect(lambda *found, name=name: self._told.append(f"{name}{found}"))
+        self._start = asdict_of(models)
+        for kind, name in ((QDialog, "exec"), (QMenu, "exec"), (QMenu, "popup"), (QDialog, "open")):
+            monkeypatch.setattr(kind, name, lambda opened, *_: self._open(opened))
+        monkeypatch.setattr(QFileDialog, "getSaveFileName", self._ask_file)
+        monkeypatch.setattr(QFileDialog, "getOpenFileName", self._ask_file)
+        monkeypatch.setattr(QToolTip, "showText", self._show_tip)
+
+    def _open(self, opened: QWidget) -> None:
+        texts = [
+            f"{action.text()}{'' if action.isEnabled() else ' (disabled)'}"
+            for action in opened.actions()
+            if action.text()
+        ]
+        self._opened.append(f"opens {type(opened).__name__} {', '.join(texts)}".rstrip())
+
+    def _ask_file(self, *arguments: object, **_: object) -> tuple[str, str]:
+        self._opened.append("asks for a file")
+        return "", ""
+
+    def _show_tip(self, *arguments: Any) -> None:
+        if arguments[1]:
+            self._opened.append(f"tip {_TAG.sub('', str(arguments[1]))!r}")
+
+    def lines(self) -> Iterator[str]:
+        for widget in (self._view, *self._view.findChildren(QWidget)):
+            if not (widget.isVisible() and widget.isEnabled()):
+                continue
+            if isinstance(widget, QAbstractButton):
+                if not (isinstance(widget, QToolButton) and widget.menu() is not None):
+                    yield from self._try(f"press {widget.text() or widget.accessibleName()!r}", widget.click)
+            elif isinstance(widget, QAbstractItemView):
+                yield from self._in_list(widget)
+            elif isinstance(widget, QAbstractScrollArea) and type(widget).__module__.startswith("app."):
+                yield from self._in_picture(widget, widget.viewport())
+            elif paints_itself(widget) and not isinstance(widget, Segments):
+                yield from self._in_picture(widget, widget)
+
+    def _in_list(self, widget: QAbstractItemView) -> Iterator[str]:
+        for number in range(min(4, widget.model().rowCount())):
+            place = widget.visualRect(widget.model().index(number, 0)).center()
+            yield from self._mouse(widget.viewport(), place, f"{type(widget).__name__} row {number}")
+        for key in (Key.Key_Return, Key.Key_Delete):
+            yield from self._try(f"{type(widget).__name__} {key.name}", lambda w=widget, k=key: QTest.keyClick(w, k))  # type: ignore[misc]
+
+    def _in_picture(self, widget: QWidget, surface: QWidget) -> Iterator[str]:
+        name = type(widget).__name__
+        for x, y in PLACES:
+            place = QPoint(round(x * surface.width()), round(y * surface.height()))
+            yield from self._mouse(surface, place, f"{name} at {x}, {y}")
+        if widget.focusPolicy() != Qt.FocusPolicy.NoFocus:
+            for key in KEYS:
+                yield from self._try(f"{name} {key.name}", lambda k=key: QTest.keyClick(widget, k))  # type: ignore[misc]
+
+    def _mouse(self, widget: QWidget, place: QPoint, name: str) -> Iterator[str]:
+        def point() -> None:
+            at, there = QPointF(place), QPointF(widget.mapToGlobal(place))
+            none = Qt.MouseButton.NoButton
+            moved = QMouseEvent(QEvent.Type.MouseMove, at, there, none, none, Qt.KeyboardModifier.NoModifier)
+            QApplication.sendEvent(widget, moved)
+            QApplication.sendEvent(widget, QHelpEvent(QEvent.Type.ToolTip, place, widget.mapToGlobal(place)))
+
+        def menu() -> None:
+            event = QContextMenuEvent(QContextMenuEvent.Reason.Mouse, place, widget.mapToGlobal(place))
+            QApplication.sendEvent(widget, event)
+
+        yield from self._try(f"{name} pointed at", point)
+        yield from self._try(f"{name} clicked", lambda: QTest.mouseClick(widget, Qt.MouseButton.LeftButton, pos=place))
+        around: QWidget | None = widget
+        policy = Qt.ContextMenuPolicy.DefaultContextMenu
+        while around is not None and policy == Qt.ContextMenuPolicy.DefaultContextMenu:
+            policy, around = around.contextMenuPolicy(), around.parentWidget()
+        if policy != Qt.ContextMenuPolicy.ActionsContextMenu:  # Qt's own menu would wait for a person
+            yield from self._try(f"{name} menu", menu)
+
+    def _try(self, name: str, do: Callable[[], object]) -> Iterator[str]:
+        before = asdict_of(self._models)
+        texts = said(self._view)
+        do()
+        QApplication.processEvents()
+        found = [f"{key} → {value}" for key, value in asdict_of(self._models).items() if before[key] != value]
+        found += [*self._told, *self._opened]
+        self._told.clear()
+        self._opened.clear()
+        if found or name.endswith("pointed at"):
+            now = said(self._view)
+            found += [f"“{plain(text)}”" for place, text in now.items() if texts.get(place) != text]
+        if found:
+            yield f"{name}: {' ; '.join(found)}"
+        self._models.selection.update(**self._start)
+        QApplication.processEvents()
+
+
+def said(view: QWidget) -> dict[int, str]:
+    """The labels and descriptions of a view, by widget."""
+    found: dict[int, str] = {}
+    for widget in view.findChildren(QWidget):
+        text = getattr(widget, "text", None)
+        if widget.isVisible() and callable(text) and not isinstance(widget, QAbstractButton | QAbstractSpinBox):
+            found[id(widget)] = str(text())
+    return found
+
+
+def plain(text: str) -> str:
+    return _TAG.sub("", text).replace(chr(10), " / ")
+
+
+def asdict_of(models: Models) -> dict[str, Any]:
+    return dict(vars(models.selection.now))
+
+
+def _signals(view: QWidget) -> list[str]:
+    kinds = [kind for kind in type(view).__mro__ if kind.__module__.startswith("app.")]
+    return sorted({name for kind in kinds for name, value in vars(kind).items() if isinstance(value, Signal)})
