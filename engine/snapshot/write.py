@@ -223,7 +223,8 @@ def pieces(tensor: torch.Tensor | InPieces) -> Iterator[torch.Tensor]:
         yield from (part.cpu() for part in tensor.pieces(CHUNK_BYTES))
         return
     if tensor.is_contiguous():
-        yield from (part.cpu() for part in tensor.view(-1).split(max(1, CHUNK_BYTES // tensor.element_size())))
+        flat, count = tensor.view(-1), CHUNK_BYTES // tensor.element_size()
+        yield from (flat[start : start + count].cpu() for start in range(0, len(flat), count))
         return
     rows = tensor.flatten(0, -3) if tensor.dim() > 2 else tensor[None]
     for matrix in rows:
