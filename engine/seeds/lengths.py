@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from engine.analysis.bench import as_kind, bench, synthetic_ids
 from engine.model.loader import LoadedModel
@@ -74,18 +75,10 @@ def curve_lines(models: Models) -> Iterator[SeedLine]:
     for row in bench(model.loaded, specs, lengths, steps):
         if isinstance(row, BenchRow):
             found[row.cache][row.context] = row.ms_per_step
-            yield SeedLine(
-                document=published.TUTORIAL,
-                table="lengths",
-                item=f"{SERIES[row.cache]}: a step after {row.context:,} tokens",
-                published=None,
-                measured=row.ms_per_step,
-                unit="ms",
-                note=f"{row.overhead_ratio:.0%} of it is not the model",
-                on=model.words,
-                series=SERIES[row.cache],
-                at=float(row.context),
-            )
+            name, note = SERIES[row.cache], f"{row.overhead_ratio:.0%} of it is not the model"
+            item = f"{name}: a step after {row.context:,} tokens"
+            line = figure(item, None, row.ms_per_step, "ms", model.words)
+            yield replace(line, note=note, series=name, at=float(row.context))
     shortest, longest = lengths[0], lengths[-1]
     for name, claim in (("none", "grows with the sequence"), ("dynamic", "stays roughly constant")):
         times = found[name]
@@ -95,16 +88,8 @@ def curve_lines(models: Models) -> Iterator[SeedLine]:
 
 
 def figure(item: str, shown: Value, measured: Value, unit: str, words: str) -> SeedLine:
-    return SeedLine(
-        document=published.TUTORIAL,
-        table="lengths",
-        item=item,
-        published=shown,
-        measured=measured,
-        unit=unit,
-        note="the text prints no figure" if shown is None else "",
-        on=words,
-    )
+    note = "the text prints no figure" if shown is None else ""
+    return SeedLine(published.TUTORIAL, "lengths", item, shown, measured, unit, note=note, on=words)
 
 
 def milliseconds(model: LoadedModel, cache: str, prompt: tuple[int, ...], new: int) -> float:

@@ -11,7 +11,7 @@ Value = None | bool | int | float | str | tuple[float, ...]
 Table = Literal["speed", "shapes", "logits", "lengths", "memory", "allocated", "max"]
 
 
-class SeedLine(Struct, frozen=True, kw_only=True):
+class SeedLine(Struct, frozen=True):
     """One figure: `published` as the document prints it (None: it prints none), `measured` here (None: it could not be,
     and the note says why), `on` what.
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from msgspec.structs import replace
 from transformers import LlamaConfig
 
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import BudgetSpec, budget_of, tutorial_geometries
 from engine.seeds import published
-from engine.seeds.line import SeedLine
+from engine.seeds.line import SeedLine, Value, checked
 from engine.seeds.models import Models
 from engine.spec.cache import CacheSpec
 
 LENGTHS = (512, 2048, 8192)
 LARGEST, QUICK_LARGEST = 400e6, 30e6  # bytes that are really allocated
 SLIP = "a slip of the text: its table is of 16-bit numbers, where its own formula gives 537 MB"
+BY_FORMULA = "by formula"
 SLIP_MODEL, SLIP_TOKENS = "LLaMA-7B", 1024
 
 
@@ -36,17 +38,10 @@ def memory_lines(models: Models) -> Iterator[SeedLine]:
     for dtype, bytes_each in (("float16", 2), ("float32", 4)):
         megabytes = predicted(geometry, SLIP_TOKENS, dtype) / 1e6
         assert abs(megabytes - kv_cache_memory_mb(*sizes(geometry), SLIP_TOKENS, bytes_each)) < 1e-6
-        yield SeedLine(
-            document=published.TUTORIAL,
-            table="memory",
-            item=f"the text: a 7B model at {SLIP_TOKENS:,} tokens, {dtype}",
-            published=published.SLIP_GB,
-            measured=round(megabytes, 1),
-            unit="MB",
-            agrees=1000 <= megabytes <= 2000,
-            note=SLIP if dtype == "float16" else "the text's range holds for 32-bit numbers alone",
-            on="by formula",
-        )
+        item = f"the text: a 7B model at {SLIP_TOKENS:,} tokens, {dtype}"
+        note = SLIP if dtype == "float16" else "the text's range holds for 32-bit numbers alone"
+        line = figure(item, published.SLIP_GB, round(megabytes, 1), note, BY_FORMULA)
+        yield replace(line, agrees=1000 <= megabytes <= 2000)
 
 
 def memory_line(name: str, geometry: CacheGeometry, tokens: int, largest: float) -> SeedLine:
@@ -55,18 +50,13 @@ def memory_line(name: str, geometry: CacheGeometry, tokens: int, largest: float)
     is_held = expected <= largest
     num_bytes = held_bytes(geometry, tokens) if is_held else expected
     shown, measured = round(kv_cache_memory_mb(*sizes(geometry), tokens, 2), 1), round(num_bytes / 1e6, 1)
-    return SeedLine(
-        document=published.TUTORIAL,
-        table="memory",
-        item=f"{name}, {tokens:,} tokens, float16",
-        published=shown,
-        measured=measured,
-        unit="MB",
-        agrees=shown == measured,
-        must_agree=True,
-        note="" if is_held else "by this program's formula, not allocated in tensors",
-        on="tensors of a dynamic cache" if is_held else "by formula",
-    )
+    note = "" if is_held else "by this program's formula, not allocated in tensors"
+    on = "tensors of a dynamic cache" if is_held else BY_FORMULA
+    return checked(figure(f"{name}, {tokens:,} tokens, float16", shown, measured, note, on))
+
+
+def figure(item: str, shown: Value, measured: Value, note: str, on: str) -> SeedLine:
+    return SeedLine(published.TUTORIAL, "memory", item, shown, measured, "MB", note=note, on=on)
 
 
 def predicted(geometry: CacheGeometry, tokens: int, dtype: str) -> int:

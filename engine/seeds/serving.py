@@ -152,8 +152,4 @@ def line_of(
     on: str = CONFIG,
     note: str = "",
 ) -> SeedLine:
-    return checked(
-        SeedLine(
-            document=document, table=table, item=item, published=shown, measured=measured, unit=unit, note=note, on=on
-        )
-    )
+    return checked(SeedLine(document, table, item, shown, measured, unit, note=note, on=on))

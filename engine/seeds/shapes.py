@@ -135,14 +135,7 @@ def ends(numbers: torch.Tensor, digits: int = 4) -> tuple[float, ...]:
 
 
 def figure(item: str, shown: Value, measured: Value, model: SeedModel, table: Table = "shapes") -> SeedLine:
-    return SeedLine(
-        document=published.HUGGING_FACE,
-        table=table,
-        item=item,
-        published=shown,
-        measured=measured,
-        on=model.words,
-    )
+    return SeedLine(published.HUGGING_FACE, table, item, shown, measured, on=model.words)
 
 
 def shape_line(

@@ -11,12 +11,13 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from transformers.generation.configuration_utils import CompileConfig
 
 from engine.analysis.bench import bench
 from engine.model.loader import LoadedModel
 from engine.seeds import published
-from engine.seeds.line import SeedLine
+from engine.seeds.line import SeedLine, Value
 from engine.seeds.models import Models, SeedModel, plain
 from engine.spec.presets import PRESETS
 from engine.wire.measurements import BenchRefused, BenchRow
@@ -66,16 +67,8 @@ def run_lines(seconds: dict[str, float | None], refusal: str, num_tokens: int, w
             note += f"; not measured here: {refusal}"
         else:
             note += f", {took:.2f} s here for {num_tokens} tokens"
-        yield SeedLine(
-            document=published.HUGGING_FACE,
-            table="speed",
-            item=f"{run.cache} · {run.hardware}",
-            published=run.tok_per_s,
-            measured=None if took is None else round(num_tokens / took, 1),
-            unit="tokens/s",
-            note=note,
-            on=words,
-        )
+        rate = None if took is None else round(num_tokens / took, 1)
+        yield figure(f"{run.cache} · {run.hardware}", run.tok_per_s, rate, "tokens/s", note, words)
 
 
 def ratio_lines(seconds: dict[str, float | None], refusal: str, words: str) -> Iterator[SeedLine]:
@@ -89,47 +82,27 @@ def ratio_lines(seconds: dict[str, float | None], refusal: str, words: str) -> I
         for over, under, label in (("dynamic", "none", "dynamic"), (static, "dynamic", static)):
             slow, fast = seconds.get(under), seconds.get(over)
             key = "static" if over != "dynamic" else "dynamic"
-            yield SeedLine(
-                document=published.HUGGING_FACE,
-                table="speed",
-                item=f"{label} over {under} · {machine}",
-                published=round(rates[key] / rates[under], 2),
-                measured=round(slow / fast, 2) if slow and fast else None,
-                unit="×",
-                note="" if slow and fast else f"not measured here: {refusal}",
-                on=words,
-            )
+            gain = round(slow / fast, 2) if slow and fast else None
+            note = "" if gain is not None else f"not measured here: {refusal}"
+            shown = round(rates[key] / rates[under], 2)
+            yield figure(f"{label} over {under} · {machine}", shown, gain, "×", note, words)
 
 
 def text_lines(texts: dict[str, list[int]], words: str) -> Iterator[SeedLine]:
     """Whether the caches say the same: in the document the static one, in bfloat16, told another text."""
     for name, was_same in (("none", True), ("static", False)):
         note = "" if was_same else "in bfloat16 it told another text from the second new token on: rounding can do that"
-        yield SeedLine(
-            document=published.HUGGING_FACE,
-            table="speed",
-            item=f"{name} gives the tokens of dynamic",
-            published=was_same,
-            measured=texts[name] == texts["dynamic"],
-            agrees=texts[name] == texts["dynamic"] if was_same else None,
-            note=note,
-            on=words,
-        )
+        is_same = texts[name] == texts["dynamic"]
+        line = figure(f"{name} gives the tokens of dynamic", was_same, is_same, "", note, words)
+        yield replace(line, agrees=is_same if was_same else None)
 
 
 def peak_line(model: SeedModel) -> SeedLine:
     """The most memory that torch held on a GPU by then."""
     is_gpu = model.loaded.device.type == "cuda"
-    return SeedLine(
-        document=published.HUGGING_FACE,
-        table="speed",
-        item="torch.cuda.max_memory_allocated()",
-        published=published.PEAK_GIB,
-        measured=round(torch.cuda.max_memory_allocated() / 2**30, 2) if is_gpu else None,
-        unit="GiB",
-        note="of a whole notebook, on a T4" + ("" if is_gpu else "; not measured here: there is no GPU in use"),
-        on=model.words,
-    )
+    peak = round(torch.cuda.max_memory_allocated() / 2**30, 2) if is_gpu else None
+    note = "of a whole notebook, on a T4" + ("" if is_gpu else "; not measured here: there is no GPU in use")
+    return figure("torch.cuda.max_memory_allocated()", published.PEAK_GIB, peak, "GiB", note, model.words)
 
 
 def own_lines(models: Models) -> Iterator[SeedLine]:
@@ -144,27 +117,15 @@ def own_lines(models: Models) -> Iterator[SeedLine]:
         if isinstance(row, BenchRefused) and row.cache == COMPILED:
             refusal = row.unavailable
         if isinstance(row, BenchRow):
-            yield SeedLine(
-                document=published.HUGGING_FACE,
-                table="speed",
-                item=f"{row.cache} · this engine",
-                published=None,
-                measured=round(row.tok_per_s, 1),
-                unit="tokens/s",
-                note=f"{row.ratio:g} × {row.base}; {row.overhead_ratio:.0%} of a step is overhead",
-                on=model.words,
-            )
+            note = f"{row.ratio:g} × {row.base}; {row.overhead_ratio:.0%} of a step is overhead"
+            yield figure(f"{row.cache} · this engine", None, round(row.tok_per_s, 1), "tokens/s", note, model.words)
     if refusal:
-        yield SeedLine(
-            document=published.HUGGING_FACE,
-            table="speed",
-            item=f"{COMPILED} · this engine",
-            published=None,
-            measured=None,
-            unit="tokens/s",
-            note=f"not measured here: {refusal}",
-            on=model.words,
-        )
+        note = f"not measured here: {refusal}"
+        yield figure(f"{COMPILED} · this engine", None, None, "tokens/s", note, model.words)
+
+
+def figure(item: str, shown: Value, measured: Value, unit: str, note: str, on: str) -> SeedLine:
+    return SeedLine(published.HUGGING_FACE, "speed", item, shown, measured, unit, note=note, on=on)
 
 
 def generate(model: LoadedModel, num_tokens: int, **options: Any) -> tuple[float, list[int]]:
