@@ -15,7 +15,7 @@ from engine.cli.arguments import (
     prompts_of,
 )
 from engine.cli.cache_options import add_cache_arguments, specs_of
-from engine.cli.output import say
+from engine.cli.output import say, tell, tell_note
 from engine.errors import InputError
 from engine.spec.sampling import SamplingParams
 
@@ -50,7 +50,7 @@ def verify_command(args: argparse.Namespace) -> int:
         try:
             result = parity(model, name, spec, truth, args.prefill_chunk)
         except InputError as error:
-            tell_unavailable(name, str(error), args.json)
+            tell({"cache": name, "unavailable": str(error)}, args.json)
             passed &= args.caches == "all"
             continue
         passed &= result.passes
@@ -61,8 +61,7 @@ def verify_command(args: argparse.Namespace) -> int:
                 f"{result.cache:<22} max |Δlogit| {result.max_abs_logit_diff:.2e}   KL {result.mean_kl:.2e}   "
                 f"top-1 {round(result.top1_agreement * result.steps)} of {result.steps} steps   {verdict(result)}"
             )
-    if not args.json and model.info.note:
-        print(f"note: {model.info.note}")
+    tell_note(model, args.json)
     return 0 if passed else 1
 
 
@@ -74,11 +73,3 @@ def verdict(result: Parity) -> str:
     row = result.wrong_row
     where = f", first in {row.tensor} of layer {row.layer} at position {row.position}" if row else ""
     return f"DIFFERS by more than {result.tolerance:g}{where}" if result.is_beyond else f"DIFFERS{where}"
-
-
-def tell_unavailable(name: str, reason: str, as_json: bool) -> None:
-    """A mode that cannot run says why, and the others go on."""
-    if as_json:
-        say({"cache": name, "unavailable": reason})
-    else:
-        print(f"{name:<22} refused: {reason}", flush=True)
