@@ -2,187 +2,69 @@
 
 from __future__ import annotations
 
-import copy
-from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import UNTOUCHED, ByHand, RowMarks
 from engine.cache.contract import PageCounts
-from engine.cache.editable import EditableRows
-from engine.cache.layers.build import decoder_config, handles_of, idle_cache, new_cache
-from engine.cache.layers.cross import SourceCache
-from engine.cache.layers.layer_handle import LayerHandle
-from engine.cache.row_delta import RowDelta
+from engine.cache.stepped import SteppedRows
 from engine.cache.stored import StoredCache
-from engine.predict.capacity import static_capacity
-from engine.spec.cache import CacheSpec
-from engine.wire.evictions import Eviction
 
 if TYPE_CHECKING:
     from engine.cache.paged.table import PageTable
 
 
-DELTAS_KEPT = 64  # steps, for whoever looks now and then and asks what happened in between
+class SequenceCache(SteppedRows):
+    """The cache of one sequence in one of the contiguous layouts: beside its steps, how it takes over the rows of
+    another one, and is written and read again. What only pages can do is nothing here."""
 
-
-class SequenceCache(EditableRows):
-    """The cache of one sequence in one of the contiguous layouts.
-
-    `live` is what the model is called with; `layers` has a handle for each of its layers. In layout `none` nothing is
-    kept between steps: every step gets a fresh scratch cache, which stays readable until the next one so that it can
-    be looked at. `num_restored` counts the dropped rows that going back has returned. `num_source` is the number of
-    tokens, the first ones, that an encoder reads.
-    """
-
-    num_restored = 0
     most_at_once: int | None = None  # tokens that fit into one forward, where that has a limit
     tables: list[PageTable]  # of a paged layout
 
-    def __init__(self, spec: CacheSpec, config: Any, max_length: int, num_source: int = 0) -> None:
-        self.spec, self.num_source = spec, num_source
-        self._config = decoder_config(config)
-        self.capacity = static_capacity(spec, max_length) if spec.form == "static" else None
-        # of each step, by the tokens before and after it
-        self._deltas: deque[tuple[int, int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)
+    def clear(self) -> None:
+        """Forget everything."""
         self._use(self._build())
-        self._before: Any = None
-        self._backup: tuple[int, Any] | None = None  # of an edited cache that cannot crop, while a step may fail
-        self.num_tokens = 0
-        self.by_hand = UNTOUCHED
-        self._idle = idle_cache(self._config, max_length) if spec.layout == "allocated" else None
+        self.num_tokens, self.by_hand = 0, UNTOUCHED
 
-    @property
-    def prompt_ended_at(self) -> int | None:
-        return self.num_source + 1 if self.num_source else None
+    def close(self) -> None:
+        """The sequence is gone: give back what it shares with others."""
 
-    def num_decoded(self, num_tokens: int) -> int:
-        """How many of so many tokens the decoder reads itself: all but those that an encoder read, where there is one.
-        Rows, pages and rules of the decoder's own layers count these."""
-        return max(0, num_tokens - self.num_source)
+    def shrink_journal(self, max_bytes: int) -> None:
+        """Forget the oldest of what is kept for going back, until so many bytes are left."""
 
-    def num_own(self, layer_index: int, num_tokens: int) -> int:
-        """How many of so many tokens a layer has rows of: behind an encoder either the source's or the decoder's."""
-        if not isinstance(self.live, SourceCache):
-            return num_tokens
-        is_cross = layer_index >= len(self.layers) // 2
-        return min(num_tokens, self.num_source) if is_cross else self.num_decoded(num_tokens)
+    def forget_journal(self) -> None:
+        """From here on nothing before the present can be restored from what was noted."""
 
-    def new_row_offsets(self, first_position: int) -> dict[int, int]:
-        """Where in the rows from a position on those of a layer begin that have none of the newest: cross layers."""
-        if not isinstance(self.live, SourceCache) or first_position >= self.num_source:
-            return {}
-        return dict.fromkeys(range(len(self.layers) // 2, len(self.layers)), 0)
-
-    def _build(self) -> Any:
-        """An empty cache for the model: the layers of this mode, and behind an encoder cross layers beside them."""
-        made = self._build_own()
-        return SourceCache(made, self.num_source) if self._config.is_encoder_decoder else made
-
-    def _build_own(self) -> Any:
-        return new_cache(self.spec, self._config, self.capacity)
-
-    def _use(self, live: Any) -> None:
-        self.live = live
-        self.layers: list[LayerHandle] = handles_of(live)
-        if not self.spec.recomputes:
-            self._deltas.clear()  # they were those of other layers
-
-    # ---- one step ------------------------------------------------------------------------------------------------
-
-    @torch.inference_mode()
-    def begin(self, num_new: int) -> None:
-        """Make room for `num_new` rows, or raise and leave everything as it was."""
-        if self.spec.recomputes:
-            self._before = self.live
-            self._use(self._build())
-            if isinstance(self.live, SourceCache):
-                self.live.encoded = self._before.encoded  # the encoder runs once, whatever is computed anew
-        elif self._is_copied_first:
-            self._backup = self.num_tokens, self._copied_layers(self.live)
-        for layer in self.layers:
-            layer.reserve(num_new)
-
-    def give_room_back(self) -> None:
-        """No forward follows on `begin` after all: the pages that were taken for its rows are free again."""
-
-    @property
-    def _is_copied_first(self) -> bool:
-        """Whether a step that fails is undone by a copy: rows edited by hand cannot be computed again, and windows,
-        states and quantisers of transformers not be cropped."""
-        return bool(self.by_hand) and not (self.spec.recomputes or self.spec.is_compressed or self.keeps_all_rows)
-
-    def plan_forward(self, num_new: int) -> None:
-        """The next forward feeds `num_new` tokens of this sequence alone."""
-
-    def probe(self, observe: bool) -> Probe | None:
-        """What a forward must show: the newest attention row to whoever observes, more to a rule that drops rows."""
-        return Probe() if observe else None
-
-    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
-        """After a forward: code and drop what the spec asks for, in all layers or in none; says what was dropped."""
-        return ()
-
-    def commit(self, num_tokens: int) -> list[RowDelta]:
-        """The step is done: the sequence now has `num_tokens` tokens. Says what it did to the rows of each layer."""
-        before, written = self.num_tokens, RowDelta(range(self.num_tokens, num_tokens))
-        if self.spec.recomputes:
-            written = RowDelta(written.written, range(before), range(before))
-        deltas = [layer.commit(written) for layer in self.layers]
-        if isinstance(self.live, SourceCache) and not self.spec.recomputes:
-            self.live.encoded = None  # the cross layers have what they need of it
-        self.num_tokens = num_tokens
-        self._deltas.append((before, num_tokens, deltas))
-        return deltas
-
-    def take_encoder_s(self) -> float:
-        """What the encoder took in the forward that has just been; 0 where none ran."""
-        if not isinstance(self.live, SourceCache):
-            return 0.0
-        took, self.live.encoder_s = self.live.encoder_s, 0.0
-        return took
-
-    def release_undo(self) -> None:
-        """The step cannot fail any more: what it would have gone back to may go."""
-        self._before = self._backup = None
-
-    # ---- going back ----------------------------------------------------------------------------------------------
-
-    @torch.inference_mode()
-    def crop(self, num_tokens: int) -> bool:
-        """Back to the first `num_tokens` tokens, bit for bit; False (and nothing done) if this cache has forgotten."""
-        if self.spec.recomputes:
-            return self._crop_scratch(num_tokens)
-        if self._backup is not None and self._backup[0] == num_tokens:
-            self._use(self._backup[1])
-            self.num_tokens, self._backup = num_tokens, None
-            return True
-        if self._is_copied_first and self._backup is None and num_tokens == self.num_tokens:
-            return True  # no forward has begun
-        if not self.by_hand.knows(num_tokens) or not all(layer.can_crop(num_tokens) for layer in self.layers):
-            return False
-        self.by_hand = self.by_hand.back_to(num_tokens)
-        self.num_restored = sum(layer.crop(num_tokens) for layer in self.layers)
-        self.num_tokens = num_tokens
-        self._deltas.clear()
-        return True
-
-    def _crop_scratch(self, num_tokens: int) -> bool:
-        """What a failed step has computed gives way to what the step before it did."""
-        scratch = self._before or self.live
-        if not all(layer.knows(num_tokens) for layer in handles_of(scratch)):
-            return False  # its windows are those of a later step
-        self._use(scratch)
-        self.num_tokens, self._before = num_tokens, None
-        self._deltas.clear()
-        return True
+    # ---- what pages can do -------------------------------------------------------------------------------------------
 
     def admit(self, token_ids: list[int], spare_pages: int, at_most: int | None = None) -> int:
         """Start from rows that are known already; returns how many, `at_most` so many. Contiguous layouts know none."""
         return 0
+
+    def copy_from(self, other: SequenceCache) -> None:
+        """Hold what a cache of the same mode holds, which lies in another pool; this one is empty."""
+        raise NotImplementedError("only pages lie in pools")
+
+    def page_counts(self) -> PageCounts:
+        """Pages held, shared and hit, and why no more was reused; nothing outside paged layouts."""
+        return PageCounts()
+
+    def own_last_page(self) -> None:
+        """Share the page of the last token with nobody, where there are pages."""
+
+    def own(self, seq_id: int) -> None:
+        """From now on its pages, where it has any, are those of `seq_id`, or of a moment that is kept."""
+
+    def page_ids_at(self, num_tokens: int) -> list[list[int]]:
+        """Pages in logical order when the sequence had so many tokens, one list a table; none outside paged layouts."""
+        return []
+
+    def register_prefix(self, token_ids: list[int]) -> None:
+        """Let other sequences find what this one holds, where the layout can share."""
+
+    # ---- rows of another cache ---------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def fork_from(self, other: SequenceCache, num_tokens: int, *, as_itself: bool = False) -> bool:
@@ -203,48 +85,32 @@ class SequenceCache(EditableRows):
         self.by_hand = other.by_hand
         return num_tokens == self.num_tokens or self._crop_fork(num_tokens)
 
-    def copy_from(self, other: SequenceCache) -> None:
-        """Hold what a cache of the same mode holds, which lies in another pool; this one is empty."""
-        raise NotImplementedError("only pages lie in pools")
-
     def _crop_fork(self, num_tokens: int) -> bool:
         if not self.crop(num_tokens):
             self.clear()
             return False
         return True
 
-    def page_counts(self) -> PageCounts:
-        """Pages held, shared and hit, and why no more was reused; nothing outside paged layouts."""
-        return PageCounts()
+    @torch.inference_mode()
+    def convert_from(self, other: SequenceCache) -> bool:
+        """Copy the rows of another layout, and what was done to them by hand; False (and nothing done) if they cannot
+        be carried over exactly."""
+        if self.spec.recomputes or other.spec.recomputes:
+            return self.spec.recomputes
+        if not all(layer.takes_rows for layer in self.layers) or not other.keeps_all_rows:
+            return False
+        for index in range(len(other.layers)):
+            rows = other.rows(index)
+            if rows is not None and rows.keys.shape[2]:
+                self.live.update(rows.keys, rows.values, index)
+        self.num_tokens, self.by_hand = other.num_tokens, other.by_hand
+        return True
 
-    def own_last_page(self) -> None:
-        """Share the page of the last token with nobody, where there are pages."""
+    def copy_layers(self, other: SequenceCache) -> None:
+        """Hold a copy of the layers of another cache that codes and drops alike."""
+        self._use(self._copied_layers(other.live))
 
-    def own(self, seq_id: int) -> None:
-        """From now on its pages, where it has any, are those of `seq_id`, or of a moment that is kept."""
-
-    def page_ids_at(self, num_tokens: int) -> list[list[int]]:
-        """Pages in logical order when the sequence had so many tokens, one list a table; none outside paged layouts."""
-        return []
-
-    def register_prefix(self, token_ids: list[int]) -> None:
-        """Let other sequences find what this one holds, where the layout can share."""
-
-    def close(self) -> None:
-        """The sequence is gone: give back what it shares with others."""
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._use(self._build())
-        self.num_tokens, self.by_hand = 0, UNTOUCHED
-
-    def shrink_journal(self, max_bytes: int) -> None:
-        """Forget the oldest of what is kept for going back, until so many bytes are left."""
-
-    def forget_journal(self) -> None:
-        """From here on nothing before the present can be restored from what was noted."""
-
-    # ---- written and read again ----------------------------------------------------------------------------------
+    # ---- written and read again --------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def stored(self, num_tokens: int) -> StoredCache:
@@ -281,35 +147,3 @@ class SequenceCache(EditableRows):
             pinned = {index: layer.pinned for index, layer in stored.layers.items() if layer.pinned is not None}
             edits = ((stored.num_tokens, stored.edited_from),)
             self.by_hand = ByHand(RowMarks(hidden), RowMarks(pinned), edits)
-
-    # ---- conversion ----------------------------------------------------------------------------------------------
-
-    @property
-    def keeps_all_rows(self) -> bool:
-        """Whether every layer holds every row, so that another layout can be filled from this one."""
-        return all(layer.keeps_all_rows for layer in self.layers)
-
-    @torch.inference_mode()
-    def convert_from(self, other: SequenceCache) -> bool:
-        """Copy the rows of another layout, and what was done to them by hand; False (and nothing done) if they cannot
-        be carried over exactly."""
-        if self.spec.recomputes or other.spec.recomputes:
-            return self.spec.recomputes
-        if not all(layer.takes_rows for layer in self.layers) or not other.keeps_all_rows:
-            return False
-        for index in range(len(other.layers)):
-            rows = other.rows(index)
-            if rows is not None and rows.keys.shape[2]:
-                self.live.update(rows.keys, rows.values, index)
-        self.num_tokens, self.by_hand = other.num_tokens, other.by_hand
-        return True
-
-    def copy_layers(self, other: SequenceCache) -> None:
-        """Hold a copy of the layers of another cache that codes and drops alike."""
-        self._use(self._copied_layers(other.live))
-
-    @torch.inference_mode()
-    def _copied_layers(self, live: Any) -> Any:
-        made, memo = self._build(), dict[int, Any]()
-        made.layers = [copy.deepcopy(layer, memo) for layer in live.layers]
-        return made
