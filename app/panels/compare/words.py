@@ -115,12 +115,10 @@ def verdict(models: Models, compared: Compared) -> tuple[str, TextRole]:
             where = f"step {thousands(last.step)}, {thousands(last.num_tokens)} tokens"
             return f"The same up to where they part ({where}): other tokens follow, which are not compared", "text"
         return f"Within rounding so far: {counted(many, 'step') if judged else rows}", "good"
-    beyond_words = (
-        f"{thousands(beyond)} of {counted(many, 'step')} beyond rounding" if judged else "rows beyond rounding"
-    )
+    found = f"{thousands(beyond)} of {counted(many, 'step')}" if judged else "rows"
     if compared.a.is_lossy or compared.b.is_lossy:
-        return f"Departs as asked (lossy): {beyond_words}", "warning"
-    return f"Departs: {beyond_words}", "bad"
+        return f"Departs as asked (lossy): {found} beyond rounding", "warning"
+    return f"Departs: {found} beyond rounding", "bad"
 
 
 def departure_words(models: Models, compared: Compared, first: Departure | None, num_scanned: int | None) -> str:
