@@ -22,8 +22,8 @@ class Exporting(QObject):
     refused = Signal(str)
     written = Signal(object)
 
-    def __init__(self, models: Models, sender: Sender, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, sender: Sender) -> None:
+        super().__init__()
         self._models = models
         self._sender = sender
         self._writing: dict[int, Path] = {}

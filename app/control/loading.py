@@ -20,8 +20,8 @@ class Loading(QObject):
     found = Signal(object)
     told = Signal(object)
 
-    def __init__(self, models: Models, sender: Sender, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, sender: Sender) -> None:
+        super().__init__()
         self._models = models
         self._sender = sender
         self._forecast = 0  # the id of the newest that was asked for

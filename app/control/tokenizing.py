@@ -18,8 +18,8 @@ class Tokenizing(QObject):
     previewed = Signal(object)
     refused = Signal(str)
 
-    def __init__(self, sender: Sender, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, sender: Sender) -> None:
+        super().__init__()
         self._sender = sender
         self._asked: list[int] = []  # the ids of what was asked and not answered yet, oldest first
 

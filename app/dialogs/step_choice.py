@@ -21,8 +21,8 @@ class StepChoice(QWidget):
 
     changed = Signal()
 
-    def __init__(self, timeline: Path, looked_at: int | None, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, timeline: Path, looked_at: int | None) -> None:
+        super().__init__()
         self._timeline = timeline
         first, latest = timeline.first, timeline.latest
         self._one = looked_at if looked_at is not None else latest.step if latest is not None else 0

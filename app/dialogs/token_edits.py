@@ -40,8 +40,8 @@ class TokensField(QWidget):
     changed = Signal()
     text_edited = Signal(str)
 
-    def __init__(self, has_tokenizer: bool, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, has_tokenizer: bool) -> None:
+        super().__init__()
         self._ids: tuple[int, ...] = ()
         self._problem = ""
         self._is_waiting = False

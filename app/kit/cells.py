@@ -8,7 +8,7 @@ from typing import Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt
 from PySide6.QtGui import QFont, QFontMetricsF, QResizeEvent
-from PySide6.QtWidgets import QAbstractItemView, QFrame, QHeaderView, QTableView, QWidget
+from PySide6.QtWidgets import QAbstractItemView, QFrame, QHeaderView, QTableView
 
 from app.kit.labels import plain_tip
 from app.kit.theme import TextRole, current_theme, font_fixed, font_text
@@ -111,8 +111,8 @@ class WholeRows(QTableView):
     """A table without grid or row numbers, of which whole rows are picked. It shows whole rows only: half a row at the
     end reads as a mistake."""
 
-    def __init__(self, name: str, row_height: int = ROW_HEIGHT, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, name: str, row_height: int = ROW_HEIGHT) -> None:
+        super().__init__()
         self.setAccessibleName(name)
         self.setObjectName("quiet")
         self.setShowGrid(False)
@@ -150,8 +150,8 @@ class WholeRows(QTableView):
 class CellTable(WholeRows):
     """Columns as wide as what they hold, or wider where there is room."""
 
-    def __init__(self, name: str, parent: QWidget | None = None) -> None:
-        super().__init__(name, parent=parent)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.cells = CellModel(self)
         self.setModel(self.cells)
         self.setFrameShape(QFrame.Shape.NoFrame)

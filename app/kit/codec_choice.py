@@ -20,8 +20,8 @@ class CodecChoice(QWidget):
 
     changed = Signal()
 
-    def __init__(self, height: int = 20, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, height: int = 20) -> None:
+        super().__init__()
         codecs = CODECS.values()
         options = [(codec.label, codec.name, _tip(codec)) for codec in codecs]
         self._keys = SmallBox("Codec of K, and of V", options=options, height=height, characters=5)

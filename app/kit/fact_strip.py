@@ -31,8 +31,8 @@ class Reading:
 class FactStrip(QWidget):
     """Columns as wide as what they hold; where room is scarce the names are short."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._facts: tuple[Reading, ...] = ()
         self._is_faded = False
         self._names, self._numbers = font_text(10.5), font_fixed(12)

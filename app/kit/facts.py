@@ -50,8 +50,8 @@ class WholeLines(QScrollArea):
     """Shows as many whole lines as have room, and scrolls by lines: half a line at an end reads as a mistake. What it
     holds is lines of `PITCH` pixels, and perhaps a picture below them."""
 
-    def __init__(self, lines: QWidget, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, lines: QWidget) -> None:
+        super().__init__()
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -73,8 +73,8 @@ class WholeLines(QScrollArea):
 class Facts(Opaque, QWidget):
     """Paints the lines, and hands them to screen readers and the clipboard as text."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._facts: tuple[Fact, ...] = ()
         self._numbers, self._words = TextPainter(font_fixed(11.5)), TextPainter(font_text(12))
         self._heads = TextPainter(font_text(12, QFont.Weight.DemiBold))

@@ -164,16 +164,9 @@ class SmallBox(QComboBox):
     """`characters`: it asks for room for so many, and not for the longest entry."""
 
     def __init__(
-        self,
-        name: str,
-        tip: str = "",
-        options: Iterable[Option] = (),
-        *,
-        height: int = 20,
-        characters: int = 0,
-        parent: QWidget | None = None,
+        self, name: str, tip: str = "", options: Iterable[Option] = (), *, height: int = 20, characters: int = 0
     ) -> None:
-        super().__init__(parent)
+        super().__init__()
         self.setObjectName("small")
         self.setAccessibleName(name)
         self.setToolTip(plain_tip(tip or name))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QRectF, QSizeF, Qt, Signal
 from PySide6.QtGui import QBrush, QImage, QPainter, QPaintEvent, QResizeEvent
-from PySide6.QtWidgets import QWidget
 
 from app.draw.axis import ticks
 from app.draw.colormap import Indices, Table
@@ -38,8 +37,8 @@ class HeatMap(Themed, TokenExplorer):
 
     resized = Signal()
 
-    def __init__(self, name_position: Callable[[int], str], parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, name_position: Callable[[int], str]) -> None:
+        super().__init__()
         self._name_position = name_position
         self._told_size = QSizeF()
         self._marks = Marks()

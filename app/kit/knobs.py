@@ -78,8 +78,8 @@ class Knob(QWidget):
     moved = Signal()
     renamed = Signal()
 
-    def __init__(self, name: str, tip: str, decimals: int = 0, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, name: str, tip: str, decimals: int = 0) -> None:
+        super().__init__()
         self._stops: tuple[float, ...] = (0.0, 1.0)
         self._name = QPushButton()
         self._name.setFlat(True)

@@ -96,8 +96,8 @@ class ElidedLabel(Opaque, QLabel):
 class DotLabel(Opaque, QWidget):
     """A coloured dot and a few words: where a picture's numbers come from. A ring stands for what is not of now."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._text = self._whole = self._brief = ""
         self._kind = "live cache"
         self._room = self._width = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from PySide6.QtCore import QPoint, QPointF, Signal
-from PySide6.QtWidgets import QWidget
 
 from app.draw.token_range import TokenRange
 from app.kit.boxes import column, row
@@ -33,8 +32,8 @@ class MapView(View[State]):
 
     menu_wanted = Signal(object)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent, can_pin=True)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models, can_pin=True)
         self._map = HeatMap(self._token_name)
         self._readout = plain_label(font=font_fixed(self.readout_size))
         self._readout.setMinimumWidth(1)

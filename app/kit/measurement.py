@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QPushButton, QSizePolicy, QWidget
+from PySide6.QtWidgets import QPushButton, QSizePolicy
 
 from app.kit.buttons import ProgressButton
 from app.kit.labels import plain_tip
@@ -31,8 +31,8 @@ class MeasuringView(View[State]):
     cancelled = Signal()
     rebuild_wanted = Signal()
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self.measurement: Measurement[Any] = getattr(models.measurements, self.measures)
         self.offer = RebuildOffer(self.measurement)
         self.offer.clicked.connect(self._on_offer)
@@ -77,8 +77,8 @@ class AskingView(MeasuringView[State]):
     button_words: ClassVar[str] = "Measure"
     button_name: ClassVar[str] = ""
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self.button = AskButton(self.measurement, self.button_words)
         self.button.setAccessibleName(self.button_name or self.button_words)
         self.button.asked.connect(self.ask)
@@ -140,8 +140,8 @@ class AskButton(ProgressButton):
 class RebuildOffer(QPushButton):
     """There where a question was refused because rows were dropped: try it on rows rebuilt from the tokens."""
 
-    def __init__(self, measurement: Measurement[Any], parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, measurement: Measurement[Any]) -> None:
+        super().__init__()
         self._measurement = measurement
         self.setObjectName("small")
         self.setText("Rebuild exact rows and try there")

@@ -35,8 +35,8 @@ MARGIN = 10
 class TitleBar(QWidget):
     """The upper end of a panel. In a dock it is the title bar, so that a panel is dragged by its name."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.setFixedHeight(STRIP_HEIGHT + 1)
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -81,10 +81,8 @@ class Panel(Themed, QWidget):
 
     told = Signal(str)
 
-    def __init__(
-        self, title: str, parent: QWidget | None = None, *, can_pin: bool = False, can_copy: bool = True
-    ) -> None:
-        super().__init__(parent)
+    def __init__(self, title: str, *, can_pin: bool = False, can_copy: bool = True) -> None:
+        super().__init__()
         self._can_copy = can_copy
         self.setAccessibleName(title)
         self._title = plain_label(title, font_text(12.0, QFont.Weight.DemiBold), "text")

@@ -25,8 +25,8 @@ class RangeBar(QWidget):
     dragged = Signal(float)
     reset = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._table: Table | None = None
         self._piece: HeadSlice | None = None
         self._limit = 1.0

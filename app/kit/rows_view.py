@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from PySide6.QtCore import QModelIndex
 from PySide6.QtGui import QGuiApplication, QResizeEvent
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QWidget
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu
 
 from app.draw import measured_rows
 from app.kit.boxes import column, row
@@ -70,8 +70,8 @@ class RowsView(AskingView[ShownRows]):
     table_name: ClassVar[str]
     plot_name: ClassVar[str]
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._sort: tuple[int, bool] = (-1, False)
         self._marked = self._pointed = ""
         self.point_keys: tuple[str, ...] = ()

@@ -31,8 +31,8 @@ class TokenExplorer(QWidget):
     zoomed = Signal(object)
     fit_wanted = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._whole = (0.0, 1.0)
         self._range: TokenRange | None = None
         self._num_rows = 1

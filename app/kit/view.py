@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from PySide6.QtWidgets import QWidget
-
 from app.kit.chart.plot import Plot
 from app.kit.panel import Panel
 from app.kit.provenance import Provenance
@@ -34,12 +32,11 @@ class View(Reader[State], Panel):
     def __init__(
         self,
         models: Models,
-        parent: QWidget | None = None,
         *,
         can_pin: bool = False,
         can_copy: bool = True,
     ) -> None:
-        super().__init__(self.title, parent, can_pin=can_pin, can_copy=can_copy)
+        super().__init__(self.title, can_pin=can_pin, can_copy=can_copy)
         self._models = models
         if type(self).provenance is not View.provenance:  # the first source must not widen the panel, and its column
             policy = self._provenance.sizePolicy()

@@ -15,8 +15,8 @@ class Bookmarks(QObject):
 
     changed = Signal()
 
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._all: dict[BookmarkTarget, Bookmark] = {}
 
     def __len__(self) -> int:

@@ -28,8 +28,8 @@ class Edits(QObject):
 
     changed = Signal()
 
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._history = History(self)
         self._measured: dict[int, EditMeasured] = {}
         self._told: tuple[tuple[MadeEdit, ...], tuple[MadeEdit, ...]] = ((), ())

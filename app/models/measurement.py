@@ -36,8 +36,8 @@ class Measurement(QObject, Generic[A]):
 
     changed = Signal()
 
-    def __init__(self, command: type[Request], parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, command: type[Request]) -> None:
+        super().__init__()
         self.command = command
         self.state = State.NOT_ASKED
         self.question: Request | None = None

@@ -60,8 +60,8 @@ class Phases(QObject):
 
     changed = Signal()
 
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._now: PhasedStep | None = None
 
     @property

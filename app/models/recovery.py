@@ -25,8 +25,8 @@ class Recovery(QObject):
 
     changed = Signal()
 
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._offered: LeftSession | None = None
 
     @property

@@ -16,8 +16,8 @@ class RefreshQueue(QObject):
     """What views ask for inside `spread()` waits in the order of asking, once for each slot, and is done in the next
     turns of the event loop. Anything else is done at once."""
 
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._due: dict[Callable[[], None], None] = {}
         self._is_spreading = False
         self._timer = QTimer(self)

@@ -43,8 +43,8 @@ class Selection(QObject):
 
     changed = Signal(object, object)
 
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._now = Selected()
         self._timeline: Timeline | None = None
 

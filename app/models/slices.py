@@ -138,8 +138,8 @@ class Slices(QObject):
 
     changed = Signal(str)
 
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.wall: WallSlice | None = None
         self.head: HeadSlice | None = None
         self.attention: AttentionSlice | None = None

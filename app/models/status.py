@@ -25,8 +25,8 @@ class Status(QObject):
     failed = Signal(str)
     engine_changed = Signal()
 
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._now: EngineStatus | None = None
         self._notice = ""
         self._failure = ""

@@ -28,8 +28,8 @@ class Stops(QObject):
     found = Signal()
     attention_wanted = Signal(object)
 
-    def __init__(self, timeline: Timeline, comparison: Comparison, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, timeline: Timeline, comparison: Comparison) -> None:
+        super().__init__()
         self._timeline, self._comparison = timeline, comparison
         self.stops: tuple[Stop, ...] = ()
         self.query = ""

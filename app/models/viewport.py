@@ -50,8 +50,8 @@ class Viewport(QObject):
 
     changed = Signal()
 
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._now = Wanted()
 
     @property

@@ -25,8 +25,8 @@ ROOM_FOR_KEYS = 1500  # pixels of the top bar from which on Step and Run are nam
 class TopBar(QWidget):
     """Selectors, transport, and the step on the right."""
 
-    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, actions: Actions) -> None:
+        super().__init__()
         self.model = ModelSelector(models, actions)
         self.cache = CacheSelector(models, actions)
         self._transport = TransportBar(models, actions)
@@ -71,10 +71,8 @@ class Footer(QWidget):
     """The timeline and the status line on one surface. While a step is taken in phases, these stand where the status
     does: a line more would have every panel move."""
 
-    def __init__(
-        self, timeline: TimelineBar, status: StatusLine, phases: PhaseStrip, parent: QWidget | None = None
-    ) -> None:
-        super().__init__(parent)
+    def __init__(self, timeline: TimelineBar, status: StatusLine, phases: PhaseStrip) -> None:
+        super().__init__()
         self._timeline = timeline
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 1, 0, 0)

@@ -43,8 +43,8 @@ class PanelDock(QDockWidget):
 class DockHost(QMainWindow):
     """Holds the panels. While nobody moved a gap or a panel it keeps the proportions of its named layout."""
 
-    def __init__(self, panels: Mapping[str, Panel], parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, panels: Mapping[str, Panel]) -> None:
+        super().__init__()
         self.setWindowFlags(Qt.WindowType.Widget)
         self.setDockNestingEnabled(True)
         self.setDockOptions(self.dockOptions() | QMainWindow.DockOption.GroupedDragging)

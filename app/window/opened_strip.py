@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QWidget
 
 from app.control.actions import Actions
 from app.draw.format import byte_size, counted
@@ -24,8 +23,8 @@ class OpenedStrip(Strip[OpenedFile]):
     continue_wanted = Signal()
     close_wanted = Signal()
 
-    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, actions: Actions) -> None:
+        super().__init__()
         action = actions["snapshot.continue"]
         self._go_on = push_button(action.text(), self.continue_wanted)
         close = actions["snapshot.close"]

@@ -40,8 +40,8 @@ class PhaseTrack(Opaque, QWidget):
 
     looked_at = Signal(int)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._step: PhasedStep | None = None
         self._place = 0
         self._text = TextPainter(font_text(11.5))
@@ -137,8 +137,8 @@ class PhaseStrip(Reader[Shown], QWidget):
     follows = (PHASES, SELECTION, STATUS)
     reads_while_hidden = True
 
-    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, actions: Actions) -> None:
+        super().__init__()
         self._looked: tuple[PhasedStep, int] | None = None  # another phase than the latest, until the next is reached
         self._title = plain_label(font=font_text(12.5, QFont.Weight.DemiBold))
         self.track, self._words = PhaseTrack(), ElidedLabel(role="muted")

@@ -15,6 +15,12 @@ from app.models import Models
 from app.models.chosen_rows import NOTHING, chosen_rows
 from engine.spec.bookmark import BookmarkTarget
 
+TIMELINE_GROUPS = (
+    ("run.here", "run.go_on", "run.live", "run.return"),
+    ("run.to", "stops.add", "note.add"),
+    ("stops.find", "stops.next", "stops.previous"),
+)
+
 
 class PlaceMenu(QObject):
     """Groups of actions by name below `words`; `name` is that of the menu's object."""
@@ -81,9 +87,7 @@ class TimelineMenu(PlaceMenu):
     name = "step"
 
     def groups(self) -> Iterable[Iterable[str]]:
-        yield "run.here", "run.go_on", "run.live", "run.return"
-        yield "run.to", "stops.add", "note.add"
-        yield "stops.find", "stops.next", "stops.previous"
+        return TIMELINE_GROUPS
 
     def words(self) -> tuple[str]:
         """Which moment is looked at, or which place ahead is chosen."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QWidget
 
 from app.draw.format import counted
 from app.kit.buttons import push_button
@@ -26,8 +25,8 @@ class RecoveryBar(Strip[LeftSession]):
     accepted = Signal()
     dismissed = Signal()
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__()
         self._accept = push_button("Restore", self.accepted)
         self._dismiss = push_button("Not now", self.dismissed, "It stays under File · Recent sessions")
         self.build(self._accept, self._dismiss)

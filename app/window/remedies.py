@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QPoint, Signal
-from PySide6.QtWidgets import QMenu, QPushButton, QWidget
+from PySide6.QtWidgets import QMenu, QPushButton
 
 from app.control.actions import Actions
 from app.kit.reader import SELECTION, STATUS, Reader
@@ -21,8 +21,8 @@ class Remedies(Reader[SequenceStatus], QPushButton):
 
     prompt_wanted = Signal()
 
-    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, actions: Actions) -> None:
+        super().__init__()
         self._actions = actions
         self._menu = QMenu(self)
         self._menu.setToolTipsVisible(True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QPoint, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QAction, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton
 
 from app.control.actions import Actions
 from app.control.conditions import needs_no_file
@@ -42,8 +42,8 @@ class SelectorButton(Reader[State], QToolButton):
     follows = (STATUS,)
     reads_while_hidden = True  # it keeps its room
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._menu = QMenu(self)
         self._menu.setToolTipsVisible(True)
         self._menu.triggered.connect(self._on_triggered)
@@ -115,8 +115,8 @@ class ModelSelector(SelectorButton[ModelInfo]):
     chosen = Signal(object)
     opened = Signal()
 
-    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, actions: Actions) -> None:
+        super().__init__()
         self._actions = actions
         self._recent: tuple[str, ...] = ()
         self._found: tuple[LocalModel, ...] = ()
@@ -194,8 +194,8 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
 
     chosen = Signal(object)
 
-    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, actions: Actions) -> None:
+        super().__init__()
         self._actions = actions
         for family, title in FAMILIES:
             self._add_family(title, [preset for preset in ALL_PRESETS.values() if preset.family == family])

@@ -30,8 +30,8 @@ LARGEST_COUNT = 10_000
 class WorkLine(QWidget):
     """What takes a while, how far it is, and a way out."""
 
-    def __init__(self, cancel: QAction, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, cancel: QAction) -> None:
+        super().__init__()
         self.label = ElidedLabel(role="text")
         self._bar = QProgressBar()
         self._bar.setTextVisible(False)
@@ -100,8 +100,8 @@ class StatusLine(Reader[Shown], QWidget):
 
     follows = (STEPS, SELECTION, STATUS)
 
-    def __init__(self, models: Models, cancel: QAction, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, cancel: QAction) -> None:
+        super().__init__()
         self._non_finite = NonFiniteLog()
         self.setFixedHeight(25)
         self._speed, self._warnings = plain_label(), plain_label()

@@ -81,8 +81,8 @@ class TransportBar(Reader[bool], Themed, QWidget):
     follows = (STATUS,)
     reads_while_hidden = True
 
-    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, actions: Actions) -> None:
+        super().__init__()
         self._actions = actions
         self._buttons = {key: TransportButton(actions[key], self) for key, _ in BUTTONS}
         self._buttons["run.run"].setProperty("primary", True)
@@ -151,8 +151,8 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
     follows = (STATUS, SELECTION, EACH_STEP)
     reads_while_hidden = True  # it keeps its room
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__()
         self._room = 0
         self._number, self._text = TextPainter(font_fixed(13.5, QFont.Weight.DemiBold)), TextPainter(font_text(12.5))
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
@@ -222,8 +222,8 @@ class PastButtons(Reader[bool], QWidget):
     follows = (SELECTION,)
     reads_while_hidden = True
 
-    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, actions: Actions) -> None:
+        super().__init__()
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(7)

@@ -72,8 +72,8 @@ class MainWindow(QMainWindow):
     truth_added = Signal(object)
     compare_added = Signal(object)
 
-    def __init__(self, models: Models, actions: Actions, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, actions: Actions) -> None:
+        super().__init__()
         self.setWindowTitle("KV Loupe")
         self.setAcceptDrops(True)
         self.setMinimumSize(QSize(980, 640))

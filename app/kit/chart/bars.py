@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPen, QResizeEvent
-from PySide6.QtWidgets import QWidget
 
 from app.kit.chart.surface import Surface
 from app.kit.theme import Theme, font_fixed, font_text
@@ -57,10 +56,8 @@ class BarRows(Surface):
 
     resized = Signal()
 
-    def __init__(
-        self, name: str, least: float = 3.0, most: float = 19.0, size: float = 11.5, parent: QWidget | None = None
-    ) -> None:
-        super().__init__(name, parent)
+    def __init__(self, name: str, least: float = 3.0, most: float = 19.0, size: float = 11.5) -> None:
+        super().__init__(name)
         self._table = BarTable()
         self._least, self._most = least, most
         self._font, self._bold = font_fixed(size), font_fixed(size, QFont.Weight.Bold)

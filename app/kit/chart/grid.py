@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QFontMetricsF, QImage, QPainter, QPen, QResizeEvent
-from PySide6.QtWidgets import QWidget
 
 from app.draw import grid as draw
 from app.draw.colormap import HIGHEST, magnitude_index, packed
@@ -38,8 +37,8 @@ class Chosen:
 class GridMaps(Surface):
     """Items are a grid with one of its cells. The scale of colours is shared, and stands to the right."""
 
-    def __init__(self, name: str, parent: QWidget | None = None) -> None:
-        super().__init__(name, parent)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self._grids: tuple[Grid, ...] = ()
         self._limit = 1.0
         self._chosen = Chosen(0, 0)

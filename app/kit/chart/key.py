@@ -19,8 +19,8 @@ class ColorKey(Opaque, QWidget):
     """A coloured square and a name for each of some roles of the theme, in a line above the chart, or in several where
     that is narrow."""
 
-    def __init__(self, roles: tuple[str, ...], parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, roles: tuple[str, ...]) -> None:
+        super().__init__()
         self._roles = roles
         self._names: tuple[str, ...] = ()
         self._painter = TextPainter(font_text(11))

@@ -32,8 +32,8 @@ class Plot(QWidget):
     picked = Signal(int)
     told = Signal(str)
 
-    def __init__(self, name: str, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, name: str) -> None:
+        super().__init__()
         self._canvas: PlotCanvas | None = None
         self._title, self._note = ElidedLabel(font_text(11), "muted"), ElidedLabel(font_text(11))
         self._words = ElidedLabel(font_text(11), "text")

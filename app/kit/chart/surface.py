@@ -38,8 +38,8 @@ class Surface(PointsWhileThere, QWidget):
     pointed = Signal(object)
     picked = Signal(object)
 
-    def __init__(self, name: str, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, name: str) -> None:
+        super().__init__()
         self._pointed: Any = None
         self.setAccessibleName(name)
         self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)

@@ -48,8 +48,8 @@ def whole_entries(entries: Sequence[str], room: float, num_lines: int, width: Ca
 class MassBars(QWidget):
     """Each head's mass on the first position and on the last sixteen, as one bar of length one."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._masses: tuple[HeadMass, ...] = ()
         self._plot = QRectF()
         self._key = TextPainter(font_text(10.5))
@@ -108,8 +108,8 @@ class MassBars(QWidget):
 class TopTokens(QWidget):
     """Each head's most attended tokens on the line of its row, as many of them as fit."""
 
-    def __init__(self, name: Callable[[int], str], parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, name: Callable[[int], str]) -> None:
+        super().__init__()
         self._name = name
         self._rows: tuple[tuple[Attended, ...], ...] = ()
         self._plot = QRectF()

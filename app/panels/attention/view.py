@@ -7,7 +7,6 @@ from functools import partial
 
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QWidget
 
 from app.draw import attention as draw
 from app.draw.attention import LINEAR, LOG, PER_HEAD, Attended, HeadMass
@@ -72,8 +71,8 @@ class AttentionView(MapView[Shown]):
         (LINEAR, "linear", "Colour follows the weight itself, from 0 to 1"),
     )
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._masses = MassBars()
         self._tops = TopTokens(self._token_name)
         self._row.addWidget(self._masses)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QWidget
-
 from app.draw.format import thousands
 from app.kit.boxes import row
 from app.kit.changes import on_change
@@ -55,8 +53,8 @@ class BenchView(RowsView):
         (PLOT, "plot", "A curve a mode, over the tokens of context; both axes are logarithmic"),
     )
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._modes_box = SmallBox("Modes to compare", "Which cache modes take turns", MODES)
         self.contexts = SmallBox("Contexts", "Tokens of each sequence before the first step", CONTEXTS)
         self.batches = SmallBox("Batch", "Sequences that decode side by side", BATCHES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QPointF, QSizeF, Qt, Signal
 from PySide6.QtGui import QFocusEvent, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QResizeEvent
-from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit, QToolTip, QWidget
+from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit, QToolTip
 
 from app.kit.labels import plain_tip
 from app.kit.moment_words import branch_name, node_lines
@@ -24,8 +24,8 @@ class TreeCanvas(Themed, QAbstractScrollArea):
     named = Signal(int, str)
     dismissed = Signal()
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__()
         self._models = models
         self.picture = TreePicture(models)
         self._name_line = QLineEdit(self.viewport())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent
-from PySide6.QtWidgets import QLineEdit, QMenu, QWidget
+from PySide6.QtWidgets import QLineEdit, QMenu
 
 from app.draw.format import byte_size, counted, thousands
 from app.kit.boxes import column, row
@@ -53,8 +53,8 @@ class BranchesView(View[Shown]):
     pair_compared = Signal(int, int)
     deleted = Signal(int)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self.tree = TreeCanvas(models)
         self.line, self.hint = ElidedLabel(role="muted"), ElidedLabel(role="muted")
         self.hint.setText(INVITATION, _BRIEF)

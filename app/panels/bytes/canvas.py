@@ -24,8 +24,8 @@ _PIECES = ("page_used", "page_shared", "page_cached", "page_host")
 class LayerBars(Themed, Opaque, QWidget):
     """One bar per layer: stored, inside what is reserved; a stroke where the formula says."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._bars: tuple[LayerBar, ...] = ()
         self._pixels = np.zeros((0, 0), np.uint32)
         self._image = QImage()

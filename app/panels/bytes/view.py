@@ -62,8 +62,8 @@ class BytesView(View[Ledger]):
         (OVER_STEPS, "steps", "What cache, weights, allocator and process held after every step, and the peaks"),
     )
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._facts = Facts()
         self._facts.setAccessibleName("Memory ledger")
         self._table = CellTable("Bytes of every layer")

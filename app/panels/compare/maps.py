@@ -93,8 +93,8 @@ class CompareMaps(Themed, QWidget):
     zoomed = Signal(object)
     resized = Signal()
 
-    def __init__(self, name_position: Callable[[int], str], parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, name_position: Callable[[int], str]) -> None:
+        super().__init__()
         names = {"a": "Side A", "b": "Side B", "difference": "A less B"}
         self.maps = {side: HeatMap(name_position) for side in names}
         self.captions = {side: ElidedLabel(font_text(11.5), "muted") for side in names}

@@ -7,7 +7,6 @@ from typing import Any
 
 from PySide6.QtCore import QModelIndex, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QWidget
 
 from app.kit.boxes import column, row
 from app.kit.cells import CellTable
@@ -31,8 +30,8 @@ class StepPlot(Plot):
     step_pointed = Signal(object)
     step_picked = Signal(int)
 
-    def __init__(self, name: str, parent: QWidget | None = None) -> None:
-        super().__init__(name, parent)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self._steps: tuple[int, ...] = ()
 
     def connect_steps(self, pointed: object, picked: object, told: object) -> None:
@@ -84,8 +83,8 @@ class CompareStepsView(View[State]):
         ("rows", "Rows", "By how much the newest row differs, as a part of its own size, largest of all heads"),
     )
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._pointed: int | None = None
         self._drawn: tuple[Any, ...] = ()
         self.plots: dict[Quantity, StepPlot] = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QMenu, QStackedWidget, QWidget
+from PySide6.QtWidgets import QMenu, QStackedWidget
 
 from app.draw.format import short_dtype
 from app.draw.token_range import TokenRange
@@ -77,8 +77,8 @@ class CompareView(View[State]):
     ended = Signal()
     cancelled = Signal()
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self.opponents = OpponentBox(models)
         self.displays = SmallBox("How both sides are shown", options=DISPLAYS)
         self.button = ProgressButton(BUTTON)

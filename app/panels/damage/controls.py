@@ -24,8 +24,8 @@ class CodecControls(QWidget):
 
     changed = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._geometry: CacheGeometry | None = None
         self._codec = CodecChoice()
         bits = ((words, number, "") for number, words in BITS.choices)

@@ -29,8 +29,8 @@ class PlanSheet(QWidget):
     applied = Signal()
     picked = Signal(int)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._exact = 0
         self._found: DamageMap | None = None
         self._share = Knob("budget %", "Bytes of K and V allowed, as a part of the exact ones", 1)

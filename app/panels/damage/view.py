@@ -64,8 +64,8 @@ class DamageView(AskingView[Shown]):
         (PLAN, "plan", "Which layers should take fewer bits for a budget"),
     )
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._hint = ""
         self.controls = CodecControls()
         self.maps = GridMaps("Errors of K and V by layer and head")

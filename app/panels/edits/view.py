@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 from PySide6.QtCore import QModelIndex, Qt, Signal
 from PySide6.QtGui import QAction, QGuiApplication, QResizeEvent
-from PySide6.QtWidgets import QFileDialog, QMenu, QWidget
+from PySide6.QtWidgets import QFileDialog, QMenu
 
 from app.draw.format import divergence_words, thousands
 from app.kit.boxes import column, row
@@ -62,8 +62,8 @@ class EditsView(View[Shown]):
     went_to = Signal(int)
     repeated = Signal(object)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._marked: int | None = None
         self.table = CellTable("Edits")
         self.next_token = BarRows("The next token before and after the edit", 12, 19, 11)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QPainter, QPen
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtWidgets import QSizePolicy
 
 from app.kit.chart.surface import Surface
 from app.kit.theme import Theme, font_fixed
@@ -23,8 +23,8 @@ Head = tuple[int, int]
 class HeadGrid(Surface):
     """Items are `(layer, kv_head)`. A cell is filled where that head let the row go."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__("Which heads let it go", parent)
+    def __init__(self) -> None:
+        super().__init__("Which heads let it go")
         self._layers: tuple[int, ...] = ()
         self._steps: npt.NDArray[np.int64] = np.zeros((0, 0), np.int64)
         self._selected: Head = (0, 0)

@@ -31,8 +31,8 @@ INVITATION = "Measure: each row is removed in turn, and the change of the next t
 class RegretSheet(QWidget):
     """What is chosen, and the answer as a plot. A click on a dot selects its token everywhere."""
 
-    def __init__(self, models: Models, view: MeasuringView[Any], parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models, view: MeasuringView[Any]) -> None:
+        super().__init__()
         self._models = models
         self._view = view
         self._regret: Regret | None = None

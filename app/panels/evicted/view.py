@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QStackedWidget, QWidget
+from PySide6.QtWidgets import QStackedWidget
 
 from app.draw.format import brief, thousands
 from app.kit.boxes import column, holder, row
@@ -58,8 +58,8 @@ class EvictedView(AskingView[Shown]):
         (REGRETTED, "regret", "What removing each row really does, against the rule's score"),
     )
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._pointed: int | None = None
         self._drop: Drop | None = None
         self.headline = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))

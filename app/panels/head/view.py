@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QActionGroup
-from PySide6.QtWidgets import QMenu, QToolButton, QWidget
+from PySide6.QtWidgets import QMenu, QToolButton
 
 from app.draw.colormap import signed_index
 from app.draw.format import brief, thousands
@@ -69,8 +69,8 @@ class HeadView(MapView[Shown]):
 
     hovered = Signal(str)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._bar = RangeBar()
         self._row.addWidget(self._bar)
         self._scope = PER_HEAD

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QLabel, QWidget
+from PySide6.QtWidgets import QLabel
 
 from app.draw.format import thousands, token_label
 from app.kit.boxes import column
@@ -36,8 +36,8 @@ class InspectorView(View[Shown]):
     title = "Inspector"
     follows = (SELECTION, STEPS, EDITS, slices(ROW, ATTENTION, TABLE, WALL, at_rest=True))
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._under_cursor = ""
         self._text = QLabel()
         self._text.setTextFormat(Qt.TextFormat.PlainText)

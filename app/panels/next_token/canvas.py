@@ -11,7 +11,6 @@ from PySide6.QtWidgets import (
     QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
-    QWidget,
 )
 
 from app.draw.format import percent
@@ -145,8 +144,8 @@ class CandidateList(QListView):
 
     The Enter key is a click on the current line; `activated` comes with a click in some styles and not in others."""
 
-    def __init__(self, model: CandidateModel, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, model: CandidateModel) -> None:
+        super().__init__()
         self._delegate = CandidateDelegate(self)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setItemDelegate(self._delegate)

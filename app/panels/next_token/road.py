@@ -29,8 +29,8 @@ class RoadLine(QWidget):
     sampling_tried = Signal(object)
     left = Signal()
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__()
         self._models = models
         self.edit = QLineEdit()
         self.edit.setFont(font_fixed(11.5))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QModelIndex, QPoint, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QMenu, QWidget
+from PySide6.QtWidgets import QMenu
 
 from app.draw.format import decimal, percent, thousands
 from app.kit.boxes import column, row
@@ -74,8 +74,8 @@ class NextTokenView(View[Shown]):
     biased = Signal(object)
     bias_wanted = Signal(int)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._list_model = CandidateModel(self)
         self._list = CandidateList(self._list_model)
         self._list.setObjectName("bars")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QModelIndex, Qt, Signal, SignalInstance
 from PySide6.QtGui import QAction, QGuiApplication, QKeyEvent
-from PySide6.QtWidgets import QLineEdit, QWidget
+from PySide6.QtWidgets import QLineEdit
 
 from app.draw.format import counted, thousands
 from app.kit.bookmark_places import place_words
@@ -57,8 +57,8 @@ class NotesView(View[Shown]):
     edited = Signal(object)
     deleted = Signal(object)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._marked: Bookmark | None = None
         self.table = NoteList("Notes")
         self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)

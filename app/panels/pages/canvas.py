@@ -32,8 +32,8 @@ class PageCanvas(Themed, Opaque, QWidget):
     pointed = Signal(object, object)
     menu_wanted = Signal(object)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._pools: tuple[PageMap, ...] = ()
         self._names: tuple[str, ...] = ()
         self._arrays: list[PoolArrays] = []

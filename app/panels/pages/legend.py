@@ -38,8 +38,8 @@ _SWATCH, _GAP, _BETWEEN = 9, 5, 13
 class Legend(Opaque, QWidget):
     """One line of keys; those that find no room are left out from the right."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._keys: tuple[Key, ...] = ()
         self._painter = TextPainter(font_text(11))
         self.setFixedHeight(HEIGHT)

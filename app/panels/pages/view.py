@@ -7,7 +7,7 @@ from typing import cast, get_args
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QPlainTextEdit, QWidget
+from PySide6.QtWidgets import QFrame, QPlainTextEdit
 
 from app.kit.bookmark_places import tip_lines
 from app.kit.boxes import column, row
@@ -64,8 +64,8 @@ class PagesView(View[Shown]):
 
     menu_wanted = Signal(object)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._mode: Mode = "state"
         self._pointed: Page | None = None
         self._is_unplaced = False

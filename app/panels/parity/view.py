@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QFont, QResizeEvent
-from PySide6.QtWidgets import QMenu, QWidget
+from PySide6.QtWidgets import QMenu
 
 from app.draw.format import brief, counted, milliseconds, thousands, token_label
 from app.kit.boxes import column
@@ -59,8 +59,8 @@ class ParityView(AskingView[Compared]):
         ("kl", "KL", "KL divergence of the next token, in nats, at every step"),
     )
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._pointed: int | None = None
         self._charts_of: tuple[ParityReport, int | None] | None = None
         self._charts: dict[Quantity, Chart] = {}

@@ -44,8 +44,8 @@ class ChatEditor(QWidget):
     send_wanted = Signal()
     preview_wanted = Signal(object, object)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__()
         self._models = models
         self._of: int | None = None  # the sequence that these turns are of
         self._taken: tuple[Turn, ...] = EMPTY  # the turns as they were sent, or shown first

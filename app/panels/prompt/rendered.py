@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from PySide6.QtGui import QTextCharFormat, QTextCursor
-from PySide6.QtWidgets import QFrame, QPlainTextEdit, QTextEdit, QWidget
+from PySide6.QtWidgets import QFrame, QPlainTextEdit, QTextEdit
 
 from app.draw.format import visible
 from app.kit.theme import Themed, current_theme, font_fixed
@@ -58,8 +58,8 @@ class RenderedText(Themed, QPlainTextEdit):
     """Read-only. Special tokens are marks of their own, tokens whose rows are kept are dimmed, and the first one that
     differs from what the cache has is underlined."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.setReadOnly(True)
         self.setUndoRedoEnabled(False)
         self.setFont(font_fixed(11.5))

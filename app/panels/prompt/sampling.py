@@ -128,8 +128,8 @@ class SamplingButton(Themed, QToolButton):
 
     changed = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.setObjectName("field")
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextOnly)
         self.setIconSize(QSize(12, 12))
@@ -179,8 +179,8 @@ class SamplingButton(Themed, QToolButton):
 class SeedField(QSpinBox):
     """A seed, as narrow as the row below the editor needs it."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.setRange(0, 2**31 - 1)
         self.setPrefix("seed ")
         self.setFont(font_fixed())

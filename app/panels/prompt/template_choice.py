@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QFileDialog, QWidget
+from PySide6.QtWidgets import QFileDialog
 
 from app.draw.format import shortened, visible
 from app.kit.fields import SmallBox
@@ -24,8 +24,8 @@ class TemplateChoice(SmallBox):
     changed = Signal()
     refused = Signal(str)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__("Chat template", "What writes the turns as one text, with special tokens", parent=parent)
+    def __init__(self) -> None:
+        super().__init__("Chat template", "What writes the turns as one text, with special tokens")
         self._names: tuple[str, ...] | None = None
         self._own: Template | None = None  # from a file
         self._taken: Template = ("", "")

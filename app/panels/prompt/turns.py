@@ -24,8 +24,8 @@ class TurnEdit(PromptEdit):
 
     send_wanted = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.setFont(font_fixed(12.5))
         self.textChanged.connect(self._fit)
         self._fit()
@@ -59,8 +59,8 @@ class TurnRow(QWidget):
     send_wanted = Signal()
     removed = Signal(object)
 
-    def __init__(self, turn: Turn, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, turn: Turn) -> None:
+        super().__init__()
         known = ROLES if turn.role in ROLES else (*ROLES, turn.role)
         self.role = SmallBox("Role", ROLE_TIP, [(role, role, f"The {role} says this") for role in known], height=18)
         self.role.choose(turn.role)
@@ -103,8 +103,8 @@ class TurnList(QScrollArea):
     edited = Signal()
     send_wanted = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._rows: list[TurnRow] = []
         self._shows_end = True  # as turns come
         self._inner = QWidget()

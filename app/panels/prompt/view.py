@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent, QTextCursor
-from PySide6.QtWidgets import QWidget
 
 from app.draw.format import thousands
 from app.kit.boxes import column, row
@@ -66,8 +65,8 @@ class PromptPanel(View[Shown]):
     chat_edited = Signal(object, object)
     text_edited = Signal(str)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent, can_copy=False)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models, can_copy=False)
         self.tokens = WrittenTokens(models)
         self._send_key = ""
         self.chat = ChatEditor(models)

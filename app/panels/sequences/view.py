@@ -70,8 +70,8 @@ class SequencesView(View[Shown]):
     removed = Signal(int)
     forked = Signal(int)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._model = SequenceModel(self)
         self._table = WholeRows("Sequences", ROW_HEIGHT)
         self._delegate = SequenceDelegate(self._model, self._table)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 from PySide6.QtCore import QModelIndex, QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QKeyEvent, QResizeEvent
-from PySide6.QtWidgets import QCompleter, QLineEdit, QMenu, QWidget
+from PySide6.QtWidgets import QCompleter, QLineEdit, QMenu
 
 from app.draw.format import thousands
 from app.kit.boxes import column, row
@@ -81,8 +81,8 @@ class StopsView(View[Shown]):
 
     stops_changed = Signal(object)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._marked: int | None = None
         self._problem = ""
         self.line = ConditionLine()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from PySide6.QtWidgets import QWidget
 
 from app.draw.format import thousands
 from app.kit.boxes import row
@@ -71,8 +70,8 @@ class SweepView(RowsView):
         (PLOT, "plot", "Bytes against damage, both logarithmic"),
     )
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._source = SmallBox(
             "Texts", "Which tokens of the selected sequence every mode is given, and which follow", SOURCES
         )

@@ -38,8 +38,8 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
     ran_here = Signal()
     menu_wanted = Signal(object)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__()
         self._ticks = Ticks()
         self._picture = TimelinePicture(models, self._ticks)
         self._marked: tuple[int, int | None] = (-1, None)  # the shape of the history whose marks are kept, and the tip

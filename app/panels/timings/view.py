@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PySide6.QtWidgets import QWidget
-
 from app.draw.format import milliseconds, percent, thousands
 from app.draw.step_axis import StepAxis, StepSeries
 from app.kit.boxes import column
@@ -41,8 +39,8 @@ class TimingsView(View[StepTimes]):
     abilities = frozenset(("view.reset",))
     follows = (SELECTION, STEPS)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._series = StepSeries(draw.step_row, len(draw.PHASES) + 1)
         self._drawn: tuple[object, ...] = ()
         self._pointed: int | None = None

@@ -16,7 +16,7 @@ from PySide6.QtGui import (
     QPen,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QToolTip, QWidget
+from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QToolTip
 
 from app.draw.edited import at
 from app.draw.format import shortened, visible
@@ -50,8 +50,8 @@ class TokenStrip(Themed, QAbstractScrollArea):
     dragged = Signal(int, int)
     menu_wanted = Signal(object, object)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._chips = Chips()
         self._layout = ChipLayout()
         self._noted: dict[tuple[int, int], Bookmark] = {}

@@ -29,8 +29,8 @@ def surprisal_color(theme: Theme, surprisal: float | None) -> QColor | None:
 class SurprisalKey(Opaque, QWidget):
     """A ramp between its two numbers, for the strip of a panel."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._painter = TextPainter(font_text(10.5))
         self._words = ("0", f"{FULL_SURPRISAL:g}+ nats")
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent
-from PySide6.QtWidgets import QLineEdit, QWidget
+from PySide6.QtWidgets import QLineEdit
 
 from app.draw.format import thousands, visible
 from app.kit.boxes import column
@@ -49,8 +49,8 @@ class TokensPanel(View[Chips]):
 
     menu_wanted = Signal(object)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self.strip = TokenStrip()
         self._key = SurprisalKey()
         self.add_to_strip(self._key)

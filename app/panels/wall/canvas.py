@@ -66,8 +66,8 @@ class WallCanvas(QWidget):
     pointed = Signal(object, object)
     arranged = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._rows: tuple[WallRow, ...] = ()
         self._room = QSize(0, 0)
         self._layout: WallLayout | None = None

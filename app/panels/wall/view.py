@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QPoint, QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton
 
 from app.draw.edited import touches
 from app.draw.format import times
@@ -83,8 +83,8 @@ class WallView(View[Shown]):
     outliers_wanted = Signal()
     menu_wanted = Signal(object)
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._drawn: tuple[object, ...] = ()
         self._pointed = ""
         self._canvas = WallCanvas()

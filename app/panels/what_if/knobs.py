@@ -33,8 +33,8 @@ class WhatIfKnobs(QWidget):
 
     moved = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._num_rows = 0
         self._by_ratio = False
         self._own: set[str] = set()  # sizes that a person has set: the others follow the rows

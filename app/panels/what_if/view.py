@@ -57,8 +57,8 @@ class WhatIfView(MeasuringView[Tried]):
 
     title, measures = "What if", "what_if"
 
-    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
-        super().__init__(models, parent)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
         self._geometry: object = None
         self.knobs = WhatIfKnobs()
         self.verdict = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))

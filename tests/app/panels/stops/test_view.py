@@ -17,7 +17,7 @@ from app.kit.theme import current_theme
 from app.panels.stops.view import StopsView
 from app.shell import Shell
 from app.start.settings import Settings
-from app.window.place_menus import GROUPS
+from app.window.place_menus import TIMELINE_GROUPS
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.quantities import ROWS
@@ -279,7 +279,7 @@ def test_a_step_of_the_timeline_has_a_menu(running: Shell, panel: StopsView) -> 
     texts = [action.text() for action in menu.actions() if action.text()]
     actions = running.window.actions_
     assert texts[0] == "Step 7"
-    assert texts[1:] == [actions[name].text() for group in GROUPS for name in group]
+    assert texts[1:] == [actions[name].text() for group in TIMELINE_GROUPS for name in group]
     assert actions["run.go_on"].isEnabled()
 
 
