@@ -212,16 +212,14 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 
 def test_the_loop_answers_row_by_row(driver: Driver) -> None:
-    command = Bench((("growing", CacheSpec()), ("int8", PRESETS["int8"].spec)), (8, 200), 4, id=9)
+    command = Bench((("growing", CacheSpec()), ("int8", PRESETS["int8"].spec)), (8, 200), 4, (1, 2, 3), id=9)
     driver.send(command)
-    driver.wait_for(Benched, 4)
+    driver.wait_for(Benched, 12)
     found = driver.of(Benched)
-    assert [(one.row.cache, one.row.context, one.is_last) for one in found] == [
-        ("growing", 8, False),
-        ("int8", 8, False),
-        ("growing", 200, False),
-        ("int8", 200, True),
+    assert sorted((one.row.cache, one.row.context, one.row.batch) for one in found) == [
+        (cache, context, batch) for cache in ("growing", "int8") for context in (8, 200) for batch in (1, 2, 3)
     ]
+    assert [one.is_last for one in found] == [False] * 11 + [True]
     assert {one.reply_to for one in found} == {9}
     assert found[0].request == command
     driver.send(Bench((), (8,), 4, id=10))

@@ -111,6 +111,10 @@ HOSTILE = {
     "wide format": ("{{ '%999999999d' % 1 }}", "too wide"),
     "wide brace format": ("{{ '{:999999999}'.format(1) }}", "too wide"),
     "large number": ("{{ 9 ** 9999999999 }}", "digits"),
+    "squaring": (
+        "{% set ns = namespace(x=99) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+        "digits",
+    ),
     "words without end": ("{{ lipsum(n=99999999) }}", "undefined"),
     "a file": ("{% include '/etc/passwd' %}", "line 1"),
     "an import": ("{% import '/etc/passwd' as x %}", "line 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -160,3 +161,33 @@ def test_where_no_file_can_be_is_said_before_anything_is_written(tmp_path: Path,
     with pytest.raises(InputError, match=said):
         write_bytes(tmp_path / name, b"new")
     assert sorted(os.listdir(tmp_path)) == before
+
+
+def failing(path: Path, error: OSError, moved_to: Path | None) -> None:
+    """A file of which the writing ends in an error, its folder moved away before."""
+    with replacing(path):
+        if moved_to is not None:
+            path.parent.rename(moved_to)
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("number", "is_gone", "remedy"),
+    [
+        (errno.ENOSPC, False, "free some space or choose another place"),
+        (errno.EDQUOT, False, "free some space or choose another place"),
+        (errno.EFBIG, True, "free some space or choose another place"),
+        (errno.EIO, False, "choose another place"),
+        (errno.EIO, True, "the folder '{folder}' is gone; bring its drive back or choose another place"),
+    ],
+)
+def test_the_remedy_is_that_of_what_went_wrong(number: int, is_gone: bool, remedy: str, tmp_path: Path) -> None:
+    """Whether the file was there before or not."""
+    for name in ("new", "old"):
+        folder = tmp_path / name / "drive"
+        folder.mkdir(parents=True)
+        if name == "old":
+            (folder / "x").write_bytes(b"before")
+        with pytest.raises(InputError) as caught:
+            failing(folder / "x", OSError(number, "why"), tmp_path / name / "away" if is_gone else None)
+        assert str(caught.value) == f"'{folder / 'x'}' could not be written (why): {remedy.format(folder=folder)}."

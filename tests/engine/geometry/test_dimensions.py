@@ -19,6 +19,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, dtype_bytes
 from engine.geometry.families import ENCODER_DECODER, FAMILY_DEFAULTS, LAYERS_ARE_LISTED
 from tests.engine.geometry.tiny_configs import BASE, TINY, C, F, L, M, N, S, X
+from tests.engine.tiny import config_dict
 
 
 def _built(name: str) -> tuple[Any, Any]:
@@ -243,3 +244,35 @@ def test_geometry_parameters_and_budget_import_neither_torch_nor_transformers() 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_layers_of_a_decoder_behind_an_encoder_grow_by_their_own_rows_alone() -> None:
+    """Two layers with four heads of 16; the rows of the source are there once."""
+    geometry = CacheGeometry.from_config(config_dict("t5"))
+    assert {layer.kind for layer in geometry.layers} == {"full", "cross"}
+    assert geometry.elements_per_token == 2 * 4 * (16 + 16)
+    assert geometry.bytes_per_token("float16") == 2 * geometry.elements_per_token
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 5])
+def test_which_layers_of_jamba_attend(period: int) -> None:
+    config = {**TINY["jamba"][0], "num_hidden_layers": 7, "attn_layer_period": period}
+    for offset in range(period):
+        given = {**config, "attn_layer_offset": offset}
+        kinds = [layer.kind for layer in CacheGeometry.from_config({**given, "model_type": "jamba"}).layers]
+        expected = CONFIG_MAPPING["jamba"](**given).layers_block_type
+        assert [kind == "full" for kind in kinds] == [kind == "attention" for kind in expected]
+
+
+@pytest.mark.parametrize("name", ["linear_num_key_heads", "linear_key_head_dim", "conv_L_cache"])
+def test_a_state_of_which_a_size_is_not_stated_is_unknown(name: str) -> None:
+    """Attention beside it is told all the same."""
+    sizes = dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2)
+    sizes |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4, "conv_L_cache": 3}
+    kind = "conv" if name == "conv_L_cache" else "linear_attention"
+    config = {**BASE, "model_type": "new", "layer_types": [kind, "full_attention"] * 2, **sizes}
+    whole = CacheGeometry.from_config(config)
+    assert whole.state_bytes("bfloat16")
+    part = CacheGeometry.from_config({key: value for key, value in config.items() if key != name})
+    assert part.state_bytes("bfloat16") is None
+    assert part.elements_per_token == whole.elements_per_token

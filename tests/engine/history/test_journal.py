@@ -10,10 +10,13 @@ from engine.errors import InputError
 from engine.history import journal
 from engine.history.journal import Journal
 from engine.history.marks import Checkpoint, Mark, Pending
+from engine.history.tree import rewrites
 from engine.session.sequence import Sequence
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.edit import BiasLogits, Mask, ReplaceTokens, Rows, Zero
 from engine.spec.sampling import SamplingParams
+from engine.wire.changes import Change, EditMade, TokensForced
 from tests.engine.session.test_forks import started
 
 
@@ -165,3 +168,19 @@ def test_what_was_begun_anew_after_a_step_has_moved_since_that_step_and_no_later
     kept.begun(1, CacheSpec())
     assert [kept.has_moved(1, step) for step in (1, 2, 3)] == [True, True, False]
     assert not kept.has_moved(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "does"),
+    [
+        (EditMade(Zero(1, Rows(0, 1))), True),
+        (EditMade(ReplaceTokens(1, 3, (7,))), True),
+        (EditMade(Mask(1, Rows(0, 1))), True),
+        (EditMade(Zero(0, Rows(0, 1))), False),
+        (EditMade(BiasLogits(1, ((7, 1.0),))), False),  # what it gives stays; another token is chosen from it
+        (TokensForced(1, (7,)), False),
+    ],
+    ids=str,
+)
+def test_which_changes_alter_what_the_newest_token_gives(change: Change, does: bool) -> None:
+    assert rewrites(change, 1) is does

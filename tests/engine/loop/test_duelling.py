@@ -16,6 +16,7 @@ from engine.wire.commands import (
     EndDuel,
     Force,
     GoTo,
+    Pause,
     RemoveSequence,
     SetCache,
     StartDuel,
@@ -183,6 +184,15 @@ def test_a_run_that_catches_up_can_be_stopped(driver: Driver, monkeypatch: pytes
     read = far_behind(driver, monkeypatch, Cancel())
     assert driver.wait_for(DuelEnded).reason == "it was stopped"
     assert len(read) == 5
+
+
+def test_a_pause_is_of_the_run_and_not_of_the_other_one_that_catches_up(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = far_behind(driver, monkeypatch, Pause())
+    driver.wait(lambda: len(read) > 40)
+    driver.rest()
+    assert not driver.of(DuelEnded)
 
 
 def test_a_run_that_catches_up_can_be_ended(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

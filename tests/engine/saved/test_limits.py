@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from engine.errors import InputError
+from engine.saved import check as checks
 from engine.saved.check import check
 from engine.saved.recorder import Recorder
 from engine.saved.session import MAX_DRAFT, MAX_NAME, MAX_NAMES, MAX_STOP, MAX_STOPS, MAX_TEXT, Entry, within_limits
 from engine.spec.bookmark import MAX_BOOKMARKS, Bookmark, OnStep
+from tests.engine.saved.samples import SAMPLE
 
 
 @pytest.mark.parametrize(
@@ -39,3 +42,30 @@ def test_a_token_of_many_characters_is_cut() -> None:
 
 def test_an_entry_says_no_more_than_before() -> None:
     assert within_limits(Entry(live=3)) == Entry(live=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "largest"),
+    [
+        ("MAX_NODES", len(SAMPLE.nodes)),
+        ("MAX_STEP", SAMPLE.nodes[-1].step + 1),
+        ("MAX_TOKEN_ID", max(SAMPLE.texts) + 1),
+        ("MAX_TOKENS", 4),  # the sequence has grown to so many
+        ("MAX_ALL_TOKENS", 3 + 1),  # a prompt and a token that was forced
+        ("MAX_CHANGES", 1),
+        ("MAX_SEQUENCES", 1),
+        ("MAX_LAYERS", 2),
+        ("MAX_DRAFT", len(SAMPLE.draft)),
+        ("MAX_NAMES", len(SAMPLE.names)),
+        ("MAX_NAME", len("the other road")),
+        ("MAX_STOPS", len(SAMPLE.stops)),
+        ("MAX_STOP", len(SAMPLE.stops[0])),
+        ("MAX_TEXT", len(" upon")),
+    ],
+)
+def test_as_much_as_a_limit_says_is_read_and_no_more(name: str, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, name, largest)
+    check(SAMPLE)
+    monkeypatch.setattr(checks, name, largest - 1)
+    with pytest.raises(InputError):
+        check(SAMPLE)

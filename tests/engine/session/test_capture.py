@@ -11,7 +11,7 @@ from engine.look.candidates import candidate_measures
 from engine.look.new_rows import NewRows
 from engine.look.packing import Packing
 from engine.look.probe import attention_measures
-from engine.session.captured import Captured
+from engine.session.captured import COSTS_KEPT, Captured
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, CaptureLevel
@@ -244,3 +244,14 @@ def test_a_row_comes_with_what_was_written_before_it_was_coded(spec: CacheSpec) 
     last = session.take_slice(RowRequest(0, 12, 11))
     assert isinstance(last, RowSlice)
     assert last.written_keys == (), "that step was not captured so"
+
+
+def test_what_looking_costs_is_the_median_of_the_newest_steps_at_each_level() -> None:
+    captured = Captured()
+    for cost in (900.0, 5.0, 1.0, 3.0):
+        captured.note_cost("rows", cost)
+    captured.note_cost("off", 7.0)
+    assert captured.costs_ms == (("off", 7.0), ("rows", 4.0))
+    for number in range(COSTS_KEPT):
+        captured.note_cost("rows", float(number))
+    assert captured.costs_ms[1] == ("rows", (COSTS_KEPT - 1) / 2)

@@ -10,11 +10,13 @@ import torch
 
 from engine.errors import InputError
 from engine.history.marks import Pending
+from engine.session.joining import join
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
+from engine.wire.records import StopReason
 from engine.wire.requests import (
     AttentionRequest,
     RowRequest,
@@ -22,6 +24,7 @@ from engine.wire.requests import (
     WallRequest,
 )
 from engine.wire.slices import AttentionSlice, RowSlice, WallSlice
+from tests.engine.session import sessions
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -266,3 +269,30 @@ def test_a_fork_of_what_was_added_after_the_newest_step_changes_its_mode_as_othe
         session.step()
     assert same(rows(session, child), rows(session, late))
     assert rows(session, child)
+
+
+def test_a_sequence_that_was_taken_from_a_branch_and_removed_can_be_taken_again() -> None:
+    """Also before a step has noted that it was taken."""
+    session, seq_id = sessions.started(temperature=1.0)
+    for _ in range(3):
+        session.step()
+    session.go_to(1)
+    session.force(seq_id, (7,))
+    session.step()
+    (first,) = join(session, (2,))
+    with pytest.raises(InputError, match="has every sequence of step 2"):
+        join(session, (2,))
+    session.remove(first.child)
+    (again,) = join(session, (2,))
+    assert (again.parent, again.step) == (seq_id, 2)
+    assert again.child != first.child
+
+
+@pytest.mark.parametrize("reason", ["end of text", "stop string", "length", "context full", "cache full"])
+def test_a_sequence_that_has_ended_keeps_its_reason_when_it_is_stopped(reason: StopReason) -> None:
+    session, seq_id = sessions.started()
+    session.step()
+    session.sequence(seq_id).stop = reason
+    session.halt(seq_id)
+    assert session.sequence(seq_id).stop == reason
+    assert session.history.changes == []

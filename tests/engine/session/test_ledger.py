@@ -143,3 +143,16 @@ def test_back_at_the_end_of_the_prompt_what_waited_for_it_is_coded_or_dropped_an
         assert session.cache_of(seq_id).prompt_ended_at == ended_at
         held = session.bytes()
         assert held.stored == held.predicted
+
+
+def test_exact_rows_that_kivi_keeps_for_going_back_have_their_line() -> None:
+    """Of a residual that was coded since the prompt; none before that."""
+    session = Session(model_of("llama"), CacheSpec(codec=uniform("kivi-4", 8, 8)), prefill_chunk=32)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(33)))
+    session.force(seq_id, prompt_ids(40, seed=1))
+    found = []
+    for _ in range(17):
+        layers = session.step().num_bytes.layers
+        found.append(sum(gap.num_bytes for layer in layers for gap in layer.gaps if gap.name.startswith("rows kept")))
+    coded_at = [number for number, size in enumerate(found) if size]
+    assert coded_at == [8, 16], "a group was coded, and the room that its rows had is not yet taken by others"

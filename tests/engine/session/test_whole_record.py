@@ -174,6 +174,9 @@ class Told:
             cache = self.session.cache_of(part.seq_id)
             for layer in range(len(cache.layers)):
                 held, places = cache.rows(layer), cache.positions(layer)
+                if held is not None and not cache.spec.recomputes:
+                    stop = part.num_tokens if places is None else max(map(max, places.tolist())) + 1
+                    assert held.stop == stop
                 if places is None or held is None or held.positions is None:
                     continue
                 for head, positions in enumerate(places.tolist()):
@@ -231,11 +234,14 @@ def test_every_field_is_of_what_it_says(architecture: str, name: str) -> None:
         return
     told = Told(session)
     first, second = told.submit(13, SAMPLING[0]), told.submit(22, SAMPLING[1])
+    early = told.submit(6, SAMPLING[0])  # forced before its prompt is read
+    session.force(early, prompt_ids(12, seed=4))
+    told.is_forced = frozenset((early,))
     while session.is_prefilling:
         told.step()
     session.force(first, prompt_ids(9, seed=1))
     session.force(second, prompt_ids(9, seed=2))
-    told.is_forced = frozenset((first, second))
+    told.is_forced |= {first, second}
     for _ in range(4):
         told.step()
     child = session.fork(first).child

@@ -269,6 +269,7 @@ FOUND: dict[str, tuple[Attack, str]] = {
     "a position twice": (put("layers.0.positions", lambda a: a.__setitem__((0, 1), a[0, 0])), "numbers out of order"),
     "a position below 0": (put("layers.0.positions", at(1, 0, value=-1)), "no position"),
     "a position beyond the last token": (put("layers.0.positions", at(1, -1, value=10**12)), "no position"),
+    "the position of the next token": (put("layers.0.positions", at(1, -1, value=30)), "no position"),
     "texts that end outside": (put("token_texts.offsets", at(-1, value=1 << 50)), "does not lead"),
     "texts that run backwards": (put("token_texts.offsets", at(3, value=1 << 50)), "numbers out of order"),
     "texts of no characters": (put("token_texts", at(slice(None), value=0xFF), "<u1"), "is no UTF-8 text"),

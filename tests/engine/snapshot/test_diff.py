@@ -74,6 +74,11 @@ def test_row_errors_are_those_of_the_engine() -> None:
     units = np.maximum(size, np.sort(size)[(len(size) - 1) // 2]).clip(1e-6)
     mine = row_errors(rows[0].numpy(), expected[0].numpy(), units)
     assert np.allclose(mine, row_errors_of_torch(rows, expected)[0].numpy(), rtol=1e-4)
+    for bad in (np.nan, np.inf):
+        one = expected[0].numpy().copy()
+        one[3, 5] = bad
+        assert row_errors(one, one, units).tolist() == [0.0] * 40, "the same on both sides is no difference"
+        assert not row_errors(one, expected[0].numpy(), units)[3] < 1
 
 
 def test_rows_are_compared_where_both_hold_them(tmp_path: Path) -> None:

@@ -238,3 +238,15 @@ def test_a_lying_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(raw[:at] + b"\xff" + raw[at + 1 :])
     with pytest.raises(InputError, match="no npz file that can be read"):
         from_npz(tmp_path / "x.npz")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_array_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    """Which of both is read is not the same for everybody."""
+    written = io.BytesIO()
+    np.save(written, np.zeros(3, np.float32))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as file:
+        for _ in range(2):
+            file.writestr("layers.0.keys.npy", written.getvalue())
+    with pytest.raises(InputError, match=r"has a member 'layers\.0\.keys\.npy', which is no array"):
+        brought_npz(tmp_path / "x.npz")

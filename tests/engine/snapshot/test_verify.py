@@ -12,9 +12,11 @@ import torch
 from engine.cli.snapshot import verify_command
 from engine.errors import InputError
 from engine.snapshot import pyramid, save_cache
+from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed
 from engine.snapshot.verify import verified
+from engine.wire.requests import WallRequest
 from tests.engine.snapshot.attacks import put
 from tests.engine.snapshot.crafted import Crafted, changed
 from tests.engine.snapshot.sessions import begun, kept, small
@@ -167,3 +169,22 @@ def test_a_digit_of_the_header_keeps_decoding_from_going_on(field: str, tmp_path
     assert json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     with SnapshotFile(path) as file, pytest.raises(InputError, match="is damaged: the header was changed"):
         resumed(model_of("llama"), file)
+
+
+@pytest.mark.parametrize("kv_heads", [(0,), (1,)])
+def test_what_stands_beside_some_heads_is_theirs(
+    kv_heads: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the session has counted all of them."""
+    monkeypatch.setattr(pyramid, "MAX_COLUMNS", 4)
+    monkeypatch.setattr(pyramid, "MAX_ROWS", 3)
+    session = begun(small("growing"), prompt=90)
+    for tensor in PARTS:
+        session.take_slice(WallRequest(0, 99, 99, tensor, False, 100, 100))
+    path = kept(session, tmp_path / "x.safetensors", kv_heads=kv_heads)
+    with SnapshotFile(path) as file:
+        for layer in range(2):
+            for tensor in PARTS:
+                largest = file.array(f"layers.{layer}.{tensor}.magnitudes")[1]
+                assert largest == np.abs(file.rows(layer, tensor, kv_heads[0])).max()
+    assert verified(path).problems == ()

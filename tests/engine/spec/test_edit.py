@@ -103,6 +103,9 @@ def test_every_edit_has_a_label_and_can_be_typed() -> None:
         ("replace pos=3 tokens=700", "outside the vocabulary of 128"),
         ("replace pos=0:10 tokens= how=re-prefill", "needs a token"),
         ("bias add=3:1e9", "outside ±10000"),
+        ("bias add=128:1", "outside the vocabulary of 128"),
+        ("bias ban=3,128", "outside the vocabulary of 128"),
+        ("bias only=128", "outside the vocabulary of 128"),
         ("bias only=3 ban=3", "Every token is banned"),
         (f"bias ban={','.join(map(str, range(128)))}", "Every token is banned"),
         ("bias add=3:1,3:2", "biased twice"),
@@ -142,3 +145,35 @@ def test_a_layer_without_rows_is_refused_by_its_kind() -> None:
 def test_what_cannot_be_read_is_said(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         parse_edit(text, 0, 10)
+
+
+SOME = Rows(4, 9, (0, 2, 3), (1,), (5, 6, 7), "values")
+WHOLE = Rows(4, 5, (1,), (0, 2))
+SOME_WORDS = "positions 4 … 8 · layers 0, 2-3 · kv head 1 · channels 5-7 · V"
+WHOLE_WORDS = "position 4 · layer 1 · kv heads 0, 2"
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (Zero(3, SOME), f"zero {SOME_WORDS}"),
+        (Scale(3, SOME, 2.5), f"scale by 2.5 {SOME_WORDS}"),
+        (AddNoise(3, SOME, 0.25, 9), f"add noise of 0.25 standard deviations (seed 9) {SOME_WORDS}"),
+        (Overwrite(3, SOME, 7, 2, shift=4), f"overwrite {SOME_WORDS} from sequence 2, step 7 (moved by +4)"),
+        (Overwrite(3, SOME, 7, shift=-4), f"overwrite {SOME_WORDS} from step 7 (moved by -4)"),
+        (Overwrite(3, SOME, from_file="/a b/c.x"), f"overwrite {SOME_WORDS} from file c.x"),
+        (Mask(3, WHOLE), f"mask {WHOLE_WORDS}"),
+        (Mask(3, WHOLE, hidden=False), f"unmask {WHOLE_WORDS}"),
+        (Pin(3, WHOLE), f"pin {WHOLE_WORDS}"),
+        (Pin(3, WHOLE, pinned=False), f"unpin {WHOLE_WORDS}"),
+        (Drop(3, WHOLE), f"drop {WHOLE_WORDS}"),
+        (
+            BiasLogits(3, ((7, -1.5), (8, 2.0)), (3, 4, 5), (9,)),
+            "bias logits: -1.5 on token 7, +2 on token 8, ban 3-5, only 9",
+        ),
+        (BiasLogits(3), "end the bias of logits"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_edit_says_all_that_it_does(edit: Edit, words: str) -> None:
+    assert edit.describe() == words

@@ -1,0 +1,73 @@
+"""Reductions against what they are, cell by cell: columns of every size, lengths that none of them divides."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from engine.cache.row_delta import RowDelta
+from engine.look.reductions import absent_of, pooled_weights, room_of, scattered, touched
+
+LENGTHS = range(1, 12)
+
+
+@pytest.mark.parametrize("per_column", [1, 2, 3, 5, 16])
+def test_a_column_of_weights_is_the_largest_that_there_was(per_column: int) -> None:
+    generator = torch.Generator().manual_seed(per_column)
+    for length in LENGTHS:
+        row = torch.rand(3, length, generator=generator)
+        is_gone = torch.rand(3, length, generator=generator) < 0.6
+        row[is_gone] = math.nan
+        weights, absent = pooled_weights(row, is_gone, per_column)
+        counted = absent_of(is_gone, per_column)
+        for head in range(3):
+            for column in range(-(-length // per_column)):
+                cells = slice(column * per_column, min(length, (column + 1) * per_column))
+                held = row[head, cells][~is_gone[head, cells]]
+                expected = float(held.max()) if len(held) else math.nan
+                assert weights[head, column] == pytest.approx(expected, nan_ok=True)
+                gone = int(is_gone[head, cells].sum())
+                for counts in (absent, counted):
+                    assert (0 if counts is None else counts[head, column]) == gone
+        assert weights.shape == (3, -(-length // per_column))
+        assert (absent is None) == (not bool(is_gone.any()))
+
+
+@pytest.mark.parametrize("per_column", [1, 3, 4])
+@pytest.mark.parametrize("per_row", [1, 2])
+def test_rows_at_any_positions_are_in_the_cells_of_these(per_column: int, per_row: int) -> None:
+    stop, channels = 11, 4
+    generator = torch.Generator().manual_seed(per_column)
+    rows = torch.randn(2, 5, channels, generator=generator)
+    positions = torch.tensor([[0, 1, 5, 6, 10], [2, 3, 4, 9, 10]])
+    cells = scattered(rows, positions, stop, per_column, per_row)
+    for head in range(2):
+        for column in range(-(-stop // per_column)):
+            mine = rows[head][positions[head] // per_column == column]
+            assert cells.held[head, column] == len(mine)
+            for row in range(channels // per_row):
+                part = mine[:, row * per_row : (row + 1) * per_row]
+                low, high = (float(part.min()), float(part.max())) if len(mine) else (math.nan, math.nan)
+                assert cells.low[head, column, row] == pytest.approx(low, nan_ok=True)
+                assert cells.high[head, column, row] == pytest.approx(high, nan_ok=True)
+    assert room_of(np.arange(-(-stop // per_column)), per_column, stop).sum() == stop
+
+
+@pytest.mark.parametrize("first", [0, 4, 6])
+@pytest.mark.parametrize("per_column", [1, 2, 3])
+def test_the_columns_that_changed_are_those_of_the_rows_that_did(first: int, per_column: int) -> None:
+    stop = 20
+    evicted = torch.tensor([[1, 7, 8], [2, 11, 19]])
+    for written, rewritten, left in ((range(17, 20), range(0), range(0)), (range(19, 20), range(8, 12), range(3, 6))):
+        delta = RowDelta(written, left_window=left, evicted=(evicted,))
+        shape = 2, -(-(stop - first) // per_column)
+        found = touched(delta, rewritten, shape, first, per_column)
+        expected = np.zeros(shape, bool)
+        for head in range(2):
+            for position in (*written, *rewritten, *left, *evicted[head].tolist()):
+                if position >= first:
+                    expected[head, (position - first) // per_column] = True
+        assert found.tolist() == expected.tolist()
