@@ -50,6 +50,13 @@ class RowDelta:
         )
 
 
+def all_then(earlier: list[RowDelta], later: list[RowDelta]) -> list[RowDelta]:
+    """Both in one for every layer; where all layers did the same, as rows kept as they are do, it is made once."""
+    if later and earlier.count(earlier[0]) == later.count(later[0]) == len(later):
+        return [earlier[0].then(later[0])] * len(later)
+    return [mine.then(after) for mine, after in zip(earlier, later, strict=True)]
+
+
 def hull(one: range, other: range) -> range:
     """The shortest run that has all of both."""
     if not (one and other):

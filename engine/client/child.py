@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from engine.client.outbox import Outbox
 from engine.client.pulse import Pulse
-from engine.client.stream import HEARTBEAT, read_frames, write_frames
+from engine.client.stream import HEARTBEAT, read_frames, write_messages
 from engine.loop.loop import EngineLoop
 from engine.wire.commands import Shutdown
 from engine.wire.encoding import Frame, WireError, decode_command, encode
@@ -82,16 +82,12 @@ def _read(stream: IO[bytes], loop: EngineLoop, outbox: Outbox) -> None:
 def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse) -> None:
     """Send every event up to the last, what the loop is busy with for long, and where there is nothing to say for a
     while, a sign of life."""
-    event: Event | None = None
-    while not isinstance(event, Stopped):
-        event = outbox.get(HEARTBEAT_S)
-        said = [*([] if event is None else [event]), *pulse.beat()]
+    events: list[Event] = []
+    while not (events and isinstance(events[-1], Stopped)):
+        events = outbox.take(HEARTBEAT_S)
+        messages = [message for event in (*events, *pulse.beat()) for message in _encoded(event)]
         try:
-            messages = [message for each in said for message in _encoded(each)]
-            for frames in messages:
-                write_frames(stream, frames)
-            if not messages:
-                write_frames(stream, HEARTBEAT)
+            write_messages(stream, messages or [HEARTBEAT])
         except OSError:  # the window is gone
             os._exit(0)
 

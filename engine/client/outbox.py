@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from threading import Condition
@@ -50,7 +49,8 @@ class Outbox:
                 self._drop_older(event)
             self._events.append(event)
             self._num_pictures += isinstance(event, Slice | SliceUpdate)
-            self._ready.notify_all()
+            if not isinstance(event, StepRecord):
+                self._ready.notify_all()
             if not isinstance(event, _FOLLOWED_BY_STATUS):
                 self._ring_once()
 
@@ -60,18 +60,12 @@ class Outbox:
             self._ready.notify_all()
             self._ring_once()
 
-    def get(self, timeout_s: float) -> Event | None:
-        """The next event; None where none comes in time."""
-        deadline = time.monotonic() + timeout_s
+    def take(self, timeout_s: float) -> list[Event]:
+        """All events, as soon as there are any; none where none come in time. The record of a step waits for what
+        follows it, so that a step is sent at once."""
         with self._ready:
-            while not self._events:
-                rest_s = deadline - time.monotonic()
-                if rest_s <= 0:
-                    return None
-                self._ready.wait(rest_s)
-            event = self._events.popleft()
-            self._num_pictures -= isinstance(event, Slice | SliceUpdate)
-            return event
+            self._ready.wait_for(lambda: self._events and not isinstance(self._events[-1], StepRecord), timeout_s)
+            return self.take_all()
 
     def take_all(self) -> list[Event]:
         with self._ready:

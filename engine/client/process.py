@@ -21,7 +21,7 @@ from queue import SimpleQueue
 
 from engine.client import Kind
 from engine.client.outbox import Outbox
-from engine.client.stream import read_frames, write_frames
+from engine.client.stream import read_frames, write_messages
 from engine.wire.commands import Command, Shutdown
 from engine.wire.encoding import Frame, WireError, decode_event, encode
 from engine.wire.events import EngineBack, EngineLost, Event, Failed, Stopped
@@ -118,7 +118,7 @@ class ProcessClient:
         assert child.stdin is not None
         try:
             while (frames := self._outgoing.get()) is not None:
-                write_frames(child.stdin, frames)
+                write_messages(child.stdin, [frames])
             child.stdin.close()
         except OSError:  # it has ended: the reading thread says why
             return

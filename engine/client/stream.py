@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import IO
 
 from engine.wire.encoding import MAX_FRAMES, Frame, WireError, check_size
@@ -14,12 +14,13 @@ _MARK = b"KVL\n"  # whoever writes to the stream by accident is found out at onc
 HEARTBEAT: Sequence[Frame] = ()
 
 
-def write_frames(stream: IO[bytes], frames: Sequence[Frame]) -> None:
-    """Write one message and flush it."""
-    lengths = [len(frame) for frame in frames]
-    stream.write(_COUNT.pack(_MARK, len(frames)) + struct.pack(f"<{len(lengths)}Q", *lengths))
-    for frame in frames:
-        stream.write(frame)
+def write_messages(stream: IO[bytes], messages: Iterable[Sequence[Frame]]) -> None:
+    """Write messages, each a list of frames, and flush them: who reads is woken once."""
+    for frames in messages:
+        lengths = [len(frame) for frame in frames]
+        stream.write(_COUNT.pack(_MARK, len(frames)) + struct.pack(f"<{len(lengths)}Q", *lengths))
+        for frame in frames:
+            stream.write(frame)
     stream.flush()
 
 

@@ -28,17 +28,20 @@ Part = tuple[int, torch.Tensor, torch.Tensor | None]
 @dataclass(eq=False)
 class LayerCount:
     """One tensor of one layer: counts of finite magnitudes `[bins]`, and per kv head and channel `[H_kv, D]` the finite
-    number farthest from zero. `num_rows` of them are in."""
+    number farthest from zero. `num_rows` of them are in. `told` is what was worked out of them: the limit of colours,
+    the largest magnitude, and the share beyond the limit; None where rows came since."""
 
     counts: npt.NDArray[np.int64]
     peak: npt.NDArray[np.float32]
     num_rows: int
+    told: tuple[float, float, float] | None = None
 
     def add(self, other: LayerCount) -> None:
         """Take in the count of later rows, in place: both may be rows of a `StackedCounts`."""
         self.counts += other.counts
         take_farther(self.peak, other.peak)
         self.num_rows += other.num_rows
+        self.told = None
 
     def with_later(self, other: LayerCount) -> LayerCount:
         """Another count, with those of later rows taken in."""
@@ -69,6 +72,7 @@ class StackedCounts:
         take_farther(self._peak, peak)
         for part in self._parts:
             part.num_rows += num_rows
+            part.told = None
 
 
 def take_farther(peak: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> None:

@@ -31,25 +31,35 @@ MEDIANS = 8.0
 
 def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
     """What the window is told of each of those layers."""
-    if not counts:
-        return Magnitudes(*(np.zeros(0, np.float32) for _ in range(3)))
-    stacked = np.stack([count.counts for count in counts])  # [L, bins]
+    work_out(counts)
+    told = np.array([count.told for count in counts], np.float32).reshape(len(counts), 3)
+    return Magnitudes(*map(read_only_floats, np.ascontiguousarray(told.T)))
+
+
+def work_out(counts: Iterable[LayerCount]) -> None:
+    """Limit, largest magnitude and share beyond the limit of every layer, of all that are not worked out yet at once:
+    for a few layers the number of products costs more than the numbers."""
+    open_counts = [count for count in counts if count.told is None]
+    if not open_counts:
+        return
+    stacked = np.array([count.counts for count in open_counts])  # [L, bins]
     used = np.flatnonzero(stacked.any(0))  # of a thousand bins some two hundred
     part = slice(int(used[0]), int(used[-1]) + 1) if used.size else slice(0, 1)
     stacked, edges = stacked[:, part], EDGES[part.start : part.stop + 1]
-    running = np.cumsum(stacked, axis=1)
-    largest = _largest(counts)
+    running = stacked.cumsum(1)
+    largest = _largest([count.peak for count in open_counts])
     most, median = (np.minimum(_quantile(stacked, running, edges, share), largest) for share in (QUANTILE, 0.5))
     limit = np.where(median > 0, np.minimum(most, MEDIANS * median), most)
     clipped = np.where(limit < largest, _share_beyond(stacked, running, edges, limit), 0.0)
-    return Magnitudes(*(read_only_floats(part) for part in (limit, largest, clipped)))
+    for count, *told in zip(open_counts, limit.tolist(), largest.tolist(), clipped.tolist(), strict=True):
+        count.told = (told[0], told[1], told[2])
 
 
-def _largest(counts: Sequence[LayerCount]) -> npt.NDArray[np.float64]:
+def _largest(peaks: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float64]:
     """`[L]`: the largest finite magnitude of each layer."""
-    peaks = [count.peak for count in counts]
-    if all(peak.shape == peaks[0].shape for peak in peaks):
-        found: npt.NDArray[np.float64] = np.abs(np.stack(peaks)).max((1, 2), initial=0.0).astype(np.float64)
+    if len({peak.shape for peak in peaks}) == 1:
+        flat = np.array(peaks).reshape(len(peaks), -1)
+        found: npt.NDArray[np.float64] = np.maximum(flat.max(1, initial=0), -flat.min(1, initial=0)).astype(np.float64)
         return found
     return np.array([np.abs(peak).max(initial=0.0) for peak in peaks], np.float64)
 
@@ -60,9 +70,9 @@ def _quantile(
     """`[L]`: the magnitude below which that share of the numbers lies, to a part of a sixteenth of an octave."""
     target = share * running[:, -1]
     bins = np.minimum((running < target[:, None]).sum(1), counts.shape[1] - 1)
-    inside = np.take_along_axis(counts, bins[:, None], 1)[:, 0]
-    before = np.take_along_axis(running, bins[:, None], 1)[:, 0] - inside
-    part = np.where(inside > 0, (target - before) / np.maximum(inside, 1), 0.0)
+    layers = np.arange(len(counts))
+    inside = counts[layers, bins]
+    part = np.where(inside > 0, (target - running[layers, bins] + inside) / np.maximum(inside, 1), 0.0)
     found: npt.NDArray[np.float64] = edges[bins] + part * (edges[bins + 1] - edges[bins])
     return found
 
@@ -74,11 +84,11 @@ def _share_beyond(
     limit: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
     """`[L]`: the part of the numbers whose magnitude is larger than the limit."""
-    bins = np.clip(np.searchsorted(edges, limit, "right") - 1, 0, counts.shape[1] - 1)
-    inside = np.take_along_axis(counts, bins[:, None], 1)[:, 0]
-    after = running[:, -1] - np.take_along_axis(running, bins[:, None], 1)[:, 0]
+    bins = (edges.searchsorted(limit, "right") - 1).clip(0, counts.shape[1] - 1)
+    layers = np.arange(len(counts))
+    after = running[:, -1] - running[layers, bins]
     rest = (edges[bins + 1] - limit) / (edges[bins + 1] - edges[bins])
-    found: npt.NDArray[np.float64] = (after + inside * rest) / np.maximum(running[:, -1], 1)
+    found: npt.NDArray[np.float64] = (after + counts[layers, bins] * rest) / np.maximum(running[:, -1], 1)
     return found
 
 

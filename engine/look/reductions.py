@@ -181,14 +181,17 @@ def missing(row: torch.Tensor) -> torch.Tensor:
     A softmax with a NaN in it is NaN everywhere, and the newest row is always there: so a head whose last weight is a
     number has NaN only where rows were missing.
     """
-    return row.isnan() & ~row[:, -1:].isnan() if row.shape[1] else row.isnan()
+    is_nan = row.isnan()
+    return is_nan & ~is_nan[:, -1:]
 
 
 def pooled_weights(row: torch.Tensor, is_gone: torch.Tensor, per_column: int) -> tuple[Floats, Ints | None]:
-    """The largest weight of each column of a row `[H, S]` and how many of its positions had no row to look at."""
-    tail = -row.shape[1] % per_column
-    padded = torch.nn.functional.pad(row.masked_fill(is_gone, -1.0), (0, tail), value=-1.0)
-    weights = padded.reshape(len(row), -1, per_column).amax(2)
+    """The largest weight of each column of a row `[H, S]` and how many of its positions had no row to look at, whose
+    weight is -1."""
+    weights = row
+    if per_column > 1:
+        padded = torch.nn.functional.pad(row, (0, -row.shape[1] % per_column), value=-1.0)
+        weights = padded.reshape(len(row), -1, per_column).amax(2)
     absent = absent_of(is_gone, per_column)
     if absent is not None:
         weights = weights.masked_fill(weights < 0, torch.nan)

@@ -190,9 +190,10 @@ def attention_slice(
         held = row.float()
         is_gone = missing(held)
         shown = slice(first - base, stop - base)
-        weights, absent = pooled_weights(held[:, shown], is_gone[:, shown], per_column)
+        filled = held.masked_fill(is_gone, -1.0)
+        weights, absent = pooled_weights(filled[:, shown], is_gone[:, shown], per_column)
         positions = first + np.arange(weights.shape[1]) * per_column
-        top_positions, top_weights = most_attended(held.masked_fill(is_gone, -1.0), base)
+        top_positions, top_weights = most_attended(filled, base)
         entropy = read_only_floats(entropy_of(held).cpu().numpy())
     return AttentionSlice(
         request=request,

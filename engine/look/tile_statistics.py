@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from engine.wire.records import Floats, Ints
+from engine.wire.records import Ints
 
 HISTOGRAM_BINS = 64
 ROBUST_QUANTILE = 0.995
@@ -28,7 +28,10 @@ class TileStatistics:
         self._num_finite = finite.size
         magnitudes = np.abs(finite)
         self._largest = float(magnitudes.max(initial=0.0))
-        self.counts, self.edges = self._histogram(finite)
+        span = self._largest or 1.0
+        self._edges = np.linspace(-span, span, HISTOGRAM_BINS + 1)
+        self.edges = self._edges.astype(np.float32)
+        self.counts = self._histogram(finite)
         self.lowest = float(finite.min()) if finite.size else 0.0
         self.highest = float(finite.max()) if finite.size else 0.0
         kept = min(magnitudes.size, int(_KEPT_SHARE * self._num_beyond) + _KEPT_AT_LEAST)
@@ -47,10 +50,10 @@ class TileStatistics:
         self.num_inf += int(values.size - is_finite.sum()) - num_nan
         return values[is_finite]
 
-    def _histogram(self, finite: Values) -> tuple[Ints, Floats]:
-        span = self._largest or 1.0
-        counts, edges = np.histogram(finite.astype(np.float64), HISTOGRAM_BINS, (-span, span))  # float32 would overflow
-        return counts.astype(np.int64), edges.astype(np.float32)
+    def _histogram(self, finite: Values) -> Ints:
+        """How many are in each bin, `HISTOGRAM_BINS` between `edges`; the last has its upper edge as well."""
+        bins = self._edges[1:-1].searchsorted(finite.astype(np.float64), "right")  # float32 would overflow
+        return np.bincount(bins, minlength=HISTOGRAM_BINS)
 
     @property
     def _num_beyond(self) -> int:
@@ -75,7 +78,7 @@ class TileStatistics:
         if not self._num_finite or magnitudes.max() > self._largest:
             return False
         self._num_finite += finite.size
-        self.counts = self.counts + self._histogram(finite)[0]
+        self.counts = self.counts + self._histogram(finite)
         self.lowest, self.highest = min(self.lowest, float(finite.min())), max(self.highest, float(finite.max()))
         self._tail = np.concatenate([self._tail, magnitudes[magnitudes >= self._least_kept]])
         return self._tail.size >= self._num_beyond

@@ -19,7 +19,7 @@ from engine.cache.contract import HeldRows, Pair
 from engine.cache.row_delta import NO_ROWS, RowDelta
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import LayerCount
-from engine.look.magnitudes import magnitudes_of, of_pair
+from engine.look.magnitudes import magnitudes_of, of_pair, work_out
 from engine.look.reductions import (
     cells_of,
     fill_cells,
@@ -78,6 +78,7 @@ def appended_wall(
     fill_cells(low, high, new, size, piece.dims_per_row, first_column)
     places = np.indices(shape[:3]).reshape(3, -1)
     places[2] += first_column
+    work_out(count for of_tensor in counts.values() for count in of_tensor.values())  # K and V at once
     told = [magnitudes_of([counts[tensor][layer] for layer in piece.layers]) for tensor in counts]
     shown = replace(
         piece,

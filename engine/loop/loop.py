@@ -162,7 +162,7 @@ class EngineLoop:
 
     def _guard(self, command: Command) -> None:
         """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
-        self._finish_records()
+        were_open = self._finish_records()
         if self._session is not None:
             self._session.forget_ahead()
         self._measuring.drop_trial_for(command)
@@ -178,7 +178,7 @@ class EngineLoop:
         if not self._has_work and self._session is not None:
             self._watching.catch_up(self._session)
         silent = TakeSlice | Watch | Tokenize | PreviewPrompt | WhatIf | ForecastLoad
-        if has_said or not isinstance(command, silent):
+        if were_open or has_said or not isinstance(command, silent):
             self._reporter.tell()
 
     def _advance(self, session: Session, reached: Callable[[PhaseReached], None] | None = None) -> None:
@@ -236,15 +236,17 @@ class EngineLoop:
             self._finish_records()
         self._reporter.tell()
 
-    def _finish_records(self) -> None:
-        """Tell the records of all steps that are done. Raises `DeviceLost` where the device fails that has the rest."""
+    def _finish_records(self) -> bool:
+        """Tell the records of all steps that are done; whether there were any. Raises `DeviceLost` where the device
+        fails that has the rest."""
         if self._session is None or not self._session.has_open_records:
-            return
+            return False
         try:
             records = self._session.finish_records()
         except Exception as error:  # of a device: whatever else fails is told with the records
             raise DeviceLost(first_line(error)) from None
         self._tell_records(self._session, records)
+        return True
 
     def _tell_records(self, session: Session, records: list[StepRecord]) -> None:
         for number, record in enumerate(records, 1):

@@ -68,7 +68,8 @@ class Slices:
 
     def num_tokens(self, seq_id: int) -> int:
         """How many tokens there are of a sequence now, those of a suspended step among them."""
-        return self._seen(seq_id).num_tokens
+        half = self.half_written(seq_id)
+        return self._live.get(seq_id).cache.num_tokens if half is None else half.num_tokens
 
     def take(self, request: SliceRequest, node: int | None = None) -> Slice:
         """A picture of the live path, or of a moment of any branch; empty, with the reason, where the rows of that are

@@ -36,14 +36,24 @@ def test_only_the_newest_whole_slice_of_a_picture_waits() -> None:
     assert outbox.take_all() == []
 
 
-def test_they_come_in_order_and_nothing_in_time_is_none() -> None:
+def test_they_come_in_order_and_nothing_comes_in_time() -> None:
     outbox = Outbox()
-    assert outbox.get(0.0) is None
+    assert outbox.take(0.0) == []
     outbox.put(Failed("two"))
     outbox.put_first(Failed("one"))
-    assert [outbox.get(0.0), outbox.get(0.0), outbox.get(0.0)] == [Failed("one"), Failed("two"), None]
+    assert outbox.take(60.0) == [Failed("one"), Failed("two")]
+    assert outbox.take(0.0) == []
     threading.Timer(0.05, outbox.put, [Failed("late")]).start()
-    assert outbox.get(60.0) == Failed("late")
+    assert outbox.take(60.0) == [Failed("late")]
+
+
+def test_the_record_of_a_step_is_taken_with_what_follows_it() -> None:
+    outbox, record, status = Outbox(), samples.step_record(1), StateChanged(samples.status(1, num_tokens=5))
+    outbox.put(record)
+    threading.Timer(0.05, outbox.put, [status]).start()
+    assert outbox.take(60.0) == [record, status]
+    outbox.put(record)
+    assert outbox.take(0.0) == [record], "but not for ever"
 
 
 def test_it_rings_once_for_all_that_waits_and_for_a_step_when_its_status_is_there() -> None:
@@ -74,8 +84,10 @@ def test_a_window_that_takes_nothing_is_behind_until_it_does() -> None:
     outbox.put(update)
     assert outbox.is_behind
     assert not outbox.wait_for_room(0.0)
-    assert [outbox.get(0.0), outbox.is_behind] == [update, False]
-    outbox.put(update)
+    assert len(outbox.take(0.0)) == 2 * MAX_PICTURES - 1
+    assert not outbox.is_behind
+    for _ in range(MAX_PICTURES):
+        outbox.put(update)
     threading.Timer(0.05, outbox.take_all).start()
     assert outbox.wait_for_room(60.0)
     outbox.put(replace(outliers(1, 1)))

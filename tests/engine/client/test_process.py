@@ -15,7 +15,7 @@ import engine.client.process as process
 from engine.client import kind_for
 from engine.client.child import _encoded
 from engine.client.process import ProcessClient
-from engine.client.stream import read_frames, write_frames
+from engine.client.stream import read_frames, write_messages
 from engine.client.thread import ThreadClient
 from engine.spec.sampling import Prompt
 from engine.wire import encoding
@@ -177,7 +177,7 @@ def test_one_that_cannot_be_spawned_says_why(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_stream_that_is_cut_off_or_strange_is_refused() -> None:
     stream = io.BytesIO()
-    write_frames(stream, [b"one", b"three"])
+    write_messages(stream, [[b"one", b"three"]])
     whole = stream.getvalue()
     assert read_frames(io.BytesIO(whole)) == [b"one", b"three"]
     assert read_frames(io.BytesIO(b"")) is None
