@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -191,29 +191,34 @@ class History:
 
     def logits_at(self, seq_id: int, step: int) -> torch.Tensor | None:
         """The logits `[V]` that a sequence had after a step, if they are still kept."""
-        fed_at = self.journal.fed_at(seq_id, step)
-        entry = self.logits.get(fed_at) if fed_at else None
-        return entry[0] if entry else None
+        return self._logits_of(self.journal.fed_at(seq_id, step))
 
     def logits_on_path(self, seq_id: int, step: int) -> torch.Tensor | None:
         """The logits `[V]` that a sequence had after a step of any branch, if they are still kept."""
-        fed_at = self.tree.fed_at(seq_id, step)
-        entry = self.logits.get(fed_at) if fed_at else None
+        return self._logits_of(self.tree.fed_at(seq_id, step))
+
+    def _logits_of(self, fed_at: tuple[int, int] | None) -> torch.Tensor | None:
+        entry = self.logits.get(fed_at)
         return entry[0] if entry else None
 
     def attention_at(self, seq_id: int, step: int, journal: Journal | None = None) -> dict[int, torch.Tensor]:
         """The weights `[H, S]` by layer of the newest step up to `step` that fed a sequence, where they are kept; of
         another path than the live one by its `journal`."""
         path = self.journal if journal is None else journal
-        fed_at = path.fed_at(seq_id, step)
-        return (self.attention.get(fed_at) or {}) if fed_at else {}
+        return self.attention.get(path.fed_at(seq_id, step)) or {}
+
+    def _back_from_now(self, seq_id: int, least: int) -> Iterator[tuple[int, Mark, tuple[int, int] | None]]:
+        """The steps of the path from the newest back, as long as a sequence had so many tokens at `least`: its mark,
+        and the step that fed it last."""
+        for step in reversed(self.journal.steps):
+            mark = self.journal.mark(seq_id, step)
+            if mark is None or mark.num_tokens < least:
+                return
+            yield step, mark, self.journal.fed_at(seq_id, step)
 
     def attention_with(self, seq_id: int, num_tokens: int) -> dict[int, torch.Tensor]:
         """The weights `[H, S]` by layer of the step that brought a sequence to so many tokens, where they are kept."""
-        for step in reversed(self.journal.steps):
-            mark, fed_at = self.journal.mark(seq_id, step), self.journal.fed_at(seq_id, step)
-            if mark is None or fed_at is None or mark.num_tokens < num_tokens:
-                break
+        for _, mark, fed_at in self._back_from_now(seq_id, num_tokens):
             rows = self.attention.get(fed_at)
             if mark.num_tokens == num_tokens and rows is not None:
                 return rows
@@ -221,10 +226,7 @@ class History:
 
     def written_rows(self, seq_id: int, position: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
         """K and V `[H_kv, D]` by layer of a position of the live path as its step wrote them, where they are kept."""
-        for step in reversed(self.journal.steps):
-            mark, fed_at = self.journal.mark(seq_id, step), self.journal.fed_at(seq_id, step)
-            if mark is None or fed_at is None or mark.num_tokens <= position:
-                break
+        for _, mark, fed_at in self._back_from_now(seq_id, position + 1):
             entry, back = self.rows.get(fed_at) or {}, mark.num_tokens - position
             found = {key: rows[:, -back] for key, rows in entry.items() if rows.shape[1] >= back}
             if found:
@@ -246,25 +248,17 @@ class History:
         """The steps in a cache mode whose logits are kept, by the numbers of tokens, ascending, beyond `above` that a
         sequence had after them; O(what is beyond)."""
         found: list[tuple[int, int]] = []
-        for step in reversed(self.journal.steps):
-            mark, fed_at = self.journal.mark(seq_id, step), self.journal.fed_at(seq_id, step)
-            if mark is None or mark.num_tokens <= above:
-                break
+        for step, mark, fed_at in self._back_from_now(seq_id, above + 1):
             checkpoint = self.journal.at(step)
-            if checkpoint is None or checkpoint.cache != cache:
-                continue
-            if fed_at is not None and fed_at[0] == step and self.logits.get(fed_at) is not None:
+            is_in_mode = checkpoint is not None and checkpoint.cache == cache
+            if is_in_mode and fed_at is not None and fed_at[0] == step and self.logits.get(fed_at) is not None:
                 found.append((mark.num_tokens, step))
         return dict(found[::-1])
 
     def step_at(self, seq_id: int, num_tokens: int) -> int | None:
         """The newest step after which a sequence had exactly so many tokens."""
-        for step in reversed(self.journal.steps):
-            mark = self.journal.mark(seq_id, step)
-            if mark is None or mark.num_tokens < num_tokens:
-                return None
+        for step, mark, fed_at in self._back_from_now(seq_id, num_tokens):
             if mark.num_tokens == num_tokens:
-                fed_at = self.journal.fed_at(seq_id, step)
                 return step if fed_at is None else fed_at[0]
         return None
 

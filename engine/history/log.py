@@ -30,8 +30,9 @@ class BoundedLog(Generic[T]):
         while self.num_bytes > self.max_bytes and len(self._entries) > 1:
             self.drop(next(iter(self._entries)))
 
-    def get(self, key: tuple[int, int]) -> dict[int, T] | None:
-        return self._entries.get(key)
+    def get(self, key: tuple[int, int] | None) -> dict[int, T] | None:
+        """What is kept of a step; None where nothing is, and of no step."""
+        return None if key is None else self._entries.get(key)
 
     def drop(self, key: tuple[int, int]) -> None:
         for entry in self._entries.pop(key, {}).values():

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.geometry.dimensions import KV_KINDS, CacheGeometry, LayerGeometry, LayerKind
+from engine.opened.session import UNKNOWN_MODEL
 from engine.snapshot.format import PARTS, LayerEntry, Manifest, part_shapes
 from engine.snapshot.manifest import table_name
 from engine.snapshot.read import SnapshotFile
 from engine.spec.cache import CacheSpec
-from engine.wire.records import CacheBytes, LayerBytes, SequenceStep, StepRecord, Timings
+from engine.wire.records import NO_TIMES, CacheBytes, LayerBytes, SequenceStep, StepRecord
 from engine.wire.status import ModelInfo, OpenedFile, SequenceInfo
 
 MAX_WORDS = 2_000
@@ -26,21 +27,15 @@ UNKNOWN = "?"  # the text of a token that the file does not say
 def model_info(file: SnapshotFile) -> ModelInfo:
     """The model as far as the file knows it: it is not loaded, and has no weights here."""
     manifest = file.manifest
-    return ModelInfo(
-        name=manifest.model[:MAX_WORDS] or "an unknown model",
-        source="",
+    return replace(
+        UNKNOWN_MODEL,
+        name=manifest.model[:MAX_WORDS] or UNKNOWN_MODEL.name,
         architecture=manifest.architecture,
         geometry=geometry_of(manifest),
         dtype=manifest.dtype or manifest.layers[0].dtype,
-        device="file",
-        num_threads=0,
-        num_parameters=0,
-        weight_bytes=0,
         random_weights=manifest.random_weights,
-        has_tokenizer=True,  # a prompt of text is refused as everything is that needs the model
         captures_attention=True,  # what of it was not written, the picture says
         fingerprint=manifest.fingerprint,
-        note="",
     )
 
 
@@ -205,7 +200,7 @@ def bare_step(file: SnapshotFile, fed: int, step: int) -> StepRecord:
         dtype=manifest.dtype or manifest.layers[0].dtype,
         random_weights=manifest.random_weights,
         sequences=(part,),
-        timings=Timings(0.0, 0.0, 0.0, 0.0),
+        timings=NO_TIMES,
         num_bytes=CacheBytes(layers, 0, 0, None),
         non_finite=(),
         wall_time=0.0,

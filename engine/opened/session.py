@@ -6,18 +6,34 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from engine.errors import InputError
-from engine.geometry.dimensions import CacheGeometry
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.saved.document import read_session
 from engine.saved.session import SavedSession
 from engine.saved.tokens import UNKNOWN, Fed, SequenceTokens, SessionTokens, walk
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceAdded, SequenceForked, replacing_tokens
 from engine.wire.events import Event, Forked, NodeAdded, SessionOpened, Submitted, WentTo
-from engine.wire.records import CacheBytes, SequenceState, SequenceStep, StepRecord, Timings
+from engine.wire.records import NO_TIMES, CacheBytes, SequenceState, SequenceStep, StepRecord
 from engine.wire.status import EngineStatus, ModelInfo, OpenedFile, SequenceInfo, Work
 from engine.wire.tree import PlannedPart
 
 AS_IT_WAS = "as it was"
+UNKNOWN_MODEL = ModelInfo(  # that of a file which does not name it, and has no weights here
+    name="an unknown model",
+    source="",
+    architecture="",
+    geometry=CacheGeometry("", "unknown", (LayerGeometry(0, "none", 0, 0, 0, 0),)),
+    dtype="",
+    device="file",
+    num_threads=0,
+    num_parameters=0,
+    weight_bytes=0,
+    random_weights=False,
+    has_tokenizer=True,  # a prompt of text is refused as everything is that needs the model
+    captures_attention=False,
+    fingerprint="",
+    note="",
+)
 
 
 class OpenedSession:
@@ -26,7 +42,7 @@ class OpenedSession:
     def __init__(self, path: Path) -> None:
         found = read_session(path)
         self.saved, self.path = found.session, path
-        self.info = self.saved.model or _unknown_model()
+        self.info = self.saved.model or UNKNOWN_MODEL
         self._live = SessionTokens()
         for fed in walk(self.saved.nodes):
             if fed.node.step == self.saved.live:
@@ -135,7 +151,7 @@ def _bare_record(fed: Fed, saved: SavedSession) -> StepRecord:
         model.dtype if model is not None else "",
         model is not None and model.random_weights,
         parts,
-        Timings(0.0, 0.0, 0.0, 0.0),
+        NO_TIMES,
         CacheBytes((), 0, 0, None),
         (),
         0.0,
@@ -178,22 +194,3 @@ def _info(seq_id: int, tokens: SequenceTokens) -> SequenceInfo:
         state = "finished"
     counts = tokens.num_tokens, tokens.num_prompt_tokens
     return SequenceInfo(seq_id, state, *counts, tokens.sampled, tokens.stop, sampling=tokens.sampling)
-
-
-def _unknown_model() -> ModelInfo:
-    return ModelInfo(
-        name="an unknown model",
-        source="",
-        architecture="",
-        geometry=CacheGeometry("", "unknown", ()),
-        dtype="",
-        device="file",
-        num_threads=0,
-        num_parameters=0,
-        weight_bytes=0,
-        random_weights=False,
-        has_tokenizer=True,
-        captures_attention=False,
-        fingerprint="",
-        note="",
-    )

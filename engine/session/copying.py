@@ -8,7 +8,7 @@ from engine.errors import InputError
 from engine.history.marks import Checkpoint, Mark, Move
 from engine.model.loader import LoadedModel
 from engine.session.kept import SessionState
-from engine.session.live import LiveSequence
+from engine.session.live import LiveSequence, close_all, closed_on_failure
 from engine.session.mode import CacheMode
 from engine.spec.cache import CacheSpec
 
@@ -45,11 +45,6 @@ def fork_of(
     return None
 
 
-def close_all(made: dict[int, LiveSequence]) -> None:
-    for live in made.values():
-        live.cache.close()
-
-
 def mode_for(model: LoadedModel, source: SessionState, spec: CacheSpec) -> CacheMode | None:
     """The mode of a state, where rows of then can be in it, or one that exact rows can be copied into."""
     if source.mode.spec == spec:
@@ -73,11 +68,8 @@ def sequence_at(
     if is_fed and cache.spec.recomputes:
         cache.num_tokens = mark.num_tokens
     else:
-        try:
+        with closed_on_failure(cache):
             is_there = not mark.num_tokens or copied(source, origin, cache, step, mark.num_tokens, as_itself=True)
-        except BaseException:
-            cache.close()
-            raise
         if not is_there:
             cache.close()
             return None

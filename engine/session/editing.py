@@ -12,7 +12,7 @@ from engine.cache.paged.pages import PoolExhausted
 from engine.errors import InputError
 from engine.session.edits.apply import Edited, apply_edit
 from engine.session.edits.numbers import RowsFrom, RowsOfMoment
-from engine.session.live import LiveSequence
+from engine.session.live import LiveSequence, close_all
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
 from engine.wire.changes import EditMade
 from engine.wire.edits import EditMeasured
@@ -82,9 +82,7 @@ def copy_of(session: Session, live: LiveSequence) -> LiveSequence:
     if count and not cache.fork_from(live.cache, count, as_itself=True):
         cache.close()
         raise InputError(f"The rows of sequence {live.seq_id} cannot be copied in this mode, so they are not edited.")
-    sequence = live.sequence.fork(live.seq_id)
-    sequence.num_preemptions = live.sequence.num_preemptions
-    return LiveSequence(sequence, cache, live.logits, live.logprobs)
+    return live.copied(cache)
 
 
 def take_edited(
@@ -125,12 +123,6 @@ def note(session: Session, edit: Edit, live: LiveSequence, edited: Edited, had: 
     session.history.journal.rewrote(edit.seq_id, at, first, session.cache, had)
     if live.logits is not None:
         session.history.log(edit.seq_id, live.logits, edited.attention)
-
-
-def close_all(sequences: dict[int, LiveSequence]) -> None:
-    """Give back what they hold."""
-    for live in sequences.values():
-        live.cache.close()
 
 
 # ---- rows of elsewhere -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from engine.history.marks import Mark
 from engine.session.copying import copied
 from engine.session.going import GoingTo, shares
 from engine.session.kept import KeptStates
-from engine.session.live import LiveSequence, LiveSequences
+from engine.session.live import LiveSequence, LiveSequences, closed_on_failure
 from engine.session.replay import Replay
 from engine.wire.changes import SequenceForked
 from engine.wire.events import Forked
@@ -82,15 +82,12 @@ class Forking:
     def _of_now(self, parent: LiveSequence, num_tokens: int | None) -> tuple[LiveSequence, str]:
         self._replay.refresh(parent)
         child = self._empty(parent)
-        try:
+        with closed_on_failure(child.cache):
             count = parent.sequence.num_tokens if num_tokens is None else num_tokens
             if count and not child.cache.fork_from(parent.cache, count):
                 raise InputError(f"Sequence {parent.seq_id} cannot be copied in this cache mode: take another one.")
             if num_tokens is not None:
                 child.cache.own_last_page()
-        except BaseException:
-            child.cache.close()
-            raise
         if num_tokens is None:
             child.set_logits(parent.logits)
         else:
@@ -124,11 +121,8 @@ class Forking:
         try:
             then = state.sequences[origin.owner]
             child = self._empty(then)
-            try:
+            with closed_on_failure(child.cache):
                 self._take_rows(child, then, origin)
-            except BaseException:
-                child.cache.close()
-                raise
         finally:
             state.close()
         child.set_logits(then.logits)

@@ -12,7 +12,7 @@ from engine.history.history import History
 from engine.model.loader import LoadedModel
 from engine.session.copying import fork_of
 from engine.session.kept import KeptStates, SessionState
-from engine.session.live import LiveSequence, LiveSequences
+from engine.session.live import LiveSequence, LiveSequences, closed_on_failure
 from engine.session.mode import CacheMode
 from engine.session.redoing import Redoing
 from engine.session.whole import Before
@@ -79,9 +79,7 @@ class GoingTo:
         return how
 
     def _here(self) -> SessionState:
-        journal, live = self._history.journal, self._live
-        moves = {each.seq_id: journal.all_moves(each.seq_id) for each in live}
-        return SessionState(self._history.last_step, live.mode, {each.seq_id: each for each in live}, moves)
+        return SessionState.of(self._history.last_step, self._live, self._history.journal)
 
     def state_of(self, seq_id: int) -> SessionState:
         """One sequence of the live moment, as it stands."""
@@ -95,9 +93,7 @@ class GoingTo:
         if here.step is None or self._history.changes or any(each.is_stale for each in here.sequences.values()):
             return None
         for seq_id, each in here.sequences.items():
-            sequence = each.sequence.fork(seq_id)
-            sequence.num_preemptions = each.sequence.num_preemptions
-            here.sequences[seq_id] = LiveSequence(sequence, each.cache, each.logits, each.logprobs)
+            here.sequences[seq_id] = each.copied(each.cache)
         return here
 
     def _leave(self, here: SessionState) -> None:
@@ -143,14 +139,11 @@ class GoingTo:
             return
         cache = mode.new_cache(live.seq_id, live.sequence.num_prompt_tokens)
         try:
-            if not cache.fork_from(then.cache, then.cache.num_tokens, as_itself=True):
-                cache.copy_from(then.cache)  # it lies in another pool
+            with closed_on_failure(cache):
+                if not cache.fork_from(then.cache, then.cache.num_tokens, as_itself=True):
+                    cache.copy_from(then.cache)  # it lies in another pool
         except PoolExhausted:
-            cache.close()
             return
-        except BaseException:
-            cache.close()
-            raise
         live.cache.close()
         live.cache, live.is_stale = cache, False
 
@@ -284,9 +277,7 @@ class GoingTo:
         if must_match and not redoing.is_exact:
             raise InputError(redoing.why_not_exact)
         scratch.kept.clear()
-        journal, live = scratch.history.journal, scratch.live
-        moves = {each.seq_id: journal.all_moves(each.seq_id) for each in live}
-        return SessionState(nodes[-1].step, live.mode, {each.seq_id: each for each in live}, moves), redoing
+        return SessionState.of(nodes[-1].step, scratch.live, scratch.history.journal), redoing
 
 
 def fed_first(node: Node) -> frozenset[int]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.cache.paged.store import PageStore
+from engine.history.journal import Journal
 from engine.history.marks import Move, are_kept
-from engine.session.live import LiveSequence, LiveSequences
+from engine.session.live import LiveSequence, LiveSequences, close_all
 from engine.session.mode import CacheMode
 from engine.wire.page_events import KEPT
 from engine.wire.tree import BranchBytes
@@ -26,6 +27,12 @@ class SessionState:
     mode: CacheMode
     sequences: dict[int, LiveSequence]
     moves: dict[int, tuple[Move, ...]]
+
+    @classmethod
+    def of(cls, step: int | None, live: LiveSequences, journal: Journal) -> SessionState:
+        """The live sequences, which stand after a step of the path."""
+        moves = {each.seq_id: journal.all_moves(each.seq_id) for each in live}
+        return cls(step, live.mode, {each.seq_id: each for each in live}, moves)
 
     def holds(self, seq_id: int, step: int, num_tokens: int) -> bool:
         """Whether the rows of a sequence begin with those that it had after an earlier `step`, bit for bit, as far as
@@ -46,8 +53,7 @@ class SessionState:
 
     def close(self) -> None:
         """Give back what it holds."""
-        for live in self.sequences.values():
-            live.cache.close()
+        close_all(self.sequences)
 
     @property
     def row_bytes(self) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,12 @@ class LiveSequence:
     def set_logits(self, logits: torch.Tensor | None, logprobs: torch.Tensor | None = None) -> None:
         self.logits, self.logprobs = logits, logprobs
 
+    def copied(self, cache: SequenceCache) -> LiveSequence:
+        """The same sequence as it stands, to go on by itself, with this cache."""
+        sequence = self.sequence.fork(self.seq_id)
+        sequence.num_preemptions = self.sequence.num_preemptions
+        return LiveSequence(sequence, cache, self.logits, self.logprobs)
+
     def info(self) -> SequenceInfo:
         sequence, pages = self.sequence, self.cache.page_counts()
         return SequenceInfo(
@@ -52,6 +59,22 @@ class LiveSequence:
             why_not_reused=sequence.continued or pages.why_not_reused,
             sampling=sequence.sampling,
         )
+
+
+@contextmanager
+def closed_on_failure(cache: SequenceCache) -> Iterator[None]:
+    """Meanwhile rows are put into a new cache; where that fails it gives back what it holds."""
+    try:
+        yield
+    except BaseException:
+        cache.close()
+        raise
+
+
+def close_all(sequences: Mapping[int, LiveSequence]) -> None:
+    """Give back what they hold."""
+    for live in sequences.values():
+        live.cache.close()
 
 
 @dataclass(frozen=True, eq=False)

@@ -236,6 +236,17 @@ def test_one_that_went_on_from_a_snapshot_says_so(driver: Driver, saved: SavedSe
     driver.wait(lambda: driver.status.opened is None)
 
 
+def test_one_that_names_no_model_is_looked_at_and_says_so(driver: Driver, saved: SavedSession, tmp_path: Path) -> None:
+    path = tmp_path / "nameless.json"
+    write_session(replace(saved, model=None), path)
+    opened(driver, path)
+    assert driver.status.opened is not None
+    assert driver.status.opened.why_not == "it does not say which model it ran"
+    assert driver.status.model is not None
+    assert driver.status.model.name == "an unknown model"
+    assert len(driver.of(StepRecord)) == sum(node.work is not None for node in saved.nodes)
+
+
 def test_the_file_has_what_was_told(driver: Driver, saved: SavedSession, tmp_path: Path) -> None:
     assert read_session(tmp_path / "s.json").session == saved
     assert driver.of(StateChanged)
