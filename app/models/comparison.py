@@ -30,6 +30,15 @@ class Compared:
     tolerance: float
     no_rows: str
 
+    @property
+    def is_lossy(self) -> bool:
+        """Whether a side's mode asks for rows that are not exact."""
+        return self.a.is_lossy or self.b.is_lossy
+
+    def is_edited(self, num_tokens: int) -> bool:
+        """Whether a row among the first tokens of a side was changed by hand."""
+        return any(side.edited_from is not None and side.edited_from < num_tokens for side in (self.a, self.b))
+
 
 @dataclass(frozen=True, eq=False)
 class Pictures:

@@ -108,7 +108,8 @@ def report(
     differences = np.array([largest(logits, true) for logits, true in pairs])
     is_other_lossy = request.against is not None and is_lossy(request.against)
     cache = session.cache_of(request.seq_id)
-    edited_from = min((first for _, first in cache.by_hand.edits), default=sys.maxsize)
+    first_edited = cache.by_hand.first_position
+    edited_from = sys.maxsize if first_edited is None else first_edited
     may_differ = np.array([is_other_lossy or is_lossy(e.cache) or e.num_tokens > edited_from for e in logged])
     info = session.model.info
     wrong = first_wrong_row(info.geometry.attention_layers, cache, other.cache, info.dtype)
@@ -141,7 +142,7 @@ def report(
 def allowed_cause(session: Session, cache: SequenceCache, other: SequenceCache, beyond: list[LoggedLogits]) -> Verdict:
     """Why the steps `beyond` rounding, or the rows of now, may differ. A rule that has dropped nothing yet is no cause
     where rows were edited before each of them."""
-    edited_from = min((first for _, first in cache.by_hand.edits), default=None)
+    edited_from = cache.by_hand.first_position
     if edited_from is None:
         return "lossy, as asked"
     was_lossy = any(is_lossy(e.cache) and (e.cache != cache.spec or e.num_tokens <= edited_from) for e in beyond)

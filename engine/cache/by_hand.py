@@ -63,6 +63,11 @@ class ByHand:
     def __bool__(self) -> bool:
         return bool(self.edits)
 
+    @property
+    def first_position(self) -> int | None:
+        """The first position that any edit changed; None where there is no edit."""
+        return min((first for _, first in self.edits), default=None)
+
     def edited(self, num_tokens: int, first_position: int) -> ByHand:
         """After one edit more."""
         return replace(self, edits=(*self.edits, (num_tokens, first_position)))

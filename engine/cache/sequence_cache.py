@@ -123,13 +123,12 @@ class SequenceCache(SteppedRows):
             for index, layer in found.items()
             if layer is not None
         }
-        edited_from = min((first for _, first in by_hand.edits), default=None)
         is_now, has_state = num_tokens == self.num_tokens, any(layer.has_state for layer in self.layers)
         states = [layer.stored_states() if is_now else {} for layer in self.layers]
         return StoredCache(
             num_tokens,
             layers,
-            edited_from=edited_from,
+            edited_from=by_hand.first_position,
             states={index: found for index, found in enumerate(states) if found},
             why_no_states="the states of then are not kept: go to that step" if has_state and not is_now else "",
         )

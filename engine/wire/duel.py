@@ -12,7 +12,8 @@ from engine.wire.requests import TensorName
 
 class DuelSide(Part, frozen=True):
     """One of the two: what it is called in few words, its model, cache mode and dtype. `is_lossy`: its rows may differ
-    from exact ones, as its mode asks. `moves`: it goes on with the sequence at work."""
+    from exact ones, as its mode asks. `moves`: it goes on with the sequence at work. `edited_from`: the first position
+    whose row was changed by hand; None where none was."""
 
     name: str
     model: str
@@ -20,6 +21,7 @@ class DuelSide(Part, frozen=True):
     dtype: str
     is_lossy: bool
     moves: bool
+    edited_from: int | None = None
 
 
 class Parting(Part, frozen=True):

@@ -59,7 +59,7 @@ def points(steps: Sequence[DuelStep], compared: Compared, quantity: Quantity) ->
     found = [(at, step, value) for at, step in enumerate(steps) if (value := value_of(step, quantity)) is not None]
     breaks = tuple(n for n, (one, other) in enumerate(pairwise(found), 1) if other[0] != one[0] + 1)
     numbers = tuple(step.step for _, step, _ in found)
-    may_differ = compared.a.is_lossy or compared.b.is_lossy
+    may_differ = [compared.is_lossy or compared.is_edited(step.num_tokens) for _, step, _ in found]
     kinds = kinds_of(np.array([step.is_beyond_rounding for _, step, _ in found], np.bool_), may_differ)
     kinds[[step.is_beyond_rounding is None for _, step, _ in found]] = UNJUDGED
     disagrees = [step.top1_agrees is False and step.parting is None for _, step, _ in found]

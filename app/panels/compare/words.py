@@ -102,8 +102,9 @@ def _until(models: Models, parting: Parting) -> str:
 def verdict(models: Models, compared: Compared) -> tuple[str, TextRole]:
     """In words, and in what colour."""
     comparison = models.comparison
-    judged = [step.is_beyond_rounding for step in comparison.steps if step.is_beyond_rounding is not None]
-    first, beyond, many = comparison.first, sum(judged), len(judged)
+    judged = [step for step in comparison.steps if step.is_beyond_rounding is not None]
+    departing = [step.num_tokens for step in judged if step.is_beyond_rounding]
+    first, beyond, many = comparison.first, len(departing), len(judged)
     parting = comparison.parting
     if parting is not None and not beyond and first is None:
         return f"The same {_until(models, parting)}; behind it other tokens were fed", "text"
@@ -116,9 +117,16 @@ def verdict(models: Models, compared: Compared) -> tuple[str, TextRole]:
             return f"The same up to where they part ({where}): other tokens follow, which are not compared", "text"
         return f"Within rounding so far: {counted(many, 'step') if judged else rows}", "good"
     found = f"{thousands(beyond)} of {counted(many, 'step')}" if judged else "rows"
-    if compared.a.is_lossy or compared.b.is_lossy:
-        return f"Departs as asked (lossy): {found} beyond rounding", "warning"
-    return f"Departs: {found} beyond rounding", "bad"
+    cause = _allowed_cause(compared, [*departing, *([first.position + 1] if first is not None else ())])
+    return (f"{cause}: {found} beyond rounding", "warning") if cause else (f"Departs: {found} beyond rounding", "bad")
+
+
+def _allowed_cause(compared: Compared, counts: Sequence[int]) -> str:
+    """Why the sides may differ where they had so many tokens, in Parity's words; empty where no cause is for all."""
+    is_edited = [compared.is_edited(count) for count in counts]
+    if compared.is_lossy:
+        return "Edited by hand, and lossy as asked" if any(is_edited) else "Departs as asked (lossy)"
+    return "Edited by hand" if all(is_edited) else ""
 
 
 def departure_words(models: Models, compared: Compared, first: Departure | None, num_scanned: int | None) -> str:

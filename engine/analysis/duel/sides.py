@@ -108,7 +108,9 @@ class LiveRun:
 
     def side(self) -> DuelSide:
         info, spec = self.session.model.info, self.session.cache
-        return DuelSide(self._name, info.name, cache_label(spec), info.dtype, not spec.is_exact, self._until is None)
+        edited_from = self.session.cache_of(self.seq_id).by_hand.back_to(self.num_tokens).first_position
+        is_lossy, moves = not spec.is_exact, self._until is None
+        return DuelSide(self._name, info.name, cache_label(spec), info.dtype, is_lossy, moves, edited_from)
 
     def past(self, num_tokens: int) -> RowsAt:
         return self.session.past(self.seq_id, min(num_tokens, self.num_tokens))
@@ -198,8 +200,10 @@ class FileRun:
         if info.dtype not in TOLERANCES:
             raise InputError(f"{self._opened.file.path.name} is in {info.dtype}, which no table of rounding knows.")
         is_lossy = not rows.spec.is_exact or rows.spec.layout == "quantized"
-        cache = cache_label(rows.spec) if self._opened.file.manifest.cache_spec is not None else "not known"
-        return DuelSide(self._opened.file.path.name, info.name, cache, info.dtype, is_lossy, moves=False)
+        file = self._opened.file
+        cache = cache_label(rows.spec) if file.manifest.cache_spec is not None else "not known"
+        edited_from = file.manifest.edited_from
+        return DuelSide(file.path.name, info.name, cache, info.dtype, is_lossy, moves=False, edited_from=edited_from)
 
     def past(self, num_tokens: int) -> RowsAt:
         return self._opened.past(num_tokens)

@@ -8,6 +8,7 @@ import pytest
 
 from engine.analysis.duel.duel import Duel, Follower
 from engine.analysis.duel.sides import LiveRun
+from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_named, cache_preset
 from engine.spec.tuning import tuned
 from engine.wire.commands import (
@@ -16,6 +17,7 @@ from engine.wire.commands import (
     EndDuel,
     Force,
     GoTo,
+    MakeEdit,
     Pause,
     RemoveSequence,
     SetCache,
@@ -54,6 +56,21 @@ def test_what_was_stepped_is_compared_at_once_and_every_step_after_it(driver: Dr
     driver.rest()
     assert [step.num_tokens for step in driver.of(DuelStep)] == [16, 17]
     assert driver.wait_for(DuelScanned, 2).num_tokens == 17
+
+
+def test_an_edit_by_hand_is_told_of_the_side_that_has_it(driver: Driver) -> None:
+    begun(driver, OtherRun(cache_named("growing")))
+    driver.send(MakeEdit(Zero(0, Rows(5, 6))))
+    driver.wait_for(DuelStarted, 2)
+    driver.send(Step(2))
+    driver.wait_for(DuelStep, 2)
+    driver.rest()
+    before, after = driver.of(DuelStarted)
+    assert (before.a.edited_from, after.a.edited_from, after.b.edited_from) == (None, 5, None)
+    assert [step.is_beyond_rounding for step in driver.of(DuelStep)] == [True, True]
+    first = driver.of(DuelScanned)[-1].first
+    assert first is not None
+    assert first.position == 5
 
 
 def test_both_sides_and_their_difference_are_drawn(driver: Driver) -> None:

@@ -149,6 +149,26 @@ def test_the_verdict_knows_what_was_asked_for(
     assert desk.view.verdict.property("textRole") == role
 
 
+@pytest.mark.parametrize(
+    ("edited_from", "is_lossy", "words", "role"),
+    [
+        (samples.PROMPT - 1, False, "Edited by hand: 2 of 4 steps beyond rounding", "warning"),
+        (samples.PROMPT, False, "Departs: 2 of 4 steps beyond rounding", "bad"),  # the first of them came before
+        (samples.PROMPT, True, "Edited by hand, and lossy as asked: 2 of 4 steps beyond rounding", "warning"),
+        (samples.PROMPT + 1, True, "Departs as asked (lossy): 2 of 4 steps beyond rounding", "warning"),
+    ],
+)
+def test_an_edit_by_hand_is_no_departure(
+    desk: CompareDesk, edited_from: int, is_lossy: bool, words: str, role: str
+) -> None:
+    started = samples.duel_started(4)
+    steps = tuple(replace(step, is_beyond_rounding=number < 2) for number, step in enumerate(started.steps))
+    a, b = replace(started.a, edited_from=edited_from), replace(started.b, is_lossy=is_lossy)
+    desk.start(replace(started, steps=steps, a=a, b=b))
+    assert desk.view.verdict.text() == words
+    assert desk.view.verdict.property("textRole") == role
+
+
 def test_steps_of_which_nothing_is_compared_are_not_within_rounding(desk: CompareDesk) -> None:
     started = samples.duel_started(4)
     desk.start(replace(started, steps=tuple(replace(step, is_beyond_rounding=None) for step in started.steps)))
