@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from engine.session.joining import join
 
 from engine.errors import InputError
 from engine.history.marks import Pending
+from engine.session.branching import join
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
