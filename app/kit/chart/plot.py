@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,3 +123,39 @@ class Plot(QWidget):
         menu.addAction("Save plot as PNG…", self.save_png)
         menu.addAction("Save plot as SVG…", self.save_svg)
         menu.popup(place)
+
+
+class StepPlot(Plot):
+    """A plot whose points are steps: `step_picked(step)`, and the `pointed_step`."""
+
+    step_picked = Signal(int)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._steps: Sequence[int] = ()
+        self._index: int | None = None
+        self.pointed.connect(self._on_pointed)
+
+    def connect_steps(self, pointed: object, picked: object, told: object) -> None:
+        """Give its signals to the slots or signals of the panel that it stands in."""
+        self.connect_to(pointed, self._on_picked, told)
+        self.step_picked.connect(picked)
+
+    def show_steps(self, chart: Chart, steps: Sequence[int]) -> None:
+        """A chart, and the step of each of its points."""
+        self._steps = steps
+        self.show_chart(chart)
+
+    @property
+    def pointed_step(self) -> int | None:
+        return self._step_at(self._index)
+
+    def _step_at(self, index: int | None) -> int | None:
+        return int(self._steps[index]) if index is not None and index < len(self._steps) else None
+
+    def _on_pointed(self, index: int | None) -> None:
+        self._index = index
+
+    def _on_picked(self, index: int) -> None:
+        if (step := self._step_at(index)) is not None:  # going back may have taken it away
+            self.step_picked.emit(step)

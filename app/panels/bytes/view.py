@@ -12,7 +12,7 @@ from app.draw.step_axis import StepAxis, StepSeries
 from app.kit.boxes import column, holder
 from app.kit.cells import CellTable
 from app.kit.chart.key import ColorKey
-from app.kit.chart.plot import Plot
+from app.kit.chart.plot import StepPlot
 from app.kit.facts import PITCH, Fact, Facts, WholeLines
 from app.kit.panel import MARGIN, STRIP_HEIGHT
 from app.kit.provenance import Provenance, shown_record, source_of
@@ -70,8 +70,7 @@ class BytesView(View[Ledger]):
         self._bars = LayerBars()
         self._series = StepSeries(memory_row, len(NAMES))
         self._drawn: tuple[object, ...] = ()
-        self._pointed: int | None = None
-        self.plot = Plot("Memory after every step")
+        self.plot = StepPlot("Memory after every step")
         self.key = ColorKey(ROLES)
         self.key.set_names(NAMES)
         body = QWidget()
@@ -85,7 +84,7 @@ class BytesView(View[Ledger]):
         self._sheets.addWidget(self._table)
         self._sheets.addWidget(holder(column(self.key, self.plot)))
         self.set_body(self._sheets)
-        self.plot.connect_to(self._on_pointed, self._on_picked, self.told)
+        self.plot.connect_steps(self.refresh, self._on_picked, self.told)
         self.follow(models)
 
     def read(self) -> Ledger | str:
@@ -96,9 +95,9 @@ class BytesView(View[Ledger]):
             return why_not
         held = self._models.timeline.num_bytes(self._models.selection.now.step) or record.num_bytes
         if self.choice == OVER_STEPS:
-            records, newest = self._models.timeline.records, self._models.timeline.latest
-            index = self._pointed
-            told = records[index] if index is not None and index < len(records) else record
+            timeline, pointed = self._models.timeline, self.plot.pointed_step
+            newest = timeline.latest
+            told = (timeline.record(pointed) if pointed is not None else None) or record
             return Ledger(record, newest=newest, selected=self._selected(), told=told)
         if self.choice == LAYERS:
             return Ledger(record, cells=layer_cells(held))
@@ -128,17 +127,11 @@ class BytesView(View[Ledger]):
             records = self._models.timeline.records
             axis = StepAxis(self._models.timeline.steps)
             chart = memory_chart(self._series.follow(records), axis, state.selected)
-            self.plot.show_chart(chart)
+            self.plot.show_steps(chart, list(self._models.timeline.steps))
         self.plot.show_words(step_words(told))
 
-    def _on_pointed(self, index: int | None) -> None:
-        self._pointed = index
-        self.refresh()
-
-    def _on_picked(self, index: int) -> None:
-        records = self._models.timeline.records
-        if index < len(records):  # going back may have taken it away
-            self._models.selection.update(step=records[index].step)
+    def _on_picked(self, step: int) -> None:
+        self._models.selection.update(step=step)
 
     def _selected(self) -> int | None:
         """The step that is looked at; None while the live one is followed."""

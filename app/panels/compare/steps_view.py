@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from PySide6.QtCore import QModelIndex, Qt, Signal
+from PySide6.QtCore import QModelIndex, Qt
 from PySide6.QtGui import QResizeEvent
 
 from app.kit.boxes import column, row
 from app.kit.cells import CellTable
 from app.kit.changes import connect_all
-from app.kit.chart.plot import Plot
+from app.kit.chart.plot import StepPlot
 from app.kit.labels import ElidedLabel
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, Source
@@ -20,36 +20,8 @@ from app.kit.view import View
 from app.models import Models
 from app.models.comparison import Compared
 from app.panels.compare import words
-from app.panels.compare.chart import Quantity, StepChart, compare_chart
+from app.panels.compare.chart import Quantity, compare_chart
 from engine.wire.duel import DuelStep
-
-
-class StepPlot(Plot):
-    """`step_pointed(step or None)` and `step_picked(step)`, where a plot counts its points."""
-
-    step_pointed = Signal(object)
-    step_picked = Signal(int)
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self._steps: tuple[int, ...] = ()
-
-    def connect_steps(self, pointed: object, picked: object, told: object) -> None:
-        """Give its signals to the slots or signals of the panel that it stands in."""
-        self.connect_to(self._on_pointed, self._on_picked, told)
-        connect_all((self.step_pointed, pointed), (self.step_picked, picked))
-
-    def show_steps(self, found: StepChart) -> None:
-        self._steps = found.steps
-        self.show_chart(found.chart)
-
-    def _on_pointed(self, index: int | None) -> None:
-        self.step_pointed.emit(self._steps[index] if index is not None and index < len(self._steps) else None)
-
-    def _on_picked(self, index: int) -> None:
-        if index < len(self._steps):
-            self.step_picked.emit(self._steps[index])
-
 
 QUANTITIES: tuple[Quantity, ...] = ("kl", "logits", "attention", "rows")
 _TABLES, _PLOT = 560, 225  # pixels
@@ -85,7 +57,6 @@ class CompareStepsView(View[State]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._pointed: int | None = None
         self._drawn: tuple[Any, ...] = ()
         self.plots: dict[Quantity, StepPlot] = {
             "kl": StepPlot("KL divergence of both sides at every step"),
@@ -108,7 +79,7 @@ class CompareStepsView(View[State]):
         both = row((plots, 1), self.layers, self.top, spacing=14)
         self.set_body(column((both, 1), row((self.numbers, 1), (self.cost, 1), spacing=12)))
         for plot in self.plots.values():
-            plot.connect_steps(self._on_pointed, self._on_picked, self.told)
+            plot.connect_steps(self.refresh, self._on_picked, self.told)
         connect_all(
             (self.layers.clicked, self._on_layer),
             (self.layers.activated, self._on_layer),
@@ -116,10 +87,6 @@ class CompareStepsView(View[State]):
         )
 
     # ---- intents -------------------------------------------------------------------------------------------------
-
-    def _on_pointed(self, step: int | None) -> None:
-        self._pointed = step
-        self.refresh()
 
     def _on_picked(self, step: int) -> None:
         self._models.selection.update(step=step)
@@ -142,7 +109,8 @@ class CompareStepsView(View[State]):
         if not comparison.num_steps:
             return "No step of both sides has been compared yet."
         looked_at = comparison.at(now.step)
-        shown = comparison.at(self._pointed) if self._pointed is not None else looked_at
+        pointed = next((step for plot in self.plots.values() if (step := plot.pointed_step) is not None), None)
+        shown = comparison.at(pointed) if pointed is not None else looked_at
         step = looked_at.step if looked_at is not None else None
         is_running = self._models.status.is_running and now.step is None
         return State(comparison.now, comparison.num_steps, step, shown, self._quantities(), now.layer, is_running)
@@ -179,7 +147,8 @@ class CompareStepsView(View[State]):
             return
         self._drawn, steps = drawn, self._models.comparison.steps
         for quantity in state.quantities:
-            self.plots[quantity].show_steps(compare_chart(steps, state.compared, quantity, state.looked_at))
+            found = compare_chart(steps, state.compared, quantity, state.looked_at)
+            self.plots[quantity].show_steps(found.chart, found.steps)
 
     def _is_too_soon(self, state: State, drawn: tuple[Any, ...]) -> bool:
         """While it runs, plots of many steps wait for a twentieth more of them: the window has other work then."""

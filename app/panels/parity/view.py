@@ -13,7 +13,7 @@ from app.draw.format import brief, counted, milliseconds, thousands, token_label
 from app.kit.boxes import column
 from app.kit.buttons import LinkButton
 from app.kit.chart.marks import Chart
-from app.kit.chart.plot import Plot
+from app.kit.chart.plot import StepPlot
 from app.kit.fields import SmallBox
 from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.measurement import AskingView
@@ -61,7 +61,6 @@ class ParityView(AskingView[Compared]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._pointed: int | None = None
         self._charts_of: tuple[ParityReport, int | None] | None = None
         self._charts: dict[Quantity, Chart] = {}
         self._against = SmallBox(
@@ -73,9 +72,9 @@ class ParityView(AskingView[Compared]):
         self.verdict = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))
         self.numbers = ElidedLabel(font_text(12), "muted")
         self.place = LinkButton()
-        self._plots: dict[Quantity, Plot] = {
-            "logits": Plot("Difference of the logits at every step"),
-            "kl": Plot("KL divergence at every step"),
+        self._plots: dict[Quantity, StepPlot] = {
+            "logits": StepPlot("Difference of the logits at every step"),
+            "kl": StepPlot("KL divergence at every step"),
         }
         self._build()
         self.follow(models)
@@ -86,7 +85,7 @@ class ParityView(AskingView[Compared]):
         self.add_to_strip(self.button)
         self.place.clicked.connect(self._on_place)
         for plot in self._plots.values():
-            plot.connect_to(self._on_pointed, self._on_picked, self.told)
+            plot.connect_steps(self.refresh, self._on_picked, self.told)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
@@ -116,15 +115,8 @@ class ParityView(AskingView[Compared]):
             return status.cache
         return PRESETS[name].spec
 
-    def _on_picked(self, index: int) -> None:
-        report: ParityReport | None = self.answer
-        if report is not None and index < len(report.steps):
-            step = int(report.steps[index])
-            self._models.selection.update(step=step)
-
-    def _on_pointed(self, index: int | None) -> None:
-        self._pointed = index
-        self.refresh()
+    def _on_picked(self, step: int) -> None:
+        self._models.selection.update(step=step)
 
     def _on_place(self) -> None:
         report: ParityReport | None = self.answer
@@ -170,7 +162,7 @@ class ParityView(AskingView[Compared]):
             is_shown = state.is_stacked or quantity == state.quantity
             plot.setVisible(is_shown)
             if is_shown:
-                plot.show_chart(self._chart(report, quantity, state.step))
+                plot.show_steps(self._chart(report, quantity, state.step), report.steps.tolist())
                 plot.show_words("" if state.is_stacked and quantity == "logits" else state.words)
 
     def _chart(self, report: ParityReport, quantity: Quantity, step: int | None) -> Chart:
@@ -183,7 +175,7 @@ class ParityView(AskingView[Compared]):
         return self._charts[quantity]
 
     @property
-    def plot(self) -> Plot:
+    def plot(self) -> StepPlot:
         """The plot of the chosen quantity."""
         return self._plots["kl" if self.choice == "kl" else "logits"]
 
@@ -254,12 +246,11 @@ class ParityView(AskingView[Compared]):
 
     def _step_words(self, report: ParityReport) -> str:
         """The step that is pointed at, else the one that is looked at, else what the comparison took."""
-        index = self._pointed
-        if index is None:
-            found = np.flatnonzero(report.steps == self._models.selection.now.step)
-            index = int(found[0]) if found.size else None
-        if index is None or index >= len(report.steps):
+        pointed = (step for plot in self._plots.values() if (step := plot.pointed_step) is not None)
+        found = np.flatnonzero(report.steps == next(pointed, self._models.selection.now.step))
+        if not found.size:
             return f"compared in {milliseconds(report.took_ms)}" if len(report.steps) else ""
+        index = int(found[0])
         same = "same top token" if report.top1_agrees[index] else "another top token"
         largest, kl = brief(float(report.max_abs_logit_diff[index])), brief(float(report.kl[index]))
         return f"step {int(report.steps[index])} · |Δ| {largest} · KL {kl} · {same}"

@@ -8,7 +8,7 @@ from app.draw.format import milliseconds, percent, thousands
 from app.draw.step_axis import StepAxis, StepSeries
 from app.kit.boxes import column
 from app.kit.chart.key import ColorKey
-from app.kit.chart.plot import Plot
+from app.kit.chart.plot import StepPlot
 from app.kit.provenance import Provenance, source_of
 from app.kit.reader import SELECTION, STEPS
 from app.kit.theme import current_theme
@@ -43,26 +43,19 @@ class TimingsView(View[StepTimes]):
         super().__init__(models)
         self._series = StepSeries(draw.step_row, len(draw.PHASES) + 1)
         self._drawn: tuple[object, ...] = ()
-        self._pointed: int | None = None
-        self.plot = Plot("Time of every step, split into phases")
+        self.plot = StepPlot("Time of every step, split into phases")
         self.key = ColorKey(ROLES)
         self.set_body(column(self.key, self.plot))
-        self.plot.connect_to(self._on_pointed, self._on_picked, self.told)
+        self.plot.connect_steps(self.refresh, self._on_picked, self.told)
         self.follow(models)
 
-    def _on_picked(self, index: int) -> None:
-        records = self._models.timeline.records
-        if index < len(records):
-            self._models.selection.update(step=records[index].step)
-
-    def _on_pointed(self, index: int | None) -> None:
-        self._pointed = index
-        self.refresh()
+    def _on_picked(self, step: int) -> None:
+        self._models.selection.update(step=step)
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def read(self) -> StepTimes | str:
-        timeline, index = self._models.timeline, self._pointed
+        timeline, pointed = self._models.timeline, self.plot.pointed_step
         records, step = timeline.records, self._models.selection.now.step
         newest = timeline.latest
         if newest is None:
@@ -71,10 +64,10 @@ class TimingsView(View[StepTimes]):
             return why_not
         if self._models.status.has_file and newest.timings.total_ms == 0:
             return "No times are in this file: nothing of its steps was recorded."
-        pointed = records[index] if index is not None and index < len(records) else None
         shown = timeline.at(step) or newest
+        told = timeline.record(pointed) if pointed is not None else None
         selected = None if step is None else timeline.index_of(shown.step)
-        return StepTimes(newest, len(records), selected, pointed or shown)
+        return StepTimes(newest, len(records), selected, told or shown)
 
     def provenance(self, state: StepTimes) -> Provenance:
         return source_of(self._models, "recorded", "", state.told.step)
@@ -86,7 +79,8 @@ class TimingsView(View[StepTimes]):
             rows = self._series.follow(self._models.timeline.records)
             millis, is_prefill = rows[:, :-1], rows[:, -1] > 0
             axis = StepAxis(self._models.timeline.steps)
-            self.plot.show_chart(timing_chart(millis, is_prefill, axis, state.selected))
+            steps = list(self._models.timeline.steps)
+            self.plot.show_steps(timing_chart(millis, is_prefill, axis, state.selected), steps)
             is_inside = bool(millis[:, 1:3].any())
             self.key.set_names(_key_names(draw.looking_share(millis, is_prefill), is_inside=is_inside))
         record = state.told
