@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy.typing as npt
 import torch
 
+from engine.cache.stacking import stacked_view
 from engine.wire.records import Candidate
 
 NUM_CANDIDATES = 20
 GROUP = 256
 LOWEST = -1e4  # in place of log 0, whose product with 0 is no number
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The `chosen` token, a number on the device, the log-probabilities of all `[V]`, and the probabilities `[V]` that
+    it was drawn from (None: it was the largest)."""
+
+    chosen: torch.Tensor
+    logprobs: torch.Tensor
+    probs: torch.Tensor | None
+
+    @cached_property
+    def token_id(self) -> int:
+        """The same, once the host has waited for it."""
+        return int(self.chosen)
 
 
 @dataclass(frozen=True)
@@ -26,23 +43,24 @@ class NextToken:
     num_non_finite: int
 
 
-def candidate_measures(raw: torch.Tensor, probs: torch.Tensor | None, chosen: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Of log-probabilities `[V]` the largest with their ids, what the chosen token has, entropy and the number of those
-    that are not finite. `chosen` is its number, on the device; `probs` `[V]` are those that it was drawn from; None: it
-    was simply the largest.
+def candidate_measures(samples: Sequence[Sample]) -> list[dict[str, torch.Tensor]]:
+    """Of the log-probabilities of each sequence the largest with their ids, what the chosen token has, entropy and the
+    number of those that are not finite; of all sequences at once.
 
     Shapes depend on the vocabulary alone, and nothing is read by the host.
     """
-    ids, logprobs = largest(raw, min(NUM_CANDIDATES, raw.shape[0]))
-    own = raw.gather(0, chosen.view(1))
-    entropy = -torch.dot(raw.exp(), raw.clamp_min(LOWEST))
-    found = {
-        "candidates.ids": ids.int(),
-        "candidates.logprobs": logprobs,
-        "candidates.numbers": torch.stack([own[0], entropy, (~raw.isfinite()).sum()]),
-    }
-    if probs is not None:
-        found["candidates.probs"] = torch.cat([probs[ids], probs.gather(0, chosen.view(1))])
+    if not samples:
+        return []
+    raw, chosen = (stacked_view([getattr(one, name) for one in samples]) for name in ("logprobs", "chosen"))
+    ids, logprobs = largest(raw, min(NUM_CANDIDATES, raw.shape[1]))  # [B, N]
+    own = raw.gather(1, chosen[:, None])[:, 0]
+    entropy = -torch.linalg.vecdot(raw.exp(), raw.clamp_min(LOWEST))
+    numbers = torch.stack([own, entropy, (~raw.isfinite()).sum(1)], 1)
+    names = ("candidates.ids", "candidates.logprobs", "candidates.numbers")
+    found = [dict(zip(names, parts, strict=True)) for parts in zip(ids.int(), logprobs, numbers, strict=True)]
+    for n, one in enumerate(samples):
+        if one.probs is not None:
+            found[n]["candidates.probs"] = torch.cat([one.probs[ids[n]], one.probs.gather(0, one.chosen.view(1))])
     return found
 
 
@@ -65,16 +83,17 @@ def next_token(measured: Mapping[str, npt.NDArray[Any]], token_id: int, text_of:
 
 
 def largest(raw: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices and values of the `count` largest of `[V]`, exactly.
+    """Indices and values `[B, count]` of the largest of each row of `[B, V]`, exactly.
 
     They lie in those `count` groups that have the largest maxima: looking there only is five times faster than a search
     of a whole vocabulary, which would cost as much as a layer.
     """
-    if raw.shape[0] <= GROUP * count:
+    if raw.shape[1] <= GROUP * count:
         top = raw.topk(count)
         return top.indices, top.values
-    missing = -raw.shape[0] % GROUP
-    groups = (torch.nn.functional.pad(raw, (0, missing), value=-torch.inf) if missing else raw).view(-1, GROUP)
-    chosen = groups.amax(1).topk(count).indices
-    top = groups[chosen].flatten().topk(count)
-    return chosen[top.indices // GROUP] * GROUP + top.indices % GROUP, top.values
+    missing = -raw.shape[1] % GROUP
+    padded = torch.nn.functional.pad(raw, (0, missing), value=-torch.inf) if missing else raw
+    groups = padded.view(len(raw), -1, GROUP)
+    chosen = groups.amax(2).topk(count).indices
+    top = groups.gather(1, chosen[:, :, None].expand(-1, -1, GROUP)).flatten(1).topk(count)
+    return chosen.gather(1, top.indices // GROUP) * GROUP + top.indices % GROUP, top.values

@@ -3,7 +3,7 @@ has left the device. O(new rows), however many there are already."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -23,10 +23,11 @@ NAMES = ("keys", "values")
 NO_OFFSETS: Mapping[int, int] = MappingProxyType({})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class RowGroup:
-    """Tensors `[H_kv, T, D]` of one shape and dtype: the layer of each, and whether it is of keys or values."""
+    """Tensors of one `shape` `[H_kv, T, D]` and dtype: the layer of each, and whether it is of keys or values."""
 
+    shape: torch.Size
     dtype: torch.dtype
     places: tuple[tuple[int, int], ...]
 
@@ -48,31 +49,26 @@ class NewRows:
         for part in (KEYS, VALUES):
             for layer, pair in rows.items():
                 groups.setdefault((pair[part].shape, pair[part].dtype, pair[part].device), []).append((layer, part))
-        made = (RowGroup(rows[places[0][0]][places[0][1]].dtype, tuple(places)) for places in groups.values())
-        return cls(tuple(rows), tuple(made), num_new, offsets)
+        firsts = [(rows[places[0][0]][places[0][1]], tuple(places)) for places in groups.values()]
+        return cls(
+            tuple(rows), tuple(RowGroup(one.shape, one.dtype, places) for one, places in firsts), num_new, offsets
+        )
 
     def measure(self, rows: Mapping[int, Pair], *, with_rows: bool = False) -> Tensors:
         """Of each of N tensors: norms, extremes, a checksum of the bits, and how many numbers are not finite.
         `with_rows`: the rows themselves, bit for bit, and all of that is left to who has them. Nothing is read by the
         host."""
-        found: Tensors = {}
+        return self.measure_all([rows], with_rows=with_rows)[0]
+
+    def measure_all(self, rows_of: Sequence[Mapping[int, Pair]], *, with_rows: bool = False) -> list[Tensors]:
+        """The same of several sequences that have such rows, all at once."""
+        found: list[Tensors] = [{} for _ in rows_of]
         for number, group in enumerate(self.groups):
-            stacked = stacked_view([rows[layer][part] for layer, part in group.places])  # [N, H_kv, T, D]
-            if with_rows:
-                found[f"rows.{number}.bits"] = stacked.contiguous().view(torch.uint8)
-                continue
-            wide = stacked.float()
-            heads = wide.flatten(2)
-            extremes = (
-                heads.amin(-1, keepdim=True),
-                heads.amax(-1, keepdim=True),
-            )  # `aminmax` is slow
-            norms = torch.linalg.vector_norm(wide, dim=-1)
-            found[f"rows.{number}.floats"] = torch.cat([norms, *extremes], -1)  # [N, H_kv, T + 2]
-            found[f"rows.{number}.sums"] = bit_sums(stacked)  # [N]
-            # a number less itself is 0, or NaN: a quarter of the time of `isfinite`
-            bad = (stacked - stacked).ne_(0).sum(-1, dtype=torch.float32)
-            found[f"rows.{number}.bad"] = bad.to(torch.int16)  # [N, H_kv, T]
+            stacked = stacked_view([rows[layer][part] for rows in rows_of for layer, part in group.places])
+            measured = {"bits": stacked.contiguous().view(torch.uint8)} if with_rows else measured_rows(stacked)
+            for name, numbers in measured.items():
+                for mine, own in zip(found, torch.split(numbers, len(group.places)), strict=True):
+                    mine[f"rows.{number}.{name}"] = own
         return found
 
     def told(self, measured: Arrays, first_position: int) -> ToldRows:
@@ -88,11 +84,14 @@ class NewRows:
         for number, group in enumerate(self.groups):
             floats, counts = measured[f"rows.{number}.floats"], measured[f"rows.{number}.bad"]
             held = floats.shape[2] - 2
-            for n, (layer, part) in enumerate(group.places):
-                begin = self.offsets.get(layer, self.num_new - held)
-                norms[part, index[layer], : floats.shape[1], begin : begin + held] = floats[n, :, :-2]
-                extremes[part, index[layer], : floats.shape[1]] = floats[n, :, -2:]
-                sums[layer] += (1, 3)[part] * int(measured[f"rows.{number}.sums"][n])
+            parts, places = np.array([(part, index[layer]) for layer, part in group.places]).T
+            begins = np.array([self.offsets.get(layer, self.num_new - held) for layer, _ in group.places])
+            for begin in set(begins.tolist()):
+                mine = begins == begin
+                norms[parts[mine], places[mine], : floats.shape[1], begin : begin + held] = floats[mine, :, :-2]
+            extremes[parts, places, : floats.shape[1]] = floats[:, :, -2:]
+            for (layer, part), total in zip(group.places, measured[f"rows.{number}.sums"].tolist(), strict=True):
+                sums[layer] += (1, 3)[part] * total
             for n, head, offset in zip(*np.nonzero(counts), strict=True):
                 layer, part = group.places[n]
                 position = first_position + self.offsets.get(layer, self.num_new - held) + int(offset)
@@ -110,6 +109,20 @@ class NewRows:
             if bits is not None:
                 parts.update(zip(group.places, torch.from_numpy(bits).view(group.dtype), strict=True))
         return {layer: (parts[layer, KEYS], parts[layer, VALUES]) for layer in self.layers if (layer, KEYS) in parts}
+
+
+def measured_rows(stacked: torch.Tensor) -> Tensors:
+    """What is measured of rows `[N, H_kv, T, D]`."""
+    wide = stacked.float()
+    heads = wide.flatten(2)
+    extremes = heads.amin(-1, keepdim=True), heads.amax(-1, keepdim=True)  # `aminmax` is slow
+    # a number less itself is 0, or NaN: a quarter of the time of `isfinite`
+    bad = (stacked - stacked).ne_(0).sum(-1, dtype=torch.float32)
+    return {
+        "floats": torch.cat([torch.linalg.vector_norm(wide, dim=-1), *extremes], -1),  # [N, H_kv, T + 2]
+        "sums": bit_sums(stacked),  # [N]
+        "bad": bad.to(torch.int16),  # [N, H_kv, T]
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,17 +107,20 @@ def attention_measures(
     short one. The first of a decoder's tokens stands behind `num_source` that an encoder read."""
     if not rows:
         return {}
+    shapes, whole = {row.shape for row in rows.values()}, (num_tokens, num_tokens - num_source)
+    if len(shapes) == 1 and next(iter(shapes))[1] in whole:
+        alike = on_one_device(rows.values())
+        recent = torch.stack([row[:, -RECENT:] for row in alike]).sum(-1)
+        return {"attention": torch.stack([torch.stack([row[:, 0] for row in alike]), recent], -1)}
     heads = max(row.shape[0] for row in rows.values())
-    whole = num_tokens, num_tokens - num_source
     first = [row[:, 0] if row.shape[1] in whole else torch.zeros_like(row[:, 0]) for row in rows.values()]
-    recent = [row[:, -RECENT:].sum(-1) for row in rows.values()]
-    if any(row.shape[0] < heads for row in rows.values()):
-        first, recent = ([padded(mass, heads) for mass in masses] for masses in (first, recent))
-    return {"attention": torch.stack([torch.stack(on_one_device(first)), torch.stack(on_one_device(recent))], -1)}
+    masses = [torch.stack([one, row[:, -RECENT:].sum(-1)], -1) for one, row in zip(first, rows.values(), strict=True)]
+    return {"attention": torch.stack(on_one_device(padded(mass, heads) for mass in masses))}
 
 
 def padded(mass: torch.Tensor, heads: int) -> torch.Tensor:
-    return torch.nn.functional.pad(mass, (0, heads - mass.shape[0]), value=torch.nan)
+    """Masses `[H, 2]`, NaN for heads that are missing."""
+    return torch.nn.functional.pad(mass, (0, 0, 0, heads - mass.shape[0]), value=torch.nan)
 
 
 def attention_summary(measured: Mapping[str, Any], layers: Sequence[int]) -> AttentionSummary | None:

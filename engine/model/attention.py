@@ -207,7 +207,7 @@ def explicit_weights(
     grouped = wide(query.reshape(batch, kv_heads, heads // kv_heads * queries, dim))
     products = [grouped @ wide(part).transpose(2, 3) for part in parts]
     product = products[0] if len(products) == 1 else torch.cat(products, -1)
-    scores = product.view(batch, heads, queries, tokens).float() * scale
+    scores = product.view(batch, heads, queries, tokens).float().mul_(scale)  # the product is nobody else's
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     if mask is None and queries + num_later > 1:

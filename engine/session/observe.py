@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from engine.cache.contract import Pair
-from engine.look.candidates import NextToken, candidate_measures, next_token
+from engine.look.candidates import NextToken, Sample, candidate_measures, next_token
 from engine.look.new_rows import NewRows
 from engine.look.packing import Arrays
 from engine.look.probe import (
@@ -27,7 +27,6 @@ from engine.look.probe import (
 from engine.model.text import TokenTexts
 from engine.session.captured import Captured
 from engine.session.forward import Forward
-from engine.session.sampler import Sample
 from engine.wire.records import AttentionSummary, NonFinite, Phase, RowStats, SequenceStep, StopReason
 
 PLACES = 1 << 32  # more than a sequence has positions
@@ -60,24 +59,40 @@ class Observation:
     rows: dict[int, Pair] = field(default_factory=dict)
 
 
-def measure(forward: Forward, choice: Sample | None, captured: Captured) -> Measured:
-    """Measure a forward, before its rows are coded or dropped; nothing is read by the host."""
-    live, num_tokens = forward.work.live, forward.work.num_tokens
-    first = live.sequence.num_tokens
+def measure(forwards: Sequence[Forward], choices: Sequence[Sample | None], captured: Captured) -> list[Measured]:
+    """Measure the forwards of a step, before their rows are coded or dropped; nothing is read by the host. What is new
+    of all sequences is measured together."""
+    places = [(forward.work.live.sequence.num_tokens, forward.work.num_tokens) for forward in forwards]
     if not captured.statistics:
-        return Measured(first, num_tokens)
-    rows = live.cache.all_newest_rows(first)
-    offsets = live.cache.new_row_offsets(first)
-    new_rows = NewRows.of(rows, len(forward.work.token_ids), offsets) if rows else None
-    tensors = surprisal_measure(forward)
-    if new_rows is not None:
-        tensors |= new_rows.measure(rows, with_rows=captured.new_rows)
-    if choice is not None:
-        tensors |= candidate_measures(choice.logprobs, choice.probs, choice.chosen)
-    weights = own_rows(forward.weights, num_tokens, forward.num_together, is_borrowed=forward.is_borrowed)
-    tensors |= attention_measures(weights, num_tokens, live.cache.num_source)
-    attention = {i: nan_where_dropped(row, live.cache.positions(i)) for i, row in weights.items()}
-    return Measured(first, num_tokens, tensors, new_rows, tuple(weights), attention)
+        return [Measured(*place) for place in places]
+    candidates = iter(candidate_measures([choice for choice in choices if choice is not None]))
+    measured = []
+    for forward, choice, place, (new_rows, tensors) in zip(
+        forwards, choices, places, measured_rows_of(forwards, captured), strict=True
+    ):
+        cache = forward.work.live.cache
+        tensors |= surprisal_measure(forward) | (next(candidates) if choice is not None else {})
+        weights = own_rows(forward.weights, place[1], forward.num_together, is_borrowed=forward.is_borrowed)
+        tensors |= attention_measures(weights, place[1], cache.num_source)
+        attention = {i: nan_where_dropped(row, cache.positions(i)) for i, row in weights.items()}
+        measured.append(Measured(*place, tensors, new_rows, tuple(weights), attention))
+    return measured
+
+
+def measured_rows_of(
+    forwards: Sequence[Forward], captured: Captured
+) -> list[tuple[NewRows | None, dict[str, torch.Tensor]]]:
+    """The new rows of each sequence, and what is measured of them: at once where they are alike."""
+    found = []
+    for forward in forwards:
+        cache, first = forward.work.live.cache, forward.work.live.sequence.num_tokens
+        rows, offsets = cache.all_newest_rows(first), cache.new_row_offsets(first)
+        found.append((NewRows.of(rows, len(forward.work.token_ids), offsets) if rows else None, rows))
+    kinds = [new_rows for new_rows, _ in found]
+    if (one := kinds[0]) is not None and all(each is not None and each.groups == one.groups for each in kinds):
+        together = one.measure_all([rows for _, rows in found], with_rows=captured.new_rows)
+        return list(zip(kinds, together, strict=True))
+    return [(new, new.measure(rows, with_rows=captured.new_rows) if new is not None else {}) for new, rows in found]
 
 
 def measure_checksums(forward: Forward) -> Measured:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError, first_line, is_of_device
 from engine.history.history import History
+from engine.look.candidates import Sample
 from engine.look.ring import ObservationRing, Sent
 from engine.model.text import TokenTexts
 from engine.session.captured import Captured
@@ -26,7 +27,6 @@ from engine.session.observe import (
     told,
     with_observation,
 )
-from engine.session.sampler import Sample
 from engine.spec.capture import CaptureLevel
 from engine.wire.records import StepRecord
 
@@ -68,8 +68,7 @@ class Observer:
         """Measure the forwards of a step and send it on its way."""
         if self._is_aside:
             return Measuring([measure_checksums(forward) for forward in forwards], choices, None, "off")
-        pairs = zip(forwards, choices, strict=True)
-        parts = [measure(forward, choice, self._captured) for forward, choice in pairs]
+        parts = measure(forwards, choices, self._captured)
         tensors = packed_together(parts)
         return Measuring(parts, choices, self.ring.send(tensors) if tensors else None, self._captured.level)
 

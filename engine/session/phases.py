@@ -8,12 +8,13 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.sequence_cache import SequenceCache
+from engine.look.candidates import Sample
 from engine.look.probe import nan_where_dropped
 from engine.look.rows_at import HalfWritten
 from engine.model.runners.decoder import Passed
 from engine.model.text import TokenTexts
 from engine.session.clock import Clock
-from engine.session.sampler import Sample, SampledToken, with_candidates
+from engine.session.sampler import SampledToken, with_candidates
 from engine.session.scheduler import Batch, Work
 from engine.wire.arrays import read_only_floats
 from engine.wire.page_events import PageAllocated, PageCopied

@@ -4,29 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 
 from engine.errors import InputError
-from engine.look.candidates import candidate_measures, next_token
+from engine.look.candidates import Sample, candidate_measures, next_token
 from engine.spec.sampling import LogitBias, SamplingParams
 from engine.wire.records import Candidate
-
-
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """The `chosen` token, a number on the device, the log-probabilities of all `[V]`, and the probabilities `[V]` that
-    it was drawn from (None: it was the largest)."""
-
-    chosen: torch.Tensor
-    logprobs: torch.Tensor
-    probs: torch.Tensor | None
-
-    @cached_property
-    def token_id(self) -> int:
-        """The same, once the host has waited for it."""
-        return int(self.chosen)
 
 
 @dataclass(frozen=True)
@@ -79,7 +63,7 @@ def choose(
 
 def with_candidates(chosen: Sample, text_of: Callable[[int], str]) -> SampledToken:
     """What else could have been chosen, read at once."""
-    measured = candidate_measures(chosen.logprobs, chosen.probs, chosen.chosen)
+    (measured,) = candidate_measures([chosen])
     told = next_token({name: numbers.cpu().numpy() for name, numbers in measured.items()}, chosen.token_id, text_of)
     return SampledToken(chosen.token_id, told.candidates, told.entropy, chosen.logprobs)
 

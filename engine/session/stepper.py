@@ -12,6 +12,7 @@ from msgspec import structs
 
 from engine.history.history import History
 from engine.history.journal import Noted
+from engine.look.candidates import Sample
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session.ahead import LaunchedAhead, may_launch
@@ -22,7 +23,7 @@ from engine.session.live import LiveSequences, RestorePoint
 from engine.session.observe import sequence_step
 from engine.session.observer import Observer
 from engine.session.phases import PhasedStep, Reached
-from engine.session.sampler import Sample, sample
+from engine.session.sampler import sample
 from engine.session.scheduler import Scheduler
 from engine.wire.evictions import Eviction
 from engine.wire.records import NO_TIMES, CacheBytes, Phase, SequenceStep, StepRecord

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from engine.cache.contract import HeldBytes, HeldRows, Pair
 from engine.cache.layers.own import OwnLayer
 from engine.cache.paged.plan import GroupPlan
-from engine.cache.paged.slots import held_positions, held_slots
+from engine.cache.paged.rows import ReadRoom, Reads
+from engine.cache.paged.slots import HeldPages, held_positions, held_slots
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
 from engine.cache.row_delta import RowDelta
@@ -54,12 +57,22 @@ class PagedLayer(OwnLayer):
                 stored.clear(plan.slack)
         return plan
 
-    def append_apart(self, keys: torch.Tensor, values: torch.Tensor) -> list[Pair]:
-        """As `append`, and returns the rows of each sequence by themselves, `[1, H_kv, S + T, D]`: nothing is padded,
-        and what lies in one run is not copied."""
+    def append_apart(
+        self, keys: torch.Tensor, values: torch.Tensor, rooms: tuple[ReadRoom, ReadRoom], most_kept: int
+    ) -> Iterator[Pair]:
+        """As `append`, and gives the rows of each sequence by themselves, `[1, H_kv, S + T, D]`, one after the other:
+        nothing is padded, and what lies in one run is not copied. More than `most_kept` rows that do not are gathered
+        in `rooms`: they are good until the next are asked for."""
         plan = self.write(keys, values)
-        held_keys, held_values = self.store.rows_of[self.layer_index]
-        return [(held_keys.read(reads)[None], held_values.read(reads)[None]) for reads in plan.reads_of]
+        return (self._read_in(rooms, most_kept, reads) for reads in plan.reads_of)
+
+    def _read_in(self, rooms: tuple[ReadRoom, ReadRoom], most_kept: int, reads: Reads) -> Pair:
+        is_long = isinstance(reads, HeldPages) and reads.count > most_kept
+        keys, values = (
+            rows.read(reads, room if is_long else None)[None]
+            for rows, room in zip(self.store.rows_of[self.layer_index], rooms, strict=True)
+        )
+        return keys, values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         plan = self.store.plans[self.group]

@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 
 from engine.cache.paged.blocks import PageBlocks
-from engine.cache.paged.rows import Slots
-from engine.cache.paged.slots import held_slots
+from engine.cache.paged.rows import Reads
+from engine.cache.paged.slots import held_pages, held_slots
 from engine.cache.paged.table import PageTable
 from engine.wire.page_events import NULL_PAGE_ID
 
@@ -82,9 +82,9 @@ class GroupPlan:
         return ((held <= places) & (held > places - self.window))[None, None]
 
     @cached_property
-    def reads_of(self) -> list[Slots]:
-        """Slots of all rows of each sequence, a slice where they lie in one run."""
-        return [held_slots(t, t.first_held_position, t.num_tokens, self.device) for t in self.tables]
+    def reads_of(self) -> list[Reads]:
+        """Where all rows of each sequence lie, a slice where they are one run."""
+        return [held_pages(t, t.first_held_position, t.num_tokens, self.device) for t in self.tables]
 
     @cached_property
     def pages_of(self) -> list[list[slice]]:
@@ -97,7 +97,7 @@ class GroupPlan:
         ]
 
     @cached_property
-    def reads(self) -> Slots:
+    def reads(self) -> Reads:
         """Slots of all rows of all sequences, right-aligned, `[B * S]`; the null page stands for padding."""
         if len(self.tables) == 1:
             return self.reads_of[0]

@@ -7,14 +7,33 @@ place here.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from engine.cache.by_hand import put
 from engine.cache.compressed.codecs import row_codec
+from engine.cache.paged.slots import HeldPages
 from engine.cache.stored import Scattered, StoredPart
 from engine.spec.codec import Coding
 
 Slots = slice | torch.Tensor
+Reads = Slots | HeldPages
+
+
+class ReadRoom:
+    """Memory that is gathered into, larger as needed: what was read before is overwritten. Memory that is used again is
+    in the processor's caches, and no page of it is new to the process."""
+
+    def __init__(self) -> None:
+        self._rows = torch.empty(0)
+
+    def view(self, like: torch.Tensor, *shape: int) -> torch.Tensor:
+        """Room of that shape, of the kind of `like`."""
+        count = math.prod(shape)
+        if (self._rows.dtype, self._rows.device) != (like.dtype, like.device) or len(self._rows) < count:
+            self._rows = like.new_empty(count)
+        return self._rows[:count].view(shape)
 
 
 class PageRows:
@@ -59,13 +78,16 @@ class PageRows:
         for buffer, part in zip(self._buffers, self._codec.encode(made.to(self.dtype)), strict=True):
             put(buffer, heads, slots, part[0, heads])
 
-    def read(self, slots: Slots) -> torch.Tensor:
-        """Rows `[H_kv, N, D]` as attention reads them; a view where they are exact and lie in one run."""
-        parts = self.codes(slots)
+    def read(self, slots: Reads, room: ReadRoom | None = None) -> torch.Tensor:
+        """Rows `[H_kv, N, D]` as attention reads them; a view where they are exact and lie in one run. Exact ones that
+        do not are gathered in the `room`, where one is given."""
+        parts = self.codes(slots, room if self.coding.is_exact else None)
         return parts[0] if self.coding.is_exact else self._codec.decode(tuple(p[None] for p in parts), self.dtype)[0]
 
-    def codes(self, slots: Slots) -> list[torch.Tensor]:
-        """What is stored of these rows, each `[H_kv, N, …]`."""
+    def codes(self, slots: Reads, room: ReadRoom | None = None) -> list[torch.Tensor]:
+        """What is stored of these rows, each `[H_kv, N, …]`; one alone may be gathered in a `room`."""
+        if isinstance(slots, HeldPages):
+            return [gathered(buffer, slots, room) for buffer in self._buffers]
         if isinstance(slots, slice):
             return [buffer[:, slots] for buffer in self._buffers]
         return [buffer.index_select(1, slots) for buffer in self._buffers]  # half the time of indexing
@@ -101,3 +123,11 @@ class PageRows:
         """Rows of zeros, scales included."""
         for buffer in self._buffers:
             buffer[:, slots] = 0
+
+
+def gathered(buffer: torch.Tensor, held: HeldPages, room: ReadRoom | None) -> torch.Tensor:
+    """Rows `[H, count, …]` out of slots `[H, pages * page_size, …]`, page by page."""
+    by_page = buffer.view(len(buffer), -1, held.page_size, *buffer.shape[2:])
+    into = None if room is None else room.view(buffer, len(buffer), len(held.pages), *by_page.shape[2:])
+    rows = torch.index_select(by_page, 1, held.pages, out=into)
+    return rows.flatten(1, 2).narrow(1, held.offset, held.count)

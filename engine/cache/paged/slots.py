@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,19 +10,42 @@ import torch
 from engine.cache.paged.table import PageTable
 
 
+@dataclass(frozen=True, eq=False)
+class HeldPages:
+    """`count` rows in `pages` `[W]`, which do not lie in one run, from slot `offset` of the first page on."""
+
+    pages: torch.Tensor
+    page_size: int
+    offset: int
+    count: int
+
+    @property
+    def slots(self) -> torch.Tensor:
+        """Where they lie, `[count]`."""
+        slots = self.pages[:, None] * self.page_size + torch.arange(self.page_size, device=self.pages.device)
+        return slots.flatten()[self.offset : self.offset + self.count]
+
+
 def held_slots(table: PageTable, first: int, stop: int, device: torch.device, as_tensor: bool = False) -> Any:
     """Slots of positions `first … stop - 1`: a slice where they are one run (read without a copy), else a tensor."""
+    found = held_pages(table, first, stop, device, as_pages=as_tensor)
+    return found if isinstance(found, slice) else found.slots
+
+
+def held_pages(
+    table: PageTable, first: int, stop: int, device: torch.device, as_pages: bool = False
+) -> slice | HeldPages:
+    """The same as pages where they are not one run: whole pages are copied in less time than their rows."""
     size = table.page_size
     pages = table.page_ids[first // size : -(-stop // size)]
     offset = first % size
     if table.num_dropped_pages:
         pages = [page_id for page_id in pages if page_id]
         stop = first + len(pages) * size - offset + (stop - -(-stop // size) * size)
-    if not as_tensor and (not pages or pages == list(range(pages[0], pages[0] + len(pages)))):
+    if not as_pages and (not pages or pages == list(range(pages[0], pages[0] + len(pages)))):
         begin = pages[0] * size + offset if pages else 0
         return slice(begin, begin + stop - first)
-    slots = torch.tensor(pages, device=device)[:, None] * size + torch.arange(size, device=device)
-    return slots.flatten()[offset : offset + stop - first]
+    return HeldPages(torch.tensor(pages, dtype=torch.long, device=device), size, offset, stop - first)
 
 
 def held_positions(table: PageTable, device: torch.device) -> torch.Tensor:

@@ -25,7 +25,7 @@ from engine.cache.paged.plan import GroupPlan
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.rows import PageRows
-from engine.cache.paged.slots import held_positions, held_slots
+from engine.cache.paged.slots import held_pages, held_positions
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
@@ -294,7 +294,7 @@ class PageStore:
         gathered copy."""
         keys, values = self.rows_of[layer_index]
         start = table.first_held_position if first is None else first
-        slots = held_slots(table, start, table.num_tokens, keys.device)
+        slots = held_pages(table, start, table.num_tokens, keys.device)
         positions = None
         if table.num_dropped_pages and first is None:
             positions = held_positions(table, keys.device).expand(keys.num_heads, -1)
@@ -302,7 +302,7 @@ class PageStore:
 
     def rows_of_layers(self, table: PageTable, layers: Listing[int], first: int) -> dict[int, Pair]:
         """Keys and values `[H_kv, T, D]` of some layers of one group from a held position on, by layer."""
-        slots = held_slots(table, first, table.num_tokens, self.rows_of[layers[0]][0].device)
+        slots = held_pages(table, first, table.num_tokens, self.rows_of[layers[0]][0].device)
         pairs = ((index, self.rows_of[index]) for index in layers)
         return {index: (keys.read(slots), values.read(slots)) for index, (keys, values) in pairs}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,13 +12,14 @@ from torch.nn.functional import scaled_dot_product_attention
 from engine.cache.attention_probe import Probe, Seen
 from engine.cache.contract import Pair
 from engine.cache.part_timer import timed
-from engine.model.attention import LONG_CONTEXT, Asked, Pages, attention
+from engine.model.attention import LONG_CONTEXT, Asked, Pages, attention, explicit_weights, read_by
 
 HiddenRows = Mapping[int, torch.Tensor]
 # attention module, queries [B, H, T, D], new keys and values [B, H_kv, T, D] -> what was read, [B, T, H, D]
 Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-# index of a layer, its new keys and values [B, H_kv, 1, D] -> all rows of each sequence, [1, H_kv, S, D]
-AppendApart = Callable[[int, torch.Tensor, torch.Tensor], list[Pair]]
+# index of a layer, its new keys and values [B, H_kv, 1, D] -> all rows of each sequence, [1, H_kv, S, D]; of more than
+# LONG_CONTEXT they are good until the next sequence's
+AppendApart = Callable[[int, torch.Tensor, torch.Tensor], Iterable[Pair]]
 
 
 class Mask(NamedTuple):
@@ -99,12 +100,17 @@ def attended(
 ) -> torch.Tensor:
     """What queries `[1, H, T, D]` read, `[1, T, H, D]`; where the usual kernel computes it, without asking which kernel
     that is, and without copying K and V for every head that reads them."""
-    count = query.shape[2]
-    is_usual = query.device.type == "cpu" if count > 1 else mask.kept is None and keys.shape[2] <= LONG_CONTEXT
+    count, is_long = query.shape[2], keys.shape[2] > LONG_CONTEXT
+    is_usual = query.device.type == "cpu" if count > 1 else mask.kept is None
     has_hidden = hidden_rows is not None and attn.layer_idx in hidden_rows
     if not is_usual or has_hidden or (probe is not None and probe.wants_more):
         own: Any = {"scaling": attn.scaling, "probe": probe, "hidden_rows": hidden_rows}
         return attention(attn, query, keys, values, mask.kept, **own)[0]
+    if count == 1 and is_long:  # as `attention` does it
+        weights = explicit_weights(query, keys, None, attn.scaling, None, None)
+        if probe is not None:
+            probe.take(attn.layer_idx, weights)
+        return read_by(weights, values)
     is_causal = mask.kept is None and count > 1
     if is_causal:  # a static cache at its first prefill: the rest of the room is still empty
         keys, values = keys[:, :, :count], values[:, :, :count]

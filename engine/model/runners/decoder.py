@@ -19,7 +19,8 @@ from torch.nn.functional import linear
 from transformers.masking_utils import create_causal_mask
 
 from engine.cache.attention_probe import Probe
-from engine.model.attention import Pages
+from engine.cache.paged.rows import ReadRoom
+from engine.model.attention import LONG_CONTEXT, Pages
 from engine.model.runners.attending import Apart, AppendApart, Attend, HiddenRows, InPlace, Mask, OneCache
 from engine.model.runners.guard import Guard
 from engine.model.runners.last_layer import WORTH_PRODUCTS, LaterOutputs, NewestOfChunk
@@ -277,7 +278,8 @@ def places_of(starts: Sequence[int], ids: torch.Tensor) -> torch.Tensor:
 
 def appended_apart(cache: Any) -> AppendApart:
     """How a paged cache takes the rows of several sequences."""
-    return lambda layer, keys, values: cache.layers[layer].append_apart(keys, values)
+    rooms = ReadRoom(), ReadRoom()
+    return lambda layer, keys, values: cache.layers[layer].append_apart(keys, values, rooms, LONG_CONTEXT)
 
 
 def norm_of(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:

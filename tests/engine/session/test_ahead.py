@@ -10,9 +10,9 @@ import torch
 
 from engine.cache.layers.growing import GrowingLayer
 from engine.errors import Cancelled
+from engine.look.candidates import Sample
 from engine.model.runners.runners import Runners
 from engine.session import forward, stepper
-from engine.session.sampler import Sample
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset

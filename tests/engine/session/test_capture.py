@@ -7,7 +7,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from engine.look.candidates import candidate_measures
+from engine.look.candidates import Sample, candidate_measures
 from engine.look.new_rows import NewRows
 from engine.look.packing import Packing
 from engine.look.probe import attention_measures
@@ -187,7 +187,7 @@ def test_a_step_sends_at_most_a_tenth_more_than_its_new_rows(level: CaptureLevel
     rows = {n: (torch.rand(kv_heads, 1, dim), torch.rand(kv_heads, 1, dim)) for n in range(layers)}
     captured = Captured(level)
     found = NewRows.of(rows, 1).measure(rows, with_rows=captured.new_rows)
-    found |= candidate_measures(torch.rand(vocabulary).log_softmax(-1), None, torch.tensor(3))
+    found |= candidate_measures([Sample(torch.tensor(3), torch.rand(vocabulary).log_softmax(-1), None)])[0]
     found["surprisal"] = torch.tensor(0.5)
     if captured.attention_rows:
         found |= attention_measures({n: torch.rand(heads, 8192) for n in range(layers)}, 8192)
