@@ -21,7 +21,7 @@ from engine.predict.capacity import context_length
 
 NOISE_SEED = 0
 PROBE_ROWS = 5
-BATCH = 3
+BATCH = 4  # sequences, whose products are made in parts on a CPU
 ROUNDING = 64  # times the smallest relative difference of a dtype, of the norm of an output
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
 from transformers.masking_utils import create_causal_mask
 
 from engine.cache.attention_probe import Probe
@@ -23,12 +22,12 @@ from engine.cache.paged.rows import ReadRoom
 from engine.model.attention import LONG_CONTEXT, Pages
 from engine.model.runners.attending import Apart, AppendApart, Attend, HiddenRows, InPlace, Mask, OneCache
 from engine.model.runners.guard import Guard
+from engine.model.runners.joined import Joined, product
 from engine.model.runners.last_layer import WORTH_PRODUCTS, LaterOutputs, NewestOfChunk
 from engine.model.surprisal import Surprisal
 
 Passed = Callable[[int, torch.Tensor], None]  # a layer that a forward has passed, and its output `[B, T, hidden]`
 
-JOINED_BYTES = 64 << 20  # products of larger matrices take so long that one call more does not show
 PROJECTIONS = frozenset({*(f"self_attn.{x}_proj" for x in "qkvo"), *(f"mlp.{x}_proj" for x in ("gate", "up", "down"))})
 NEEDED = frozenset({f"{x}.weight" for x in (*PROJECTIONS, "input_layernorm", "post_attention_layernorm")})
 OPTIONAL = frozenset({*(f"{x}.bias" for x in PROJECTIONS), "self_attn.q_norm.weight", "self_attn.k_norm.weight"})
@@ -195,8 +194,9 @@ class Decoder:
         return hidden
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits `[1, T, V]` of what the last layer made."""
-        logits: torch.Tensor = self._head(self._norm(hidden))
+        """Logits `[B, T, V]` of what the last layer made."""
+        normed = self._norm(hidden)
+        logits: torch.Tensor = self._head(normed) if len(hidden) == 1 else product(normed, self._head.weight)
         return logits
 
 
@@ -225,8 +225,8 @@ class Block:
 
     def ended(self, hidden: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
         """The rest of the layer, from what the queries of `hidden` `[B, T, hidden]` have `read` on, `[B, T, H, D]`."""
-        hidden = linear(read.reshape(*hidden.shape[:2], -1), *self._out).add_(hidden)
-        return linear(self._inner(self._between(hidden)), *self._down).add_(hidden)
+        hidden = product(read.reshape(*hidden.shape[:2], -1), *self._out).add_(hidden)
+        return product(self._inner(self._between(hidden)), *self._down).add_(hidden)
 
     def _rows_of_one(self, normed: torch.Tensor, rotate: Rotate) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key and value `[B, H, 1, D]` of one token each: one product, one rotation."""
@@ -303,39 +303,3 @@ def unit(rows: torch.Tensor, epsilon: float) -> torch.Tensor:
 def head_norms(attn: Any) -> tuple[Any, Any]:
     """The norms of single heads, where an architecture has them."""
     return getattr(attn, "q_norm", None), getattr(attn, "k_norm", None)
-
-
-class Joined:
-    """Several linear maps of one input as one product, their results side by side."""
-
-    def __init__(self, maps: Sequence[nn.Linear], is_joined: bool) -> None:
-        self._maps = maps
-        biases = [m.bias for m in maps if m.bias is not None]
-        is_small = sum(m.weight.nbytes for m in maps) <= JOINED_BYTES
-        self._matrix = self._bias = None
-        if is_joined and is_small and len(biases) in (0, len(maps)):
-            self._matrix = joined([m.weight for m in maps])
-            self._bias = joined(biases) if biases else None
-        self._views = [*(m.weight for m in maps), *biases]
-        self._places = [view.data_ptr() for view in self._views]
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        # the data of a weight that was moved, or has another dtype now, has left its place in the matrix
-        is_in_place = torch.compiler.is_compiling() or self._places == list(map(torch.Tensor.data_ptr, self._views))
-        if self._matrix is not None and is_in_place:  # compiled steps have the addresses in their key
-            return linear(rows, self._matrix, self._bias)
-        return torch.cat(self.apart(rows), -1)
-
-    def apart(self, rows: torch.Tensor) -> list[torch.Tensor]:
-        """The results of the maps, one after the other."""
-        return [linear(rows, m.weight, m.bias) for m in self._maps]
-
-
-@torch.inference_mode(False)  # what is made in that mode could not be changed in place outside of it
-@torch.no_grad()
-def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Parameters of one width as one tensor, of which each becomes a view."""
-    whole = torch.cat([part.data for part in parts])
-    for part, view in zip(parts, torch.split(whole, [len(part) for part in parts]), strict=True):
-        part.data = view
-    return whole

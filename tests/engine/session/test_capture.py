@@ -196,6 +196,22 @@ def test_a_step_sends_at_most_a_tenth_more_than_its_new_rows(level: CaptureLevel
     assert Packing.of(found).num_bytes <= 1.1 * new_rows
 
 
+@pytest.mark.parametrize("with_rows", [False, True])
+def test_what_is_measured_of_several_sequences_at_once_is_what_is_measured_of_each(with_rows: bool) -> None:
+    rows_of = [{n: (torch.randn(2, 1, 8), torch.randn(2, 1, 4)) for n in range(3)} for _ in range(4)]
+    rows_of[2][1][0][1, 0, 3] = torch.nan
+    new_rows = NewRows.of(rows_of[0], 1)
+    samples = [
+        Sample(torch.tensor(n), raw := torch.randn(9000).log_softmax(-1), raw.exp() if n == 1 else None)
+        for n in range(4)
+    ]
+    together = new_rows.measure_all(rows_of, with_rows=with_rows)
+    for rows, sampled, found, candidates in zip(rows_of, samples, together, candidate_measures(samples), strict=True):
+        torch.testing.assert_close(found, NewRows.of(rows, 1).measure(rows, with_rows=with_rows), equal_nan=True)
+        torch.testing.assert_close(candidates, candidate_measures([sampled])[0])
+        assert candidates["candidates.ids"].tolist() == sampled.logprobs.topk(20).indices.tolist()
+
+
 @pytest.mark.parametrize(
     ("cache", "shown"),
     [

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from engine.errors import InputError
+from engine.model import attention
+from engine.model.runners import attending, decoder
+from engine.model.runners.joined import PART, product
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -81,9 +84,15 @@ def batch_of(name: str, lengths: list[int], page_size: int = 4) -> Session:
     return session
 
 
+@pytest.mark.parametrize("long", [attention.LONG_CONTEXT, 6])
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
-def test_several_sequences_are_fed_together_and_each_reads_its_own_rows(name: str) -> None:
-    """Lengths at every edge of a page, of which some lie in one run and one does not."""
+def test_several_sequences_are_fed_together_and_each_reads_its_own_rows(
+    name: str, long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths at every edge of a page, of which some lie in one run and one does not. Long ones are gathered in memory
+    that is used again."""
+    for module in (attention, attending, decoder):
+        monkeypatch.setattr(module, "LONG_CONTEXT", long)
     lengths = [3, 4, 5, 11]
     together, padded = batch_of(name, lengths), batch_of(name, lengths)
     padded.model.runners.choose("transformers")
@@ -113,3 +122,9 @@ def test_several_sequences_are_fed_together_and_each_reads_its_own_rows(name: st
             assert others is not None
             assert torch.allclose(rows.keys, others.keys, atol=1e-5)
             assert torch.allclose(rows.values, others.values, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 4, 8, 15, 16])
+def test_the_product_of_a_few_tokens_is_made_in_parts_and_the_same(count: int) -> None:
+    rows, weight = torch.randn(count, 1, 64), torch.randn(2 * PART + 7, 64)
+    torch.testing.assert_close(product(rows, weight), torch.nn.functional.linear(rows, weight))

@@ -1,0 +1,62 @@
+"""Linear maps of one input as one product, and products of a few tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+JOINED_BYTES = 64 << 20  # products of larger matrices take so long that one call more does not show
+FEW = range(4, 16)  # tokens
+PART = 1024  # rows of a matrix
+
+
+def product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`linear`, the same to the last bit. Of the next tokens of several sequences, `[B, 1, D]`, a CPU takes twice as
+    long for a large matrix as for its parts, which stay in its caches while they are read anew for each token."""
+    is_slow = len(rows) in FEW and rows.shape[1] == 1 and len(weight) > PART and bias is None
+    is_usual = not is_slow or torch.compiler.is_compiling() or weight.dtype != torch.float32
+    if is_usual or weight.device.type != "cpu":
+        return linear(rows, weight, bias)
+    flat, made = rows[:, 0], rows.new_empty(len(rows), len(weight))
+    for out, part in zip(made.split(PART, 1), weight.split(PART), strict=True):  # type: ignore[no-untyped-call]
+        torch.mm(flat, part.t(), out=out)
+    return made[:, None]
+
+
+class Joined:
+    """Several linear maps of one input as one product, their results side by side."""
+
+    def __init__(self, maps: Sequence[nn.Linear], is_joined: bool) -> None:
+        self._maps = maps
+        biases = [m.bias for m in maps if m.bias is not None]
+        is_small = sum(m.weight.nbytes for m in maps) <= JOINED_BYTES
+        self._matrix = self._bias = None
+        if is_joined and is_small and len(biases) in (0, len(maps)):
+            self._matrix = joined([m.weight for m in maps])
+            self._bias = joined(biases) if biases else None
+        self._views = [*(m.weight for m in maps), *biases]
+        self._places = [view.data_ptr() for view in self._views]
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        # the data of a weight that was moved, or has another dtype now, has left its place in the matrix
+        is_in_place = torch.compiler.is_compiling() or self._places == list(map(torch.Tensor.data_ptr, self._views))
+        if self._matrix is not None and is_in_place:  # compiled steps have the addresses in their key
+            return product(rows, self._matrix, self._bias)
+        return torch.cat(self.apart(rows), -1)
+
+    def apart(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        """The results of the maps, one after the other."""
+        return [product(rows, m.weight, m.bias) for m in self._maps]
+
+
+@torch.inference_mode(False)  # what is made in that mode could not be changed in place outside of it
+@torch.no_grad()
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Parameters of one width as one tensor, of which each becomes a view."""
+    whole = torch.cat([part.data for part in parts])
+    for part, view in zip(parts, torch.split(whole, [len(part) for part in parts]), strict=True):
+        part.data = view
+    return whole
