@@ -1,0 +1,115 @@
+"""What the bars, the menus and the dialogs say in the states that an engine can be in, as approved
+(`approved/*.txt`; `KVLOUPE_APPROVE=1` writes them anew)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from PySide6.QtWidgets import QApplication, QDialog, QWidget
+
+from app.shell import Shell
+from engine.spec.presets import cache_preset
+from engine.spec.stops import Stop
+from engine.wire.events import (
+    EngineBack,
+    EngineBusy,
+    EngineLost,
+    Event,
+    Failed,
+    LocalModel,
+    ModelsFound,
+    StateChanged,
+)
+from engine.wire.status import OpenedFile, RunnerState, SequenceInfo, Work
+from engine.wire.stopping import StopState
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+from tests.app.page_story import PageStory
+from tests.app.rich import status as rich_status
+from tests.app.shown import approve, changes, shown
+
+APPROVED = Path(__file__).parent / "approved"
+DIALOGS = (
+    "cache.tune", "cache.calculator", "cache.max", "run.to", "run.kept", "note.add", "edit.bias", "edit.typed",
+    "export", "export.npz", "export.table", "export.trace", "export.session", "export.picture", "model.hub",
+    "help.keys", "view.outliers",
+)  # fmt: skip
+
+
+def told(shell: Shell) -> list[str]:
+    """The bars around the panels, and every action: its text, key, whether it is possible or why not."""
+    window = shell.window
+    parts: tuple[QWidget, ...] = (
+        window.top, window.recovery, window.opened, window.banner, window.phases, window.timeline, window.status
+    )  # fmt: skip
+    lines = [line for part in parts for line in shown(part) if "thread" not in line]
+    for name in sorted(shell.actions.names()):
+        action = shell.actions[name]
+        mark = " (on)" if action.isChecked() else ""
+        why = "" if action.isEnabled() else f" · not now: {shell.actions.reason(name)}"
+        lines.append(f"{name}: {action.text()} [{action.shortcut().toString()}]{mark}{why}")
+    return lines
+
+
+def moments(engine: FakeEngine) -> dict[str, tuple[Event, ...]]:
+    """What the engine says, one after the other."""
+    now = engine.status
+    model = replace(
+        samples.model_info("Other"), random_weights=True, note="a note", why_device="no GPU", device="cuda:0"
+    )
+    rich = rich_status()
+    info = SequenceInfo(0, "finished", 24, 4, 11, "length")
+    file = OpenedFile(Path("/a/b.safetensors"), 3 << 20, "Tales 5M", 21, "no room", "a note", "2026-01-02", "kvloupe 1")
+    work = Work("Measuring", 3, 12, left_s=4.2)
+    return {
+        "running": (StateChanged(replace(now, running=True)),),
+        "at work": (StateChanged(replace(now, work=work)),),
+        "finished": (StateChanged(replace(now, sequences=(info,))),),
+        "two sequences, h2o, stops": (StateChanged(replace(rich, model=now.model, step=now.step)),),
+        "coded": (StateChanged(replace(now, cache=cache_preset("kivi-4").spec)),),
+        "paged": (
+            StateChanged(replace(now, cache=cache_preset("paged").spec, sequences=PageStory().infos() or (info,))),
+        ),
+        "another model": (StateChanged(replace(now, model=model, runner=RunnerState("eager", (), "a note of it"))),),
+        "a stop": (StateChanged(replace(now, stops=(StopState(Stop(1, "step = 20"), 2),))),),
+        "an opened file": (StateChanged(replace(now, opened=file)),),
+        "no model": (StateChanged(replace(now, model=None, sequences=(), step=None)),),
+        "models on this computer": (ModelsFound((LocalModel("One", "org/one", "Llama", 5 << 20, 4096),)),),
+        "it failed": (StateChanged(now), Failed("It cannot be: choose another.")),
+        "busy": (EngineBusy("a step", 12),),
+        "lost": (EngineLost("the engine was killed"),),
+        "back": (EngineBack(), StateChanged(now)),
+    }
+
+
+def test_bars_and_actions_in_every_state_are_as_approved(running: Shell, engine: FakeEngine) -> None:
+    seen = told(running)
+    lines = ["== after twenty steps", *seen]
+    for moment, events in moments(engine).items():
+        engine.emit(*events)
+        turn(running, 2)
+        found = told(running)
+        lines += ["", f"== {moment}", *changes(seen, found)]
+        seen = found
+    approve(APPROVED / "bars.txt", lines)
+
+
+def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each as it opens, and after every choice in it."""
+    engine.emit(StateChanged(replace(engine.status, cache=cache_preset("h2o").spec)))
+    running.models.selection.update(layer=3, kv_head=1, position=9)
+    turn(running)
+    lines: list[str] = []
+    for name in DIALOGS:
+        running.actions[name].trigger()
+        turn(running, 2)
+        for dialog in QApplication.topLevelWidgets():
+            if isinstance(dialog, QDialog) and dialog.isVisible():
+                found = [line for line in shown(dialog) if "/tmp" not in line and str(Path.home()) not in line]
+                lines += ["", f"== {name}", f"{type(dialog).__name__} {dialog.windowTitle()!r}", *found]
+                dialog.reject()
+        turn(running, 1)
+    approve(APPROVED / "dialogs.txt", lines[1:])
