@@ -157,12 +157,14 @@ class KiviStore:
 
     @property
     def _residual_room(self) -> int:
-        """Bytes of the buffer that the exact rows would have if none were kept for going back."""
-        length = self._exact.length
-        num_exact = length - (self._coded - self._exact_first)
-        if not num_exact:
+        """Bytes of the buffer that the exact rows would have if none were kept for going back: all of it where none
+        are, however much room a step that failed has left."""
+        length, num_kept = self._exact.length, self._coded - self._exact_first
+        if not num_kept:
+            return self._exact.reserved_bytes
+        if num_kept == length:
             return 0
-        return min(self._exact.reserved_bytes, self._exact.stored_bytes // length * grown_capacity(num_exact))
+        return min(self._exact.reserved_bytes, self._exact.stored_bytes // length * grown_capacity(length - num_kept))
 
     # ---- written and read again ----------------------------------------------------------------------------------
 
