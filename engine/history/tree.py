@@ -43,10 +43,11 @@ class Tree(TreeShape):
             for step in self.forget_oldest(journal.MAX_STEPS - 1):
                 del self._moments[step]
         node = moment.node
-        self._moments[node.step] = moment
         edits = (change.edit for change in node.changes if isinstance(change, EditMade))
-        self._num_replacements += sum(isinstance(edit, ReplaceTokens) for edit in edits)
+        num_replacements = sum(isinstance(edit, ReplaceTokens) for edit in edits)
         self.enter(node.step, node.parent)
+        self._moments[node.step] = moment
+        self._num_replacements += num_replacements
 
     def set_checksums(self, step: int, checksums: tuple[int, ...]) -> None:
         """Of the rows that a step wrote, once they are known; a moment that was forgotten meanwhile needs none."""

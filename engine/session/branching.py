@@ -11,6 +11,7 @@ from engine.history.tree import referred_to
 from engine.predict.capacity import cache_capacity, is_endless
 from engine.session.prompt import encode, encode_forced
 from engine.session.stop_strings import check_stop_strings
+from engine.session.whole import whole
 from engine.spec.sampling import Prompt
 from engine.wire.changes import EditMade, SequenceForked
 from engine.wire.commands import Branch
@@ -25,27 +26,30 @@ Check = Callable[[], None] | None
 
 def branch(session: Session, command: Branch, check: Check = None) -> str | None:
     """Go to a step and have a sequence take another road from there; says how the cache came there, None where it
-    stayed. What is refused has changed nothing."""
+    stayed. What is refused, or fails, has changed nothing."""
     ids = tuple(encode(session.model, Prompt(token_ids=command.token_ids))) if command.token_ids else ()
     if command.text:
         ids = encode_forced(session.model, command.text)
     if not ids and command.sampling is None:
         raise InputError("Another road begins with another token, a text or another sampling: give one of them.")
     check_stop_strings(session.model, command.sampling)
-    how = None
     if command.step is None:
-        session.sequence(command.seq_id)
-    else:
-        mark = session.history.tree.at(command.step).checkpoint.marks.get(command.seq_id)
-        if mark is None:
-            raise InputError(f"Sequence {command.seq_id} was not there at step {command.step}: choose another step.")
-        check_room(session, command, mark, ids)
-        how = session.go_to(command.step, check)
+        take_road(session, command, ids)
+        return None
+    mark = session.history.tree.at(command.step).checkpoint.marks.get(command.seq_id)
+    if mark is None:
+        raise InputError(f"Sequence {command.seq_id} was not there at step {command.step}: choose another step.")
+    check_room(session, command, mark, ids)
+    return session.go_to(command.step, check, lambda: take_road(session, command, ids))
+
+
+@whole
+def take_road(session: Session, command: Branch, ids: tuple[int, ...]) -> None:
+    """A sequence of the live moment chooses otherwise, or is fed these tokens next."""
     if command.sampling is not None:
         session.set_sampling(command.sampling, command.seq_id)
     if ids:
         session.force(command.seq_id, ids)
-    return how
 
 
 def check_room(session: Session, command: Branch, mark: Mark, ids: tuple[int, ...]) -> None:
@@ -85,9 +89,10 @@ def undo_edit(session: Session, check: Check = None) -> str:
     if edit is None:
         raise InputError("There is no edit to undo on the way to this moment.")
     back_to = history.last_step if not history.changes else history.next_step
-    how = session.go_to(history.tree.parent(edit), check)
     assert back_to is not None
-    history.undone.append((history.last_step, back_to))
+    undone = history.tree.parent(edit), back_to
+    how = session.go_to(undone[0], check)
+    history.undone.append(undone)
     return how
 
 
@@ -108,6 +113,7 @@ def is_edit(session: Session, step: int) -> bool:
     return any(isinstance(change, EditMade) for change in session.history.tree.at(step).node.changes)
 
 
+@whole
 def join(session: Session, steps: tuple[int, ...]) -> tuple[Forked, ...]:
     """Fork the sequences of these moments into the live one, those that it does not have as they stand there. All of
     them, or an `InputError` and none."""
@@ -115,15 +121,7 @@ def join(session: Session, steps: tuple[int, ...]) -> tuple[Forked, ...]:
     if not asked:
         where = " and ".join(f"step {step}" for step in steps) or "no step"
         raise InputError(f"The live moment has every sequence of {where} as it stands there: choose another branch.")
-    made: list[Forked] = []
-    try:
-        for seq_id, step in asked:
-            made.append(session.fork(seq_id, step))
-    except BaseException:
-        for forked in made:
-            session.remove(forked.child)
-        raise
-    return tuple(made)
+    return tuple(session.fork(seq_id, step) for seq_id, step in asked)
 
 
 def missing(session: Session, step: int) -> list[int]:

@@ -65,15 +65,13 @@ def sequence_at(
     sequence = origin.sequence.fork(seq_id)
     sequence.go_back(mark)
     cache = mode.new_cache(seq_id, sequence.num_prompt_tokens)
-    if is_fed and cache.spec.recomputes:
-        cache.num_tokens = mark.num_tokens
-    else:
-        with closed_on_failure(cache):
-            is_there = not mark.num_tokens or copied(source, origin, cache, step, mark.num_tokens, as_itself=True)
-        if not is_there:
+    with closed_on_failure(cache):
+        if is_fed and cache.spec.recomputes:
+            cache.num_tokens = mark.num_tokens
+        elif mark.num_tokens and not copied(source, origin, cache, step, mark.num_tokens, as_itself=True):
             cache.close()
             return None
-    cache.register_prefix(sequence.token_ids)
+        cache.register_prefix(sequence.token_ids)
     return LiveSequence(sequence, cache)
 
 

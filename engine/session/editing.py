@@ -13,6 +13,7 @@ from engine.errors import InputError
 from engine.session.edits.apply import Edited, apply_edit
 from engine.session.edits.numbers import RowsFrom, RowsOfMoment
 from engine.session.live import LiveSequence, close_all
+from engine.session.whole import whole
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
 from engine.wire.changes import EditMade
 from engine.wire.edits import EditMeasured
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Check = Callable[[], None] | None
 
 
+@whole
 def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAdded, EditMeasured]:
     """Make an edit, which is a node of the history: what was done since the newest step is a node of its own before.
     Raises and changes nothing where it cannot be made."""
@@ -37,11 +39,6 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
     }
     texts = tuple(map(session.text_of, edit.token_ids)) if isinstance(edit, ReplaceTokens) else ()
     provenance = session.provenance
-    try:
-        session.add_changes()
-    except BaseException:
-        close_all(copies)
-        raise
     node = take_edited(session, edit, copies, edited, is_node=True)
     assert node is not None, "an edit is a change"
     session.history.added.remove(node)
@@ -49,6 +46,7 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
     return NodeAdded(node, is_live=True, how=how, kl=edited.kl, texts=texts), measured
 
 
+@whole
 def repeat_edit(session: Session, edit: Edit, check: Check = None) -> None:
     """Make an edit among the changes of a node that is done once more."""
     with ExitStack() as open_files:
@@ -65,13 +63,9 @@ def edited_copies(
     try:
         for live in session.live:
             copies[live.seq_id] = copy_of(session, live)
-        edited = apply_edit(session.model, mode, copies[edit.seq_id], edit, session.text_of, source, check)
-    except BaseException as error:
-        close_all(copies)
-        if isinstance(error, PoolExhausted):
-            raise InputError(f"An edit copies what it changes, and the page pool has no room ({error}).") from None
-        raise
-    return copies, edited
+        return copies, apply_edit(session.model, mode, copies[edit.seq_id], edit, session.text_of, source, check)
+    except PoolExhausted as error:
+        raise InputError(f"An edit copies what it changes, and the page pool has no room ({error}).") from None
 
 
 def copy_of(session: Session, live: LiveSequence) -> LiveSequence:
@@ -80,7 +74,6 @@ def copy_of(session: Session, live: LiveSequence) -> LiveSequence:
     cache = session.live.mode.new_cache(live.seq_id, live.sequence.num_prompt_tokens)
     count = live.cache.num_tokens
     if count and not cache.fork_from(live.cache, count, as_itself=True):
-        cache.close()
         raise InputError(f"The rows of sequence {live.seq_id} cannot be copied in this mode, so they are not edited.")
     return live.copied(cache)
 
@@ -89,11 +82,14 @@ def take_edited(
     session: Session, edit: Edit, copies: dict[int, LiveSequence], edited: Edited, *, is_node: bool
 ) -> Node | None:
     """The copies are the live sequences from now on, and the moment before is kept; with `is_node` they are a node of
-    the history. All of it, or nothing."""
+    the history, behind one of what was done since the newest step. All of it, or nothing but the copies."""
     history, mode = session.history, session.live.mode
-    old, known = {each.seq_id: each for each in session.live}, (len(history.changes), history.journal.num_noted())
-    before = session.state_of_newest_step()
+    old, before = {each.seq_id: each for each in session.live}, None
+    stood = history.standing()
     try:
+        if is_node:
+            session.add_changes()
+        before = session.state_of_newest_step()
         if before is not None:
             session.kept.put(before)
         session.live.replace(mode, copies)
@@ -101,13 +97,10 @@ def take_edited(
         history.changes.append(EditMade(edit))
         node = session.add_changes(is_empty_allowed=True) if is_node else None
     except BaseException:
-        session.live.replace(mode, old)
         if before is not None:
             session.kept.take_back(before)
-        del history.changes[known[0] :]
-        history.journal.forget_notes_after(known[1])
         history.unlog(edit.seq_id)
-        close_all(copies)
+        history.stand_again(stood)
         raise
     if before is None:
         close_all(old)

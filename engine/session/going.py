@@ -45,13 +45,14 @@ class GoingTo:
 
     # ---- the live moment is another one --------------------------------------------------------------------------
 
-    def go_to(self, step: int | None, check: Check = None) -> str:
-        """Make the state after `step` (None: before the first) the live one; says how. Refuses, or fails, having
-        changed nothing. The moment that is left is kept."""
+    def go_to(self, step: int | None, check: Check = None, then: Callable[[], None] = lambda: None) -> str:
+        """Make the state after `step` (None: before the first) the live one, and do `then` there; says how. Refuses, or
+        fails, having changed nothing. The moment that is left is kept."""
         history = self._history
         if step is not None:
             history.tree.at(step)
         if step == history.last_step and not history.changes:
+            then()
             return "it is the live moment already"
         spec, here, was_kept = self._live.mode.spec, self._here(), step in self._kept
         before, state = Before(self._live, history), history.state()
@@ -63,6 +64,7 @@ class GoingTo:
             history.go_to(step)
             self._live.replace(target.mode, target.sequences)
             self._show_prefixes()
+            then()
             if target.mode.spec != spec:
                 how = f"back in the cache mode of that step, {cache_label(target.mode.spec)}: {how}"
         except BaseException:

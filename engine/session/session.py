@@ -241,12 +241,15 @@ class Session(SessionReading):
         self.history.changes.append(SamplingChanged(seq_id, sequence.sampling))
         choose_again(live, mode, self.text_of)
 
-    def go_to(self, step: int | None, check: Callable[[], None] | None = None) -> str:
+    def go_to(
+        self, step: int | None, check: Callable[[], None] | None = None, then: Callable[[], None] = lambda: None
+    ) -> str:
         """Make the state after `step` of any branch (None: before the first) the live one, exactly, in the cache mode
-        of then; says how. Nothing is deleted: what was done since the newest step is a node of its own. Raises and
-        changes nothing where that cannot be; so does `check`, which is called between the steps of a replay."""
+        of then, and do `then` there, which changes nothing where it raises; says how. Nothing is deleted: what was done
+        since the newest step is a node of its own. Raises and changes nothing where that cannot be; so does `check`,
+        which is called between the steps of a replay."""
         self.forget_ahead()
-        return self._going.go_to(step, check)
+        return self._going.go_to(step, check, then)
 
     def add_changes(self, *, is_empty_allowed: bool = False) -> Node | None:
         """What was done since the newest step is a node by itself, which is the live one; None where nothing was."""

@@ -1,5 +1,6 @@
-"""Does a step that fails anywhere change nothing? Every call of the engine and of the model in a step, and every call
-of torch that they make, fails once, in every preset and in the modes where rows are coded, dropped or in pages.
+"""Does a step or a command that fails anywhere change nothing? Every call of the engine and of the model in a step, an
+edit, a branch, a way back and so on, and every call of torch that they make, fails once, in every preset and in the
+modes where rows are coded, dropped or in pages.
 
     python -m tests.benchmarks.failed_steps [--modes paged,h2o] [--phases decode] [--first-and-last]
         [--architecture mistral]
@@ -23,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.presets import PRESETS
-from tests.engine.session.failing import failures
+from tests.engine.session.failing import PHASES, failures
 from tests.engine.session.test_failed_step import LOSSY
 
-PHASES = ("first chunk", "second chunk", "decode", "two sequences")
+LONGEST = 300  # characters of what is told of one
 
 
 def small(spec: CacheSpec) -> CacheSpec:
@@ -77,7 +78,7 @@ def main() -> None:
                 flush=True,
             )
             for one in found.not_undone:
-                print(f"    {one}", flush=True)
+                print(f"    {one[:LONGEST]}", flush=True)
     print(f"{num_failed} failures at {num_sites} lines, {num_bad} of them not undone")
     sys.exit(bool(num_bad))
 

@@ -31,14 +31,14 @@ class PagedCache(EvictingPages):
     def __init__(self, store: PageStore, config: Any, max_length: int, seq_id: int, num_source: int = 0) -> None:
         self.store, self.num_source = store, num_source
         self.tables = [group.pool.open_table(seq_id) for group in store.groups]
-        for group, table in zip(store.groups, self.tables, strict=True):
-            group.tables.append(table)
         self.hit_tokens = 0
         self.why_not_reused: WhyNotReused | None = None
         self.keeper = self._new_keeper(seq_id)
         super().__init__(store.spec, config, max_length, num_source)
         self.capacity = cache_capacity(store.spec, max_length, store.geometry)
         self.most_at_once = tokens_at_once(store.spec, max_length, store.geometry)
+        for group, table in zip(store.groups, self.tables, strict=True):  # all that can fail comes before
+            group.tables.append(table)
 
     def _build_own(self) -> Any:
         cache = super()._build_own()

@@ -1,14 +1,25 @@
-"""Every call that a step makes fails in turn, and must have changed nothing."""
+"""Every call that a step or a command makes fails in turn, and must have changed nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
+
+from engine.session.branching import branch, join, undo_edit
+from engine.session.continuing import go_on
+from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.edit import BiasLogits, ReplaceTokens, Rows, Zero
+from engine.spec.sampling import Prompt
+from engine.wire.commands import Branch
+from engine.wire.page_map import PageMaps
 from tests.engine.faults import Injected, counting, failing_at
-from tests.engine.session.sessions import facts, prepared, same, stale, tensors
+from tests.engine.session.sessions import facts, page_faults, prepared, same, stale, tensors
+from tests.engine.tiny import prompt_ids
 
 
 @dataclass
@@ -27,6 +38,52 @@ def noted(session: Session) -> list[tuple[int, int]]:
     return [(held.journal, held.scores) for cache in session.live.caches for held in cache.all_bytes()]
 
 
+STEPS = ("first chunk", "second chunk", "decode", "two sequences")
+COMMANDS = (
+    "edit",
+    "edit of tokens",
+    "undo",
+    "branch",
+    "go to",
+    "fork",
+    "join",
+    "continue",
+    "remove",
+    "mode",
+)  # to be done once some tokens are decoded
+PHASES = STEPS + COMMANDS
+
+
+def work_of(session: Session, phase: str) -> Callable[[], Any]:
+    """What is done in a phase with a session that is ready for it."""
+    if phase in STEPS:
+        return session.step
+    seq_id = session.live.ids[0]
+    if phase == "undo":
+        make_edit(session, ReplaceTokens(seq_id, 6, (7,), "re-prefill"))
+    if phase == "join":
+        session.go_to(1)
+        session.kept.clear()
+    session.force(seq_id, prompt_ids(20, seed=6))  # a change that is not a part of any moment yet
+    if phase == "go to":  # it is computed once more: nothing is kept of it
+        session.kept.clear()
+        session.history.logits.clear()
+    can_edit = not session.cache_of(seq_id).why_no_edit()
+    edit = Zero(seq_id, Rows(1, 3)) if can_edit else BiasLogits(seq_id, ((5, 3.0),))
+    return {
+        "edit": lambda: make_edit(session, edit),
+        "edit of tokens": lambda: make_edit(session, ReplaceTokens(seq_id, 6, (7,), "re-prefill")),
+        "branch": lambda: branch(session, Branch(seq_id=seq_id, step=1, token_ids=(7, 9))),
+        "go to": lambda: session.go_to(1),
+        "undo": lambda: undo_edit(session),
+        "join": lambda: join(session, (2,)),
+        "continue": lambda: go_on(session, seq_id, Prompt(token_ids=(*session.sequence(seq_id).token_ids[:6], 5, 9))),
+        "remove": lambda: session.remove(seq_id),
+        "fork": lambda: session.fork(seq_id),
+        "mode": lambda: session.set_cache(CacheSpec("dynamic")),
+    }[phase]
+
+
 def failures(
     spec: CacheSpec,
     phase: str,
@@ -39,33 +96,62 @@ def failures(
     first: int = 0,
 ) -> Failures:
     """Every so many lines, from the `first`, `within` these files that call something: of each those calls fail whose
-    `numbers` are given for how many there are. Facts, rows and their positions, what journals and rules remember, in
-    bytes, stay as they were; a step that follows gives what it should."""
-    twin, counted = (prepared(architecture, spec, phase) for _ in range(2))
-    twin.step()
+    `numbers` are given for how many there are. Facts, rows and their positions, pages, and what journals and rules
+    remember, in bytes, stay as they were; what follows gives what it should."""
+    maps = PageMaps()
+
+    def ready() -> tuple[Session, Callable[[], Any]]:
+        nonlocal maps
+        maps = PageMaps()
+        session = prepared(architecture, spec, phase, maps)
+        return session, work_of(session, phase)
+
+    (twin, twins), (_, counted) = ready(), ready()
+    twins()
+    expected = tensors(twin)
     with counting(of_torch=of_torch) as clean:  # what is made once was made by the first
-        record = counted.step()
-    found = Failures(len(clean.sites), bool(record.evictions))
-    session = prepared(architecture, spec, phase)
+        done = counted()
+    found = Failures(len(clean.sites), bool(getattr(done, "evictions", ())))
+    session, work = ready()
     before, held, before_noted = facts(session), tensors(session), noted(session)
     sites = [(site, count) for site, count in clean.sites.items() if within in site[0]]
     for site, count in sites[first % every :: every]:
         for number in sorted(numbers(count)):
-            outcome = failing_at(number, session.step, site, of_torch=of_torch)
+            outcome = failing_at(number, work, site, of_torch=of_torch)
             if isinstance(outcome, Injected):
                 found.num_failed += 1
-                now, are_stale = tensors(session), stale(session)
-                kept = {k: v for k, v in held.items() if k in now or k[0] not in are_stale}
-                if facts(session) == before and same(kept, now) and (are_stale or noted(session) == before_noted):
-                    if not are_stale:
-                        continue
-                else:
-                    found.not_undone.append(f"{outcome}, call {number} of {count} from line {site[2]}")
+                if wrong := changed(session, maps, before, held, before_noted):
+                    found.not_undone.append(f"{outcome}, call {number} of {count} from line {site[2]}: {wrong}")
+                elif not stale(session):
+                    continue
             else:
-                found.num_missed += 1
+                found.num_missed += 1  # or what was called has another way that goes
+                if not same(tensors(session), expected):
+                    found.not_undone.append(f"call {number} of {count} of {site}: what was done gave something else")
             session.close()
-            session = prepared(architecture, spec, phase)
-    session.step()
+            session, work = ready()
+    work()
+    for each in (session, twin):
+        if each.has_work:
+            each.step()
     if not same(tensors(session), tensors(twin)):
-        found.not_undone.append("the step that was done in the end gave something else")
+        found.not_undone.append("what was done in the end gave something else")
     return found
+
+
+def changed(
+    session: Session,
+    maps: PageMaps,
+    before: dict[str, object],
+    held: dict[tuple[object, ...], torch.Tensor],
+    before_noted: list[tuple[int, int]],
+) -> str:
+    """What is not as it was, empty where all is."""
+    now, are_stale, then = facts(session), stale(session), tensors(session)
+    if now != before:
+        return "; ".join(f"{name} was {before[name]} and is {now[name]}" for name in now if now[name] != before[name])
+    if not same({k: v for k, v in held.items() if k in then or k[0] not in are_stale}, then):
+        return "other rows or logits"
+    if not are_stale and noted(session) != before_noted:
+        return f"{before_noted} bytes were noted and {noted(session)} are"
+    return "; ".join(page_faults(session, maps))

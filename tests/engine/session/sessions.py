@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.page_map import PageCell, PageMaps
 from tests.engine.tiny import model_of, prompt_ids, tiniest_model
 
 LOSSLESS = [name for name, preset in PRESETS.items() if preset.lossless]
@@ -34,6 +37,10 @@ def facts(session: Session) -> dict[str, object]:
         },
         "state": [(i.state, i.stop) for i in session.sequences],
         "journal": len(session.history.journal),
+        "nodes": [moment.node.step for moment in session.history.tree],
+        "changes": tuple(session.history.changes),
+        "tables": [len(group.tables) for group in (session.live.mode.store.groups if session.live.mode.store else ())],
+        "kept": [state.step for state in session.kept],
         "has_work": session.has_work,
         "attention": sorted(session.history.attention._entries),
         "logits": sorted(session.history.logits._entries),
@@ -70,15 +77,44 @@ def same(one: dict[tuple[object, ...], torch.Tensor], other: dict[tuple[object, 
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
-def prepared(architecture: str, cache: str | CacheSpec, phase: str) -> Session:
-    """A session about to do its first chunk, its second, a decode step, or a decode step of two sequences."""
+def prepared(architecture: str, cache: str | CacheSpec, phase: str, maps: PageMaps | None = None) -> Session:
+    """A session about to do its first chunk, its second, a decode step, or a decode step of two sequences. `maps` are
+    told of every step."""
     session, first = started(architecture, PRESETS[cache].spec if isinstance(cache, str) else cache, chunk=5)
     session.force(first, prompt_ids(20, seed=3))
-    for _ in range({"first chunk": 0, "second chunk": 1, "decode": 3, "two sequences": 3}[phase]):
-        session.step()
+
+    def step() -> None:
+        record = session.step()
+        if maps is not None:
+            maps.fold(record.step, record.page_events, record.pools)
+
+    for _ in range({"first chunk": 0, "second chunk": 1}.get(phase, 3)):
+        step()
     if phase == "two sequences":
         second = session.submit(Prompt(token_ids=prompt_ids(6, seed=4)))
         session.force(second, prompt_ids(20, seed=5))
         for _ in range(3):
-            session.step()
+            step()
     return session
+
+
+def page_faults(session: Session, maps: PageMaps) -> list[str]:
+    """Where the pools are not sound, or are not what whoever has been told of all steps will take them for."""
+    store = session.live.mode.store
+    if store is None:
+        return []
+    events, pools = [event for group in store.groups for event in group.pool.events], []
+    for number, group in enumerate(store.groups):
+        pools.append(replace(store._pool_step(number, group), num_events=len(group.pool.events)))
+    faults = []
+    for group, told in zip(store.groups, copy.deepcopy(maps).fold(0, events, pools), strict=True):
+        group.pool.check(group.tables)
+        for page_id in range(1, group.pool.num_pages):
+            cell, state = told.cell(page_id), group.pool.state(page_id)
+            known = (
+                int(cell["ref_count"]),
+                PageCell(int(cell["state"])).name.lower().replace("kept", "used").replace("shared", "used"),
+            )
+            if known != (is_ := (group.pool.ref_count(page_id), state.replace("shared", "used"))):
+                faults.append(f"page {page_id} is {is_}, and who was told of all steps takes it for {known}")
+    return faults
