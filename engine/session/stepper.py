@@ -196,7 +196,7 @@ class Stepper:
         store, step = self._live.mode.store, self._history.next_step
         if store is not None:
             store.note_step(step)
-        events, pools = store.drain() if store is not None and not self._is_aside else ((), ())
+        events, pools = store.drain(step) if store is not None and not self._is_aside else ((), ())
         return StepRecord(
             step=step,
             phase=phase,
@@ -256,6 +256,8 @@ class Stepper:
 
     def _undo(self, before: list[RestorePoint], noted: Noted) -> None:
         """Nobody was preempted either: those rows, which are gone, are computed again before the next step."""
+        if self._live.mode.store is not None and not self._is_aside:
+            self._live.mode.store.take_back_events(self._history.next_step)
         self._live.restore(before, self._history)
         self._history.journal.forget_notes_after(noted)
         self._scheduler.preempted.clear()

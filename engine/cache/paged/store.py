@@ -86,6 +86,7 @@ class PageStore:
             )
         self._findable: list[tuple[int, PageCommitted]] = []  # which page became findable with which step
         self._num_noted = [0] * len(self.groups)  # of the events not drained yet
+        self._drained: tuple[int | None, list[list[PageEvent]]] = None, []  # by the newest step, of each group
         self.plans: dict[int, GroupPlan] = {}
         self.batch = 1
         self.longest = 0
@@ -176,15 +177,22 @@ class PageStore:
         if len(self._findable) > 4 * (self.num_pages + (self.host.num_pages if self.host else 0)):
             self._findable = [(at, entry) for at, entry in self._findable if self._is_findable(entry)]
 
-    def drain(self) -> tuple[tuple[PageEvent, ...], tuple[PoolStep, ...]]:
-        """What happened to pages since the last call, in order within each group, and every pool as it stands now."""
-        events: list[PageEvent] = []
+    def drain(self, step: int) -> tuple[tuple[PageEvent, ...], tuple[PoolStep, ...]]:
+        """What happened to pages since the last call, in order within each group, and every pool as it stands now, for
+        the record of a step."""
         pools = tuple(self._pool_step(number, group) for number, group in enumerate(self.groups))
+        self._drained = step, [[*group.pool.events] for group in self.groups]
         for number, group in enumerate(self.groups):
-            events += group.pool.events
             group.pool.events.clear()
             self._num_noted[number] = 0
-        return tuple(events), pools
+        return tuple(event for events in self._drained[1] for event in events), pools
+
+    def take_back_events(self, step: int) -> None:
+        """A step failed: what its record had of pages, if it had one, is told with the next."""
+        if self._drained[0] == step:
+            for group, events in zip(self.groups, self._drained[1], strict=True):
+                group.pool.events[:0] = events
+            self._drained = None, []
 
     def _is_findable(self, entry: PageCommitted) -> bool:
         owner = self.groups[0].pool if entry.tier is Tier.DEVICE else self.host
@@ -220,6 +228,7 @@ class PageStore:
     def forget_steps(self) -> None:
         """Steps count anew: what is findable now was so before the first."""
         self._findable.clear()
+        self._drained = None, []
 
     def _pool_step(self, number: int, group: PageGroup) -> PoolStep:
         last_pages = [(table.page_ids[-1], table.num_slack_tokens) for table in group.tables if table.page_ids]
