@@ -85,7 +85,7 @@ def take_edited(
     the history, behind one of what was done since the newest step. All of it, or nothing but the copies."""
     history, mode = session.history, session.live.mode
     old, before = {each.seq_id: each for each in session.live}, None
-    stood = history.standing()
+    state = history.state()
     try:
         if is_node:
             session.add_changes()
@@ -100,7 +100,7 @@ def take_edited(
         if before is not None:
             session.kept.take_back(before)
         history.unlog(edit.seq_id)
-        history.stand_again(stood)
+        history.restore(state)
         raise
     if before is None:
         close_all(old)
