@@ -32,9 +32,10 @@ COUNTING = "{{ messages | length }}\n{% for m in messages %}\n{{ m.content }}{{ 
 
 
 def reuse_of(session: Session, seq_id: int) -> ContinuedFrom:
-    found = session.sequence(seq_id).continued
-    assert found is not None
-    return found
+    (told,) = (info.why_not_reused for info in session.sequences if info.seq_id == seq_id)
+    assert isinstance(told, ContinuedFrom)
+    assert told == session.sequence(seq_id).continued
+    return told
 
 
 def rows_of(session: Session, seq_id: int, count: int) -> list[torch.Tensor]:

@@ -86,6 +86,20 @@ def test_every_edit_has_a_label_and_can_be_typed() -> None:
 
 
 @pytest.mark.parametrize(
+    "edit", ["zero", "scale by=2", "noise ratio=1", "overwrite step=1", "mask", "unmask", "pin", "unpin", "drop"]
+)
+def test_no_edit_is_of_rows_that_are_not_there(edit: str) -> None:
+    parse_edit(f"{edit} pos=4:8", 0, 10).check(GEOMETRY, 10)
+    for wrong, words in (
+        ("pos=4:4", "no positions"),
+        ("pos=4:8 layer=2", "no layer 2"),
+        ("pos=4 head=2", "no kv head"),
+    ):
+        with pytest.raises(InputError, match=words):
+            parse_edit(f"{edit} {wrong}", 0, 10).check(GEOMETRY, 10)
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("zero pos=4:11", "no positions 4 … 10 to edit: this sequence has positions 0 … 9"),

@@ -306,3 +306,19 @@ def test_a_pool_smaller_than_a_window_and_a_page_is_full_when_it_is() -> None:
     session = Session(model_of("mistral"), CacheSpec("paged", page_size=4, num_pages=4), prefill_chunk=8)
     with pytest.raises(InputError, match="30 tokens and the page pool holds 12"):
         session.submit(Prompt(token_ids=prompt_ids(30)))
+
+
+@pytest.mark.parametrize(("at_most", "hit"), [(None, 28), (29, 28), (19, 16), (16, 16), (8, 8), (7, 4), (3, 0)])
+def test_from_both_tiers_together_no_more_is_taken_than_was_asked_for(at_most: int | None, hit: int) -> None:
+    """Two pages are still on the device, the next five on the host alone."""
+    session = Session(model_of("llama"), CacheSpec("host", page_size=4, num_pages=40, host_gib=0.001))
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(30)))
+    session.step()
+    cache = session.cache_of(seq_id)
+    assert isinstance(cache, PagedCache)
+    behind = cache.tables[0].page_ids[2:7]
+    session.remove(seq_id)
+    session.kept.clear()
+    store_of(session).groups[0].pool.evict(behind)
+    found = session.live.mode.new_cache(9, 30)
+    assert found.admit([*prompt_ids(30)], 0, at_most) == found.num_tokens == hit
