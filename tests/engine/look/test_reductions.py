@@ -9,30 +9,33 @@ import pytest
 import torch
 
 from engine.cache.row_delta import RowDelta
-from engine.look.reductions import absent_of, pooled_weights, room_of, scattered, touched
+from engine.look.reductions import absent_of, missing, pooled_weights, room_of, scattered, touched
 
 LENGTHS = range(1, 12)
 
 
 @pytest.mark.parametrize("per_column", [1, 2, 3, 5, 16])
 def test_a_column_of_weights_is_the_largest_that_there_was(per_column: int) -> None:
+    """Of three heads that miss rows, and one with a real NaN, which is then in all of its weights."""
     generator = torch.Generator().manual_seed(per_column)
     for length in LENGTHS:
-        row = torch.rand(3, length, generator=generator)
-        is_gone = torch.rand(3, length, generator=generator) < 0.6
-        row[is_gone] = math.nan
-        weights, absent = pooled_weights(row, is_gone, per_column)
-        counted = absent_of(is_gone, per_column)
-        for head in range(3):
+        row = torch.rand(4, length, generator=generator)
+        was_dropped = torch.rand(4, length, generator=generator) < 0.6
+        was_dropped[:, -1] = was_dropped[3] = False
+        row[was_dropped] = row[3] = math.nan
+        is_gone = missing(row)
+        assert is_gone.tolist() == was_dropped.tolist()
+        weights, absent = pooled_weights(row.masked_fill(is_gone, -1.0), is_gone, per_column)
+        for head in range(4):
             for column in range(-(-length // per_column)):
                 cells = slice(column * per_column, min(length, (column + 1) * per_column))
                 held = row[head, cells][~is_gone[head, cells]]
                 expected = float(held.max()) if len(held) else math.nan
                 assert weights[head, column] == pytest.approx(expected, nan_ok=True)
                 gone = int(is_gone[head, cells].sum())
-                for counts in (absent, counted):
+                for counts in (absent, absent_of(is_gone, per_column)):
                     assert (0 if counts is None else counts[head, column]) == gone
-        assert weights.shape == (3, -(-length // per_column))
+        assert weights.shape == (4, -(-length // per_column))
         assert (absent is None) == (not bool(is_gone.any()))
 
 

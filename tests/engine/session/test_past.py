@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.look.reductions import missing, pooled_weights
 from engine.session.session import Session
 from engine.snapshot.write import made
 from engine.spec.cache import CacheSpec, Quantizer
@@ -269,16 +268,6 @@ def test_holders_count_heads_and_layers() -> None:
     assert piece.holders[0].sum() == 2 * 2 * 20  # two layers, two heads, the budget
     assert piece.holders[0].max() <= 4
     assert piece.holders[1].max() <= 2
-
-
-def test_a_column_of_attention_counts_the_rows_that_were_gone() -> None:
-    row = torch.tensor([[0.1, torch.nan, 0.2, 0.3, torch.nan, torch.nan, 0.4], [torch.nan] * 7])
-    weights, absent = pooled_weights(row, missing(row), 2)
-    assert absent is not None
-    np.testing.assert_allclose(weights[0], [0.1, 0.3, np.nan, 0.4], rtol=1e-6)
-    assert absent[0].tolist() == [1, 0, 2, 0]
-    assert np.isnan(weights[1]).all()  # a real NaN is in every weight of its head
-    assert absent[1].tolist() == [0, 0, 0, 0]
 
 
 def test_recorded_attention_tells_dropped_rows_from_bad_ones() -> None:
