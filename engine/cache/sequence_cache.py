@@ -99,12 +99,16 @@ class SequenceCache(SteppedRows):
             return self.spec.recomputes
         if not all(layer.takes_rows for layer in self.layers) or not other.keeps_all_rows:
             return False
+        self._take_rows(other)
+        self.num_tokens, self.by_hand = other.num_tokens, other.by_hand
+        return True
+
+    def _take_rows(self, other: SequenceCache) -> None:
+        """Those of every layer, as a forward would hand them in."""
         for index in range(len(other.layers)):
             rows = other.rows(index)
             if rows is not None and rows.keys.shape[2]:
                 self.live.update(rows.keys, rows.values, index)
-        self.num_tokens, self.by_hand = other.num_tokens, other.by_hand
-        return True
 
     def copy_layers(self, other: SequenceCache) -> None:
         """Hold a copy of the layers of another cache that codes and drops alike."""

@@ -48,9 +48,9 @@ def read_text(path: Path, limit: int, what: str) -> str:
         raise InputError(f"The {what} '{path}' is not UTF-8 text: convert it first.") from None
 
 
-def read_json_object(path: Path, what: str, limit: int = JSON_LIMIT) -> dict[str, Any]:
+def read_json_object(path: Path, what: str) -> dict[str, Any]:
     """The object in a JSON file; raises `InputError` with the reason."""
-    text = read_text(path, limit, what)
+    text = read_text(path, JSON_LIMIT, what)
     try:
         found = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:

@@ -50,7 +50,6 @@ LLAMA31_8B_CONFIG: Final[dict[str, Any]] = {
     "hidden_size": 4096,
     "max_position_embeddings": 131072,
 }
-TUTORIAL_POSITIONS: Final = 256
 TUTORIAL_CONFIG: Final[dict[str, Any]] = {
     "model_type": "gpt2",
     "architectures": ["GPT2LMHeadModel"],
@@ -100,7 +99,6 @@ RUNS: Final = (
     Run("dynamic", "T4, 200 tokens in all", 7.69, 26, "max_length instead of max_new_tokens"),
 )
 
-LOGITS_SHAPE: Final = "[1, 7, 49152]"
 LAST_LOGITS: Final = (18.8750, 3.3906, 3.4219, 4.3750, 11.4375, 10.3750)  # the first and the last three of the last row
 PROBABILITIES: Final = (6.4850e-05, 1.2221e-11, 1.2619e-11, 3.2742e-11, 3.8184e-08, 1.3213e-08)
 STATIC_COLUMN: Final = (  # K of layer 0, head 0, channel 0: the first 20 positions

@@ -47,10 +47,10 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
 
 
 @whole
-def repeat_edit(session: Session, edit: Edit, check: Check = None) -> None:
+def repeat_edit(session: Session, edit: Edit) -> None:
     """Make an edit among the changes of a node that is done once more."""
     with ExitStack() as open_files:
-        copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
+        copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, None), None)
     take_edited(session, edit, copies, edited, is_node=False)
 
 

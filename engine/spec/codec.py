@@ -267,10 +267,10 @@ def coding_of(name: str, bits: int, group: int, residual: int) -> Coding:
     return Coding(full, group if GROUP in row.parameters else None, residual if RESIDUAL in row.parameters else None)
 
 
-def fitting_group(geometry: CacheGeometry, most: int = DEFAULT_GROUP) -> int:
+def fitting_group(geometry: CacheGeometry) -> int:
     """The widest usual group that divides the channels of every layer."""
     dims = {dim for layer in geometry.attention_layers for dim in (layer.key_dim, layer.value_dim)}
-    return next((g for g in (128, 64, 32, 16, 8) if g <= most and all(dim % g == 0 for dim in dims)), 8)
+    return next((g for g in (128, 64, 32, 16, 8) if g <= DEFAULT_GROUP and all(dim % g == 0 for dim in dims)), 8)
 
 
 def recoded(spec: CodecSpec, bits: int | None, group: int | None, residual: int | None) -> CodecSpec:

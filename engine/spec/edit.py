@@ -111,7 +111,11 @@ class _RowsEdit(_Edit, frozen=True):
         return f"{self.label.lower()} {self.rows.describe()}"
 
     def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+        self.check_itself(num_tokens)
         self.rows.check(geometry, num_tokens)
+
+    def check_itself(self, num_tokens: int) -> None:
+        """The same of what it says beside its rows."""
 
 
 class Zero(_RowsEdit, frozen=True):
@@ -130,10 +134,9 @@ class Scale(_RowsEdit, frozen=True):
     def describe(self) -> str:
         return f"scale by {self.factor:g} {self.rows.describe()}"
 
-    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+    def check_itself(self, num_tokens: int) -> None:
         if not math.isfinite(self.factor):
             raise InputError("A row cannot be scaled by what is no number: give a finite factor.")
-        self.rows.check(geometry, num_tokens)
 
 
 class AddNoise(_RowsEdit, frozen=True):
@@ -147,12 +150,11 @@ class AddNoise(_RowsEdit, frozen=True):
     def describe(self) -> str:
         return f"add noise of {self.ratio:g} standard deviations (seed {self.seed}) {self.rows.describe()}"
 
-    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+    def check_itself(self, num_tokens: int) -> None:
         if not (math.isfinite(self.ratio) and self.ratio > 0):
             raise InputError(f"Noise of {self.ratio:g} standard deviations is none: give a ratio above 0.")
         if not 0 <= self.seed < 2**63:
             raise InputError(f"Seed {self.seed} is outside 0 … 2^63 - 1.")
-        self.rows.check(geometry, num_tokens)
 
 
 class Overwrite(_RowsEdit, frozen=True):
@@ -175,14 +177,13 @@ class Overwrite(_RowsEdit, frozen=True):
         shift = f" (moved by {self.shift:+})" if self.shift else ""
         return f"overwrite {self.rows.describe()} from {source}{shift}"
 
-    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+    def check_itself(self, num_tokens: int) -> None:
         if self.from_file is not None and (self.from_step, self.from_seq_id) != (None, None):
             raise InputError("Rows come from a snapshot file or from another moment: give one of them.")
         if self.from_file is None and self.from_step is None and self.from_seq_id is None and not self.shift:
             raise InputError("Rows cannot be overwritten by themselves: name a step, a sequence, a file or a shift.")
         if self.rows.start + self.shift < 0:
             raise InputError(f"A shift of {self.shift} begins before position 0: give at least {-self.rows.start}.")
-        self.rows.check(geometry, num_tokens)
 
 
 class Mask(_RowsEdit, frozen=True):
@@ -195,11 +196,10 @@ class Mask(_RowsEdit, frozen=True):
     def describe(self) -> str:
         return f"{'mask' if self.hidden else 'unmask'} {self.rows.describe()}"
 
-    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+    def check_itself(self, num_tokens: int) -> None:
         self.rows.check_whole("hidden")
         if self.hidden and self.rows.stop >= num_tokens > self.rows.start >= 0:
             raise InputError("The newest token reads its own row, which stays visible: hide it after the next step.")
-        self.rows.check(geometry, num_tokens)
 
 
 class Pin(_RowsEdit, frozen=True):
@@ -212,9 +212,8 @@ class Pin(_RowsEdit, frozen=True):
     def describe(self) -> str:
         return f"{'pin' if self.pinned else 'unpin'} {self.rows.describe()}"
 
-    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+    def check_itself(self, num_tokens: int) -> None:
         self.rows.check_whole("pinned")
-        self.rows.check(geometry, num_tokens)
 
 
 class Drop(_RowsEdit, frozen=True):
@@ -222,11 +221,10 @@ class Drop(_RowsEdit, frozen=True):
 
     label: ClassVar[str] = "Drop"
 
-    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+    def check_itself(self, num_tokens: int) -> None:
         self.rows.check_whole("dropped")
         if self.rows.stop >= num_tokens:
             raise InputError("The newest row is what the next token follows on, so it stays: drop older ones.")
-        self.rows.check(geometry, num_tokens)
 
 
 class ReplaceTokens(_Edit, frozen=True):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from engine.errors import InputError
 from engine.spec.edit import (
+    REPLACEMENT_LABELS,
     AddNoise,
     BiasLogits,
     Drop,
@@ -173,11 +174,9 @@ def _overwrite(words: _Words, seq_id: int) -> Edit:
 
 def _replace(words: _Words, seq_id: int) -> Edit:
     (start, stop), token_ids, how = words.span(), words.token_ids("tokens"), words.text("how") or "overwrite"
-    if how == "overwrite":
-        return ReplaceTokens(seq_id, start, token_ids, "overwrite", stop - start)
-    if how == "re-prefill":
-        return ReplaceTokens(seq_id, start, token_ids, "re-prefill", stop - start)
-    raise InputError(f"'how={how[:20]}' is neither overwrite nor re-prefill: choose one.")
+    if how not in REPLACEMENT_LABELS:
+        raise InputError(f"'how={how[:20]}' is neither overwrite nor re-prefill: choose one.")
+    return ReplaceTokens(seq_id, start, token_ids, how, stop - start)
 
 
 def _bias(words: _Words, seq_id: int) -> Edit:

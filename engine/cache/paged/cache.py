@@ -302,16 +302,11 @@ class PagedCache(EvictingPages):
     def convert_from(self, other: SequenceCache) -> bool:
         """Copy the rows of another layout into pages; False if they cannot be carried over exactly."""
         self.why_not_reused = Converted() if other.num_tokens else None
-        if other.spec.recomputes or not self._maps_row_for_row:
-            return False
-        if not other.keeps_all_rows:
+        if other.spec.recomputes or not self._maps_row_for_row or not other.keeps_all_rows:
             return False
         self.begin(other.num_tokens)
         self.plan_forward(other.num_tokens)
-        for index in range(len(other.layers)):
-            rows = other.rows(index)
-            if rows is not None and rows.keys.shape[2]:
-                self.live.update(rows.keys, rows.values, index)
+        self._take_rows(other)
         self.commit(other.num_tokens)
         self.by_hand = other.by_hand
         return True

@@ -102,19 +102,6 @@ class PageTable:
                 start, start_slot = position, slot
         yield PageRun(start, start_slot, stop_position - start)
 
-    def contiguous_slots(self) -> range | None:
-        """The slots of all held tokens when they lie in one run (they can be read without a copy), else None.
-
-        An empty table is an empty run. O(pages), at the speed of comparing two lists.
-        """
-        held = self.held_pages
-        if not held:
-            return range(0)
-        if held != list(range(held[0], held[0] + len(held))):
-            return None
-        first_slot = held[0] * self.page_size
-        return range(first_slot, first_slot + self.num_held_tokens)
-
     def faults(self) -> list[str]:
         """What is inconsistent in the table itself, in words; nothing when it is sound. O(pages)."""
         found = []

@@ -185,7 +185,8 @@ def test_scattered_pages_read_the_same_rows() -> None:
         session.step()
     cache = session.cache_of(ids[1])
     assert isinstance(cache, PagedCache)
-    assert cache.tables[0].contiguous_slots() is None
+    table = cache.tables[0]
+    assert len([*table.runs(0, table.num_tokens)]) > 1
     assert drive(session, 6) < TOLERANCE
 
 

@@ -39,25 +39,6 @@ def test_slack_is_the_room_in_the_last_page() -> None:
     assert table_of([], num_tokens=0).num_slack_tokens == 0
 
 
-@pytest.mark.parametrize(
-    ("page_ids", "num_tokens", "num_slid_pages", "expected"),
-    [
-        ([], 0, 0, range(0)),
-        ([5], 3, 0, range(20, 23)),
-        ([5, 6, 7], 9, 0, range(20, 29)),
-        ([5, 7], 8, 0, None),
-        ([6, 5], 8, 0, None),
-        ([0, 6, 7], 12, 1, range(24, 32)),
-        ([0], 4, 1, range(0)),
-    ],
-)
-def test_contiguous_slots(page_ids: list[int], num_tokens: int, num_slid_pages: int, expected: range | None) -> None:
-    table = table_of(page_ids, num_tokens, num_slid_pages=num_slid_pages)
-    assert table.contiguous_slots() == expected
-    if expected:
-        assert list(expected) == [table.slot(position) for position in range(table.first_held_position, num_tokens)]
-
-
 def test_runs_cover_every_position_once_and_in_order() -> None:
     table = table_of([5, 6, 7, 2, 9, 10], num_tokens=22)
     assert list(table.runs(0, 22)) == [PageRun(0, 20, 12), PageRun(12, 8, 4), PageRun(16, 36, 6)]
