@@ -1,4 +1,4 @@
-"""Memory of a device: what is free, by NVML's word or the driver's, what this program holds, and giving it back."""
+"""Memory of a device: what is free, by NVML's word or the driver's, what is held, giving it back, what does not fit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from typing import NamedTuple
 
 import psutil
 import torch
+
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry
+from engine.predict.bytes import Fill, predict
+from engine.predict.capacity import context_length, reserved_length
+from engine.spec.cache import CacheSpec
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -134,3 +140,20 @@ def nvml_bytes(device: torch.device) -> tuple[int, int] | None:
     except (pynvml.NVMLError, AttributeError, RuntimeError):
         return None
     return int(memory.free), int(memory.total)
+
+
+def check_reserved(spec: CacheSpec, geometry: CacheGeometry, dtype: str, device: torch.device) -> None:
+    """Refuse a static or allocated cache that is larger than the memory that is free."""
+    if spec.form not in ("static", "allocated"):
+        return
+    needed = sum(need.reserved for need in predict(spec, geometry, Fill(1, 1), dtype))
+    num_tokens = reserved_length(spec, context_length(geometry))
+    check_room(f"A cache of {num_tokens:,} reserved tokens", needed, free_bytes(device))
+
+
+def check_room(what: str, num_bytes: int, free: int) -> None:
+    """Refuse what is larger than the memory that is free."""
+    if num_bytes > free:
+        raise InputError(
+            f"{what} takes {num_bytes / 2**30:,.1f} GiB and {free / 2**30:,.1f} GiB are free: ask for less."
+        )

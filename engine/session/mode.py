@@ -6,11 +6,11 @@ import torch
 
 from engine.cache.compressed.cache import CompressedCache
 from engine.cache.compressed.rotary import KeyRotation, key_rotation_of
-from engine.cache.memory import check_reserved
 from engine.cache.paged.cache import PagedCache
 from engine.cache.paged.store import PageStore
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
+from engine.memory import check_reserved
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import check_layout, is_endless, num_source
 from engine.session.sequence import Sequence

@@ -1,11 +1,14 @@
-"""What the cache layers of our own have in common."""
+"""What the cache layers of our own have in common, and one whose rows a forward only reads."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin
 
-from engine.cache.contract import Pair
+from engine.cache.contract import HeldRows, Pair
 from engine.cache.layers.layer_handle import LayerHandle
 from engine.cache.stored import StoredLayer
 from engine.spec.codec import Part
@@ -34,3 +37,36 @@ class OwnLayer(LayerHandle, CacheLayerMixin):  # type: ignore[misc]
 
     def restore(self, stored: StoredLayer) -> None:
         self.update(stored.keys.tensors["rows"], stored.values.tensors["rows"])
+
+
+class ReadOnlyLayer(OwnLayer):
+    """Rows `[1, H_kv, S, D]` that a forward reads. `keeps` those that come behind them; else new ones are let go, for
+    the rows have them already."""
+
+    def __init__(self, held: HeldRows, seen: int, is_sliding: bool, keeps: bool) -> None:
+        super().__init__()
+        self.keys, self.values, self.seen, self.keeps, self.is_sliding = held.keys, held.values, seen, keeps, is_sliding
+        self.dtype, self.device, self.is_initialized = held.keys.dtype, held.keys.device, True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """It has its rows."""
+
+    def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
+        if self.keeps:
+            self.keys, self.values = torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
+            self.seen += keys.shape[2]
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        return self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        columns = self.keys.shape[2] + (query_length if self.keeps else 0)
+        return columns, self.seen + query_length - columns
+
+
+def read_only_cache(config: Any, layers: list[Any]) -> DynamicCache:
+    """transformers' cache of these layers."""
+    made = DynamicCache(config=config)
+    made.layers = layers
+    return made

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from engine.cache.contract import HeldBytes, HeldRows, Pair
-from engine.cache.memory import check_room
 from engine.cache.paged.host import HostIndex, num_host_pages
 from engine.cache.paged.plan import GroupPlan
 from engine.cache.paged.pool import PagePool
@@ -29,7 +28,7 @@ from engine.cache.paged.slots import held_pages, held_positions
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.memory import free_bytes
+from engine.memory import check_room, free_bytes
 from engine.predict.bytes import page_bytes, why_no_sharing
 from engine.predict.capacity import is_pageable, pool_pages, window_of
 from engine.spec.cache import CacheSpec

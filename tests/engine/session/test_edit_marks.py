@@ -9,7 +9,7 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.contract import HeldRows
-from engine.cache.layers.read_only import ReadOnlyLayer, read_only_cache
+from engine.cache.layers.own import ReadOnlyLayer, read_only_cache
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
