@@ -84,13 +84,21 @@ class SweepView(RowsView):
 
     def _build(self) -> None:
         self._budgets.setCurrentIndex(2)
-        boxes = (self._source, self._budgets, self._codecs, self.quality)
-        for box in boxes:
-            box.let_shrink(4)
-        source, budgets, codecs, quality = ((box, 9) for box in boxes)  # before the room between them
-        self.build(row(source, self.steps, budgets, codecs, None, quality), words.MEANING)
+        self._boxes = (self._source, self._budgets, self._codecs, self.quality)
+        for box in self._boxes:
+            box.let_shrink(1)
+        self._top = row(self._source, self.steps, self._budgets, self._codecs, None, self.quality)
+        self.build(self._top, words.MEANING)
         self.steps.lineEdit().returnPressed.connect(self.ask)
-        on_change(self.refresh, self.steps, *boxes)
+        on_change(self.refresh, self.steps, *self._boxes)
+        on_change(self._share_room, *self._boxes)
+        self._share_room()
+
+    def _share_room(self) -> None:
+        """In a narrow panel each box has room for what it says now, and not for as much as its neighbours; all of them
+        come before the room that is left empty."""
+        for box in self._boxes:
+            self._top.setStretchFactor(box, 10 * (len(box.currentText()) + 3))
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
@@ -134,8 +142,7 @@ class SweepView(RowsView):
         return draw.key_of(row)
 
     def chosen(self) -> tuple[object, ...]:
-        boxes = (self._source, self._budgets, self._codecs, self.quality)
-        return (*(box.currentData() for box in boxes), self.steps.value())
+        return (*(box.currentData() for box in self._boxes), self.steps.value())
 
     def _most_tokens(self) -> int:
         status = self._models.status.now

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QComboBox, QStyle, QStyleOptionComboBox
 
 from app.kit.rows_view import PLOT
+from app.models import Models
+from app.panels.sweep.view import SweepView
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_named
 from engine.wire.measurements import SweepRow
@@ -108,6 +110,28 @@ def test_a_sweep_tries_the_cache_in_use_too(desk: Desk) -> None:
     growing = by_name["growing"]
     assert isinstance(growing, SweepRow)
     assert row.kv_bytes * 128 == growing.kv_bytes * (34 + 36) / 2, "32 codes and a scale of 2 or of 4 bytes a row"
+
+
+def test_in_a_narrow_panel_every_box_shows_what_it_says(qapp: QApplication) -> None:
+    view = SweepView(Models())
+    view.resize(474, 230)  # its room in a window of 1280
+    view.show()
+    view.layout().activate()
+    for index in range(view._codecs.count()):
+        view._codecs.setCurrentIndex(index)
+        QApplication.processEvents()
+        assert room_left(view._codecs) >= 0, f"{view._codecs.currentText()} is cut"
+        assert index > 0 or min(room_left(box) for box in view._boxes) >= 0
+    view.close()
+
+
+def room_left(box: QComboBox) -> int:
+    """Pixels beside the text of a box, in the place that its style has for it."""
+    option = QStyleOptionComboBox()
+    box.initStyleOption(option)
+    part = QStyle.SubControl.SC_ComboBoxEditField
+    place = box.style().subControlRect(QStyle.ComplexControl.CC_ComboBox, option, part, box)
+    return place.width() - box.fontMetrics().horizontalAdvance(box.currentText())
 
 
 def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
