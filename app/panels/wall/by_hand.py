@@ -14,6 +14,7 @@ from app.kit.provenance import span_of_run
 from app.kit.theme import current_theme
 from app.panels.wall import draw
 from app.panels.wall.draw import Tile, WallLayout
+from app.panels.wall.states import is_beside_rows
 from engine.spec.edit import Rows
 from engine.wire.slices import WallSlice
 
@@ -45,7 +46,8 @@ def area_between(piece: WallSlice, first: Tile, position: int | None, last: Tile
 def paint_by_hand(painter: QPainter, layout: WallLayout, piece: WallSlice, marks: ByHand, ratio: float) -> None:
     """A line at the foot of a thumbnail along the tokens that were edited, a hatch over those that attention does not
     see, and the outline of what was dragged over."""
-    for tile in layout.tiles if marks.edited or marks.noted or marks.area is not None else ():
+    is_marked = marks.edited or marks.noted or marks.area is not None
+    for tile in [tile for tile in layout.tiles if not is_beside_rows(piece, tile)] if is_marked else ():
         if (tile.layer, tile.kv_head) in marks.noted:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             paint_ribbon(painter, (tile.x + layout.tile_width) / ratio - 2, tile.y / ratio - 1)

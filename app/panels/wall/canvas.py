@@ -29,6 +29,7 @@ from app.panels.wall import draw
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.by_hand import ByHand, paint_by_hand
 from app.panels.wall.draw import Margins, RowLabel, Tile, WallLayout, WallRow
+from app.panels.wall.states import state_at
 from engine.wire.slices import WallSlice
 
 _CLICK_SLOP = 4
@@ -254,7 +255,7 @@ class WallCanvas(QWidget):
         ticks: list[QRectF] = []
         painter.setPen(QPen(current_theme().color("selected"), 1))
         for tile in layout.tiles:
-            if any(state.layer == tile.layer for state in piece.states):
+            if state_at(piece, tile) is not None:
                 continue  # a state has no tokens
             span = span_of_run(partial(draw.column_span, tile, piece), run)
             if span is None:

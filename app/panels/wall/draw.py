@@ -29,7 +29,8 @@ class WallRow:
 
     `dims` is the width of its rows and `drops_old` whether its first positions leave again (a window): cells beyond
     either hold nothing, which is not the same as holding a NaN; nor are there any rows outside the positions `held`.
-    `name` stands beside it; None: its number.
+    `name` stands beside it; None: its number. Its thumbnails count as heads from `first_head` on: states beside rows
+    come behind the heads of these.
     """
 
     layer: int
@@ -39,6 +40,7 @@ class WallRow:
     drops_old: bool = False
     held: tuple[int, int] | None = None
     name: str | None = None
+    first_head: int = 0
 
     @property
     def label(self) -> str:
@@ -121,7 +123,7 @@ def cell_values(piece: WallSlice, rows: Sequence[WallRow]) -> tuple[Floats, Flag
     is_pooled = piece.tokens_per_column > 1 or piece.dims_per_row > 1
     values = larger(piece.low, piece.high) if is_pooled else piece.low
     absent = np.zeros(values.shape, dtype=np.bool_)
-    known = {row.layer: row for row in rows}
+    known = {row.layer: row for row in rows if row.first_head == 0}
     for index, layer in enumerate(piece.layers):
         row = known.get(layer, WallRow(layer, piece.heads[index]))
         if row.dims is not None:
@@ -314,7 +316,7 @@ def _place_row(
         labels.append(RowLabel(row.layer, first, left, y, tall, row.note, row.label))
         for head in range(first, min(first + per_line, row.num_heads)):
             x = left + margins.left + (head - first) * (wide + margins.gap)
-            tiles.append(Tile(row.layer, head, x, y, wide, tall))
+            tiles.append(Tile(row.layer, row.first_head + head, x, y, wide, tall))
         y += tall + margins.gap
     return y + (margins.gap if row.num_heads > per_line else 0)
 

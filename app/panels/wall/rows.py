@@ -27,15 +27,22 @@ def wall_rows(models: Models, piece: WallSlice | None) -> tuple[WallRow, ...]:
     held = dict(zip(piece.layers, piece.heads, strict=True)) if piece is not None else None
     geometry = status.model.geometry
     counts = Counter(state.layer for state in piece.states) if piece is not None else Counter[int]()
-    rows = [_row(layer, held, tensor, counts[layer.index]) for layer in geometry.layers]
+    rows = [row for layer in geometry.layers for row in layer_rows(layer, held, tensor, counts[layer.index])]
     if not geometry.has_encoder:
         return tuple(rows)
     return tuple(grouped(rows, geometry, num_source(models), piece.num_tokens if piece is not None else 0))
 
 
-def _row(layer: LayerGeometry, held: dict[int, int] | None, tensor: str, num_states: int) -> WallRow:
-    if num_states and layer.kind == "linear":
-        return WallRow(layer.index, num_states, name=f"L{layer.index} state")
+def layer_rows(layer: LayerGeometry, held: dict[int, int] | None, tensor: str, num_states: int) -> Iterator[WallRow]:
+    """The K or V of a layer, and its state: in their place, or below them where it has both."""
+    num_rows = (held or {}).get(layer.index, 0)
+    if num_rows or not num_states:
+        yield _row(layer, held, tensor)
+    if num_states:
+        yield WallRow(layer.index, num_states, name=f"L{layer.index} state", first_head=num_rows)
+
+
+def _row(layer: LayerGeometry, held: dict[int, int] | None, tensor: str) -> WallRow:
     num_heads = layer.num_kv_heads if held is None else held.get(layer.index, 0)
     if layer.kind in ("linear", "shared", "none") and layer.index not in (held or {}):
         return WallRow(layer.index, 0, _why_empty(layer, is_asked=held is not None))

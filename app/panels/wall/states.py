@@ -1,4 +1,4 @@
-"""The thumbnails of layers that keep a state of fixed size instead of rows."""
+"""The thumbnails of layers that keep a state of fixed size, instead of rows or beside them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,19 @@ from engine.wire.slices import StatePicture, WallSlice
 
 def state_at(piece: WallSlice, tile: Tile) -> StatePicture | None:
     """The state that a thumbnail shows; None where it shows rows."""
-    mine = [state for state in piece.states if state.layer == tile.layer] if tile.layer not in piece.layers else []
-    return mine[tile.kv_head] if tile.kv_head < len(mine) else None
+    mine = [state for state in piece.states if state.layer == tile.layer]
+    number = tile.kv_head - num_heads(piece, tile.layer)
+    return mine[number] if 0 <= number < len(mine) else None
+
+
+def num_heads(piece: WallSlice, layer: int) -> int:
+    """How many heads of a layer have rows, before its states."""
+    return piece.heads[piece.layers.index(layer)] if layer in piece.layers else 0
+
+
+def is_beside_rows(piece: WallSlice | None, tile: Tile) -> bool:
+    """Whether a thumbnail is of a state beside rows: it is no head that could be chosen."""
+    return piece is not None and tile.layer in piece.layers and tile.kv_head >= num_heads(piece, tile.layer)
 
 
 def state_words(state: StatePicture) -> str:

@@ -122,13 +122,17 @@ class WallView(View[Shown]):
     def _on_picked(self, tile: Tile, position: int | None) -> None:
         place: dict[str, int] = {"layer": tile.layer, "kv_head": tile.kv_head}
         piece = self._models.slices.wall
+        if states.is_beside_rows(piece, tile):
+            return
         if position is not None and (piece is None or states.state_at(piece, tile) is None):
             place["position"] = position
         self._models.selection.update(**place)
 
     def _on_dragged(self, first: Tile, position: int | None, last: Tile, other: int | None) -> None:
         piece = self._models.slices.wall
-        area = area_between(piece, first, position, last, other) if piece is not None else None
+        if piece is None or states.is_beside_rows(piece, first) or states.is_beside_rows(piece, last):
+            return
+        area = area_between(piece, first, position, last, other)
         if area is not None:
             self._models.selection.update(position=area.start, area=area)
 
@@ -136,7 +140,7 @@ class WallView(View[Shown]):
         """A menu is of the thumbnail under the mouse, and of the whole area where that is part of one."""
         piece, area = self._models.slices.wall, self._models.selection.now.area
         is_part = tile is not None and area is not None and touches(area, tile.layer, tile.kv_head)
-        if tile is not None and piece is not None and not is_part:
+        if tile is not None and piece is not None and not is_part and not states.is_beside_rows(piece, tile):
             rows = Rows(0, piece.num_tokens, (tile.layer,), (tile.kv_head,))
             self._models.selection.update(layer=tile.layer, kv_head=tile.kv_head, position=0, area=rows)
         self.menu_wanted.emit(place)

@@ -8,11 +8,13 @@ from msgspec.structs import replace
 
 from app.draw import resample as pool
 from app.draw.colormap import signed_table
-from app.panels.wall import draw
+from app.panels.wall import draw, states
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.draw import Margins, WallRow
+from app.panels.wall.rows import layer_rows
+from engine.geometry.dimensions import LayerGeometry
 from engine.wire.requests import WallRequest
-from engine.wire.slices import Magnitudes, WallSlice
+from engine.wire.slices import Magnitudes, StatePicture, WallSlice
 
 MARGINS = Margins(left=30, top=16, gap=4, block_gap=16, note=13)
 TABLE = signed_table("#0000ff", "#000000", "#ff0000", "#ff00ff")
@@ -85,6 +87,39 @@ def test_layers_without_k_and_v_take_a_line_that_says_so() -> None:
         (1, ""),
         (2, "recurrent state"),
     ]
+
+
+def test_a_state_beside_rows_stands_below_them_and_in_their_place_where_there_are_none() -> None:
+    """Layer 0 keeps rows of two heads and two matrices of state, layer 1 a state alone, layer 2 rows alone."""
+    both, alone, plain = (
+        LayerGeometry(0, "full", 2, 4, 4, 2, state_elements=32),
+        LayerGeometry(1, "linear", 0, 0, 0, 0, state_elements=16),
+        LayerGeometry(2, "full", 2, 4, 4, 2),
+    )
+    pictures = [(0, 1.0), (0, -1.0), (1, -1.0)]
+    found = tuple(
+        StatePicture(layer, "recurrence", (1, 2, 2), "float32", *[np.full((2, 2), value, np.float32)] * 2, 1.0)
+        for layer, value in pictures
+    )
+    piece = replace(slice_of(np.zeros((2, 2, 3, 4))), layers=(0, 2), states=found)
+    shown = [
+        row
+        for layer, count in ((both, 2), (alone, 1), (plain, 0))
+        for row in layer_rows(layer, {0: 2, 2: 2}, "keys", count)
+    ]
+    assert [(row.label, row.num_heads, row.first_head) for row in shown] == [
+        ("L0", 2, 0), ("L0 state", 2, 2), ("L1 state", 1, 0), ("L2", 2, 0),
+    ]  # fmt: skip
+    layout = draw.arrange(shown, 400, 200, MARGINS)
+    picture = painted(piece, layout, tuple(shown))
+    states.paint(picture, layout, piece, TABLE)
+    colours = {(tile.layer, tile.kv_head): int(picture[tile.y + 2, tile.x + 2]) for tile in layout.tiles}
+    black = 0xFF000000
+    assert colours == {
+        (0, 0): black, (0, 1): black, (0, 2): RED, (0, 3): BLUE, (1, 0): BLUE, (2, 0): black, (2, 1): black,
+    }  # fmt: skip
+    beside = [(tile.layer, tile.kv_head) for tile in layout.tiles if states.is_beside_rows(piece, tile)]
+    assert beside == [(0, 2), (0, 3)], "these are no heads that could be chosen"
 
 
 def test_a_wall_of_notes_alone_has_no_thumbnails() -> None:
