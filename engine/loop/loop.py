@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine.environment import prepare
 from engine.errors import Cancelled, DeviceLost, InputError, first_line
 from engine.loop.activity import Activity
 from engine.loop.duelling import Duelling
@@ -83,7 +82,6 @@ class EngineLoop:
     def run(self) -> None:
         """Work until a `Shutdown` comes. Once a device has failed, nothing is done any more: whoever listens begins
         again, there or elsewhere."""
-        prepare()
         try:
             self._work()
         except DeviceLost as lost:
