@@ -26,7 +26,7 @@ from PySide6.QtWidgets import (
 
 from app.kit.segments import Segments
 from app.models import Models
-from tests.app.shown import _TAG, paints_itself
+from tests.app.shown import _TAG, changes, painted, paints_itself
 
 Key = Qt.Key
 KEYS = (
@@ -110,7 +110,11 @@ class Robot:
             event = QContextMenuEvent(QContextMenuEvent.Reason.Mouse, place, widget.mapToGlobal(place))
             QApplication.sendEvent(widget, event)
 
+        before = list(painted(widget))
         yield from self._try(f"{name} pointed at", point)
+        marks = changes(before, list(painted(widget)))
+        if marks:
+            yield f"{name} pointed at: paints {len(marks)} lines anew, {marks[0]}"
         yield from self._try(f"{name} clicked", lambda: QTest.mouseClick(widget, Qt.MouseButton.LeftButton, pos=place))
         around: QWidget | None = widget
         policy = Qt.ContextMenuPolicy.DefaultContextMenu

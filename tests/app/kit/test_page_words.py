@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from app.kit.page_words import MAX_LINES, event_line, record_lines
+from app.kit.page_words import MAX_LINES, event_line, record_lines, why_not_reused
+from app.models import Models
 from engine.wire.page_events import KEPT, PageAllocated, PageCopied, PageEvent, PageFreed, PageShared
+from engine.wire.prefix_match import Forked
+from engine.wire.status import SequenceInfo
 from tests.app import samples
 
 
@@ -33,3 +36,9 @@ def test_more_events_than_lines_are_counted_and_whoever_waits_is_none_of_them(nu
     assert lines[1:3] == ["seq 3 waits for room", "seq 0 took page 1"]
     assert lines[2 + MAX_LINES :] == more
     assert lines[1 + MAX_LINES] == f"seq 0 took page {MAX_LINES}"
+
+
+def test_a_fork_of_a_kept_moment_is_told_by_its_pages_alone() -> None:
+    info = SequenceInfo(1, "decode", 12, 4, 7, None, num_pages=3, num_shared_pages=2)
+    kept, own = (why_not_reused(replace(info, why_not_reused=Forked(parent)), Models(), 4) for parent in (-1, 4))
+    assert own == f"Forked from seq 4: {kept}"

@@ -3,15 +3,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
-from PySide6.QtWidgets import QApplication, QDialog, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QCheckBox,
+    QComboBox,
+    QDialog,
+    QDoubleSpinBox,
+    QSpinBox,
+    QWidget,
+)
 
 from app.shell import Shell
 from engine.spec.presets import cache_preset
 from engine.spec.stops import Stop
+from engine.wire.commands import TakeSlice, Watch
 from engine.wire.events import (
     EngineBack,
     EngineBusy,
@@ -97,19 +106,66 @@ def test_bars_and_actions_in_every_state_are_as_approved(running: Shell, engine:
     approve(APPROVED / "bars.txt", lines)
 
 
-def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each as it opens, and after every choice in it."""
-    engine.emit(StateChanged(replace(engine.status, cache=cache_preset("h2o").spec)))
+# What is sent when the dialog of an action is accepted is listed as well.
+ACCEPTED = ("cache.tune", "run.to", "run.kept", "note.add", "edit.bias", "edit.typed")
+TUNED = (cache_preset("kivi-4").spec, replace(cache_preset("paged").spec, num_pages=64), cache_preset("offloaded").spec)
+
+
+def turned_up(dialog: QDialog) -> Iterator[str]:
+    """Every field of a dialog, one after the other, has another value; the lines that came of it."""
+    seen = shown(dialog)
+    for field in dialog.findChildren(QWidget):
+        if not (field.isVisible() and field.isEnabled()):
+            continue
+        match field:
+            case QSpinBox() | QDoubleSpinBox():
+                field.stepUp()
+            case QComboBox():
+                field.setCurrentIndex((field.currentIndex() + 1) % max(1, field.count()))
+            case QCheckBox():
+                field.toggle()
+            case _:
+                continue
+        QApplication.processEvents()
+        found = shown(dialog)
+        yield f"another {type(field).__name__} {field.accessibleName()!r}"
+        yield from changes(seen, found)
+        seen = found
+
+
+def is_portable(line: str) -> bool:
+    """Whether it names no folder of this computer."""
+    return "/tmp" not in line and str(Path.home()) not in line
+
+
+def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine) -> None:
+    """Each as it opens, after another choice in each of its fields, and what it then sends."""
     running.models.selection.update(layer=3, kv_head=1, position=9)
-    turn(running)
     lines: list[str] = []
-    for name in DIALOGS:
+    for name, spec in (
+        *((name, cache_preset("h2o").spec) for name in DIALOGS), *(("cache.tune", spec) for spec in TUNED)
+    ):  # fmt: skip
+        engine.emit(StateChanged(replace(engine.status, cache=spec)))
+        turn(running, 1)
+        engine.sent.clear()
         running.actions[name].trigger()
         turn(running, 2)
         for dialog in QApplication.topLevelWidgets():
             if isinstance(dialog, QDialog) and dialog.isVisible():
-                found = [line for line in shown(dialog) if "/tmp" not in line and str(Path.home()) not in line]
-                lines += ["", f"== {name}", f"{type(dialog).__name__} {dialog.windowTitle()!r}", *found]
+                found = [*shown(dialog), *turned_up(dialog)]
+                lines += [
+                    "",
+                    f"== {name}: {type(dialog).__name__} {dialog.windowTitle()!r}",
+                    *filter(is_portable, found),
+                ]
+                if name in ACCEPTED:
+                    engine.sent.clear()
+                    dialog.accept()
+                    turn(running, 1)
+                    sent = (command for command in engine.sent if not isinstance(command, Watch | TakeSlice))
+                    lines += [f"sends {command}" for command in sent]
+        for dialog in QApplication.topLevelWidgets():
+            if isinstance(dialog, QDialog):
                 dialog.reject()
         turn(running, 1)
     approve(APPROVED / "dialogs.txt", lines[1:])
