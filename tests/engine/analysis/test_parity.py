@@ -240,3 +240,10 @@ def failing_at_chosen(session: Session) -> BaseException | None:
     except MemoryError as error:
         return error
     return None
+
+
+def test_as_far_off_as_rounding_may_be_is_within_it_and_a_number_that_is_none_is_not() -> None:
+    exact = np.zeros(2, np.int64)
+    assert verdict(np.array([0.25, 0.0]), exact, 0.25) == "within rounding"
+    assert verdict(np.array([0.0, np.nextafter(0.25, 1)]), exact, 0.25) == "departs"
+    assert verdict(np.array([0.0, np.nan]), exact, 0.25) == "departs"

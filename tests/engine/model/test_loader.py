@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from engine.errors import InputError
+from engine.model import loader
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -107,3 +108,14 @@ def test_a_vocabulary_of_one_token_is_a_model_like_any_other(tmp_path: Path) -> 
     assert (part.sampled, part.entropy, len(part.candidates)) == (0, 0.0, 1)
     with pytest.raises(InputError, match="outside the vocabulary of 1"):
         session.submit(Prompt(token_ids=(1,)))
+
+
+def test_a_model_with_an_attention_of_its_own_does_not_go_beyond_the_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can hide rows from it."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config_dict("llama")))
+    monkeypatch.setattr(loader, "runs_through_registry", lambda model: False)
+    info = load(ModelSpec(f"shape:{path}")).info
+    assert (info.captures_attention, info.goes_beyond_context) == (False, False)

@@ -296,3 +296,17 @@ def test_a_sequence_that_has_ended_keeps_its_reason_when_it_is_stopped(reason: S
     session.halt(seq_id)
     assert session.sequence(seq_id).stop == reason
     assert session.history.changes == []
+
+
+def test_a_moment_that_fed_nothing_has_what_the_step_before_it_gave() -> None:
+    """Whatever else was done to the sequence between both."""
+    session, seq_id = sessions.started(temperature=1.0)
+    for _ in range(3):
+        session.step()
+    session.force(seq_id, (7,))
+    session.halt(seq_id)
+    session.go_to(0)
+    node = session.history.tree.at(3).node
+    assert node.work is None
+    assert len(node.changes) == 2
+    assert session.history.tree.fed_at(seq_id, 3) == (2, seq_id)
