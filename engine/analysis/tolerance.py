@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -33,3 +33,11 @@ TOLERANCES: Final = {
     "float16": Tolerance(logit=1e-1, first_row=1e-3, row=4e-3),
     "bfloat16": Tolerance(logit=8e-1, first_row=4e-3, row=2.5e-2),
 }
+
+
+def tolerance_between(one: str, other: str) -> Tolerance:
+    """What rounding may do to two runs in these dtypes: what it does in the one that rounds more; a dtype that is not
+    in the table counts as float32. Of two dtypes a row of layer 0 may differ as one of layer 1: the weights, which two
+    runs in one dtype share, were rounded too (the bundled model, bfloat16: 3.5 times `first_row`, 0.6 of `row`)."""
+    tolerance = max((TOLERANCES.get(dtype, TOLERANCES["float32"]) for dtype in (one, other)), key=lambda t: t.logit)
+    return tolerance if one == other else replace(tolerance, first_row=tolerance.row)

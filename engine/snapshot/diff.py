@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
-from engine.analysis.tolerance import TOLERANCES
+from engine.analysis.tolerance import tolerance_between
 from engine.errors import InputError
 from engine.snapshot.format import PARTS, LayerEntry
 from engine.snapshot.read import SnapshotFile
@@ -86,7 +86,7 @@ def difference(a: SnapshotFile, b: SnapshotFile) -> Iterator[tuple[int, int] | D
         tuple(heads),
         only_in_one,
         logits,
-        TOLERANCES[coarser(a.manifest.dtype, b.manifest.dtype)].logit,
+        tolerance_between(a.manifest.dtype, b.manifest.dtype).logit,
         is_exact and are_alike and not logits,
     )
 
@@ -107,12 +107,6 @@ def pairs_of(a: SnapshotFile, b: SnapshotFile) -> Iterator[tuple[LayerEntry, Lay
         for tensor in PARTS:
             for head in sorted(set(one.heads) & set(other.heads)):
                 yield one, other, tensor, head
-
-
-def coarser(one: str, other: str) -> str:
-    """Of two dtypes the one that rounds more; one that is not in the table counts as float32."""
-    known = [dtype if dtype in TOLERANCES else "float32" for dtype in (one, other)]
-    return max(known, key=lambda dtype: TOLERANCES[dtype].logit)
 
 
 def first_other_id(a: SnapshotFile, b: SnapshotFile) -> int | None:
@@ -165,7 +159,7 @@ def _head(
     if largest:
         sizes = np.sqrt(own / max(1, len(shared)))
         units = np.maximum(sizes, np.sort(sizes)[(len(sizes) - 1) // 2]).clip(1e-6)
-        allowed = TOLERANCES[coarser(entries[0].dtype, entries[1].dtype)].of_row(index)
+        allowed = tolerance_between(entries[0].dtype, entries[1].dtype).of_row(index)
         for piece in pieces:
             one, other = _rows(a, b, index, tensor, head, slots[piece], others[piece])
             errors = row_errors(other, one, units)

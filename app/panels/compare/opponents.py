@@ -1,4 +1,5 @@
-"""What a run can be compared with: every cache mode, another dtype of its model, an earlier step, a snapshot."""
+"""What a run can be compared with: every cache mode, its model in another dtype, another model, an earlier step, a
+snapshot."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from engine.spec.model import Dtype, ModelSpec
 from engine.spec.presets import PRESETS, preset_of
 from engine.wire.opponents import Opponent, OtherFile, OtherRun, OtherStep
 
-STEP, FILE = "the step", "a snapshot"
+STEP, MODEL, FILE = "the step", "another model", "a snapshot"
 _CACHE, _DTYPE = "cache ", "dtype "
 
 
@@ -36,6 +37,7 @@ def _options() -> list[Option]:
             (f"dtype {dtype}", _DTYPE + dtype, "The same model in this dtype, in the same cache mode")
             for dtype in dtypes
         ),
+        ("another model…", MODEL, "A folder with a model of the same vocabulary, in the same cache mode and dtype"),
         ("a snapshot…", FILE, "A file that was exported here, as it was written"),
     ]
 
@@ -65,12 +67,16 @@ class OpponentBox(SmallBox):
         return ""
 
     def opponent(self, parent: QWidget) -> Opponent | None:
-        """What is chosen; a file is asked for. None where nothing can be, or no file was chosen."""
+        """What is chosen; a file or a folder is asked for. None where nothing can be, or none was chosen."""
         status, step = self._models.status.now, self._models.selection.now.step
         if self.problem() or status is None or status.model is None:
             return None
         if self.choice == STEP:
             return None if step is None else OtherStep(step)
+        if self.choice == MODEL:
+            folder = QFileDialog.getExistingDirectory(parent, "Compare with a model of the same vocabulary")
+            dtype = next((name for name in get_args(Dtype) if name == status.model.dtype), "auto")
+            return OtherRun(status.cache, ModelSpec(folder, dtype)) if folder else None
         if self.choice == FILE:
             path, _ = QFileDialog.getOpenFileName(parent, "Compare with a snapshot", "", "Snapshot (*.safetensors)")
             return OtherFile(Path(path)) if path else None

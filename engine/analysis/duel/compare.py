@@ -10,7 +10,7 @@ import torch
 from engine.analysis.duel.difference import NOWHERE, picked
 from engine.analysis.duel.sides import Run
 from engine.analysis.rounding import largest, positions_of, row_errors
-from engine.analysis.tolerance import TOLERANCES
+from engine.analysis.tolerance import Tolerance
 from engine.analysis.trial import divergence
 from engine.cache.contract import HeldRows
 from engine.geometry.dimensions import LayerGeometry
@@ -23,13 +23,7 @@ from engine.wire.records import Candidate
 from engine.wire.requests import TensorName
 
 TENSORS: tuple[TensorName, TensorName] = ("keys", "values")
-COARSE = ("bfloat16", "float16", "float32")
 NUM_TOP = 5
-
-
-def coarser(one: str, other: str) -> str:
-    """Of two dtypes the one that rounds more: what it may differ by is what the two runs may."""
-    return min(one, other, key=COARSE.index)
 
 
 @torch.inference_mode()
@@ -37,7 +31,7 @@ def step_of(
     a: Run,
     b: Run,
     num_tokens: int,
-    dtype: str,
+    tolerance: Tolerance,
     has_rows: bool,
     text_of: Callable[[int], str],
     parting: Parting | None = None,
@@ -52,8 +46,8 @@ def step_of(
             kl = float("inf")
         agrees = int(one.argmax()) == int(other.argmax())
     keys, values = row_differences(a, b, num_tokens) if has_rows else (no_layers(a), no_layers(a))
-    tolerances = np.array([TOLERANCES[dtype].of_row(layer.index) for layer in a.geometry.attention_layers])
-    is_beyond = bool((np.fmax(keys, values) > tolerances).any()) or (far is not None and far > TOLERANCES[dtype].logit)
+    tolerances = np.array([tolerance.of_row(layer.index) for layer in a.geometry.attention_layers])
+    is_beyond = bool((np.fmax(keys, values) > tolerances).any()) or (far is not None and far > tolerance.logit)
     (a_ms, a_bytes), (b_ms, b_bytes) = a.cost(num_tokens), b.cost(num_tokens)
     return DuelStep(
         step=a.step_with(num_tokens) or 0,
@@ -132,7 +126,7 @@ def first_departure(
     mine: RowsAt,
     theirs: RowsAt,
     layers: Iterable[LayerGeometry],
-    dtype: str,
+    tolerance: Tolerance,
     check: Callable[[], None] = lambda: None,
 ) -> Departure | None:
     """The first position, and of that the lowest layer, whose row differs by more than rounding, of those both hold.
@@ -144,7 +138,7 @@ def first_departure(
         if held is None or others is None or not held.keys.shape[2] or not others.keys.shape[2]:
             continue
         for tensor in TENSORS:
-            found = departure_of(held, others, layer, tensor, TOLERANCES[dtype].of_row(layer.index))
+            found = departure_of(held, others, layer, tensor, tolerance.of_row(layer.index))
             if found is not None and (first is None or found.position < first.position):
                 first = found
     return first

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from engine.analysis.duel.compare import coarser, first_departure, not_compared, step_of
+from engine.analysis.duel.compare import first_departure, not_compared, step_of
 from engine.analysis.duel.difference import DifferenceAt, NowAt
 from engine.analysis.duel.pictures import attention_difference, drawn
 from engine.analysis.duel.sides import LiveRun, Run, check_comparable
-from engine.analysis.tolerance import TOLERANCES
+from engine.analysis.tolerance import tolerance_between
 from engine.errors import InputError
 from engine.look.rows_at import RowsAt
 from engine.model.loader import LoadedModel
@@ -46,7 +46,7 @@ class Duel:
         self.a, self.b, self._text_of, self._follower = a, b, text_of, follower
         self.compares_with_now, self._are_branches = compares_with_now, are_branches
         self._fed: list[int] = []  # to A, when it was last compared
-        self.dtype = coarser(a.side().dtype, b.side().dtype)
+        self.tolerance = tolerance_between(a.side().dtype, b.side().dtype)
         self.steps: list[DuelStep] = []
         self._mode = a.mode
         if not a.num_tokens:
@@ -67,9 +67,8 @@ class Duel:
     def started(self) -> DuelStarted:
         """Both sides, and every step compared so far."""
         layers = tuple(layer.index for layer in self.a.geometry.attention_layers)
-        tolerance = TOLERANCES[self.dtype].logit
         return DuelStarted(
-            self.a.seq_id, self.a.side(), self.b.side(), layers, tuple(self.steps), self.no_rows, tolerance
+            self.a.seq_id, self.a.side(), self.b.side(), layers, tuple(self.steps), self.no_rows, self.tolerance.logit
         )
 
     @property
@@ -100,7 +99,7 @@ class Duel:
         if self.no_rows or not count:
             return None
         layers = self.a.geometry.attention_layers
-        return DuelScanned(count, first_departure(*self._pasts(count), layers, self.dtype, check))
+        return DuelScanned(count, first_departure(*self._pasts(count), layers, self.tolerance, check))
 
     def slice(self, request: SliceRequest, side: Side) -> Slice:
         """One picture of a side, or of the difference, A less B, at the same number of tokens."""
@@ -143,7 +142,7 @@ class Duel:
         if self.compares_with_now:
             step = not_compared(self.a, num_tokens)
         else:
-            step = step_of(self.a, self.b, num_tokens, self.dtype, not self.no_rows, self._text_of, parting)
+            step = step_of(self.a, self.b, num_tokens, self.tolerance, not self.no_rows, self._text_of, parting)
         self.steps.append(step)
         return step
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from engine.analysis.reference import Reference, parity, reference, session_logits
 from engine.analysis.rounding import TOLERANCES, WrongRow, first_wrong, first_wrong_row, row_errors
+from engine.analysis.tolerance import tolerance_between
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import LayerGeometry
@@ -50,6 +51,20 @@ def healthy(dtype: str) -> Session:
     session = Session(model, CacheSpec(), prefill_chunk=16)
     session_logits(session, truth.prompt_ids, truth.token_ids)
     return session
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_another_dtype_of_the_same_weights_is_rounding_and_not_a_fault(dtype: str) -> None:
+    """Rows of layer 0 differ by more than those of one dtype may: the weights were rounded too."""
+    caches = [healthy(each).cache_of(0) for each in ("float32", dtype)]
+    pairs = [(caches[0].rows(layer), caches[1].rows(layer)) for layer in range(6)]
+    for layer, (exact, coarse) in enumerate(pairs):
+        assert exact is not None
+        assert coarse is not None
+        for one, other in ((exact.keys, coarse.keys), (exact.values, coarse.values)):
+            error = float(row_errors(one[0].float(), other[0].float()).max())
+            assert error <= tolerance_between("float32", dtype).of_row(layer)
+    assert tolerance_between(dtype, dtype) == TOLERANCES[dtype]
 
 
 @pytest.mark.parametrize("name", ["none", "dynamic", "static", "growing", "paged"])

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from engine.analysis.rounding import row_errors as row_errors_of_torch
+from engine.analysis.tolerance import TOLERANCES, tolerance_between
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.snapshot import diff
-from engine.snapshot.diff import Difference, coarser, difference, row_errors
+from engine.snapshot.diff import Difference, difference, row_errors
 from engine.snapshot.read import SnapshotFile
 from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
@@ -127,7 +128,8 @@ def test_token_ids_that_differ_and_nan(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_of_two_dtypes_the_one_that_rounds_more_sets_the_measure(one: str, other: str, rounds_more: str) -> None:
-    assert coarser(one, other) == coarser(other, one) == rounds_more
+    assert tolerance_between(one, other) == tolerance_between(other, one)
+    assert tolerance_between(one, other).logit == TOLERANCES[rounds_more].logit
 
 
 def test_other_models_cannot_be_compared(tmp_path: Path) -> None:

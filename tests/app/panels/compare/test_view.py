@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from PySide6.QtWidgets import QFileDialog
 
 from app.kit.view import COMPARE
-from app.panels.compare.opponents import FILE, STEP, cache_choice
+from app.panels.compare.opponents import FILE, MODEL, STEP, cache_choice
 from app.panels.compare.view import BUTTON
 from app.panels.compare.words import INVITATION
 from engine.spec.model import ModelSpec
@@ -89,6 +89,18 @@ def test_another_dtype_loads_the_same_model_in_it(desk: CompareDesk) -> None:
     desk.view.opponents.choose("dtype bfloat16")
     desk.view.button.click()
     assert against(desk) == OtherRun(desk.models.status.cache, ModelSpec("bundled", "bfloat16"))
+
+
+def test_another_model_is_asked_for_and_runs_in_this_mode_and_dtype(
+    desk: CompareDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = ["", "/some/model"]
+    monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_: answers.pop(0))
+    desk.view.opponents.choose(MODEL)
+    desk.view.button.click()
+    assert not desk.engine.of(StartDuel)
+    desk.view.button.click()
+    assert against(desk) == OtherRun(desk.models.status.cache, ModelSpec("/some/model", "float32"))
 
 
 def test_a_snapshot_is_asked_for_and_a_refusal_said(desk: CompareDesk, monkeypatch: pytest.MonkeyPatch) -> None:

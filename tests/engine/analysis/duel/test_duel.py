@@ -276,7 +276,7 @@ def test_logits_that_are_no_numbers_are_infinitely_far() -> None:
     assert logits is not None
     with torch.inference_mode():
         logits[3] = torch.nan
-    step = step_of(duel.a, duel.b, 45, "float32", True, session.text_of)
+    step = step_of(duel.a, duel.b, 45, duel.tolerance, True, session.text_of)
     assert (step.kl, step.max_abs_logit_diff, step.is_beyond_rounding) == (np.inf, np.inf, True)
 
 
