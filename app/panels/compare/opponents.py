@@ -4,7 +4,7 @@ snapshot."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 from PySide6.QtWidgets import QFileDialog, QWidget
 
@@ -75,8 +75,8 @@ class OpponentBox(SmallBox):
             return None if step is None else OtherStep(step)
         if self.choice == MODEL:
             folder = QFileDialog.getExistingDirectory(parent, "Compare with a model of the same vocabulary")
-            dtype = next((name for name in get_args(Dtype) if name == status.model.dtype), "auto")
-            return OtherRun(status.cache, ModelSpec(folder, dtype)) if folder else None
+            dtype = status.model.dtype if status.model.dtype in get_args(Dtype) else "auto"
+            return OtherRun(status.cache, ModelSpec(folder, cast(Dtype, dtype))) if folder else None
         if self.choice == FILE:
             path, _ = QFileDialog.getOpenFileName(parent, "Compare with a snapshot", "", "Snapshot (*.safetensors)")
             return OtherFile(Path(path)) if path else None

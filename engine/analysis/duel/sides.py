@@ -161,14 +161,16 @@ class LiveRun:
 
 
 class MomentRun(LiveRun):
-    """A sequence after a step of another branch, in a session aside that is closed with the duel."""
+    """A sequence after a step of any branch, in a session aside that is closed with the duel."""
 
     def __init__(self, session: Session, seq_id: int, step: int) -> None:
         moment = session.moment(step)
         if seq_id not in moment.live.ids:
             moment.close()
             raise InputError(f"Sequence {seq_id} was not there after step {step}: choose one that both branches have.")
-        super().__init__(moment, seq_id, f"step {step} of another branch", moment.sequence(seq_id).num_tokens)
+        is_elsewhere = not session.history.tree.is_on_path(step, session.last_step)
+        name = f"step {step} of another branch" if is_elsewhere else f"step {step}"
+        super().__init__(moment, seq_id, name, moment.sequence(seq_id).num_tokens)
 
     def close(self) -> None:
         self.session.close()
@@ -256,12 +258,17 @@ def check_comparable(a: Run, b: Run) -> str:
     """Raises `InputError` for runs that have no tokens in common; says in a sentence why their K and V cannot be
     compared, empty where they can."""
     one, other = a.geometry, b.geometry
+    check_vocabularies(one, other)
+    shapes = [[(x.index, x.num_kv_heads, x.key_dim, x.value_dim) for x in g.attention_layers] for g in (one, other)]
+    if shapes[0] != shapes[1]:
+        return "The two models have other layers or heads: their logits are compared, their K and V cannot be."
+    return ""
+
+
+def check_vocabularies(one: CacheGeometry, other: CacheGeometry) -> None:
+    """Raises `InputError` for models that have no tokens in common."""
     if None not in (one.vocab_size, other.vocab_size) and one.vocab_size != other.vocab_size:
         raise InputError(
             f"The two models have vocabularies of {one.vocab_size:,} and {other.vocab_size:,} tokens: compare models "
             "that share one."
         )
-    shapes = [[(x.index, x.num_kv_heads, x.key_dim, x.value_dim) for x in g.attention_layers] for g in (one, other)]
-    if shapes[0] != shapes[1]:
-        return "The two models have other layers or heads: their logits are compared, their K and V cannot be."
-    return ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from engine.analysis.duel.duel import Duel, Follower
-from engine.analysis.duel.sides import FileRun, LiveRun, MomentRun, Run
+from engine.analysis.duel.sides import FileRun, LiveRun, MomentRun, Run, check_vocabularies
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
@@ -40,6 +40,7 @@ def duel_of(
         case OtherRun(cache, model):
             mine = LiveRun(session, command.seq_id, f"sequence {command.seq_id}")
             loaded = session.model if model is None else load(_where(session.model, model))
+            check_vocabularies(session.model.info.geometry, loaded.info.geometry)
             prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
             follower = Follower(loaded, cache, f"the same tokens in {cache_label(cache)}", prompt_ids)
             return Duel(mine, follower.run, session.text_of, follower)

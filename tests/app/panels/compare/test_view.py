@@ -195,6 +195,10 @@ def test_without_steps_in_common_the_rows_alone_are_judged(desk: CompareDesk) ->
     assert desk.view.verdict.text() == "Within rounding so far: the rows of 24 tokens"
     desk.tell(DuelScanned(24, DEPARTURE))
     assert desk.view.verdict.text() == "Departs as asked (lossy): rows beyond rounding"
+    steps = tuple(replace(step, is_beyond_rounding=False) for step in samples.duel_started().steps)
+    desk.start(replace(samples.duel_started(), steps=steps))
+    desk.tell(DuelScanned(24, DEPARTURE))
+    assert desk.view.verdict.text() == "Departs as asked (lossy): rows beyond rounding", "no step is, of four"
 
 
 def test_the_first_departure_is_told_in_full_and_leads_there(compared: CompareDesk) -> None:

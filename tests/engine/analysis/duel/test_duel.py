@@ -311,6 +311,16 @@ def test_another_dtype_computes_where_the_run_does() -> None:
     assert (asked[0].dtype, asked[0].device, asked[0].num_threads) == ("bfloat16", info.device, info.num_threads)
 
 
+def test_a_model_of_another_vocabulary_is_refused_before_it_reads_a_token() -> None:
+    session, seq_id = started()
+    info = session.model.info
+    geometry = replace(info.geometry, vocab_size=20)  # most of the tokens have no meaning there
+    other = SimpleNamespace(info=SimpleNamespace(geometry=geometry))
+    asked = StartDuel(seq_id, OtherRun(CacheSpec(), ModelSpec("another")))
+    with pytest.raises(InputError, match=r"vocabularies of 128 and 20 tokens: compare models that share one"):
+        start.duel_of(session, asked, lambda spec: other, None)  # type: ignore[arg-type,return-value]
+
+
 def test_tokens_of_a_file_are_known_up_to_the_first_that_is_not() -> None:
     run = FileRun(SimpleNamespace(token_ids=[4, 5, -1, 6]))  # type: ignore[arg-type]
     assert run.token_ids == [4, 5]
