@@ -37,10 +37,8 @@ def _twin(kind: type[Struct]) -> type[Struct]:
     """The same struct as an object with names; its first field is always written."""
     tag = kind.__struct_config__.tag
     found = []
-    for index, field in enumerate(fields(kind)):
-        is_needed = index == 0 and tag is None and kind not in _PATCHES
-        default = None if is_needed else _default(field)
-        found.append((field.name, _named_type(field.type), *(() if default is None else default)))
+    for field, default in _defaults(kind):
+        found.append((field.name, _named_type(field.type), *(() if default is NODEFAULT else (_named(default),))))
     twin = msgspec.defstruct(
         kind.__name__,
         found,
@@ -66,12 +64,6 @@ def patch(kind: type[Kind]) -> type[Kind]:
     return kind
 
 
-def _default(field: FieldInfo) -> tuple[Any] | None:
-    if field.default is not NODEFAULT:
-        return (_named(field.default),)
-    return None if field.default_factory is NODEFAULT else (_named(field.default_factory()),)
-
-
 def _named_type(kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, Struct):
         return _twin(kind)
@@ -90,7 +82,8 @@ def _named(value: Any) -> Any:
     match value:
         case Struct():
             twin = _twin(type(value))
-            return twin(**{name: _named(each) for name, each, default in _pairs(value) if each is not default})
+            found = ((field.name, getattr(value, field.name), default) for field, default in _defaults(type(value)))
+            return twin(**{name: _named(each) for name, each, default in found if not _is_default(each, default)})
         case tuple():
             return tuple(map(_named, value))
         case dict():
@@ -102,26 +95,18 @@ def _named(value: Any) -> Any:
     return value
 
 
-def _pairs(value: Struct) -> list[tuple[str, Any, Any]]:
-    """Name, value and default of each field; the value is the default itself where it equals that."""
-    found = []
-    for name, default in _defaults(type(value)):
-        each = getattr(value, name)
-        found.append((name, default if _is_default(each, default) else each, default))
-    return found
-
-
 def _is_default(value: Any, default: Any) -> bool:
     return value is default or (type(value) is type(default) and bool(value == default))
 
 
 @cache
-def _defaults(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
+def _defaults(kind: type[Struct]) -> tuple[tuple[FieldInfo, Any], ...]:
+    """Each field with its default; the first one of a struct that no tag names is always written."""
     found = []
     for index, field in enumerate(fields(kind)):
         default = field.default if field.default_factory is NODEFAULT else field.default_factory()
         is_first = index == 0 and kind.__struct_config__.tag is None and kind not in _PATCHES
-        found.append((field.name, NODEFAULT if is_first else default))
+        found.append((field, NODEFAULT if is_first else default))
     return tuple(found)
 
 
