@@ -27,6 +27,7 @@ from engine.snapshot.read import Array, SnapshotFile
 from engine.snapshot.verify import check_what_decides
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
+from engine.spec.sampling import Prompt
 
 TORCH_DTYPES = {
     "F64": torch.float64,
@@ -114,8 +115,8 @@ def misfit(model: LoadedModel, file: SnapshotFile) -> str:
 
 
 def _state_misfit(model: LoadedModel, file: SnapshotFile) -> str:
-    """Every recurrent layer of the model has its state in the file, of the model's size and in its dtype, or in float32
-    as recurrences are; what computes everything anew needs none."""
+    """Every recurrent layer of the model has its state in the file, in the shapes and dtypes that the model gives it;
+    what computes everything anew needs none."""
     if not file.manifest.states and (file.manifest.cache_spec or CacheSpec()).recomputes:
         return ""
     sizes = dict[int, int]()
@@ -128,11 +129,24 @@ def _state_misfit(model: LoadedModel, file: SnapshotFile) -> str:
     other = next((i for i, count in wanted.items() if count is not None and count != sizes[i]), None)
     if other is not None:
         return f"the state of layer {other} has another size than the model's"
+    made = states_after_one_token(model) if file.manifest.states else []
     for state in file.manifest.states:
-        dtype = DTYPE_NAMES[file.entries[state.name].dtype]
-        if dtype not in (model.info.dtype, "float32"):
-            return f"the state of layer {state.layer} is in {dtype}, and the model computes in {model.info.dtype}"
+        entry, own = file.entries[state.name], made[state.layer].get(state.key)
+        if own is None or entry.shape != own.shape:
+            here = "none" if own is None else list(own.shape)
+            return f"the state '{state.name}' has the shape {list(entry.shape)}, and that of the model {here}"
+        if TORCH_DTYPES[entry.dtype] != own.dtype:
+            dtypes = DTYPE_NAMES[entry.dtype], str(own.dtype).removeprefix("torch.")
+            return f"the state of layer {state.layer} is in {dtypes[0]}, and the model computes in {dtypes[1]}"
     return ""
+
+
+def states_after_one_token(model: LoadedModel) -> list[dict[str, torch.Tensor]]:
+    """What each layer keeps of a recurrence, whose shapes and dtypes no token changes."""
+    session = Session(model, CacheSpec(), capture="off", surprisal=False, is_aside=True)
+    cache = session.cache_of(session.submit(Prompt(token_ids=(0,))))
+    session.step()
+    return [layer.stored_states() for layer in cache.layers]
 
 
 def _is_written_as(entry: LayerEntry, layer: LayerGeometry, spec: CacheSpec) -> bool:

@@ -195,6 +195,15 @@ def test_states_that_are_missing_or_cannot_be_are_refused(tmp_path: Path) -> Non
         path.write_bytes(Crafted.of(raw).say(states=wrong).bytes())
         with SnapshotFile(path) as file:
             assert why in misfit(session.model, file)
+    name = "layers.0.convolution.0"
+    shape = Crafted.of(raw).entries[name]["shape"]
+    transposed = [shape[0], shape[2], shape[1]]
+    path.write_bytes(Crafted.of(raw).entry(name, shape=transposed).bytes())
+    with SnapshotFile(path) as file:
+        assert (
+            misfit(session.model, file)
+            == f"the state '{name}' has the shape {transposed}, and that of the model {shape}"
+        )
     kept(begun(SPECS["growing"], steps=2, model=model_of("mamba", "bfloat16")), path)
     with SnapshotFile(path) as file:
         assert "layer 0 is in bfloat16, and the model computes in float32" in misfit(session.model, file)
