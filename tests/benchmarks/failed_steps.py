@@ -17,28 +17,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from msgspec.structs import replace
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.spec.cache import CacheSpec
-from engine.spec.codec import uniform
 from engine.spec.presets import PRESETS
-from tests.engine.session.failing import PHASES, failures
+from tests.engine.session.failing import PHASES, failures, small
 from tests.engine.session.test_failed_step import LOSSY
 
 LONGEST = 300  # characters of what is told of one
-
-
-def small(spec: CacheSpec) -> CacheSpec:
-    """A preset that is full within a few tokens."""
-    keeps, codec = spec.retention, spec.codec
-    sizes = {"budget": 7, "window": 3, "sinks": 2}
-    changes = {name: size for name, size in sizes.items() if getattr(keeps, name)}
-    if codec.keys.is_kivi:
-        codec = uniform(codec.keys.name, 16, 16) if codec.keys.name == "kivi-2" else uniform(codec.keys.name, 8, 8)
-    pages = {"page_size": 4, "num_pages": 16} if spec.is_paged else {}
-    return replace(spec, retention=replace(keeps, **changes), codec=codec, **pages)
 
 
 def main() -> None:

@@ -43,6 +43,7 @@ class Shown:
     draft: str = ""
     names: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    renaming: dict[str, str] = field(default_factory=dict)  # begun, and not shown yet: it may be offered
 
     def take(self, told: dict[str, Any]) -> None:
         match told["what"]:
@@ -59,6 +60,9 @@ class Shown:
                 self.draft = told["text"]
             case "names":
                 self.names = told["names"]
+                self.renaming.clear()
+            case "renaming":
+                self.renaming[told["first"]] = told["name"]
             case "notes":
                 self.notes = told["notes"]
 
@@ -67,7 +71,9 @@ class Shown:
         moments = {int(step): parts for step, parts in offered["moments"].items()}
         words = [f"moment {step}" for step, parts in self.moments.items() if moments.get(step) != parts]
         words += ["the draft"] if self.draft and offered["draft"] != self.draft else []
-        words += ["the names"] if self.names != offered["names"] else []
+        for first, name in self.names.items():
+            if (there := offered["names"].get(first)) != name and (there is None or there != self.renaming.get(first)):
+                words.append(f"the name {name!r} of branch {first}, which is {there!r} there")
         words += [f"the note on {place}" for place, text in self.notes.items() if offered["notes"].get(place) != text]
         return words
 

@@ -174,7 +174,9 @@ class Person(QObject):
             self._write(chance.choice(WORDS))
         elif roll < 0.16:
             branch = chance.choice(self._models.history.branches())
-            self._models.history.rename(branch.first, chance.choice(WORDS))
+            name = chance.choice(WORDS)
+            tell("renaming", first=str(branch.first), name=name)
+            self._models.history.rename(branch.first, name)
         elif roll < 0.21:
             self._note()
         elif status.running:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from engine.session.branching import branch, join, undo_edit
 from engine.session.continuing import go_on
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.codec import uniform
 from engine.spec.edit import BiasLogits, ReplaceTokens, Rows, Zero
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Branch
@@ -52,6 +54,17 @@ COMMANDS = (
     "mode",
 )  # to be done once some tokens are decoded
 PHASES = STEPS + COMMANDS
+
+
+def small(spec: CacheSpec) -> CacheSpec:
+    """A preset that is full within a few tokens."""
+    keeps, codec = spec.retention, spec.codec
+    sizes = {"budget": 7, "window": 3, "sinks": 2}
+    changes = {name: size for name, size in sizes.items() if getattr(keeps, name)}
+    if codec.keys.is_kivi:
+        codec = uniform(codec.keys.name, 16, 16) if codec.keys.name == "kivi-2" else uniform(codec.keys.name, 8, 8)
+    pages = {"page_size": 4, "num_pages": 16} if spec.is_paged else {}
+    return replace(spec, retention=replace(keeps, **changes), codec=codec, **pages)
 
 
 def work_of(session: Session, phase: str) -> Callable[[], Any]:

@@ -15,7 +15,7 @@ from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from tests.effort import effort
 from tests.engine.faults import Injected, counting, failing_at
-from tests.engine.session.failing import failures
+from tests.engine.session.failing import PHASES, failures, small
 from tests.engine.session.sessions import GROWING, LOSSLESS, facts, prepared, same, stale, started, tensors
 from tests.engine.tiny import prompt_ids
 
@@ -83,6 +83,34 @@ def test_a_step_that_fails_at_any_site_changes_nothing_where_rows_are_coded_drop
     assert found.not_undone == []
     assert found.has_dropped or LOSSY[mode].retention.keeps_all or (mode, phase) == ("snapkv", "decode")
     assert found.num_missed <= found.num_sites // 50, "nearly every site is reached"
+
+
+@pytest.mark.parametrize("number", range(len(PRESETS)))
+def test_what_fails_in_any_preset_changes_nothing(number: int) -> None:
+    """Some lines in every preset, in another phase of each: steps, edits, branches, ways back and other commands. All
+    of them: `python -m tests.benchmarks.failed_steps`."""
+    name = [*PRESETS][number]
+    architecture = "llama" if name == "kivi-2" else "tiniest"  # 16 codes of 2 bits fill a word
+    spec = small(PRESETS[name].spec)
+    for phase in [PHASES[number % len(PHASES)]] if effort(0, 1) == 0 else PHASES:
+        found = failures(spec, phase, lambda count: {count}, architecture, every=effort(40, 1), first=number)
+        assert found.not_undone == [], phase
+        assert found.num_failed + found.num_missed, phase
+
+
+def test_what_a_failed_step_did_to_pages_is_told_with_the_next_one() -> None:
+    """A rule drops a page, whose rows come back to another one."""
+    found = failures(LOSSY["paged h2o"], "second chunk", lambda count: {count}, within="history")
+    assert found.not_undone == []
+    assert found.num_failed > 20
+
+
+@pytest.mark.parametrize("phase", ["edit", "branch"])
+def test_a_command_that_fails_at_any_site_of_the_history_changes_nothing(phase: str) -> None:
+    """Moments that were made on the way are gone again, and pages are nobody's but those of before."""
+    found = failures(LOSSY["paged"], phase, lambda count: {1, count}, within="session", every=effort(10, 1))
+    assert found.not_undone == []
+    assert found.num_failed > 2
 
 
 @pytest.mark.parametrize(("mode", "phase"), [("dynamic", "decode"), ("paged", "decode"), ("static", "first chunk")])
