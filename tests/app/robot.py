@@ -116,6 +116,11 @@ class Robot:
         if marks:
             yield f"{name} pointed at: paints {len(marks)} lines anew, {marks[0]}"
         yield from self._try(f"{name} clicked", lambda: QTest.mouseClick(widget, Qt.MouseButton.LeftButton, pos=place))
+        twice = QMouseEvent(
+            QEvent.Type.MouseButtonDblClick, QPointF(place), QPointF(widget.mapToGlobal(place)),
+            Qt.MouseButton.LeftButton, Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier,
+        )  # fmt: skip
+        yield from self._try(f"{name} twice", lambda: QApplication.sendEvent(widget, twice))
         around: QWidget | None = widget
         policy = Qt.ContextMenuPolicy.DefaultContextMenu
         while around is not None and policy == Qt.ContextMenuPolicy.DefaultContextMenu:

@@ -12,6 +12,7 @@ from pytestqt.qtbot import QtBot
 from app.dialogs.cache import CacheDialog
 from app.dialogs.calculator import Calculator
 from app.dialogs.export import ExportDialog
+from app.dialogs.help import _versions
 from app.dialogs.kept_moments import KeptMomentsDialog
 from app.dialogs.loading import HubDialog
 from app.dialogs.pool import PoolDialog
@@ -233,3 +234,8 @@ def test_a_codec_that_cannot_be_is_refused_in_the_engines_words(ready: Shell, en
     dialog.chosen.connect(chosen.append)
     dialog.accept()
     assert chosen == [tuned(H2O, codec=uniform("int8"))]
+
+
+def test_about_names_every_version() -> None:
+    names = [part.split()[0] for part in _versions().split(" · ")]
+    assert names == ["Python", "Qt", "torch", "transformers", "safetensors", "numpy"]

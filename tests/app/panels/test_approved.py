@@ -118,6 +118,9 @@ class Witness:
         for choice in choices[1:]:
             self.view.choose(choice)
             self.look(f"segment {choice}")
+            self.models.selection.update(layer=1, kv_head=2, position=4)
+            self.look(f"segment {choice}, elsewhere")
+            self.back()
         if choices:
             self.view.choose(choices[0])
         self.back()

@@ -14,6 +14,7 @@ from app.kit.theme import LIGHT, apply_theme
 from app.models import Models
 from app.panels.inspector.view import InspectorView
 from app.panels.pages.view import PagesView
+from app.panels.pages.words import page_owners
 from engine.spec.cache import CacheSpec
 from engine.wire.page_events import KEPT, MoveDirection, PageCopied, PageFreed, PageMoved, PageShared, PrefixHit
 from engine.wire.records import StepRecord
@@ -263,3 +264,15 @@ def test_a_page_that_was_taken_long_ago_has_another_colour_than_a_new_one(view: 
         for seq_id in (0, 1)
     )
     assert old != new
+
+
+def test_a_page_of_several_is_told_with_all_of_them_and_leads_to_the_first(desk: Desk, view: PagesView) -> None:
+    same = list(range(8))
+    desk.take(*(desk.story.admit(n, [*same, 90 + n]) for n in (0, 1)), desk.story.admit(2, list(range(40, 46))))
+    record = desk.models.timeline.latest
+    assert record is not None
+    shared = desk.story.tables[0].page_ids[0]
+    assert page_owners(desk.models, record, 0, shared) == (0, 1)
+    desk.models.selection.update(seq_id=2)
+    click(view, shared)
+    assert desk.models.selection.now.seq_id == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from app.panels.what_if.chart import shift_table
 from app.panels.what_if.draw import pairs, winners
 from engine.spec.cache import CacheSpec
 from engine.wire.measurements import Shift, WhatIfAnswer
@@ -30,3 +33,8 @@ def test_pairs_keep_the_new_winner_and_the_order_before() -> None:
     assert winners(answer(*SHIFTS)) == ("·a", "·new")
     assert pairs(answer(), 5) == ()
     assert winners(answer()) == ("", "")
+
+
+@pytest.mark.parametrize(("tried", "head"), [("KIVI-2", "after · KIVI-2"), ("", "after")])
+def test_what_was_tried_is_named_above_its_numbers(tried: str, head: str) -> None:
+    assert shift_table(answer(*SHIFTS), tried, 5, is_faded=False).heads[2] == head
