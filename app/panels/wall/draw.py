@@ -233,10 +233,9 @@ def _colours(
             absent = np.logical_and.reduceat(absent, first_cells(absent.shape[axis], size), axis=axis)
             scaled = larger(*resample(scaled, scaled, size, axis))
     colours = np.take(packed(table), signed_index(scaled, 1.0))
-    if far is not None:
-        sizes = np.abs(scaled)
-        if not sizes.max(initial=0) <= FAR:  # one pass tells that none is; a NaN hides what is
-            colours[(sizes > FAR) & np.isfinite(sizes)] = far
+    # two passes tell that no cell is far; a NaN hides what is
+    if far is not None and not (scaled.max(initial=0) <= FAR and scaled.min(initial=0) >= -FAR):
+        colours[(np.abs(scaled) > FAR) & np.isfinite(scaled)] = far
     if has_gaps:
         colours[absent] = 0
     shown: Pixels = colours.transpose(0, 1, 3, 2)

@@ -58,7 +58,9 @@ def magnitude_words(piece: WallSlice, layer: int) -> str:
 def marked_tiles(piece: WallSlice, values: Floats, absent: Flags) -> tuple[Tiles, Tiles]:
     """The thumbnails that hold what is not a number, and those with a value far beyond the range: extremes survive all
     pooling."""
-    sizes = np.where(absent, np.float32(0), np.abs(values)).max(axis=(2, 3), initial=0)  # NaN where there is one
+    held = np.where(absent, np.float32(0), values) if absent.any() else values
+    highest, lowest = held.max(axis=(2, 3), initial=0), held.min(axis=(2, 3), initial=0)
+    sizes = np.maximum(highest, -lowest)  # NaN where there is one
     return _tiles(piece, ~np.isfinite(sizes)), _tiles(piece, sizes > FAR * layer_limits(piece)[:, None])
 
 
