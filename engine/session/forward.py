@@ -15,7 +15,7 @@ from engine.look.probe import own_rows, spread
 from engine.model.loader import LoadedModel
 from engine.model.products import products_ms
 from engine.model.surprisal import Surprisal
-from engine.session.ahead import LaunchedAhead, hide_row
+from engine.session.ahead import LaunchedAhead, growing, hide_row
 from engine.session.captured import Captured
 from engine.session.clock import Clock
 from engine.session.driver import feed
@@ -89,13 +89,20 @@ class Runner:
         return self._seen(work, logits, surprisal, probe, clock, is_last=is_last)
 
     def launch(self, live: LiveSequence, chosen: torch.Tensor, step: int, clock: Clock) -> LaunchedAhead:
-        """Feed the `chosen` token, which the host has not read, behind `step`: its row is written, and not counted."""
+        """Feed the `chosen` token, which the host has not read, behind `step`: its row is written, and not counted. A
+        failure leaves the cache as it was."""
         cache, runners = live.cache, self._model.runners
-        probe = cache.probe(self._captured.attention_rows)
-        runners.begin()
-        cache.begin(1)
-        logits = feed(self._model, cache, chosen.view(1, 1), 1, probe).clone()
-        hide_row(cache)
+        probe, held = cache.probe(self._captured.attention_rows), [(each, each.length) for each in growing(cache)]
+        try:
+            runners.begin()
+            cache.begin(1)
+            logits = feed(self._model, cache, chosen.view(1, 1), 1, probe).clone()
+            hide_row(cache)
+        except BaseException:
+            with torch.inference_mode():
+                for layer, length in held:
+                    layer.crop(length)
+            raise
         clock.lap("forward")
         return LaunchedAhead(live, cache, step, self._captured.level, logits, probe, runners.used, clock)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from msgspec import structs
 
+from engine.errors import is_out_of_memory
 from engine.history.history import History
 from engine.history.journal import Noted
 from engine.look.candidates import Sample
@@ -119,7 +120,12 @@ class Stepper:
             return None
         clock.end()
         following = Clock(self._model.device, clock)
-        return self._runner.launch(live, choice.chosen, self._history.next_step, following)
+        try:
+            return self._runner.launch(live, choice.chosen, self._history.next_step, following)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return None  # the token that is chosen is told, and the step that feeds it says what it lacks
 
     def _phased(self, clock: Clock, reached: Reached) -> PhasedStep:
         num_layers = self._model.info.geometry.num_blocks

@@ -63,7 +63,9 @@ def small(spec: CacheSpec) -> CacheSpec:
     changes = {name: size for name, size in sizes.items() if getattr(keeps, name)}
     if codec.keys.is_kivi:
         codec = uniform(codec.keys.name, 16, 16) if codec.keys.name == "kivi-2" else uniform(codec.keys.name, 8, 8)
-    pages = {"page_size": 4, "num_pages": 16} if spec.is_paged else {}
+    pages: dict[str, Any] = {"page_size": 4, "num_pages": 16} if spec.is_paged else {}
+    if spec.layout == "host":
+        pages["host_gib"] = 0.001
     return replace(spec, retention=replace(keeps, **changes), codec=codec, **pages)
 
 

@@ -103,6 +103,23 @@ def test_it_is_launched_before_the_token_is_read_or_anything_told(monkeypatch: p
     assert "tell" in done
 
 
+def test_a_forward_that_finds_no_room_ahead_of_its_step_costs_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step before it is done and told; the step that needs the forward does it itself."""
+    tried: list[int] = []
+
+    def fail(cache: object) -> None:
+        tried.append(1)
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(forward, "hide_row", fail)
+    at_once, late = begun(0), begun(2)
+    expected, found = [at_once.step() for _ in range(5)], run(late, 5)
+    assert len(tried) == 4
+    assert not is_launched(late)
+    assert [same(told(one), told(other)) for one, other in zip(expected, found, strict=True)] == [True] * 5
+    assert_alike(at_once, late, row_behind=True)
+
+
 @pytest.mark.parametrize("why", ["end of text", "length"])
 def test_what_was_computed_behind_the_end_of_a_text_is_nowhere(why: str) -> None:
     probe = begun(0)
