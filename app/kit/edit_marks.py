@@ -1,11 +1,16 @@
-"""The edits that the shown step stands on, as marks for pictures and as words about a place."""
+"""What was done by hand, as marks for pictures and for moments, and as words about a place."""
 
 from __future__ import annotations
 
+from PySide6.QtCore import QPointF, QRectF
+from PySide6.QtGui import QPainter, QPen, QPolygonF
+
+from app.draw.change_marks import MarkKind
 from app.draw.edit_words import edit_name
 from app.draw.edited import Edited, at, edited_rows, runs, touches
 from app.draw.format import thousands
 from app.kit.heatmap_marks import Box
+from app.kit.theme import current_theme
 from app.models import Models
 from engine.spec.edit import Rows
 
@@ -71,3 +76,22 @@ def since_words(models: Models) -> str:
     """`edited by hand since step 12`; empty where the shown step stands on no edit."""
     edits = models.edits.on_path(models.selection.now.step)
     return f"edited by hand since step {thousands(edits[0].step)}" if edits else ""
+
+
+_ROLES = {"edit": "edited", "mode": "page_shared", "road": "selected"}
+
+
+def paint_mark(painter: QPainter, at: QPointF, kind: MarkKind) -> None:
+    """On a line whose moment is at that point; another road stands below it."""
+    theme = current_theme()
+    painter.setPen(QPen(theme.color("panel"), 1))
+    painter.setBrush(theme.color(_ROLES.get(kind, "muted")))
+    x, y = at.x(), at.y()
+    if kind == "mode":
+        painter.drawRect(QRectF(x - 3.5, y - 3.5, 7, 7))
+    elif kind == "edit":
+        painter.drawPolygon(QPolygonF([QPointF(x, y - 5), QPointF(x + 5, y), QPointF(x, y + 5), QPointF(x - 5, y)]))
+    elif kind == "road":
+        painter.drawPolygon(QPolygonF([QPointF(x - 4, y + 9), QPointF(x + 4, y + 9), QPointF(x, y + 3)]))
+    else:
+        painter.drawEllipse(at, 2.5, 2.5)

@@ -9,7 +9,7 @@ from PySide6.QtGui import QColor, QFont, QPainter, QPainterPath, QPen, QPolygonF
 from app.draw.change_marks import kind_of
 from app.draw.format import byte_size, thousands
 from app.kit import moment_words
-from app.kit.change_marks import paint_mark
+from app.kit.edit_marks import paint_mark
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text, owner_color
 from app.models import Models

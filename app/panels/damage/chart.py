@@ -10,7 +10,7 @@ from app.draw import grid
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, exact, percent
 from app.draw.grid import Grid
 from app.kit.chart.bars import Bar, BarRow, BarTable
-from app.kit.fact_strip import Reading
+from app.kit.facts import Reading
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.codec import Coding
 from engine.wire.measurements import DamageMap, TensorDamage

@@ -14,7 +14,7 @@ from app.kit.boxes import column, holder, row
 from app.kit.changes import connect_all, on_change
 from app.kit.chart.bars import BarRows
 from app.kit.chart.grid import Chosen, Found, GridMaps
-from app.kit.fact_strip import FactStrip
+from app.kit.facts import FactStrip
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.measurement import AskingView, why_nothing
 from app.kit.provenance import Provenance, token_name

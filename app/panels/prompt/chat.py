@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QWidget
@@ -13,13 +15,13 @@ from app.kit.labels import plain_label, plain_tip, prose, set_text_role
 from app.kit.page_words import quoted_whole
 from app.kit.theme import font_text
 from app.models import Models
-from app.models.conversation import conversation_of
 from app.models.sequence_status import selected_info
 from app.panels.prompt.rendered import RenderedText
 from app.panels.prompt.template_choice import TemplateChoice
 from app.panels.prompt.turns import TurnList
 from engine.errors import InputError
 from engine.spec.chat import Chat, Turn
+from engine.wire.changes import Change, PromptAppended, SequenceAdded, SequenceForked
 from engine.wire.events import Previewed
 from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.status import SequenceInfo
@@ -255,3 +257,23 @@ class ChatEditor(QWidget):
 def has_answer(info: SequenceInfo) -> bool:
     """Whether a sequence has generated something."""
     return info.num_tokens >= info.num_prompt_tokens and info.sampled is not None
+
+
+def conversation_of(models: Models, seq_id: int) -> Chat | None:
+    """The turns of a sequence on the live path; those of the one that it was forked from, where it is a fork. None for
+    a sequence whose prompt was no conversation. O(nodes of the path)."""
+    for change in _newest_first(models):
+        match change:
+            case SequenceAdded(of, _, _, chat) | PromptAppended(of, _, _, chat) if of == seq_id:
+                return chat
+            case SequenceForked(of, parent) if of == seq_id:
+                seq_id = parent
+    return None
+
+
+def _newest_first(models: Models) -> Iterator[Change]:
+    status, history = models.status.now, models.history
+    yield from reversed(status.pending if status is not None else ())
+    path: Iterable[int] = history.path(history.live) if history.live is not None else ()
+    for node in reversed([*path]):
+        yield from reversed(history.changes(node))

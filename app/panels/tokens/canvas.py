@@ -28,10 +28,9 @@ from app.kit.theme import Themed, current_theme, font_fixed
 from app.models import Token
 from app.models.lane import num_shared
 from app.panels.tokens.chip_marks import paint_edited, paint_marks, paint_source
-from app.panels.tokens.chips import Chips
+from app.panels.tokens.chips import Chips, token_tip
 from app.panels.tokens.draw import ChipLayout, Place
 from app.panels.tokens.surprisal_key import surprisal_color
-from app.panels.tokens.tip import token_tip
 from engine.spec.bookmark import Bookmark
 
 ROW_HEIGHT = 22

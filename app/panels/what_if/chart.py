@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, percent
 from app.kit.chart.bars import Bar, BarRow, BarTable
-from app.kit.fact_strip import Reading
+from app.kit.facts import Reading
 from app.panels.what_if import draw
 from app.panels.what_if.draw import Pair
 from engine.wire.measurements import WhatIfAnswer

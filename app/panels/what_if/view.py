@@ -13,7 +13,7 @@ from app.kit.boxes import column, holder, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
 from app.kit.chart.bars import BarRows, BarTable
-from app.kit.fact_strip import FactStrip
+from app.kit.facts import FactStrip
 from app.kit.labels import ElidedLabel, plain_label, set_text_role
 from app.kit.measurement import MeasuringView, why_nothing
 from app.kit.panel import MARGIN

@@ -11,7 +11,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
-from app.models.conversation import conversation_of
+from app.panels.prompt.chat import conversation_of
 from app.panels.prompt.rendered import MAX_SHOWN, pieces_of
 from app.panels.prompt.template_choice import FILE, NONE
 from engine.spec.chat import PLAIN_NAME, Chat, Turn
