@@ -64,6 +64,7 @@ class RowsView(AskingView[ShownRows]):
     """
 
     abilities = frozenset(("view.reset",))
+    choices_when_empty = False
     columns: ClassVar[Sequence[str]]
     descending: ClassVar[tuple[int, ...]] = ()
     file_name: ClassVar[str]
@@ -175,13 +176,8 @@ class RowsView(AskingView[ShownRows]):
             answers, state, self._sort, self._marked, self._pointed, has_table, has_plot, self.chosen(), note
         )
 
-    def show_nothing(self, why: str) -> None:
-        super().show_nothing(why)
-        self.set_choices(())
-
     def show_state(self, state: ShownRows) -> None:
-        self.set_choices(() if state.has_table and state.has_plot else self.choices)
-        self.set_choice(self.choice)
+        self.show_choices(not (state.has_table and state.has_plot))
         self.table.setVisible(state.has_table)
         self.plot.setVisible(state.has_plot)
         self.note.setText(state.note)

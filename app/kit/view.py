@@ -27,6 +27,7 @@ class View(Reader[State], Panel):
 
     title: ClassVar[str]
     choices: ClassVar[tuple[tuple[str, str, str], ...]] = ()
+    choices_when_empty: ClassVar[bool] = True  # whether the segments stay where there is nothing to show
     needs: ClassVar[CaptureLevel | None] = None  # what must be measured of a step for it to be shown here
 
     def __init__(
@@ -67,6 +68,13 @@ class View(Reader[State], Panel):
         self.set_empty(why, self._remedy())
         self.set_detail("")
         self.set_provenance("")
+        if not self.choices_when_empty:
+            self.set_choices(())
+
+    def show_choices(self, is_any: bool) -> None:
+        """Show the segments where there is anything to choose: not where all that they stand for has room."""
+        self.set_choices(self.choices if is_any else ())
+        self.set_choice(self.choice)
 
     def _remedy(self) -> str:
         """What would help where there is nothing to show; empty where nobody knows."""

@@ -48,6 +48,7 @@ class CompareStepsView(View[State]):
     title = "Compared steps"
     follows = (SELECTION, STATUS, STEPS, COMPARISON)
     abilities = frozenset(("view.reset",))
+    choices_when_empty = False
     choices = (
         ("kl", "KL", "KL divergence of the next token, in nats, at every step"),
         ("logits", "Δ logit", "The largest difference of a logit, at every step"),
@@ -128,13 +129,8 @@ class CompareStepsView(View[State]):
         sentence = "from the logits, newest rows and newest attention of both sides, at the same number of tokens"
         return Provenance("difference", "difference", sentence)
 
-    def show_nothing(self, why: str) -> None:
-        super().show_nothing(why)
-        self.set_choices(())
-
     def show_state(self, state: State) -> None:
-        self.set_choices(() if state.quantities == QUANTITIES else self.choices)
-        self.set_choice(self.choice)
+        self.show_choices(state.quantities != QUANTITIES)
         for quantity, plot in self.plots.items():
             plot.setVisible(quantity in state.quantities)
         self._draw_plots(state)

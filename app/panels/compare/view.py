@@ -67,6 +67,7 @@ class CompareView(View[State]):
     title = "Compare"
     follows = (SELECTION, STATUS, STEPS, VIEWPORT, COMPARISON)
     abilities = frozenset(("view.reset", "view.zoom"))
+    choices_when_empty = False
     choices = (
         (WALL, "Wall", "Every layer, kv head and channel"),
         (HEAD, "Head", "The selected head, channel by channel"),
@@ -228,12 +229,10 @@ class CompareView(View[State]):
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
-        self.set_choices(())
         self._shown = None
 
     def show_state(self, state: State) -> None:
-        self.set_choices(() if state.compared.no_rows else self.choices)
-        self.set_choice(self.choice)
+        self.show_choices(not state.compared.no_rows)
         text, role = words.verdict(self._models, state.compared)
         self.verdict.setText(text)
         self.verdict.setToolTip(words.tolerance_words(state.compared))

@@ -54,6 +54,7 @@ class EditsView(View[Shown]):
 
     title = "Edits"
     follows = (EDITS, SELECTION, STATUS)
+    choices_when_empty = False
     choices = (
         (LIST, "list", "Every edit, newest first"),
         (EFFECT, "effect", "What the marked edit did to the next token and to the rows behind it"),
@@ -114,13 +115,8 @@ class EditsView(View[Shown]):
             is_wide or self.choice == LIST, is_wide or self.choice == EFFECT,
         )  # fmt: skip
 
-    def show_nothing(self, why: str) -> None:
-        super().show_nothing(why)
-        self.set_choices(())
-
     def show_state(self, state: Shown) -> None:
-        self.set_choices(() if state.has_list and state.has_effect else self.choices)
-        self.set_choice(self.choice)
+        self.show_choices(not (state.has_list and state.has_effect))
         undone = sum(one.is_undone for one in state.rows)
         self.set_detail(f"{thousands(len(state.rows) - undone)} made" + (f" · {undone} undone" if undone else ""))
         self.table.setVisible(state.has_list)

@@ -54,6 +54,7 @@ class ParityView(AskingView[Compared]):
     title, measures = "Parity", "parity"
     abilities = frozenset(("view.reset",))
     button_words, button_name = "Check", "Check parity"
+    choices_when_empty = False
     choices = (
         ("logits", "Δ logit", "The largest difference of a logit, at every step"),
         ("kl", "KL", "KL divergence of the next token, in nats, at every step"),
@@ -144,14 +145,9 @@ class ParityView(AskingView[Compared]):
         first, last = (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0)
         return Provenance("recomputed", "recomputed", f"recomputed · steps {first}–{last}")
 
-    def show_nothing(self, why: str) -> None:
-        super().show_nothing(why)
-        self.set_choices(())
-
     def show_state(self, state: Compared) -> None:
         report = state.report
-        self.set_choices(() if state.is_stacked else self.choices)
-        self.set_choice(self.choice)
+        self.show_choices(not state.is_stacked)
         self.verdict.setText(self._verdict_words(report))
         self.numbers.setText(self._number_words(report, self._num_newer(report)))
         self.numbers.setToolTip(plain_tip(self.numbers.text()))
