@@ -96,8 +96,10 @@ class LinkButton(QPushButton):
 class ActionButton(QPushButton):
     """As possible as its action, with the same reason in its tool tip; without one it does nothing. Its own words."""
 
-    def __init__(self, text: str, action: QAction | None = None) -> None:
+    def __init__(self, text: str, action: QAction | None = None, *, is_small: bool = False) -> None:
         super().__init__(text)
+        if is_small:
+            self.setObjectName("small")
         self._action: QAction | None = None
         self.setEnabled(False)
         if action is not None:

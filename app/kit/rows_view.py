@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from PySide6.QtCore import QModelIndex
-from PySide6.QtGui import QGuiApplication, QResizeEvent
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu
 
 from app.draw import measured_rows
@@ -65,6 +65,7 @@ class RowsView(AskingView[ShownRows]):
 
     abilities = frozenset(("view.reset",))
     choices_when_empty = False
+    reads_size = True
     columns: ClassVar[Sequence[str]]
     descending: ClassVar[tuple[int, ...]] = ()
     file_name: ClassVar[str]
@@ -182,7 +183,3 @@ class RowsView(AskingView[ShownRows]):
         self.plot.setVisible(state.has_plot)
         self.note.setText(state.note)
         self.show_rows(state)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self.refresh()

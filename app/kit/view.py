@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from PySide6.QtGui import QResizeEvent
+
 from app.kit.chart.plot import Plot
 from app.kit.panel import Panel
 from app.kit.provenance import Provenance
@@ -28,6 +30,7 @@ class View(Reader[State], Panel):
     title: ClassVar[str]
     choices: ClassVar[tuple[tuple[str, str, str], ...]] = ()
     choices_when_empty: ClassVar[bool] = True  # whether the segments stay where there is nothing to show
+    reads_size: ClassVar[bool] = False  # whether another size is another state
     needs: ClassVar[CaptureLevel | None] = None  # what must be measured of a step for it to be shown here
 
     def __init__(
@@ -103,6 +106,11 @@ class View(Reader[State], Panel):
         """Show everything again, in every plot of the panel."""
         for plot in self.findChildren(Plot):
             plot.reset_view()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if self.reads_size:
+            self.refresh()
 
     def take_theme(self) -> None:
         super().take_theme()

@@ -190,6 +190,4 @@ class PhaseStrip(Reader[Shown], QWidget):
 def _button(text: str, actions: Actions, name: str) -> ActionButton:
     """A small button of an action, with its key."""
     key = native(actions.declared(name).key)
-    button = ActionButton(f"{text}  {key}", actions[name])
-    button.setObjectName("small")
-    return button
+    return ActionButton(f"{text}  {key}", actions[name], is_small=True)

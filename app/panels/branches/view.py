@@ -76,7 +76,8 @@ class BranchesView(View[Shown]):
             "delete": self._action("Delete…", "Forget this piece of the branch and all that came of it  (Del)", "Del",
                                    self._on_delete),
         }  # fmt: skip
-        self._buttons = {name: ActionButton(action.text(), action) for name, action in self.actions_.items()}
+        made = self.actions_.items()
+        self._buttons = {name: ActionButton(action.text(), action, is_small=True) for name, action in made}
         self._build()
         connect_all(
             (self.tree.chosen, self._on_chosen),
@@ -93,8 +94,6 @@ class BranchesView(View[Shown]):
 
     def _build(self) -> None:
         self.tree.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
-        for button in self._buttons.values():
-            button.setObjectName("small")
         foot = row((self.line, 1), *self._buttons.values())
         self.set_body(column((self.tree, 1), self.hint, foot, spacing=4))
 

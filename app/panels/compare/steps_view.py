@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from PySide6.QtCore import QModelIndex, Qt
-from PySide6.QtGui import QResizeEvent
 
 from app.kit.boxes import column, row
 from app.kit.cells import CellTable
@@ -49,6 +48,7 @@ class CompareStepsView(View[State]):
     follows = (SELECTION, STATUS, STEPS, COMPARISON)
     abilities = frozenset(("view.reset",))
     choices_when_empty = False
+    reads_size = True
     choices = (
         ("kl", "KL", "KL divergence of the next token, in nats, at every step"),
         ("logits", "Δ logit", "The largest difference of a logit, at every step"),
@@ -165,7 +165,3 @@ class CompareStepsView(View[State]):
         self.cost.setText(words.cost_words(self._models, state.compared, step))
         self.layers.show_cells(words.LAYER_HEADS, words.layer_cells(state.compared, step, state.layer))
         self.top.show_cells(words.TOP_HEADS, words.top_cells(step))
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self.refresh()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from PySide6.QtCore import QTimer
-from PySide6.QtGui import QHideEvent, QResizeEvent
+from PySide6.QtGui import QHideEvent
 from PySide6.QtWidgets import QStackedLayout, QWidget
 
 from app.draw.format import byte_share, bytes_words, divergence_words, milliseconds
@@ -57,6 +57,7 @@ class DamageView(AskingView[Shown]):
     """Clicking a cell selects its layer, head and token."""
 
     title, measures = "Codec damage", "damage"
+    reads_size = True
     choices = (
         (TOKENS, "tokens", "Error of K and V by layer, head and token"),
         (CHANNELS, "channels", "Error of K and V by layer, head and channel"),
@@ -283,10 +284,6 @@ class DamageView(AskingView[Shown]):
             token = token_name(self._models, self._models.selection.now.seq_id, cell.first, 10)
             return f"{name}[{cell.line.layer}, {cell.line.head}, {where}] {token}   {error}"
         return f"{name}[{cell.line.layer}, {cell.line.head}, :, {where}]   {error}"
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self.refresh()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 from PySide6.QtCore import QModelIndex, Qt, Signal
-from PySide6.QtGui import QAction, QGuiApplication, QResizeEvent
+from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QMenu
 
 from app.draw.format import divergence_words, thousands
@@ -55,6 +55,7 @@ class EditsView(View[Shown]):
     title = "Edits"
     follows = (EDITS, SELECTION, STATUS)
     choices_when_empty = False
+    reads_size = True
     choices = (
         (LIST, "list", "Every edit, newest first"),
         (EFFECT, "effect", "What the marked edit did to the next token and to the rows behind it"),
@@ -70,12 +71,10 @@ class EditsView(View[Shown]):
         self.next_token = BarRows("The next token before and after the edit", 12, 19, 11)
         self.kept = BarRows("How far the rows behind stand from a re-prefill, by layer", 6, 15, 10.5)
         self.note = ElidedLabel(font_text(11), "muted")
-        self.undo, self.redo = ActionButton("Undo"), ActionButton("Redo")
+        self.undo, self.redo = (ActionButton(text, is_small=True) for text in ("Undo", "Redo"))
         self.go_to = push_button("Go to", self._on_go_to, "Make the moment after this edit the live one")
         self.look = push_button("Look", self._on_look, "Look at the moment right after this edit, everywhere")
         self.again = push_button("Repeat", self._on_repeat, "Make this edit once more, on the selected sequence")
-        for button in (self.undo, self.redo):
-            button.setObjectName("small")
         self._buttons = (self.undo, self.redo, self.look, self.go_to, self.again)
         bars = row((self.next_token, 1), (self.kept, 1), spacing=12)
         both = row((self.table, 1), (bars, 1), spacing=14)
@@ -236,10 +235,6 @@ class EditsView(View[Shown]):
             self._models.status.fail(str(error))
         else:
             self.repeated.emit(edits)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self.refresh()
 
 
 def _read(path: Path) -> str:

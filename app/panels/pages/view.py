@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import cast, get_args
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QPlainTextEdit
 
 from app.kit.bookmark_places import tip_lines
@@ -53,6 +52,7 @@ class PagesView(View[Shown]):
     `menu_wanted(place on the screen)`, of the page that is selected then."""
 
     title = "Pages"
+    reads_size = True
     follows = (SELECTION, STATUS, STEPS, BOOKMARKS, slices(TABLE, at_rest=True))
     choices = (
         ("state", "state", "Free, used, shared, cached"),
@@ -213,7 +213,3 @@ class PagesView(View[Shown]):
         run = f"first of {per_cell} pages in this pixel   " if per_cell > 1 and state.pointed else ""
         self._readout.setText(run + "   ".join(words for words in state.readout if not words.startswith("found as ")))
         self._readout.setToolTip(plain_tip("\n".join(state.readout)))
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self.refresh()

@@ -90,9 +90,8 @@ class StopsView(View[Shown]):
         self.words = plain_label(font=font_text(11.5), wraps=True)
         self.words.setMinimumWidth(1)
         self.words.setAccessibleName("What is found")
-        self.previous, self.next = ActionButton("‹"), ActionButton("›")
+        self.previous, self.next = (ActionButton(arrow, is_small=True) for arrow in "‹›")
         for button in (self.previous, self.next):
-            button.setObjectName("small")
             button.setFixedWidth(26)
         self.examples = push_button("Examples", self._on_examples, "Conditions to begin with, one for each quantity")
         self.add = push_button("Halt there", self._on_add, "Keep the condition: runs halt after a step where it holds")
