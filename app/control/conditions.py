@@ -14,10 +14,7 @@ def needs_engine(models: Models) -> str:
 
 
 def needs_model(models: Models) -> str:
-    status = models.status.now
-    if gone := needs_engine(models):
-        return gone
-    return "" if status is not None and status.model is not None else "no model is loaded yet"
+    return needs_engine(models) or ("" if models.status.model is not None else "no model is loaded yet")
 
 
 def needs_loaded(models: Models) -> str:
@@ -35,8 +32,7 @@ def needs_unloaded(models: Models) -> str:
 
 def needs_live(models: Models) -> str:
     """A model that computes: an opened file has none."""
-    status = models.status.now
-    if status is not None and status.opened is not None:
+    if models.status.has_file:
         return "this is an opened file: go on with its model first, or load another"
     return needs_model(models)
 
@@ -73,29 +69,24 @@ def needs_rows(models: Models) -> str:
 
 def needs_dropping(models: Models) -> str:
     """Rows of a cache with a rule that drops some: only there does a pin mean anything."""
-    status = models.status.now
-    keeps_all = status is not None and status.cache.retention.keeps_all
+    keeps_all = models.status.cache.retention.keeps_all
     return needs_rows(models) or ("this cache keeps every row: take one with a rule for dropping" if keeps_all else "")
 
 
 def needs_no_file(models: Models) -> str:
     """Anything but an opened file, loaded or not."""
-    status = models.status.now
-    return needs_live(models) if status is not None and status.opened is not None else ""
+    return needs_live(models) if models.status.has_file else ""
 
 
 def needs_file(models: Models) -> str:
     """An opened file."""
-    status = models.status.now
-    return "no file is open" if status is None or status.opened is None else needs_engine(models)
+    return "no file is open" if not models.status.has_file else needs_engine(models)
 
 
 def needs_resumable(models: Models) -> str:
     """An opened file that its model can go on from."""
-    status = models.status.now
-    if status is None or status.opened is None:
-        return "no file is open"
-    return status.opened.why_not or needs_engine(models)
+    opened = models.status.opened
+    return "no file is open" if opened is None else opened.why_not or needs_engine(models)
 
 
 def needs_prompt(models: Models) -> str:
@@ -103,10 +94,7 @@ def needs_prompt(models: Models) -> str:
 
 
 def needs_sequence(models: Models) -> str:
-    status = models.status.now
-    if gone := needs_engine(models):
-        return gone
-    return "" if status is not None and status.sequences else "send a prompt first"
+    return needs_engine(models) or ("" if has_sequences(models) else "send a prompt first")
 
 
 def needs_unfinished(models: Models) -> str:
@@ -187,16 +175,15 @@ def needs_steps(models: Models) -> str:
 
 def needs_kept_rows(models: Models) -> str:
     """Steps with their K and V, live or in an opened file."""
-    status = models.status.now
-    if status is not None and status.opened is not None and not status.opened.has_rows:
+    opened = models.status.opened
+    if opened is not None and not opened.has_rows:
         return "a session file has no K and V: go on with its model first"
     return needs_steps(models)
 
 
 def needs_saveable(models: Models) -> str:
     """Something that was done here: an opened file has its own."""
-    status = models.status.now
-    if status is not None and status.opened is not None:
+    if models.status.has_file:
         return "this is an opened file, which is saved already"
     return needs_steps(models)
 

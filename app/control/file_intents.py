@@ -52,26 +52,24 @@ class FileIntents(Asking):
     @property
     def _is_own_file(self) -> bool:
         """Whether the opened file is a journal that a window of this program wrote."""
-        status, folder = self._models.status.now, self.sessions_folder
-        if folder is None or status is None or status.opened is None:
-            return False
-        return status.opened.path.resolve().parent == folder.resolve()
+        opened, folder = self._models.status.opened, self.sessions_folder
+        return opened is not None and folder is not None and opened.path.resolve().parent == folder.resolve()
 
     def _as_in_file(self, source: str) -> ModelSpec:
         """The model of the opened file from there; a session is repeated in the same numbers, on as many threads."""
-        status = self._models.status.now
-        if status is None or status.opened is None or status.model is None or status.opened.has_rows:
+        opened, model = self._models.status.opened, self._models.status.model
+        if opened is None or model is None or opened.has_rows:
             return ModelSpec(source)
-        return replace(spec_of(status.model), source=source)
+        return replace(spec_of(model), source=source)
 
     @property
     def source_of_file(self) -> str:
         """Where the model of the opened file is known to be; empty where a person has to say."""
         status = self._models.status
-        if status.now is None or status.now.opened is None or status.now.model is None:
+        if status.opened is None or status.model is None:
             return ""
-        by_name = BUNDLED if status.now.opened.model == BUNDLED_NAME else ""
-        return status.source_of(status.now.model.fingerprint) or by_name
+        by_name = BUNDLED if status.opened.model == BUNDLED_NAME else ""
+        return status.source_of(status.model.fingerprint) or by_name
 
     def on_file_closed(self) -> None:
         """Begin anew with the model that was there before the opened file, else the bundled one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QObject, QTimer
 
 from app.models import Models
+from app.models.loaded import geometry_of
 
 LEAP = 8
 REPLAY_MS = 120
@@ -79,10 +80,10 @@ class Navigator(QObject):
         self._models.selection.update(change=not self._models.selection.now.change)
 
     def _walk_layers(self, by: int) -> None:
-        status = self._models.status.now
-        if status is None or status.model is None or not status.model.geometry.attention_layers:
+        geometry = geometry_of(self._models)
+        if geometry is None or not geometry.attention_layers:
             return
-        layers = status.model.geometry.attention_layers
+        layers = geometry.attention_layers
         indices = [layer.index for layer in layers]
         now = self._models.selection.now
         here = indices.index(now.layer) if now.layer in indices else 0
@@ -90,11 +91,10 @@ class Navigator(QObject):
         self._models.selection.update(layer=layer.index, kv_head=min(now.kv_head, layer.num_kv_heads - 1))
 
     def _walk_heads(self, by: int) -> None:
-        status = self._models.status.now
-        now = self._models.selection.now
-        if status is None or status.model is None or now.layer >= status.model.geometry.num_layers:
+        geometry, now = geometry_of(self._models), self._models.selection.now
+        if geometry is None or now.layer >= geometry.num_layers:
             return
-        num_heads = status.model.geometry.layers[now.layer].num_kv_heads
+        num_heads = geometry.layers[now.layer].num_kv_heads
         if num_heads:
             self._models.selection.update(kv_head=min(max(now.kv_head + by, 0), num_heads - 1))
 

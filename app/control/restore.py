@@ -25,8 +25,7 @@ class Restore:
 
     def begin(self) -> None:
         """Ask the engine that has just begun, if there is anything to be done, and say so."""
-        status = self._models.status.now
-        if status is not None and status.opened is not None:
+        if self._models.status.has_file:
             self._models.status.notify("The engine begins again: the file is opened once more")
             return
         self._asked = self._asked or self._plan()

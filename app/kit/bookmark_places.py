@@ -8,6 +8,7 @@ from PySide6.QtGui import QPainter, QPen, QPolygonF
 from app.draw.format import shortened, thousands, token_label, visible
 from app.kit.theme import current_theme
 from app.models import Models
+from app.models.loaded import geometry_of
 from engine.spec.bookmark import Bookmark, BookmarkTarget, OnHead, OnPage, OnStep, OnToken
 
 STEP, TOKEN, PAGE, HEAD = "step", "token", "page", "head"
@@ -26,8 +27,8 @@ def places(models: Models) -> dict[str, BookmarkTarget]:
         found[TOKEN] = OnToken(token.step, now.seq_id, token.position)
     if now.page is not None and record.page_maps:
         found[PAGE] = OnPage(record.step, now.pool, now.page)
-    status = models.status.now
-    layers = status.model.geometry.layers if status is not None and status.model is not None else ()
+    geometry = geometry_of(models)
+    layers = geometry.layers if geometry is not None else ()
     if now.layer < len(layers) and now.kv_head < layers[now.layer].num_kv_heads:
         found[HEAD] = OnHead(record.step, now.seq_id, now.layer, now.kv_head)
     return found

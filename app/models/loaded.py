@@ -10,8 +10,8 @@ from engine.predict import capacity
 
 def geometry_of(models: Models) -> CacheGeometry | None:
     """That of the model that is loaded."""
-    status = models.status.now
-    return status.model.geometry if status is not None and status.model is not None else None
+    model = models.status.model
+    return model.geometry if model is not None else None
 
 
 def num_source(models: Models) -> int:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from engine.spec.cache import CacheSpec
-from engine.wire.status import EngineStatus, ModelInfo
+from engine.wire.status import EngineStatus, ModelInfo, OpenedFile
 
 EngineLoss = Literal["", "gone", "silent"]
 
@@ -59,9 +59,13 @@ class Status(QObject):
         return self._now.cache if self._now is not None else CacheSpec()
 
     @property
+    def opened(self) -> OpenedFile | None:
+        """The file that is open in place of a live session."""
+        return self._now.opened if self._now is not None else None
+
+    @property
     def has_file(self) -> bool:
-        """Whether a file is open in place of a live session."""
-        return self._now is not None and self._now.opened is not None
+        return self.opened is not None
 
     @property
     def why_no_rows(self) -> str:
@@ -78,7 +82,7 @@ class Status(QObject):
     def why_unmeasured(self, what: str) -> str:
         """Why there is nothing of what a step measures: a session is open, which is written down without; empty where
         there is."""
-        if self._now is None or self._now.opened is None or self._now.opened.has_rows:
+        if self.opened is None or self.opened.has_rows:
             return ""
         return f"A session file has no {what}: go on with its model to compute them."
 

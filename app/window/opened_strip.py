@@ -34,8 +34,7 @@ class OpenedStrip(Strip[OpenedFile]):
         self.follow(models)
 
     def read(self) -> OpenedFile | str:
-        status = self._models.status.now
-        return status.opened if status is not None and status.opened is not None else "no file is open"
+        return self._models.status.opened or "no file is open"
 
     def show_state(self, state: OpenedFile) -> None:
         name = prose(state.path.name)

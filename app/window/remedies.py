@@ -35,11 +35,11 @@ class Remedies(Reader[SequenceStatus], QPushButton):
         """The ways on, as they are now."""
         self._menu.clear()
         self._add("Look back, then go on from a step of your choice", BACK)
-        info, status = selected_info(self._models), self._models.status.now
-        if info is not None and status is not None and status.model is not None:
+        info, model = selected_info(self._models), self._models.status.model
+        if info is not None and model is not None:
             if info.stop == "cache full":
                 self._add("Go on in a growing cache: every row moves over", GROWING)
-            elif status.model.goes_beyond_context:
+            elif model.goes_beyond_context:
                 self._add("Go on with StreamingLLM: keep the first tokens and the latest", WINDOW)
         entry = self._menu.addAction("Write a new prompt")
         entry.triggered.connect(self.prompt_wanted)

@@ -237,8 +237,8 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
             self.choose(ALL_PRESETS[action.data()].spec)
 
     def read(self) -> tuple[CacheSpec, str, str | None]:
-        status = self._models.status.now
-        foreign = status.opened.foreign_cache if status is not None and status.opened is not None else None
+        opened = self._models.status.opened
+        foreign = opened.foreign_cache if opened is not None else None
         return self._models.status.cache, needs_no_file(self._models), foreign
 
     def show_state(self, shown: tuple[CacheSpec, str, str | None]) -> None:

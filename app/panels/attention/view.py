@@ -105,13 +105,13 @@ class AttentionView(MapView[Shown]):
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def read(self) -> Shown | str:
-        piece, status = self._models.slices.attention, self._models.status.now
+        piece, model = self._models.slices.attention, self._models.status.model
         if shown_record(self._models) is None:
             if not self.is_measured:
                 return "Where the newest token looked is not measured now: steps are taken without it."
             return "Where the newest token looked appears here with the first step."
-        if status is not None and status.model is not None and not status.model.captures_attention:
-            if not status.model.geometry.attention_layers:
+        if model is not None and not model.captures_attention:
+            if not model.geometry.attention_layers:
                 return "This model has no attention: its layers keep a state instead of rows."
             return "This model computes its attention in a way that cannot be watched."
         if piece is None:

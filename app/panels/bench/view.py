@@ -9,6 +9,7 @@ from app.kit.fields import SmallBox, small_steps
 from app.kit.provenance import Provenance
 from app.kit.rows_view import PLOT, TABLE, RowsView, ShownRows
 from app.models import Models
+from app.models.loaded import geometry_of
 from app.panels.bench import draw, words
 from app.panels.bench.chart import bench_chart
 from app.panels.bench.draw import Row
@@ -77,8 +78,7 @@ class BenchView(RowsView):
         return Bench(caches, counts(self.contexts), self.steps.value(), counts(self.batches))
 
     def problem(self) -> str:
-        status = self._models.status.now
-        return "" if status is not None and status.model is not None else "A model is needed first."
+        return "" if self._models.status.model is not None else "A model is needed first."
 
     def key_of(self, row: Row) -> str:
         return draw.key_of(row)
@@ -90,8 +90,8 @@ class BenchView(RowsView):
     def words_below(self, benched: tuple[Benched, ...], has_plot: bool) -> str:
         if benched or self.measurement.is_waiting:
             return f"over {words.rests_on(benched)}" if benched else "the prompts are read first, three times"
-        longest, status = max(counts(self.contexts)), self._models.status.now
-        context = context_length(status.model.geometry) if status is not None and status.model is not None else 0
+        longest, geometry = max(counts(self.contexts)), geometry_of(self._models)
+        context = context_length(geometry) if geometry is not None else 0
         beyond = f"; this model's context is {thousands(context)}" if longest + self.steps.value() >= context else ""
         return f"{len(self._modes())} modes, in turns{beyond}: measure their speed"
 

@@ -112,8 +112,7 @@ class BranchesView(View[Shown]):
             branch = history.branch_of(step)
             path.append(branch.first)
             step = branch.parent
-        has_file = status.now is not None and status.now.opened is not None
-        why_not = "an opened file has no live moment" if has_file else ""
+        why_not = "an opened file has no live moment" if status.has_file else ""
         looked_at = now.step if now.step in history else None
         kept = status.now.kept if status.now is not None else ()
         marked = frozenset(self._models.bookmarks.on_steps())

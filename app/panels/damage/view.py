@@ -20,6 +20,7 @@ from app.kit.measurement import AskingView, why_nothing
 from app.kit.provenance import Provenance, token_name
 from app.kit.theme import font_fixed, font_text
 from app.models import Models
+from app.models.loaded import geometry_of
 from app.models.measurement import State
 from app.panels.damage import chart
 from app.panels.damage.controls import CodecControls
@@ -185,8 +186,7 @@ class DamageView(AskingView[Shown]):
 
     @property
     def _geometry(self) -> CacheGeometry | None:
-        status = self._models.status.now
-        return status.model.geometry if status is not None and status.model is not None else None
+        return geometry_of(self._models)
 
     @property
     def _codec(self) -> CodecSpec | str:

@@ -17,6 +17,7 @@ from app.kit.provenance import Provenance, shown_record, source_of, token_name
 from app.kit.theme import font_text
 from app.models import Models, Selected
 from app.models.eviction_log import HELD, Drop, EvictionLog, drop_in, when_dropped
+from app.models.loaded import geometry_of
 from app.models.measurement import State
 from app.panels.evicted import draw
 from app.panels.evicted.chart import rank_chart
@@ -178,16 +179,13 @@ class EvictedView(AskingView[Shown]):
         return f"Nothing was dropped yet: the budget of {label} still holds every row."
 
     def _layers(self, shown: list[Drop]) -> tuple[int, ...]:
-        status = self._models.status.now
-        if status is not None and status.model is not None:
-            return tuple(layer.index for layer in status.model.geometry.attention_layers)
+        if (geometry := geometry_of(self._models)) is not None:
+            return tuple(layer.index for layer in geometry.attention_layers)
         return tuple(sorted({drop.eviction.layer for drop in shown}))
 
     def _num_heads(self, shown: list[Drop]) -> int:
-        status = self._models.status.now
-        if status is not None and status.model is not None:
-            layers = status.model.geometry.attention_layers
-            return max((layer.num_kv_heads for layer in layers), default=1)
+        if (geometry := geometry_of(self._models)) is not None:
+            return max((layer.num_kv_heads for layer in geometry.attention_layers), default=1)
         return 1 + max((drop.eviction.kv_head or 0 for drop in shown), default=0)
 
     def _head_words(self, record: StepRecord, mine: list[Drop], latest: list[Drop], steps: np.ndarray) -> str:

@@ -144,11 +144,11 @@ class PagesView(View[Shown]):
 
     def read(self) -> Shown | str:
         record = shown_record(self._models)
-        status, is_live = self._models.status.now, self._models.selection.now.step is None
-        cache = status.cache if status is not None else None
-        if status is not None and status.opened is not None and status.opened.foreign_cache is not None:
+        status, is_live = self._models.status, self._models.selection.now.step is None
+        cache = status.cache if status.now is not None else None
+        if status.opened is not None and status.opened.foreign_cache is not None:
             return "The file does not say whether this cache had pages."
-        if (why_not := self._models.status.why_unmeasured("page tables")) and cache is not None and cache.is_paged:
+        if (why_not := status.why_unmeasured("page tables")) and cache is not None and cache.is_paged:
             return why_not
         if is_live and cache is not None and not cache.is_paged:
             return "This cache mode has no pages: choose Paged to see them."
@@ -157,7 +157,7 @@ class PagesView(View[Shown]):
         if not record.page_maps:
             return "This step was taken in a cache mode that has no pages."
         pools, is_wide = record.page_maps, self.width() >= _WIDE
-        seq_ids = [sequence.seq_id for sequence in status.sequences] if status is not None else []
+        seq_ids = [sequence.seq_id for sequence in status.now.sequences] if status.now is not None else []
         selected, lines = chosen_page(self._models, record), tuple(record_lines(record))
         told = self._pointed or selected
         is_there = told is not None and told[0] < len(pools) and told[1] < pools[told[0]].num_pages

@@ -181,8 +181,7 @@ class ParityView(AskingView[Compared]):
         return self.height() >= _STACKED
 
     def problem(self) -> str:
-        status = self._models.status.now
-        if status is None or status.model is None:
+        if self._models.status.model is None:
             return "A model is needed first."
         if not len(self._models.timeline):
             return "Send a prompt first: parity compares the steps that were taken."

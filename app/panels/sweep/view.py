@@ -145,13 +145,11 @@ class SweepView(RowsView):
         return (*(box.currentData() for box in self._boxes), self.steps.value())
 
     def _most_tokens(self) -> int:
-        status = self._models.status.now
-        model = status.model if status is not None else None
+        model = self._models.status.model
         return context_length(model.geometry) - self.steps.value() if model is not None else MAX_STEPS
 
     def problem(self) -> str:
-        status = self._models.status.now
-        if status is None or status.model is None:
+        if self._models.status.model is None:
             return "A model is needed first."
         if not self._models.timeline.num_tokens(self._models.selection.now.seq_id):
             return "Send a prompt first: every cache mode is measured on its tokens."

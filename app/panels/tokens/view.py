@@ -79,8 +79,7 @@ class TokensPanel(View[Chips]):
         now = self._models.selection.now
         tokens = self._models.timeline.tokens(now.seq_id, now.step)
         if not tokens:
-            status = self._models.status.now
-            if status is None or status.model is None:
+            if self._models.status.model is None:
                 return "Tokens appear here once a model is loaded and a prompt is sent."
             return "Send the prompt: its tokens appear here, one chip each."
         part = self._models.timeline.part(now.seq_id, now.step)

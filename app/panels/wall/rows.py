@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.models import Models
-from app.models.loaded import num_source
+from app.models.loaded import geometry_of, num_source
 from app.panels.wall.draw import WallRow
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.geometry.names import layer_label
@@ -18,14 +18,13 @@ GROUP = -1  # in place of a layer's number: the title of a group of them
 
 def wall_rows(models: Models, piece: WallSlice | None) -> tuple[WallRow, ...]:
     """Every layer of the model: with thumbnails where the slice has some, else with the reason."""
-    status = models.status.now
-    if status is None or status.model is None:
+    geometry = geometry_of(models)
+    if geometry is None:
         if piece is None:
             return ()
         return tuple(WallRow(layer, heads) for layer, heads in zip(piece.layers, piece.heads, strict=True))
     tensor = piece.request.tensor if piece is not None else models.selection.now.tensor
     held = dict(zip(piece.layers, piece.heads, strict=True)) if piece is not None else None
-    geometry = status.model.geometry
     counts = Counter(state.layer for state in piece.states) if piece is not None else Counter[int]()
     rows = [row for layer in geometry.layers for row in layer_rows(layer, held, tensor, counts[layer.index])]
     if not geometry.has_encoder:

@@ -20,6 +20,7 @@ from app.kit.panel import MARGIN
 from app.kit.provenance import Provenance
 from app.kit.theme import font_text
 from app.models import Models
+from app.models.loaded import geometry_of
 from app.models.measurement import State
 from app.panels.what_if import draw
 from app.panels.what_if.chart import numbers, shift_table
@@ -117,8 +118,7 @@ class WhatIfView(MeasuringView[Tried]):
 
     def refresh(self) -> None:
         """Every change may be another thing to ask."""
-        status = self._models.status.now
-        geometry = status.model.geometry if status is not None and status.model is not None else None
+        geometry = geometry_of(self._models)
         if geometry is not None and geometry != self._geometry:
             self._geometry = geometry
             self.knobs.set_geometry(geometry)
