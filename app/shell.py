@@ -42,12 +42,17 @@ if TYPE_CHECKING:
 
 
 class Shell(QObject):
-    """Builds the window on the models, and connects wishes with those who grant them; every action is given it."""
+    """Builds the window on the models, and connects wishes with those who grant them; every action is given it.
+
+    Intents: `engine_wanted(choice)`, empty for where it runs; `reload_wanted()` of the model that was unloaded, with
+    what was done; `cpu_wanted()`, where another engine goes on.
+    """
 
     engine_wanted = Signal(str)
     reload_wanted = Signal()
     cpu_wanted = Signal()
 
+    models: Models
     window: MainWindow
     controller: Controller
     intents: Intents
@@ -143,10 +148,6 @@ class Shell(QObject):
         """Intent: the model that was unloaded comes back, and with it what was done."""
         self.reload_wanted.emit()
 
-    def leave_gpu(self) -> None:
-        """Intent: another engine goes on on the CPU."""
-        self.cpu_wanted.emit()
-
     def run_engine_in(self, choice: str) -> None:
         """Intent: the engine begins again in a thread, in a process, or where it suits the device."""
         self.engine_wanted.emit(choice)
@@ -157,7 +158,7 @@ class Shell(QObject):
         window, intents = self.window, self.intents
         connect_all(
             (window.banner.restart_wanted, self.restart_engine),
-            (window.banner.cpu_wanted, self.leave_gpu),
+            (window.banner.cpu_wanted, self.cpu_wanted),
             (self.actions.triggered, self._on_action),
             (window.prompt.submitted, intents.on_prompt_submitted),
             (window.prompt.added, intents.on_prompt_added),

@@ -7,6 +7,7 @@ from functools import partial
 from app.actions import dialogs, editing
 from app.control.actions import Action
 from app.control.conditions import needs_dropping, needs_edited, needs_live_steps, needs_rows, needs_steps, needs_undone
+from app.models.chosen_rows import choose_part
 
 _on_rows = partial(Action, where="rows", needs=needs_rows)
 _edit = partial(Action, needs=needs_rows)
@@ -49,9 +50,12 @@ EDIT = (
                editing.ask_typed, needs_live_steps),
     ),
     (
-        _part("edit.both", "", "Of the selection: K and V", "Edits are of K and of V", editing.choose_both),
-        _part("edit.keys", "", "Of the selection: K alone", "Edits are of K", editing.choose_keys),
-        _part("edit.values", "", "Of the selection: V alone", "Edits are of V", editing.choose_values),
+        _part("edit.both", "", "Of the selection: K and V", "Edits are of K and of V",
+              lambda shell: choose_part(shell.models, "both")),
+        _part("edit.keys", "", "Of the selection: K alone", "Edits are of K",
+              lambda shell: choose_part(shell.models, "keys")),
+        _part("edit.values", "", "Of the selection: V alone", "Edits are of V",
+              lambda shell: choose_part(shell.models, "values")),
     ),
     (
         Action("note.add", "Ctrl+D", "Bookmark…", "Mark the step, token, page or head that you look at, with a note",

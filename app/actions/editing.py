@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from app.models.chosen_rows import NOTHING, choose_part, chosen_rows
+from app.models.chosen_rows import NOTHING, chosen_rows
 from engine.spec.edit import Drop, Edit, Mask, Pin, Rows, Zero
 
 if TYPE_CHECKING:
@@ -100,15 +100,3 @@ def _ask_tokens(shell: Shell, form: EditForm) -> None:
 
 def _ask(shell: Shell, form: EditForm) -> None:
     form.ask(shell.intents.on_edited)
-
-
-def choose_both(shell: Shell) -> None:
-    choose_part(shell.models, "both")
-
-
-def choose_keys(shell: Shell) -> None:
-    choose_part(shell.models, "keys")
-
-
-def choose_values(shell: Shell) -> None:
-    choose_part(shell.models, "values")

@@ -77,10 +77,6 @@ def _capture(row: CaptureRow) -> Action:
     )
 
 
-def _switch_by_layer(shell: Shell) -> None:
-    shell.intents.on_time_by_layer_switched()
-
-
 def _next_phase(shell: Shell) -> None:
     """Where there is no sequence yet, the prompt that is typed begins one."""
     if has_sequences(shell.models):
@@ -174,7 +170,7 @@ RUN = (
         *map(_capture, CAPTURES.values()),
         Action("capture.by_layer", "", "Time every layer",
                "How long attention, the cache, dequantising and copies take in every layer of a forward; it costs a "
-               "little itself", _switch_by_layer, needs_live, is_check=True),
+               "little itself", lambda shell: shell.intents.on_time_by_layer_switched(), needs_live, is_check=True),
     ),
     (
         Action("engine.restart", "", "Restart engine",

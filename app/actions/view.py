@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from app.actions import dialogs
 from app.control.actions import Action
 from app.control.conditions import needs_comparison, needs_model, needs_steps
+from app.control.navigation import LEAP
 
 if TYPE_CHECKING:
     from app.shell import Shell
@@ -34,16 +35,16 @@ VIEW = (
                lambda shell: shell.window.compare().flip(), needs_comparison, where="picture"),
     ),
     (
-        _walk("view.layer_up", "Up", "Layer above", lambda shell: shell.navigator.on_layer_up()),
-        _walk("view.layer_down", "Down", "Layer below", lambda shell: shell.navigator.on_layer_down()),
-        _walk("view.layers_up", "PgUp", "Eight layers up", lambda shell: shell.navigator.on_layers_up()),
-        _walk("view.layers_down", "PgDown", "Eight layers down", lambda shell: shell.navigator.on_layers_down()),
-        _walk("view.head_left", "Left", "Head to the left", lambda shell: shell.navigator.on_head_left()),
-        _walk("view.head_right", "Right", "Head to the right", lambda shell: shell.navigator.on_head_right()),
+        _walk("view.layer_up", "Up", "Layer above", lambda shell: shell.navigator.walk_layers(-1)),
+        _walk("view.layer_down", "Down", "Layer below", lambda shell: shell.navigator.walk_layers(+1)),
+        _walk("view.layers_up", "PgUp", "Eight layers up", lambda shell: shell.navigator.walk_layers(-LEAP)),
+        _walk("view.layers_down", "PgDown", "Eight layers down", lambda shell: shell.navigator.walk_layers(+LEAP)),
+        _walk("view.head_left", "Left", "Head to the left", lambda shell: shell.navigator.walk_heads(-1)),
+        _walk("view.head_right", "Right", "Head to the right", lambda shell: shell.navigator.walk_heads(+1)),
         _walk_tokens("view.token_left", "Alt+Left", "Token to the left", "Select the token before",
-                     lambda shell: shell.navigator.on_token_left()),
+                     lambda shell: shell.navigator.walk_tokens(-1)),
         _walk_tokens("view.token_right", "Alt+Right", "Token to the right", "Select the token after",
-                     lambda shell: shell.navigator.on_token_right()),
+                     lambda shell: shell.navigator.walk_tokens(+1)),
         _walk_tokens("view.find", "Ctrl+F", "Find token text", "Select the next token that holds a text",
                      lambda shell: shell.window.tokens.open_find()),
         _walk_tokens("view.outliers", "Ctrl+Shift+L", "Largest values…",

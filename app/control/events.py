@@ -70,7 +70,7 @@ class EventHandlers(QObject):
             exporting.ExportCancelled: requests.exports.take_cancelled,
             exporting.ExportEstimate: requests.exports.take_estimate,
             events.ModelsFound: self._on_models_found,
-            devices.DevicesFound: requests.loading.take_found,
+            devices.DevicesFound: requests.loading.found.emit,
             devices.LoadForecast: requests.loading.take_forecast,
             devices.Unloaded: self._on_unloaded,
             events.Failed: self._on_failed,

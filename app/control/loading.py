@@ -10,7 +10,7 @@ from app.kit.labels import prose
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.devices import DevicesFound, FindDevices, ForecastLoad, LoadForecast, Unloaded, UnloadModel
+from engine.wire.devices import FindDevices, ForecastLoad, LoadForecast, Unloaded, UnloadModel
 
 
 class Loading(QObject):
@@ -40,9 +40,6 @@ class Loading(QObject):
         self._sender.post(UnloadModel())
 
     # ---- answers -------------------------------------------------------------------------------------------------
-
-    def take_found(self, answer: DevicesFound) -> None:
-        self.found.emit(answer)
 
     def take_forecast(self, answer: LoadForecast) -> None:
         if answer.reply_to == self._forecast:

@@ -25,24 +25,6 @@ class Navigator(QObject):
     def is_replaying(self) -> bool:
         return self._replay.isActive()
 
-    def on_layer_up(self) -> None:
-        self._walk_layers(-1)
-
-    def on_layer_down(self) -> None:
-        self._walk_layers(+1)
-
-    def on_layers_up(self) -> None:
-        self._walk_layers(-LEAP)
-
-    def on_layers_down(self) -> None:
-        self._walk_layers(+LEAP)
-
-    def on_head_left(self) -> None:
-        self._walk_heads(-1)
-
-    def on_head_right(self) -> None:
-        self._walk_heads(+1)
-
     def on_first_step(self) -> None:
         self._replay.stop()
         first = self._models.timeline.first
@@ -63,12 +45,6 @@ class Navigator(QObject):
         if self._models.selection.now.step is not None:
             self._replay.start()
 
-    def on_token_left(self) -> None:
-        self._walk_tokens(-1)
-
-    def on_token_right(self) -> None:
-        self._walk_tokens(+1)
-
     def show_keys(self) -> None:
         self._models.selection.update(tensor="keys", change=False)
 
@@ -79,7 +55,8 @@ class Navigator(QObject):
         """Only what the step altered, of the tensor that is shown."""
         self._models.selection.update(change=not self._models.selection.now.change)
 
-    def _walk_layers(self, by: int) -> None:
+    def walk_layers(self, by: int) -> None:
+        """So many layers down, or up; those that keep nothing of their own are passed over."""
         geometry = geometry_of(self._models)
         if geometry is None or not geometry.attention_layers:
             return
@@ -90,7 +67,8 @@ class Navigator(QObject):
         layer = layers[min(max(here + by, 0), len(layers) - 1)]
         self._models.selection.update(layer=layer.index, kv_head=min(now.kv_head, layer.num_kv_heads - 1))
 
-    def _walk_heads(self, by: int) -> None:
+    def walk_heads(self, by: int) -> None:
+        """So many kv heads to the right, or to the left."""
         geometry, now = geometry_of(self._models), self._models.selection.now
         if geometry is None or now.layer >= geometry.num_layers:
             return
@@ -98,7 +76,8 @@ class Navigator(QObject):
         if num_heads:
             self._models.selection.update(kv_head=min(max(now.kv_head + by, 0), num_heads - 1))
 
-    def _walk_tokens(self, by: int) -> None:
+    def walk_tokens(self, by: int) -> None:
+        """So many tokens to the right, or to the left."""
         now = self._models.selection.now
         num_tokens = self._models.timeline.num_tokens(now.seq_id, now.step)
         if not num_tokens:

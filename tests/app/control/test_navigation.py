@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 
-from app.control.navigation import Navigator
+from app.control.navigation import LEAP, Navigator
 from app.models import Models
 from engine.geometry.dimensions import CacheGeometry
 from tests.app import samples
@@ -27,49 +29,54 @@ def walk(models: Models) -> Navigator:
 
 
 @pytest.mark.parametrize(
-    ("where", "key", "there"),
+    ("where", "walked", "by", "there"),
     [
-        ((4, 3), "on_layer_down", (5, 1)),  # the fourth head is not there: the last one is
-        ((4, 1), "on_layer_down", (5, 1)),
-        ((5, 1), "on_layer_up", (4, 1)),
-        ((6, 2), "on_layer_down", (8, 2)),  # what keeps nothing is passed over
-        ((8, 2), "on_layer_up", (6, 2)),
-        ((0, 0), "on_layer_up", (0, 0)),
-        ((11, 0), "on_layer_down", (11, 0)),
-        ((10, 3), "on_layers_up", (1, 3)),
-        ((1, 3), "on_layers_down", (10, 3)),
-        ((9, 0), "on_layers_down", (11, 0)),
-        ((5, 1), "on_head_right", (5, 1)),  # the last of two
-        ((4, 1), "on_head_right", (4, 2)),
-        ((4, 0), "on_head_left", (4, 0)),
-        ((4, 3), "on_head_left", (4, 2)),
+        ((4, 3), Navigator.walk_layers, +1, (5, 1)),  # the fourth head is not there: the last one is
+        ((4, 1), Navigator.walk_layers, +1, (5, 1)),
+        ((5, 1), Navigator.walk_layers, -1, (4, 1)),
+        ((6, 2), Navigator.walk_layers, +1, (8, 2)),  # what keeps nothing is passed over
+        ((8, 2), Navigator.walk_layers, -1, (6, 2)),
+        ((0, 0), Navigator.walk_layers, -1, (0, 0)),
+        ((11, 0), Navigator.walk_layers, +1, (11, 0)),
+        ((10, 3), Navigator.walk_layers, -LEAP, (1, 3)),
+        ((1, 3), Navigator.walk_layers, +LEAP, (10, 3)),
+        ((9, 0), Navigator.walk_layers, +LEAP, (11, 0)),
+        ((5, 1), Navigator.walk_heads, +1, (5, 1)),  # the last of two
+        ((4, 1), Navigator.walk_heads, +1, (4, 2)),
+        ((4, 0), Navigator.walk_heads, -1, (4, 0)),
+        ((4, 3), Navigator.walk_heads, -1, (4, 2)),
     ],
 )
 def test_layers_and_heads(
-    walk: Navigator, models: Models, where: tuple[int, int], key: str, there: tuple[int, int]
+    walk: Navigator,
+    models: Models,
+    where: tuple[int, int],
+    walked: Callable[[Navigator, int], None],
+    by: int,
+    there: tuple[int, int],
 ) -> None:
     models.selection.update(layer=where[0], kv_head=where[1])
-    getattr(walk, key)()
+    walked(walk, by)
     assert (models.selection.now.layer, models.selection.now.kv_head) == there
 
 
 @pytest.mark.parametrize(
-    ("where", "step", "key", "there"),
+    ("where", "step", "by", "there"),
     [
-        (None, None, "on_token_left", 8),  # nothing is selected: the newest is
-        (None, None, "on_token_right", 8),
-        (8, None, "on_token_left", 7),
-        (8, None, "on_token_right", 8),
-        (0, None, "on_token_left", 0),
-        (3, None, "on_token_right", 4),
-        (8, 1, "on_token_left", 4),  # at step 1 there are five tokens
-        (3, 1, "on_token_right", 4),
-        (4, 1, "on_token_right", 4),
+        (None, None, -1, 8),  # nothing is selected: the newest is
+        (None, None, +1, 8),
+        (8, None, -1, 7),
+        (8, None, +1, 8),
+        (0, None, -1, 0),
+        (3, None, +1, 4),
+        (8, 1, -1, 4),  # at step 1 there are five tokens
+        (3, 1, +1, 4),
+        (4, 1, +1, 4),
     ],
 )
-def test_tokens(walk: Navigator, models: Models, where: int | None, step: int | None, key: str, there: int) -> None:
+def test_tokens(walk: Navigator, models: Models, where: int | None, step: int | None, by: int, there: int) -> None:
     models.selection.update(step=step, position=where)
-    getattr(walk, key)()
+    walk.walk_tokens(by)
     assert models.selection.now.position == there
 
 
