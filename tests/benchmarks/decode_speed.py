@@ -2,8 +2,9 @@
 
     python tests/benchmarks/decode_speed.py [--short] [--threads 2] [--caches growing,paged] [--contexts 16,4096]
 
-Statistics, candidates and attention rows are captured, as in the window. The context is filled with random K and V:
-what is in them does not change the speed.
+Both go step by step in turn: a machine's speed wanders more within a second than the two differ, and windows of a
+second each showed dips that were none. Statistics, candidates and attention rows are captured, as in the window. The
+context is filled with random K and V: what is in them does not change the speed.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
@@ -25,7 +27,9 @@ from engine.spec.cache import CacheSpec
 from engine.spec.capture import CaptureLevel
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
-from tests.benchmarks.protocol import GREEDY, header, native_attention, paired, progress, smollm_shape
+from tests.benchmarks.protocol import GREEDY, Paired, header, native_attention, progress, smollm_shape
+
+WARM = 2  # steps that are not counted
 
 
 def random_rows(model: LoadedModel, tokens: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -52,28 +56,43 @@ def filled_session(model: LoadedModel, spec: CacheSpec, context: int, capture: C
     return session
 
 
-def ours(model: LoadedModel, spec: CacheSpec, context: int, tokens: int) -> float:
-    """Tokens per second of our session."""
-    session = filled_session(model, spec, context)
-    session.step()
-    began = time.perf_counter()
-    for _ in range(tokens):
-        session.step()
-    return tokens / (time.perf_counter() - began)
+class Ours(StoppingCriteria):  # type: ignore[misc]
+    """Our step after each of `generate`'s, which asks it whether to end; seconds of each step of both."""
+
+    def __init__(self, session: Session, config: Any) -> None:
+        self._session, self._config, self._captured = session, config, config._attn_implementation
+        self.ours: list[float] = []
+        self.theirs: list[float] = []
+        self._left: float | None = None
+
+    def __call__(self, ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        came = time.perf_counter()
+        if self._left is not None:
+            self.theirs.append(came - self._left)
+        native, self._config._attn_implementation = self._config._attn_implementation, self._captured
+        began = time.perf_counter()
+        self._session.step()
+        self.ours.append(time.perf_counter() - began)
+        self._config._attn_implementation = native
+        self._left = time.perf_counter()
+        return torch.zeros(len(ids), dtype=torch.bool)
 
 
 @torch.inference_mode()
-def generate(model: LoadedModel, context: int, tokens: int) -> float:
-    """Tokens per second of transformers' generate, greedy, dynamic cache, its own attention."""
-    cache = DynamicCache(config=model.model.config)
+def in_turn(model: LoadedModel, spec: CacheSpec, context: int, steps: int) -> Paired:
+    """Tokens per second, step by step, of transformers' generate, greedy, dynamic cache, its own attention, and of our
+    session."""
+    session, cache = filled_session(model, spec, context), DynamicCache(config=model.model.config)
     for layer, (keys, values) in enumerate(random_rows(model, context)):
         cache.update(keys, values, layer)
     ids = torch.ones(1, context + 1, dtype=torch.long)
+    both = Ours(session, model.model.config)
     with native_attention(model):
-        warm = model.model.generate(ids, past_key_values=cache, max_new_tokens=1, **GREEDY)
-        began = time.perf_counter()
-        model.model.generate(warm, past_key_values=cache, max_new_tokens=tokens, **GREEDY)
-        return tokens / (time.perf_counter() - began)
+        criteria = StoppingCriteriaList([both])
+        new = steps + WARM + 1
+        model.model.generate(ids, past_key_values=cache, max_new_tokens=new, stopping_criteria=criteria, **GREEDY)
+    pairs = list(zip(both.theirs, both.ours[1:], strict=True))[WARM:]
+    return Paired(tuple(1 / theirs for theirs, _ in pairs), tuple(1 / ours for _, ours in pairs))
 
 
 def main() -> None:
@@ -83,7 +102,7 @@ def main() -> None:
     parser.add_argument("--caches", default="growing")
     parser.add_argument("--contexts", default="16,4096")
     args = parser.parse_args()
-    pairs, tokens = (3, 8) if args.short else (7, 24)
+    steps = 8 if args.short else 48
     model = smollm_shape(args.threads)
     print(f"SmolLM2-135M's shape, float32, CPU, {args.threads} threads, statistics captured; tokens per second")
     print(header("generate", "ours"))
@@ -91,14 +110,7 @@ def main() -> None:
         for name in args.caches.split(","):
             progress(f"context {context}, {name} …")
             spec = cache_preset(name).spec
-
-            def a(context: int = context) -> float:
-                return generate(model, context, tokens)
-
-            def b(context: int = context, spec: CacheSpec = spec) -> float:
-                return ours(model, spec, context, tokens)
-
-            print(paired(a, b, pairs).row(f"context {context:,} · {name}", "tok/s"), flush=True)
+            print(in_turn(model, spec, context, steps).row(f"context {context:,} · {name}", "tok/s"), flush=True)
 
 
 if __name__ == "__main__":
