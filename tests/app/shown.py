@@ -262,10 +262,8 @@ def approve(path: Path, lines: Sequence[str]) -> None:
         if not is_same(old, new)
     ]
     if len(approved) != len(lines):
-        faults.append(
-            f"{path.name}: {len(lines)} lines instead of {len(approved)}; if that is meant: KVLOUPE_APPROVE=1"
-        )
-    assert not faults, "\n" + "\n".join(faults[:12])
+        faults.append(f"{path.name}: {len(lines)} lines instead of {len(approved)}")
+    assert not faults, "\n".join(["if that is meant: KVLOUPE_APPROVE=1, and read the difference in git", *faults[:12]])
 
 
 def is_same(old: str, new: str) -> bool:
