@@ -23,6 +23,7 @@ from engine.cache.paged.store import PageStore
 from engine.errors import InputError, first_line, is_of_machine
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.model.attention import Asked, read_by, reported, weights_in_pieces, without_hidden
+from engine.model.runners.recorders import allow_shapes
 from engine.spec.runners import PAGED_ATTENTION, PagedAttentionName, check_paged_attention
 
 # queries [B, H, T, D], keys and values [1, H_kv, slots, D], which pages are read, scale -> [B, H, T, D_v]
@@ -30,7 +31,6 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PageBlocks, float],
 
 CPU = torch.device("cpu")
 SMALLEST = 16  # tokens of a page, and numbers of a row, that a kernel multiplies at once
-MOST_SHAPES = 64  # that are compiled of a kernel
 ALL = slice(None)
 PAGES = "pages"  # what joins the name of a runner that read pages in place
 
@@ -46,7 +46,7 @@ class Flex:
     ) -> torch.Tensor:
         if self._function is None:
             # beyond the limit torch would compute the scores of all slots in the open: that is an error instead
-            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
+            allow_shapes()
             self._function = torch.compile(flex_attention, dynamic=False, fullgraph=True)
         batch, _, count, _ = query.shape
         more, longer = len(blocks.places) - batch, blocks.places.shape[1] - count

@@ -15,6 +15,7 @@ Step = Callable[[], Sequence[torch.Tensor]]
 Replay = Callable[[], None]
 
 OF_EMPTY_GRAPH = "CUDA Graph is empty"  # in torch's words at the end of a capture
+MOST_SHAPES = 64  # that are compiled of a function
 WARM_UPS = 2  # allocations and choices of kernels that are made once must not be recorded
 
 
@@ -107,8 +108,14 @@ class Compiled:
     name = "compile"
 
     def record(self, step: Step) -> tuple[Sequence[torch.Tensor], Replay]:
+        allow_shapes()
         compiled: Step = torch.compile(step, dynamic=False)
         return replayed(compiled, [output.clone() for output in compiled()])
+
+
+def allow_shapes() -> None:
+    """torch compiles 8 shapes of a function and computes every later one as it stands, without a word."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
 
 
 def replayed(step: Step, outputs: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], Replay]:

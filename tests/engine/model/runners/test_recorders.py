@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.model.runners.recorders import CudaGraphs
+from engine.model.runners.recorders import Compiled, CudaGraphs
 
 
 class Cards:
@@ -137,3 +137,24 @@ def test_a_step_of_another_card_is_refused(cards: Cards) -> None:
     recorder = CudaGraphs(SECOND)
     with pytest.raises(RuntimeError, match="another device than cuda:1"):
         recorder.record(lambda: [Output(torch.device("cuda", 0))])  # type: ignore[list-item]
+
+
+def test_more_steps_are_compiled_than_torch_allows_of_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every recording of a step is the same function to torch, which beyond its limit would compile none."""
+    compiled, compile_ = [], torch.compile
+
+    def backend(graph: Any, inputs: object) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda step, **named: compile_(step, backend=backend, **named))
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+
+    def step_of(count: int) -> Any:
+        return lambda: [torch.ones(count).cumsum(0)]
+
+    for count in range(2, 14):
+        outputs, replay = Compiled().record(step_of(count))
+        replay()
+        assert outputs[0][-1] == count
+    assert len(compiled) == 12
