@@ -13,7 +13,7 @@ SMALL = 128  # rows; the keys of more are not copied only to be multiplied at on
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class NewestQuery:
     """What one layer's newest query met: query `[B, H, D]`, keys `[B, H_kv, S, D]`, mask `[B, 1, S]` or None."""
 
     query: torch.Tensor
@@ -36,7 +36,7 @@ class Probe:
     num_rows: int = 1
     wants_sums: bool = False
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
-    seen: dict[int, Seen] = field(default_factory=dict)
+    seen: dict[int, NewestQuery] = field(default_factory=dict)
     latest: dict[int, torch.Tensor] = field(default_factory=dict)
     sums: dict[int, torch.Tensor] = field(default_factory=dict)
     parts: list[Probe] = field(default_factory=list)
@@ -113,7 +113,7 @@ def wide(rows: torch.Tensor) -> torch.Tensor:
     return rows.float() if rows.dtype == torch.float16 else rows
 
 
-def newest_weights(seen: list[Seen]) -> torch.Tensor:
+def newest_weights(seen: list[NewestQuery]) -> torch.Tensor:
     """Weights `[L, B, H, S]` in float32 of layers alike in shape, mask and scale."""
     first = seen[0]
     (batch, heads, dim), (_, kv_heads, tokens, _) = first.query.shape, first.keys.shape

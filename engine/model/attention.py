@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import create_position_bias_mask, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from engine.cache.attention_probe import Probe, Seen, wide
+from engine.cache.attention_probe import NewestQuery, Probe, wide
 from engine.cache.part_timer import timed
 
 NAME = "kvloupe"
@@ -121,7 +121,7 @@ def attention(
             pass
     elif probe is not None:
         mask = None if attention_mask is None else attention_mask[:, :, -1]
-        probe.seen[layer] = Seen(query.select(2, -1), key, mask, scale)
+        probe.seen[layer] = NewestQuery(query.select(2, -1), key, mask, scale)
     return output, None
 
 

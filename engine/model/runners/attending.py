@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.cache.attention_probe import Probe, Seen
+from engine.cache.attention_probe import NewestQuery, Probe
 from engine.cache.contract import Pair
 from engine.cache.part_timer import timed
 from engine.model.attention import LONG_CONTEXT, Asked, Pages, attention, explicit_weights, read_by
@@ -116,7 +116,7 @@ def attended(
         keys, values = keys[:, :, :count], values[:, :, :count]
     if probe is not None:
         last = None if mask.kept is None else mask.kept[:, :, -1]
-        probe.seen[attn.layer_idx] = Seen(query.select(2, -1), keys, last, attn.scaling)
+        probe.seen[attn.layer_idx] = NewestQuery(query.select(2, -1), keys, last, attn.scaling)
     is_grouped = query.shape[1] != keys.shape[1]
     read = scaled_dot_product_attention(
         query, keys, values, mask.bias, is_causal=is_causal, scale=attn.scaling, enable_gqa=is_grouped

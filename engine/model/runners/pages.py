@@ -15,7 +15,7 @@ import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from engine.cache.attention_probe import Probe, Seen
+from engine.cache.attention_probe import NewestQuery, Probe
 from engine.cache.paged.blocks import QUERIES, PageBlocks
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.plan import GroupPlan
@@ -190,7 +190,7 @@ class PageReader:
                 held = keys.read(plan.reads_of[number])[None]
                 newest = plan.mask_of(number, 1)
                 mask = None if newest is None else newest[:, :, 0]
-                own.seen[layer] = Seen(query[number : number + 1, :, -1], held, mask, asked.scale)
+                own.seen[layer] = NewestQuery(query[number : number + 1, :, -1], held, mask, asked.scale)
         return read.transpose(1, 2)
 
     def _probes(self, probe: Probe | None, count: int) -> Sequence[Probe | None]:

@@ -7,7 +7,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from engine.cache.attention_probe import Seen, newest_weights
+from engine.cache.attention_probe import NewestQuery, newest_weights
 from engine.cache.compressed.cache import CompressedCache
 from engine.model.attention import explicit_weights, without_hidden
 from engine.model.loader import LoadedModel, load
@@ -176,7 +176,7 @@ def test_products_beyond_half_precision_give_weights_all_the_same(dtype: torch.d
     exact = (query.double() @ key.double().mT * 0.125).softmax(-1)
     assert (query.double() @ key.double().mT).abs().max() > 65504
     own = explicit_weights(query, key, None, 0.125, None, None)
-    newest = newest_weights([Seen(query[:, :, 0], key, None, 0.125)])[0]
+    newest = newest_weights([NewestQuery(query[:, :, 0], key, None, 0.125)])[0]
     assert own.dtype == newest.dtype == torch.float32
     assert own.isfinite().all()
     assert newest.isfinite().all()
