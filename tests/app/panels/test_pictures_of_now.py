@@ -275,7 +275,9 @@ def test_the_list_of_the_largest_leads_to_each(fresh: Shell, engine: FakeEngine,
     words = [first.text(column) for column in range(4)]
     assert words == ["L4 · kv head 2 · channel 17", "-21.5", "5.6×", f"9 {samples.word(9).replace(' ', '·')}"]
     tree.setFocus()
+    fresh.models.selection.update(tensor="values")
     tree.setCurrentItem(headings[0].child(5))
+    assert fresh.models.selection.now.tensor == "keys"
     tree.setCurrentItem(first)  # by the arrow keys or the mouse: at once
     now = fresh.models.selection.now
     assert (now.layer, now.kv_head, now.position, now.tensor, now.channel) == (4, 2, 9, "values", 17)
