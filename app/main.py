@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 from PySide6.QtCore import QObject, QTimer
 from PySide6.QtWidgets import QApplication
 
-from app.control.clock import Clock
+from app.control.clock import TickClock
 from app.control.engine import Engine
 from app.control.recovering import Recovering
 from app.kit.changes import connect_all
@@ -54,7 +54,7 @@ class Program(QObject):
         self._arguments = arguments
         self._engine = Engine(arguments.engine or self._settings.engine)
         self.shell = Shell(app, self._settings, self._engine.send, self._engine.drain)
-        self._clock = Clock(self.shell.controller, self)
+        self._clock = TickClock(self.shell.controller, self)
         self._engine.listen(self._clock.ring)
         self._has_started = False
         self._journals = JournalFolder(arguments.sessions or sessions_path())

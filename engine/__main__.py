@@ -24,7 +24,7 @@ from engine.environment import prepare
 from engine.errors import InputError
 
 
-class Parser(argparse.ArgumentParser):
+class CommandLineParser(argparse.ArgumentParser):
     """Wrong arguments are bad input like any other: one line, exit 2; `--help` has the usage."""
 
     def error(self, message: str) -> NoReturn:
@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: list[str] | None = None) -> int:
     prepare()
-    parser = Parser(prog="kvloupe-engine", description=__doc__)
+    parser = CommandLineParser(prog="kvloupe-engine", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     cli_run.add_parsers(commands)
     cli_replay.add_parsers(commands)

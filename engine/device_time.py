@@ -8,10 +8,10 @@ from typing import Protocol
 import torch
 
 
-class Mark(Protocol):
+class DeviceMoment(Protocol):
     """A moment on the clock of the device."""
 
-    def ms_since(self, earlier: Mark) -> float:
+    def ms_since(self, earlier: DeviceMoment) -> float:
         """Once both have come."""
 
 
@@ -19,7 +19,7 @@ class HostMark:
     def __init__(self) -> None:
         self.seconds = time.perf_counter()
 
-    def ms_since(self, earlier: Mark) -> float:
+    def ms_since(self, earlier: DeviceMoment) -> float:
         assert isinstance(earlier, HostMark)
         return (self.seconds - earlier.seconds) * 1e3
 
@@ -31,13 +31,13 @@ class DeviceMark:
         self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self.event.record(torch.cuda.current_stream(device))
 
-    def ms_since(self, earlier: Mark) -> float:
+    def ms_since(self, earlier: DeviceMoment) -> float:
         """Waits until this event has come, where it is asked for before."""
         assert isinstance(earlier, DeviceMark)
         self.event.synchronize()
         return float(earlier.event.elapsed_time(self.event))
 
 
-def mark(device: torch.device) -> Mark:
+def mark(device: torch.device) -> DeviceMoment:
     """Now, as the device sees it."""
     return DeviceMark(device) if device.type == "cuda" else HostMark()

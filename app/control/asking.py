@@ -6,7 +6,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.control.requests import Requests
 from app.control.sender import Sender
-from app.control.waiting import Waiting
+from app.control.waiting import PersonWaiting
 from app.models import Models
 from engine.wire import commands
 
@@ -23,7 +23,7 @@ class Asking(QObject):
         models: Models,
         sender: Sender,
         requests: Requests,
-        waiting: Waiting,
+        waiting: PersonWaiting,
         parent: QObject | None = None,
     ) -> None:
         super().__init__(parent)

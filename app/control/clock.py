@@ -13,7 +13,7 @@ RUNG_MS = 100  # of an engine that runs and rings: nothing is expected from look
 WORDS_MS = 250.0  # words and numbers change no more often than they can be read
 
 
-class Clock(QObject):
+class TickClock(QObject):
     """A timer that asks after every tick when the next one is due, and which of them tell words.
 
     Who has events calls `ring()`, from any thread: the next tick is at once then, and of an engine that runs as soon as

@@ -7,7 +7,7 @@ from typing import Any
 from app.control.sender import Sender
 from app.draw.token_range import rows_of
 from app.models import Models
-from app.models.comparison import SIDES, Compared, Pictures
+from app.models.comparison import SIDES, ComparedPair, Pictures
 from engine.wire.commands import EndDuel, StartDuel, TakeSlice
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.events import Failed
@@ -54,7 +54,9 @@ class Comparing:
         self._forget_pictures()
         was_asked, is_awaited = event.reply_to in self._starts, self._awaits(event.reply_to)
         self._against = self._answered_start(event.reply_to) or self._against
-        compared = Compared(event.seq_id, self._against, event.a, event.b, event.layers, event.tolerance, event.no_rows)
+        compared = ComparedPair(
+            event.seq_id, self._against, event.a, event.b, event.layers, event.tolerance, event.no_rows
+        )
         self._comparison.start(compared, event.steps, is_new=is_awaited)
         if was_asked and not is_awaited and self._started_by is None:
             self.end()

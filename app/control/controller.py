@@ -11,7 +11,7 @@ from app.control.intents import Intents
 from app.control.requests import Requests
 from app.control.saving import Saving
 from app.control.sender import Sender
-from app.control.waiting import Waiting
+from app.control.waiting import PersonWaiting
 from app.models import Models, Selected
 from app.models.sequence_status import fitting_sequence
 from engine.wire.commands import Command
@@ -36,7 +36,7 @@ class Controller(QObject):
         self._models = models
         self._drain = drain
         sender = Sender(send)
-        self.waiting = Waiting(self)
+        self.waiting = PersonWaiting(self)
         self.requests = Requests.through(sender, models)
         self.intents = Intents(models, sender, self.requests, self.waiting, self)
         self.events = EventHandlers(models, self.requests, self.waiting, self)

@@ -10,7 +10,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.control.requests import Requests
 from app.control.status_writer import StatusWriter
-from app.control.waiting import Waiting
+from app.control.waiting import PersonWaiting
 from app.draw.format import byte_size, counted, divergence_words, milliseconds
 from app.models import Models
 from app.models.slices import Picture
@@ -37,7 +37,9 @@ class EventHandlers(QObject):
     session_opened = Signal(object)
     failed = Signal(object)
 
-    def __init__(self, models: Models, requests: Requests, waiting: Waiting, parent: QObject | None = None) -> None:
+    def __init__(
+        self, models: Models, requests: Requests, waiting: PersonWaiting, parent: QObject | None = None
+    ) -> None:
         super().__init__(parent)
         self._models = models
         self._requests = requests
@@ -55,7 +57,7 @@ class EventHandlers(QObject):
             events.Restarted: self._on_restarted,
             events.SessionOpened: self._on_session_opened,
             events.Submitted: self._on_submitted,
-            events.Forked: self._on_forked,
+            events.ForkMade: self._on_forked,
             events.WentTo: self._on_went_to,
             events.NodeAdded: self._on_node_added,
             events.BranchDeleted: self._on_branch_deleted,
@@ -174,7 +176,7 @@ class EventHandlers(QObject):
         if event.note:
             self._notify(event.note)
 
-    def _on_forked(self, event: events.Forked) -> None:
+    def _on_forked(self, event: events.ForkMade) -> None:
         self._models.timeline.branch(event.child, event.parent, event.step, event.num_tokens)
         self._requests.sequences.show(event.child, event)
         count = counted(event.num_tokens, "token")

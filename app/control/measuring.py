@@ -15,7 +15,7 @@ from engine.wire.measuring import MapDamage, MeasureRegret, WhatIf
 from engine.wire.status import EngineStatus
 
 
-class Measuring:
+class MeasurementControl:
     """The one writer of `Models.measurements`. An answer to an older question is shown by nobody."""
 
     def __init__(self, models: Models, sender: Sender) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from app.control.sender import Sender
 from app.models import Models
-from engine.wire.commands import Branch, Fork, Step, SubmitPrompt
-from engine.wire.events import Failed, Forked, Submitted, WentTo
+from engine.wire.commands import BeginBranch, Fork, Step, SubmitPrompt
+from engine.wire.events import Failed, ForkMade, Submitted, WentTo
 
 
 class NewSequences:
@@ -13,7 +13,7 @@ class NewSequences:
 
     def __init__(self, models: Models, sender: Sender) -> None:
         self._models, self._sender = models, sender
-        self._awaited: dict[int, Fork | SubmitPrompt | Branch] = {}
+        self._awaited: dict[int, Fork | SubmitPrompt | BeginBranch] = {}
         self._joined_by = -1  # the newest command that brings sequences of other branches
 
     @property
@@ -32,12 +32,12 @@ class NewSequences:
         """Those of other branches are asked for: what is looked at stays."""
         self._joined_by = number
 
-    def begin_branch(self, command: Branch) -> None:
+    def begin_branch(self, command: BeginBranch) -> None:
         """Ask for a branch and its first step. It goes to a step before it takes another road; its own step is asked
         for only then: where the engine refused to go there, none is taken from where it stands."""
         self._awaited[self._sender.post(command)] = command
 
-    def show(self, seq_id: int, answer: Submitted | Forked) -> None:
+    def show(self, seq_id: int, answer: Submitted | ForkMade) -> None:
         """It is there."""
         if answer.reply_to == self._joined_by:
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from app.control.comparing import Comparing
 from app.control.exporting import Exporting
 from app.control.loading import Loading
-from app.control.measuring import Measuring
+from app.control.measuring import MeasurementControl
 from app.control.new_sequences import NewSequences
 from app.control.pace import PACES, USUAL_PACE, Setting
 from app.control.restore import Restore
@@ -25,7 +25,7 @@ class Requests:
     is gone into the next one."""
 
     pictures: SliceRequests
-    measurements: Measuring
+    measurements: MeasurementControl
     texts: Tokenizing
     edited_texts: Tokenizing
     sequences: NewSequences
@@ -42,7 +42,7 @@ class Requests:
         """All of them, asked through that sender."""
         return cls(
             SliceRequests(models, sender),
-            Measuring(models, sender),
+            MeasurementControl(models, sender),
             Tokenizing(sender),
             Tokenizing(sender),
             NewSequences(models, sender),

@@ -12,8 +12,8 @@ from engine.errors import InputError
 from engine.saved.document import write_session
 from engine.saved.folder import JournalFolder
 from engine.saved.journal import JournalFile
-from engine.saved.recorder import Recorder
-from engine.saved.session import Entry, SavedSession, entries_of
+from engine.saved.recorder import SessionRecorder
+from engine.saved.session import JournalEntry, SavedSession, entries_of
 from engine.spec.chat import Chat
 from engine.spec.stops import written_stops
 from engine.wire.events import Event
@@ -30,7 +30,7 @@ class Saving(QObject):
     def __init__(self, models: Models, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._models = models
-        self._recorder = Recorder(self)
+        self._recorder = SessionRecorder(self)
         self._folder: JournalFolder | None = None
         self._file: JournalFile | None = None
         self._has_failed = self._is_paused = False
@@ -97,14 +97,14 @@ class Saving(QObject):
     def _on_stops(self) -> None:
         self._recorder.put(stops=written_stops(self._models.stops.stops))
 
-    # ---- the journal: `Recorder` calls these -----------------------------------------------------------------------
+    # ---- the journal: `SessionRecorder` calls these ------------------------------------------------------------------
 
     def begin(self) -> None:
         """Another session is about to begin: the one before is kept in its own file."""
         self._finish()
         self._has_failed = False
 
-    def append(self, *entries: Entry) -> None:
+    def append(self, *entries: JournalEntry) -> None:
         """Write what became different; a file is made when there is something to be missed."""
         if self._is_paused:
             return
@@ -113,7 +113,7 @@ class Saving(QObject):
         elif any(map(_is_worth_a_file, entries)):
             self._write(list(entries_of(self.session)))
 
-    def _write(self, entries: Sequence[Entry]) -> None:
+    def _write(self, entries: Sequence[JournalEntry]) -> None:
         if self._folder is None or self._has_failed:
             return
         try:
@@ -157,10 +157,11 @@ class Saving(QObject):
             self._folder.delete(file.path)
 
 
-def _is_worth_a_file(entry: Entry) -> bool:
+def _is_worth_a_file(entry: JournalEntry) -> bool:
     return any(
-        name not in SETTINGS and getattr(entry, name) != getattr(_NOTHING, name) for name in Entry.__struct_fields__
+        name not in SETTINGS and getattr(entry, name) != getattr(_NOTHING, name)
+        for name in JournalEntry.__struct_fields__
     )
 
 
-_NOTHING = Entry()
+_NOTHING = JournalEntry()

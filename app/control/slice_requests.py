@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from app.control.sender import Sender
 from app.draw.token_range import TokenRange, rows_of
-from app.models import Models, Selected, Wanted
+from app.models import Models, Selected, WantedPictures
 from app.models.slices import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Picture, kind_of
 from engine.wire.commands import TakeSlice, Watch, Watched
 from engine.wire.events import Failed
@@ -33,7 +33,7 @@ RETRY_S = 1.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class PendingSlice:
     """What was asked for one kind of picture, watched or once: the id is that of the picture, which its slices repeat.
     `essence` is all of it that must change before it is asked again: of a watched picture neither tokens nor step,
     which the engine keeps up; of one of another branch the moment."""
@@ -50,7 +50,7 @@ class SliceRequests:
         self._models = models
         self._sender = sender
         self._clock = clock
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, PendingSlice] = {}
         self._is_watching = False
         self._watch_id = 0
         self._waiting: dict[str, float] = {}
@@ -111,7 +111,7 @@ class SliceRequests:
             self._waiting.pop(kind, None)
         for kind, (watched, essence) in changed.items():
             self._refused.pop(kind, None)
-            self._asked[kind] = Asked(replace(watched, id=self._sender.next_id()), essence)
+            self._asked[kind] = PendingSlice(replace(watched, id=self._sender.next_id()), essence)
             self._waiting[kind] = now
         self._send_live(wanted) if is_live else self._send_once(changed)
 
@@ -184,7 +184,7 @@ class SliceRequests:
         return {kind: (one, _essence(one) if is_live else (node, one.request)) for kind, one in found.items()}
 
     def _pictures(
-        self, selected: Selected, wanted: Wanted, record: StepRecord, num_tokens: int
+        self, selected: Selected, wanted: WantedPictures, record: StepRecord, num_tokens: int
     ) -> dict[str, Watched | None]:
         part = self._models.timeline.part(selected.seq_id, record.step)
         previous = part.first_position if part else num_tokens
@@ -222,7 +222,7 @@ def _kept_range(extent: str, start: int, stop: int) -> dict[str, int]:
     return {"start": 0, "stop": stop - start if extent == "newest" else 0}
 
 
-def _wall(selected: Selected, wanted: Wanted, num_tokens: int, previous: int) -> Watched | None:
+def _wall(selected: Selected, wanted: WantedPictures, num_tokens: int, previous: int) -> Watched | None:
     # who still holds which token comes with the wall: where that is hidden, the smallest picture does
     size = wanted.wall_size or ((1, 1) if wanted.wants_holders else None)
     if size is None:
@@ -234,7 +234,7 @@ def _wall(selected: Selected, wanted: Wanted, num_tokens: int, previous: int) ->
     return Watched(WallRequest(selected.seq_id, num_tokens, previous, tensor, change, columns, rows))
 
 
-def _head(selected: Selected, wanted: Wanted, num_tokens: int) -> Watched | None:
+def _head(selected: Selected, wanted: WantedPictures, num_tokens: int) -> Watched | None:
     if wanted.head_columns is None:
         return None
     start, stop = rows_of(wanted.head_range, num_tokens)
@@ -243,7 +243,7 @@ def _head(selected: Selected, wanted: Wanted, num_tokens: int) -> Watched | None
     return _ranged(request, wanted.head_range, num_tokens)
 
 
-def _attention(selected: Selected, wanted: Wanted, step: int, num_tokens: int) -> Watched | None:
+def _attention(selected: Selected, wanted: WantedPictures, step: int, num_tokens: int) -> Watched | None:
     if wanted.attention_columns is None:
         return None
     layer = selected.layer if wanted.attention_layer is None else wanted.attention_layer
@@ -260,7 +260,7 @@ def _ranged(request: HeadRequest | AttentionRequest, wanted: TokenRange | None, 
     return Watched(request, "newest" if wanted.follows else "fixed")
 
 
-def _row(selected: Selected, wanted: Wanted, num_tokens: int) -> Watched | None:
+def _row(selected: Selected, wanted: WantedPictures, num_tokens: int) -> Watched | None:
     if not wanted.wants_row or selected.position is None or selected.position >= num_tokens:
         return None
     return Watched(RowRequest(selected.seq_id, num_tokens, selected.position))

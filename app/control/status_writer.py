@@ -6,7 +6,7 @@ import time
 
 from msgspec.structs import replace
 
-from app.control.measuring import Measuring
+from app.control.measuring import MeasurementControl
 from app.control.restore import Restore
 from app.models import Models
 from app.models.sequence_status import selected_info, why_ended
@@ -20,7 +20,7 @@ AT_ONCE_S = 2.0  # what comes so soon behind a step that was given up is what ga
 class StatusWriter:
     """Holds the newest status until the models are told of it: it may wait for the picture of the same step."""
 
-    def __init__(self, models: Models, measuring: Measuring, restore: Restore) -> None:
+    def __init__(self, models: Models, measuring: MeasurementControl, restore: Restore) -> None:
         self._models = models
         self._restore = restore
         self._measuring = measuring

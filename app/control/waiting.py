@@ -11,7 +11,7 @@ EAGER_FOR_S = 1.0
 RECORD_WAIT_S, PICTURE_WAIT_S = 0.15, 0.03
 
 
-class Waiting(QObject):
+class PersonWaiting(QObject):
     """Noted when a person did something, and when what they wait for has come. News: `woken()`."""
 
     woken = Signal()

@@ -24,7 +24,7 @@ _PLACE = Qt.ItemDataRole.UserRole
 
 
 @dataclass(frozen=True)
-class Place:
+class OutlierPlace:
     """Where a line leads; attention has no tensor and no channel of its own."""
 
     layer: int
@@ -82,7 +82,7 @@ class OutliersDialog(Reader[Listed], Dialog):
 
     def _go(self, item: QTreeWidgetItem) -> None:
         place = item.data(0, _PLACE)
-        if not isinstance(place, Place):
+        if not isinstance(place, OutlierPlace):
             return
         where: dict[str, object] = {"layer": place.layer, "kv_head": place.kv_head, "position": place.position}
         if place.tensor is not None:
@@ -138,18 +138,18 @@ class OutliersDialog(Reader[Listed], Dialog):
         heading = self._heading(title)
         for one in found:
             where = f"L{one.layer} · kv head {one.kv_head} · channel {one.channel}"
-            place = Place(one.layer, one.kv_head, one.position, tensor, one.channel)
+            place = OutlierPlace(one.layer, one.kv_head, one.position, tensor, one.channel)
             self._add(piece, heading, (where, brief(one.value, 4), times(one.ratio)), place)
 
     def _add_tokens(self, piece: OutliersSlice) -> None:
         heading = self._heading("Most attended by the newest token, mean of all heads")
         for one in piece.attended:
             where = f"{percent(one.weight)} · most in L{one.layer} head {one.head}, {percent(one.most)}"
-            self._add(piece, heading, (where, "", ""), Place(one.layer, one.kv_head, one.position))
+            self._add(piece, heading, (where, "", ""), OutlierPlace(one.layer, one.kv_head, one.position))
         if not piece.attended:
             heading.addChild(QTreeWidgetItem(["not recorded at this step"]))
 
-    def _add(self, piece: OutliersSlice, heading: QTreeWidgetItem, words: Sequence[str], place: Place) -> None:
+    def _add(self, piece: OutliersSlice, heading: QTreeWidgetItem, words: Sequence[str], place: OutlierPlace) -> None:
         token = f"{thousands(place.position)} {token_name(self._models, piece.request.seq_id, place.position)}"
         item = QTreeWidgetItem([*words, token])
         item.setData(0, _PLACE, place)

@@ -29,7 +29,7 @@ class HeadMass:
 
 
 @dataclass(frozen=True)
-class Attended:
+class PositionWeight:
     """A position and the weight that a head gave it."""
 
     position: int
@@ -59,23 +59,23 @@ def head_limits(piece: AttentionSlice) -> Floats:
     return most
 
 
-def top_positions(piece: AttentionSlice, head: int) -> tuple[Attended, ...]:
+def top_positions(piece: AttentionSlice, head: int) -> tuple[PositionWeight, ...]:
     """The positions that a head looked at most, most first; fewer where it has fewer rows."""
     if piece.top_positions is None or piece.top_weights is None or not 0 <= head < len(piece.top_positions):
         return ()
     pairs = zip(piece.top_positions[head], piece.top_weights[head], strict=True)
-    return tuple(Attended(int(position), float(weight)) for position, weight in pairs if weight == weight)
+    return tuple(PositionWeight(int(position), float(weight)) for position, weight in pairs if weight == weight)
 
 
 @lru_cache(maxsize=4)
-def sinks(piece: AttentionSlice) -> tuple[Attended, ...]:
+def sinks(piece: AttentionSlice) -> tuple[PositionWeight, ...]:
     """Positions that take a quarter of the mass or more, in the mean of the layer's heads; the query itself is none."""
     if piece.top_positions is None or piece.top_weights is None or not piece.top_weights.size:
         return ()
     places, where = np.unique(piece.top_positions, return_inverse=True)
     mass = np.bincount(where.reshape(-1), np.nan_to_num(piece.top_weights).reshape(-1)) / len(piece.top_positions)
     return tuple(
-        Attended(int(place), float(mean))
+        PositionWeight(int(place), float(mean))
         for place, mean in zip(places, mass, strict=True)
         if mean >= SINK_SHARE and place != piece.query_position
     )

@@ -9,7 +9,7 @@ from engine.spec.edit import AddNoise, Drop, Edit, Mask, Overwrite, Pin, Replace
 
 
 @dataclass(frozen=True)
-class Edited:
+class EditedRows:
     """Rows that an edit at the node `step` changed. `is_hidden`: attention does not see them since."""
 
     rows: Rows
@@ -18,10 +18,10 @@ class Edited:
     is_hidden: bool = False
 
 
-def edited_rows(edits: Iterable[tuple[int, Edit]]) -> tuple[Edited, ...]:
+def edited_rows(edits: Iterable[tuple[int, Edit]]) -> tuple[EditedRows, ...]:
     """What edits, each with its step, have done to rows, oldest first. Rows that are shown to attention again, or may
     be dropped again, have no mark any more of what hid or kept them."""
-    found: list[Edited] = []
+    found: list[EditedRows] = []
     for step, edit in edits:
         match edit:
             case Mask(hidden=False):
@@ -33,13 +33,13 @@ def edited_rows(edits: Iterable[tuple[int, Edit]]) -> tuple[Edited, ...]:
                 stop = None if is_later else edit.stop
                 found = [piece for one in found for piece in _outside(one, edit.position, stop)]
                 if edit.token_ids:
-                    found.append(Edited(Rows(edit.position, edit.position + len(edit.token_ids)), step, edit))
+                    found.append(EditedRows(Rows(edit.position, edit.position + len(edit.token_ids)), step, edit))
             case Mask() | Pin() | Zero() | Scale() | AddNoise() | Overwrite() | Drop():
-                found.append(Edited(edit.rows, step, edit, isinstance(edit, Mask)))
+                found.append(EditedRows(edit.rows, step, edit, isinstance(edit, Mask)))
     return tuple(found)
 
 
-def _outside(one: Edited, start: int, stop: int | None) -> list[Edited]:
+def _outside(one: EditedRows, start: int, stop: int | None) -> list[EditedRows]:
     """What is left of an edit where rows were computed anew: those outside `start … stop` (None: to the end). What
     attention does not see stays so where tokens were overwritten, and is seen where all was computed anew."""
     if stop is not None and isinstance(one.edit, Mask | Pin | Drop):
@@ -51,7 +51,7 @@ def _outside(one: Edited, start: int, stop: int | None) -> list[Edited]:
     return [replace(one, rows=_spanning(rows, *span)) for span in spans if span[0] < span[1]]
 
 
-def _without(one: Edited, gone: Rows, kind: type) -> list[Edited]:
+def _without(one: EditedRows, gone: Rows, kind: type) -> list[EditedRows]:
     """What is left of an edit of a kind where another took it back: tokens before and after, of the same heads."""
     rows = one.rows
     covers = all(
@@ -87,7 +87,7 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
-def at(found: Iterable[Edited], position: int, channel: int | None = None) -> list[Edited]:
+def at(found: Iterable[EditedRows], position: int, channel: int | None = None) -> list[EditedRows]:
     """The edits that changed a position, and there a channel."""
     return [
         one

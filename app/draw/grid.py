@@ -23,7 +23,7 @@ class GridLine:
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class ValueGrid:
     """Values `[R, C]` with what each line is. `per_column` positions share a column (1 for channels and heads).
     `blank_words` say why the end of it is blank, the longest first."""
 
@@ -53,7 +53,7 @@ class GridCell:
 
 def grid(
     title: str, values: Floats, layers: tuple[int, ...], sizes: tuple[tuple[int, int], ...], per_column: int, stop: int
-) -> Grid:
+) -> ValueGrid:
     """Lines of `values` `[L, H, C]`; `sizes` are each layer's heads and columns, the rest of its room holds nothing."""
     rows, lines = [], []
     for index, (layer, (heads, columns)) in enumerate(zip(layers, sizes, strict=True)):
@@ -61,28 +61,28 @@ def grid(
             rows.append(GridLine(layer, head, min(columns, values.shape[2])))
             lines.append(values[index, head])
     stacked = np.stack(lines).astype(np.float32) if lines else np.empty((0, 0), np.float32)
-    return Grid(title, stacked, tuple(rows), per_column, stop)
+    return ValueGrid(title, stacked, tuple(rows), per_column, stop)
 
 
-def present(shown: Grid) -> npt.NDArray[np.bool_]:
+def present(shown: ValueGrid) -> npt.NDArray[np.bool_]:
     """Which cells exist."""
     counts = np.array([row.columns for row in shown.lines], dtype=np.int64)[:, None]
     return np.arange(shown.values.shape[1])[None, :] < counts if counts.size else np.empty((0, 0), np.bool_)
 
 
-def shared_limit(grids: tuple[Grid, ...]) -> float:
+def shared_limit(grids: tuple[ValueGrid, ...]) -> float:
     """One range of colours for all of them: what 99.5 % of the cells stay below."""
     found = [shown.values[present(shown)] for shown in grids if not shown.is_empty]
     return robust_limit(np.concatenate(found), sample=1 << 16) if found else 1.0
 
 
-def largest(grids: tuple[Grid, ...]) -> float:
+def largest(grids: tuple[ValueGrid, ...]) -> float:
     """The largest finite value of all of them."""
     found = [float(shown.values[np.isfinite(shown.values)].max(initial=0.0)) for shown in grids]
     return max(found, default=0.0)
 
 
-def paint(shown: Grid, width: int, height: int, limit: float, table: Table) -> Pixels:
+def paint(shown: ValueGrid, width: int, height: int, limit: float, table: Table) -> Pixels:
     """The grid stretched over `[height, width]` pixels, 0xAARRGGBB; where cells fall together the largest is shown."""
     if shown.is_empty or width < 1 or height < 1:
         return np.zeros((max(0, height), max(0, width)), np.uint32)
@@ -97,7 +97,7 @@ def paint(shown: Grid, width: int, height: int, limit: float, table: Table) -> P
     return np.ascontiguousarray(colours.take(rows, axis=0).take(columns, axis=1))
 
 
-def exact_from(shown: Grid) -> int | None:
+def exact_from(shown: ValueGrid) -> int | None:
     """The first of the last columns in which no line has an error."""
     if shown.is_empty:
         return None
@@ -106,7 +106,7 @@ def exact_from(shown: Grid) -> int | None:
     return first if first < shown.values.shape[1] else None
 
 
-def find(shown: Grid, x: int, y: int, width: int, height: int) -> GridCell | None:
+def find(shown: ValueGrid, x: int, y: int, width: int, height: int) -> GridCell | None:
     """The cell under a pixel of the picture; None where nothing exists."""
     if shown.is_empty or not (0 <= x < width and 0 <= y < height):
         return None
@@ -123,7 +123,7 @@ def find(shown: Grid, x: int, y: int, width: int, height: int) -> GridCell | Non
     return GridCell(line, index, column, start, stop - 1, float(shown.values[index, column]))
 
 
-def row_span(shown: Grid, layer: int, head: int, height: int) -> tuple[int, int] | None:
+def row_span(shown: ValueGrid, layer: int, head: int, height: int) -> tuple[int, int] | None:
     """The pixel rows `start … stop` of one head of a layer."""
     for index, row in enumerate(shown.lines):
         if (row.layer, row.head) == (layer, head):
@@ -131,7 +131,7 @@ def row_span(shown: Grid, layer: int, head: int, height: int) -> tuple[int, int]
     return None
 
 
-def column_span(shown: Grid, place: int, width: int) -> tuple[int, int] | None:
+def column_span(shown: ValueGrid, place: int, width: int) -> tuple[int, int] | None:
     """The pixel columns `start … stop` of a position or channel."""
     column = place // shown.per_column
     if shown.is_empty or not 0 <= column < shown.values.shape[1]:
@@ -139,7 +139,7 @@ def column_span(shown: Grid, place: int, width: int) -> tuple[int, int] | None:
     return cell_span(column, shown.values.shape[1], width)
 
 
-def layer_spans(shown: Grid, height: int) -> tuple[tuple[int, int, int], ...]:
+def layer_spans(shown: ValueGrid, height: int) -> tuple[tuple[int, int, int], ...]:
     """`(layer, start, stop)` in pixel rows, in the order of the picture."""
     spans: dict[int, tuple[int, int]] = {}
     for index, row in enumerate(shown.lines):

@@ -22,7 +22,7 @@ _RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
 
 
 @dataclass(frozen=True)
-class Head:
+class ColumnHead:
     """A column: its name, what it means, whether it holds words (left) or numbers (right), its most pixels, and whether
     it takes all room that is left, and gives way where there is too little."""
 
@@ -33,7 +33,7 @@ class Head:
     takes_rest: bool = False
 
 
-def with_arrow(heads: Sequence[Head], column: int, is_descending: bool) -> list[Head]:
+def with_arrow(heads: Sequence[ColumnHead], column: int, is_descending: bool) -> list[ColumnHead]:
     """The columns of a table that is sorted by one of them, which has an arrow; of one that is not, as they are."""
     found = list(heads)
     if 0 <= column < len(found):
@@ -43,7 +43,7 @@ def with_arrow(heads: Sequence[Head], column: int, is_descending: bool) -> list[
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """`is_wide`: words that take the rest of their row."""
 
     text: str
@@ -56,11 +56,11 @@ class Cell:
 class CellModel(QAbstractTableModel):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self.heads: tuple[Head, ...] = ()
-        self.rows: tuple[tuple[Cell, ...], ...] = ()
+        self.heads: tuple[ColumnHead, ...] = ()
+        self.rows: tuple[tuple[TableCell, ...], ...] = ()
         self._fixed, self._words, self._bold = font_fixed(11.5), font_text(12), font_text(12, QFont.Weight.DemiBold)
 
-    def set_cells(self, heads: Sequence[Head], rows: Sequence[Sequence[Cell]]) -> bool:
+    def set_cells(self, heads: Sequence[ColumnHead], rows: Sequence[Sequence[TableCell]]) -> bool:
         """Whether anything is another one."""
         new_heads, new = tuple(heads), tuple(tuple(row) for row in rows)
         if (new_heads, new) == (self.heads, self.rows):
@@ -160,7 +160,7 @@ class CellTable(WholeRows):
         self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
         self.horizontalHeader().setMinimumSectionSize(_LEAST_WIDTH)
 
-    def show_cells(self, heads: Sequence[Head], rows: Sequence[Sequence[Cell]]) -> None:
+    def show_cells(self, heads: Sequence[ColumnHead], rows: Sequence[Sequence[TableCell]]) -> None:
         """Keeps the place where a person has scrolled to."""
         across, down = self.horizontalScrollBar().value(), self.verticalScrollBar().value()
         if not self.cells.set_cells(heads, rows):

@@ -7,7 +7,7 @@ from PySide6.QtGui import QPainter, QPen, QPolygonF
 
 from app.draw.change_marks import MarkKind
 from app.draw.edit_words import edit_name
-from app.draw.edited import Edited, at, edited_rows, runs, touches
+from app.draw.edited import EditedRows, at, edited_rows, runs, touches
 from app.draw.format import thousands
 from app.kit.heatmap_marks import Box
 from app.kit.theme import current_theme
@@ -17,7 +17,7 @@ from engine.spec.edit import Rows
 _MOST = 3  # edits of one place that are named; more are counted
 
 
-def edits_shown(models: Models, seq_id: int | None = None) -> tuple[Edited, ...]:
+def edits_shown(models: Models, seq_id: int | None = None) -> tuple[EditedRows, ...]:
     """The rows of a sequence (None: the selected one) that were changed by hand up to the step that is looked at; of a
     fork, also in the one that it came of, until it did."""
     now = models.selection.now

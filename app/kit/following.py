@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QAbstractScrollArea, QPushButton, QScrollBar
 EDGE = 6
 
 
-class Follower(QObject):
+class EndFollower(QObject):
     """Whether a scroll area follows its end. Only what a person does to the scroll bar ends it; a new length, a new
     size or another layout of the window does not."""
 

@@ -18,7 +18,7 @@ from app.draw.colormap import Indices, Table
 from app.draw.ghost import overlay
 from app.draw.resample import whole_steps
 from app.draw.token_range import covers
-from app.kit.heatmap_marks import Frame, Marks, paint_marks
+from app.kit.heatmap_marks import Marks, PictureFrame, paint_marks
 from app.kit.pictures import ghost_hatch, pixels_image
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed
@@ -42,7 +42,7 @@ class HeatMap(Themed, TokenExplorer):
         self._name_position = name_position
         self._told_size = QSizeF()
         self._marks = Marks()
-        self._frame: Frame | None = None
+        self._frame: PictureFrame | None = None
         self._haze: QImage | None = None
         self._ink = TextPainter(font_fixed(10.5))
         self._image: StretchedImage | None = None
@@ -122,7 +122,7 @@ class HeatMap(Themed, TokenExplorer):
             self._paint_unloaded(painter, frame)
         paint_marks(painter, frame, self._marks, theme, self._ink, self._hover, self.hasFocus())
 
-    def _paint_image(self, painter: QPainter, frame: Frame, image: StretchedImage) -> None:
+    def _paint_image(self, painter: QPainter, frame: PictureFrame, image: StretchedImage) -> None:
         """Stretch the image over its positions in pixels; what stands outside the picture is clipped."""
         rows, columns = image.image.shape
         left, right = frame.x(self._extent[0]), frame.x(self._extent[1])
@@ -133,7 +133,7 @@ class HeatMap(Themed, TokenExplorer):
         image.paint(painter)
         painter.restore()
 
-    def _paint_ghosts(self, painter: QPainter, frame: Frame) -> None:
+    def _paint_ghosts(self, painter: QPainter, frame: PictureFrame) -> None:
         """The hatch over what was dropped, worked out once per range, size and picture."""
         ghosts = self._marks.ghosts
         if ghosts is None:
@@ -146,7 +146,7 @@ class HeatMap(Themed, TokenExplorer):
         if not self._haze.isNull():
             painter.drawImage(frame.plot.topLeft(), self._haze)
 
-    def _paint_unloaded(self, painter: QPainter, frame: Frame) -> None:
+    def _paint_unloaded(self, painter: QPainter, frame: PictureFrame) -> None:
         """Hatch the visible positions that the picture does not have yet: blank would read as zero."""
         for low, high in ((frame.low, self._loaded[0]), (self._loaded[1], frame.high)):
             left, right = frame.x(max(low, frame.low)), frame.x(min(high, frame.high))
@@ -159,13 +159,13 @@ class HeatMap(Themed, TokenExplorer):
                 if self._ink.width(words) < place.width():
                     self._ink.between(painter, words, center.x(), center.y(), left, right, place.width())
 
-    def _framed(self) -> Frame:
+    def _framed(self) -> PictureFrame:
         """Ticks and rectangle, worked out once per range, size and text."""
         if self._frame is None:
             plot, (low, high) = self.plot_rect, self.visible_range
             names = ticks(low, high, plot.width(), _TICK_PIXELS, self._name_position)
             rows = ticks(0, self._num_rows, plot.height(), 14 if self._num_rows <= 40 else 24, self._marks.row_name)
-            self._frame = Frame(plot, low, high, self._num_rows, names, rows)
+            self._frame = PictureFrame(plot, low, high, self._num_rows, names, rows)
         return self._frame
 
     def _changed(self) -> None:

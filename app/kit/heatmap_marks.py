@@ -74,7 +74,7 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class Frame:
+class PictureFrame:
     """Where the picture stands and which part of the axes is visible."""
 
     plot: QRectF
@@ -105,7 +105,7 @@ class Frame:
 
 def paint_marks(
     painter: QPainter,
-    frame: Frame,
+    frame: PictureFrame,
     marks: Marks,
     theme: Theme,
     ink: TextPainter,
@@ -137,7 +137,7 @@ def paint_marks(
         painter.drawRect(frame.plot.adjusted(-1.5, -1.5, 0.5, 0.5))
 
 
-def _paint_lines(painter: QPainter, frame: Frame, marks: Marks, theme: Theme) -> None:
+def _paint_lines(painter: QPainter, frame: PictureFrame, marks: Marks, theme: Theme) -> None:
     painter.setPen(QPen(theme.color("muted", 110), 1))
     for position in marks.x_lines:
         if frame.low < position < frame.high:
@@ -149,7 +149,7 @@ def _paint_lines(painter: QPainter, frame: Frame, marks: Marks, theme: Theme) ->
         painter.drawLine(QPointF(frame.plot.left(), y), QPointF(frame.plot.right() - 1, y))
 
 
-def _paint_axes(painter: QPainter, frame: Frame, marks: Marks, theme: Theme, ink: TextPainter) -> None:
+def _paint_axes(painter: QPainter, frame: PictureFrame, marks: Marks, theme: Theme, ink: TextPainter) -> None:
     """Row names at the left; token texts under the picture, their positions below them, a short stroke at each."""
     painter.setPen(theme.color("muted"))
     top, bottom = frame.plot.top(), frame.plot.bottom()
@@ -172,7 +172,7 @@ def _paint_axes(painter: QPainter, frame: Frame, marks: Marks, theme: Theme, ink
     painter.drawLines([QLineF(round(x), bottom + 1, round(x), bottom + 3) for x in (frame.x(t.at) for t in names)])
 
 
-def _paint_selected(painter: QPainter, frame: Frame, span: tuple[float, float], theme: Theme) -> None:
+def _paint_selected(painter: QPainter, frame: PictureFrame, span: tuple[float, float], theme: Theme) -> None:
     if span[1] <= frame.low or span[0] >= frame.high:
         return
     left = max(frame.x(span[0]), frame.plot.left())
@@ -185,7 +185,7 @@ def _paint_selected(painter: QPainter, frame: Frame, span: tuple[float, float], 
     painter.drawRect(QRectF(round(left) - 2, frame.plot.top() - 1, round(right - left) + 3, frame.plot.height() + 1))
 
 
-def _paint_area(painter: QPainter, frame: Frame, area: Box, theme: Theme) -> None:
+def _paint_area(painter: QPainter, frame: PictureFrame, area: Box, theme: Theme) -> None:
     """The outline of what was dragged over, in a second line of the ground as a selected column has."""
     place = frame.rect(area)
     if place.isEmpty():
@@ -197,7 +197,7 @@ def _paint_area(painter: QPainter, frame: Frame, area: Box, theme: Theme) -> Non
     painter.drawRect(place.adjusted(-1, -1, 0, 0))
 
 
-def _paint_edited(painter: QPainter, frame: Frame, boxes: tuple[Box, ...], theme: Theme) -> None:
+def _paint_edited(painter: QPainter, frame: PictureFrame, boxes: tuple[Box, ...], theme: Theme) -> None:
     """A thin line along the edge of what was changed by hand, never over its numbers; what attention does not see is
     hatched as well, and what is narrower than its lines has a stroke at the upper edge of the picture."""
     color = theme.color("edited")
@@ -214,7 +214,7 @@ def _paint_edited(painter: QPainter, frame: Frame, boxes: tuple[Box, ...], theme
             painter.drawRect(place.adjusted(0, 0, -1, -1))
 
 
-def _paint_row(painter: QPainter, frame: Frame, row: int, theme: Theme) -> None:
+def _paint_row(painter: QPainter, frame: PictureFrame, row: int, theme: Theme) -> None:
     """A wedge at either end of a selected row: a line through it would hide what it holds."""
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
     painter.setPen(Qt.PenStyle.NoPen)
@@ -225,7 +225,7 @@ def _paint_row(painter: QPainter, frame: Frame, row: int, theme: Theme) -> None:
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
 
 
-def _paint_triangles(painter: QPainter, frame: Frame, positions: tuple[float, ...], color: QColor) -> None:
+def _paint_triangles(painter: QPainter, frame: PictureFrame, positions: tuple[float, ...], color: QColor) -> None:
     """Small triangles over columns that stand out: a shape, not only a colour."""
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
     painter.setPen(Qt.PenStyle.NoPen)
@@ -238,14 +238,14 @@ def _paint_triangles(painter: QPainter, frame: Frame, positions: tuple[float, ..
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
 
 
-def _paint_crosshair(painter: QPainter, frame: Frame, hover: QPointF, theme: Theme) -> None:
+def _paint_crosshair(painter: QPainter, frame: PictureFrame, hover: QPointF, theme: Theme) -> None:
     x, y = round(frame.x(hover.x())), round(frame.y(hover.y()))
     painter.setPen(QPen(theme.color("text", 130), 1, Qt.PenStyle.DotLine))
     painter.drawLine(QPointF(x, frame.plot.top()), QPointF(x, frame.plot.bottom() - 1))
     painter.drawLine(QPointF(frame.plot.left(), y), QPointF(frame.plot.right() - 1, y))
 
 
-def _paint_numbers(painter: QPainter, frame: Frame, numbers: Numbers, ghosts: Ghosts | None) -> None:
+def _paint_numbers(painter: QPainter, frame: PictureFrame, numbers: Numbers, ghosts: Ghosts | None) -> None:
     """The values themselves, where a cell has room for three digits."""
     height = frame.plot.height() / frame.num_rows
     width = frame.cell_width * numbers.per_column

@@ -20,7 +20,7 @@ _RADIUS = 5.5
 NAME_WIDTH, FIELD_WIDTH = 62, 58
 
 
-class Track(QSlider):
+class SliderTrack(QSlider):
     """A thin line with a round handle, in the theme's colours; a click jumps to the place."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -87,7 +87,7 @@ class Knob(QWidget):
         self._name.setFont(font_text(11.5))
         self._name.setFixedSize(NAME_WIDTH, ROW_HEIGHT)
         self._name.setStyleSheet("text-align: left; padding: 0; border: none; background: transparent;")
-        self.track = Track()
+        self.track = SliderTrack()
         self.field = QDoubleSpinBox()
         self.field.setObjectName("small")
         self.field.setDecimals(decimals)

@@ -20,7 +20,7 @@ State = TypeVar("State")
 
 
 @dataclass(frozen=True)
-class Source:
+class SignalSource:
     """Signals of one of the `Models`, by their names; what is a part of one stands behind a dot.
 
     Where the signals carry a kind, `kinds` are those that count; `at_rest` leaves them alone while the engine runs,
@@ -33,25 +33,25 @@ class Source:
     at_rest: bool = False
 
 
-EACH_STEP = Source("timeline", ("appended", "filled", "reset"))  # as fast as the window goes
-STEPS = Source("timeline", ("legible", "reset"))  # no more often than words can be read
-SELECTION = Source("selection")
-STATUS = Source("status")
-VIEWPORT = Source("viewport")
-EDITS = Source("edits")
-PHASES = Source("phases")
-STOPS = Source("stops", ("changed", "found"))
-BOOKMARKS = Source("bookmarks")
+EACH_STEP = SignalSource("timeline", ("appended", "filled", "reset"))  # as fast as the window goes
+STEPS = SignalSource("timeline", ("legible", "reset"))  # no more often than words can be read
+SELECTION = SignalSource("selection")
+STATUS = SignalSource("status")
+VIEWPORT = SignalSource("viewport")
+EDITS = SignalSource("edits")
+PHASES = SignalSource("phases")
+STOPS = SignalSource("stops", ("changed", "found"))
+BOOKMARKS = SignalSource("bookmarks")
 
 
-def slices(*kinds: str, at_rest: bool = False) -> Source:
+def slices(*kinds: str, at_rest: bool = False) -> SignalSource:
     """The newest slices of some kinds."""
-    return Source("slices", kinds=frozenset(kinds), at_rest=at_rest)
+    return SignalSource("slices", kinds=frozenset(kinds), at_rest=at_rest)
 
 
-def measurement(name: str) -> Source:
+def measurement(name: str) -> SignalSource:
     """One of the `Measurements`, from its question to its answer."""
-    return Source(f"measurements.{name}")
+    return SignalSource(f"measurements.{name}")
 
 
 class Reader(Generic[State], _Widget):
@@ -63,7 +63,7 @@ class Reader(Generic[State], _Widget):
     records and slices, which equal only themselves. A bare array does not compare: wrap it with `eq=False`.
     """
 
-    follows: ClassVar[tuple[Source, ...]] = ()
+    follows: ClassVar[tuple[SignalSource, ...]] = ()
     reads_while_hidden: ClassVar[bool] = False  # for a widget whose reading counts elsewhere
 
     _state: State | str | None = None

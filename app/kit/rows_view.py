@@ -20,7 +20,7 @@ from app.kit.labels import ElidedLabel
 from app.kit.measurement import AskingView
 from app.kit.theme import font_text
 from app.models import Models
-from app.models.measurement import State
+from app.models.measurement import MeasurementState
 
 TABLE, PLOT = "table", "plot"
 _WIDE = 760
@@ -32,7 +32,7 @@ class ShownRows:
     key; what has room; what is chosen beside them; and a line below."""
 
     answers: tuple[Any, ...]
-    state: State
+    state: MeasurementState
     sort: tuple[int, bool]
     marked: str
     pointed: str
@@ -43,7 +43,7 @@ class ShownRows:
 
     @property
     def is_waiting(self) -> bool:
-        return self.state is State.WAITING
+        return self.state is MeasurementState.WAITING
 
     @property
     def rows(self) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from app.models.comparison import Comparison
 from app.models.draft import Draft
 from app.models.edits import Edits, MadeEdit
 from app.models.eviction_log import EvictionLog, RowDrop
-from app.models.history import Branch, History
+from app.models.history import Branch, HistoryTree
 from app.models.lane import Token
 from app.models.measurement import Measurements
 from app.models.page_log import PageFacts, PageLog
@@ -21,12 +21,12 @@ from app.models.slices import Slices
 from app.models.status import Status
 from app.models.stops import Stops
 from app.models.timeline import Timeline
-from app.models.viewport import Viewport, Wanted
+from app.models.viewport import Viewport, WantedPictures
 
 __all__ = [
-    "Bookmarks", "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "History", "LeftSession", "MadeEdit",
+    "Bookmarks", "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "HistoryTree", "LeftSession", "MadeEdit",
     "Measurements", "Models", "PageFacts", "PageLog", "Phases", "Recovery", "RowDrop", "Selected", "Selection",
-    "Slices", "Status", "Stops", "Timeline", "Token", "Viewport", "Wanted",
+    "Slices", "Status", "Stops", "Timeline", "Token", "Viewport", "WantedPictures",
 ]  # fmt: skip
 
 
@@ -58,6 +58,6 @@ class Models:
         self.selection.changed.connect(self.timeline.on_selected)  # before any view reads it
 
     @property
-    def history(self) -> History:
+    def history(self) -> HistoryTree:
         """The whole tree, of which the timeline is a path."""
         return self.timeline.history

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.draw.change_marks import MarkKind, kind_of
-from app.models.history import History
+from app.models.history import HistoryTree
 from app.models.timeline import Timeline
 
 TEXT_LIMIT = 400  # characters of a branch's text, which is shown on one line
 
 
-def branch_text(history: History, first: int, seq_id: int | None = None, limit: int = TEXT_LIMIT) -> str:
+def branch_text(history: HistoryTree, first: int, seq_id: int | None = None, limit: int = TEXT_LIMIT) -> str:
     """What the steps of the branch that begins with `first` fed to a sequence, from its beginning: of the first that
     they fed at all where they fed that one nothing, or for None."""
     text, chosen = "", seq_id
@@ -29,7 +29,7 @@ def branch_text(history: History, first: int, seq_id: int | None = None, limit: 
     return text[:limit]
 
 
-def beyond(history: History, step: int | None) -> tuple[int, ...]:
+def beyond(history: HistoryTree, step: int | None) -> tuple[int, ...]:
     """The moments that came of one (None: of the root) and were left: those towards the newest that came of the moment
     that was left last, else towards the newest of all."""
     if not history.children_of(step):  # asked with every picture: a path is long, and mostly nothing is behind it
@@ -37,7 +37,7 @@ def beyond(history: History, step: int | None) -> tuple[int, ...]:
     return history.path(history.end_beyond(step), above=step)
 
 
-def arm_of(history: History, step: int) -> int:
+def arm_of(history: HistoryTree, step: int) -> int:
     """The first moment of the piece of a branch that a moment stands on: the one after the last parting, or after the
     path to the live one."""
     branch = history.branch_of(step)
@@ -48,7 +48,7 @@ def arm_of(history: History, step: int) -> int:
     return history.node_at(branch.first, history.index_of(max(before)) + 1) if before else branch.first
 
 
-def count_from(history: History, step: int) -> int:
+def count_from(history: HistoryTree, step: int) -> int:
     """How many moments there are of one and all that came of it."""
     count, waiting = 0, [step]
     while waiting:
@@ -58,7 +58,7 @@ def count_from(history: History, step: int) -> int:
 
 
 @dataclass(frozen=True)
-class Origin:
+class SequenceOrigin:
     """Sequence `seq_id` began as what `parent` had after `step`; `branch` is the first moment of the branch of that
     step where it is another one than the path that is shown, else None."""
 
@@ -68,14 +68,14 @@ class Origin:
     branch: int | None
 
 
-def origin_of(timeline: Timeline, seq_id: int) -> Origin | None:
+def origin_of(timeline: Timeline, seq_id: int) -> SequenceOrigin | None:
     """Where a sequence of the path that is shown was forked from; None where it was not."""
     birth, history = timeline.birth(seq_id), timeline.history
     if birth is None:
         return None
     is_other = birth.step in history and not history.is_on_path(birth.step, timeline.tip)
     branch = history.branch_of(birth.step).first if is_other else None
-    return Origin(seq_id, birth.parent, birth.step, branch)
+    return SequenceOrigin(seq_id, birth.parent, birth.step, branch)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class PathMark:
     kind: MarkKind | None  # None: a branch parts here
 
 
-def path_marks(history: History, tip: int | None) -> tuple[PathMark, ...]:
+def path_marks(history: HistoryTree, tip: int | None) -> tuple[PathMark, ...]:
     """What is to be marked on the path to a moment; costs what there are of branches and changes, not of moments."""
     found: list[PathMark] = []
     for branch in history.branches():

@@ -18,7 +18,7 @@ SIDES: tuple[Side, ...] = ("a", "b", "difference")
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
+class ComparedPair:
     """A sequence and what it is compared with, both sides, the `layers` whose rows are compared, what rounding may do
     to a logit, and `no_rows`: why K and V cannot be compared, empty where they can."""
 
@@ -59,7 +59,7 @@ class Comparison(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self.now: Compared | None = None
+        self.now: ComparedPair | None = None
         self.asked: Opponent | None = None  # that is being started
         self.refusal = ""  # why there is none, in a sentence
         self.first: Departure | None = None
@@ -111,7 +111,7 @@ class Comparison(QObject):
         self.asked, self.refusal = None, why
         self.changed.emit()
 
-    def start(self, now: Compared, steps: tuple[DuelStep, ...], *, is_new: bool = True) -> None:
+    def start(self, now: ComparedPair, steps: tuple[DuelStep, ...], *, is_new: bool = True) -> None:
         """Both sides stand, and were compared at these steps; or (not `is_new`) all that is told of them is told again,
         and what was asked for meanwhile is on its way still."""
         self.now = now

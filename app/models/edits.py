@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QObject, Signal
 
-from app.models.history import History
+from app.models.history import HistoryTree
 from engine.spec.edit import Edit
 from engine.wire.changes import EditMade
 from engine.wire.edits import EditMeasured
@@ -30,11 +30,11 @@ class Edits(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._history = History(self)
+        self._history = HistoryTree(self)
         self._measured: dict[int, EditMeasured] = {}
         self._told: tuple[tuple[MadeEdit, ...], tuple[MadeEdit, ...]] = ((), ())
 
-    def follow(self, history: History) -> None:
+    def follow(self, history: HistoryTree) -> None:
         """The history that the edits are part of."""
         self._history = history
         history.changed.connect(self._on_history)

@@ -16,10 +16,10 @@ from engine.wire.records import StepRecord
 from engine.wire.tree import Node
 from engine.wire.tree_shape import Branch, TreeShape
 
-__all__ = ["Branch", "History"]
+__all__ = ["Branch", "HistoryTree"]
 
 
-class History(TreeShape, QObject):
+class HistoryTree(TreeShape, QObject):
     """All nodes by number. Only the controller writes; a node costs nothing beyond its record or itself.
 
     `changed`: nodes were added or deleted, another one is live, or a branch was named; `reshaped`: more is

@@ -17,7 +17,7 @@ Request = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep | Bench
 A = TypeVar("A", bound=Measured)
 
 
-class State(Enum):
+class MeasurementState(Enum):
     """Where a measurement stands. Out of date: the cache that was measured, or its rows, are others by now."""
 
     NOT_ASKED = "not asked"
@@ -39,7 +39,7 @@ class Measurement(QObject, Generic[A]):
     def __init__(self, command: type[Request]) -> None:
         super().__init__()
         self.command = command
-        self.state = State.NOT_ASKED
+        self.state = MeasurementState.NOT_ASKED
         self.question: Request | None = None
         self.step: int | None = None
         self.answers: tuple[A, ...] = ()
@@ -52,11 +52,11 @@ class Measurement(QObject, Generic[A]):
 
     @property
     def is_waiting(self) -> bool:
-        return self.state is State.WAITING
+        return self.state is MeasurementState.WAITING
 
     @property
     def is_out_of_date(self) -> bool:
-        return self.state is State.OUT_OF_DATE
+        return self.state is MeasurementState.OUT_OF_DATE
 
     @property
     def share(self) -> float | None:
@@ -66,7 +66,7 @@ class Measurement(QObject, Generic[A]):
     @property
     def answer(self) -> A | None:
         """The newest answer; None where there is none or the newest question was refused."""
-        return self.answers[-1] if self.answers and self.state is not State.REFUSED else None
+        return self.answers[-1] if self.answers and self.state is not MeasurementState.REFUSED else None
 
     def answer_of(self, seq_id: int) -> A | None:
         """The newest answer if it is about this sequence: what was measured on one is none of another's."""
@@ -80,7 +80,7 @@ class Measurement(QObject, Generic[A]):
         self.question, self.step = question, step
         self.done = self.total = 0
         self._has_begun = self._is_cancelled = False
-        self._enter(State.WAITING)
+        self._enter(MeasurementState.WAITING)
 
     def cancel(self) -> None:
         """It was given up: over as soon as the engine rests."""
@@ -95,7 +95,7 @@ class Measurement(QObject, Generic[A]):
             self.done, self.total = work.done, work.total or 0
             self.changed.emit()
         elif work is None and (self._has_begun or self._is_cancelled):
-            self._enter(State.ANSWERED if self.answers else State.NOT_ASKED)
+            self._enter(MeasurementState.ANSWERED if self.answers else MeasurementState.NOT_ASKED)
 
     def take(self, answer: A) -> None:
         """An answer arrived; one to an older question than the newest is nobody's."""
@@ -103,32 +103,34 @@ class Measurement(QObject, Generic[A]):
             return
         if not isinstance(answer, Swept | Benched):
             self.answers = (answer,)
-            self._enter(State.ANSWERED)
+            self._enter(MeasurementState.ANSWERED)
             return
         answer = replace(answer, request=self.question)  # hundreds of rows share one: it came with each of them
         goes_on = isinstance(self.question, Sweep) and self.question.done
         is_first = not self.answers or (self.answers[-1].reply_to != answer.reply_to and not goes_on)
         self.answers = (answer,) if is_first else (*self.answers, answer)
-        self._enter(State.ANSWERED if answer.is_last else self.state)
+        self._enter(MeasurementState.ANSWERED if answer.is_last else self.state)
 
     def refuse(self, failure: Failed) -> None:
         """The newest question cannot be answered."""
         self.refusal, self.can_rebuild = failure.message, failure.can_rebuild
-        self._enter(State.REFUSED)
+        self._enter(MeasurementState.REFUSED)
 
     def outdate(self) -> None:
         """The rows that were asked about are gone: another cache, another moment."""
         self.answers, self.question, self.step = (), None, None
-        self._enter(State.NOT_ASKED if self.state is State.NOT_ASKED else State.OUT_OF_DATE)
+        self._enter(
+            MeasurementState.NOT_ASKED if self.state is MeasurementState.NOT_ASKED else MeasurementState.OUT_OF_DATE
+        )
 
     def forget(self) -> None:
         """Another model: as if nothing had been asked."""
         self.answers, self.question, self.step = (), None, None
-        self._enter(State.NOT_ASKED)
+        self._enter(MeasurementState.NOT_ASKED)
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: MeasurementState) -> None:
         self.state = state
-        if state is not State.REFUSED:
+        if state is not MeasurementState.REFUSED:
             self.refusal, self.can_rebuild = "", False
         self.changed.emit()
 

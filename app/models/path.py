@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.models.history import History
+from app.models.history import HistoryTree
 from app.models.lane import NO_TOKENS, Lane, Token, TokenRun
 from engine.spec.edit import ReplaceTokens
 from engine.wire.changes import Change, EditMade, SequenceForked
@@ -20,7 +20,7 @@ Prompts = dict[int, tuple[tuple[int, str], ...]]
 
 
 @dataclass(frozen=True)
-class Birth:
+class PathFork:
     """A sequence that was forked when `until` was the newest step of the path and `since` its newest node, from what
     `parent` had after `step`, which may be of another branch."""
 
@@ -34,14 +34,14 @@ class Path:
     """The newest node of it is the `tip`. `history` has what is on other branches; `prompts` are the ids and texts of
     all prompts of the tree, by sequence."""
 
-    def __init__(self, history: History, prompts: Prompts | None = None) -> None:
+    def __init__(self, history: HistoryTree, prompts: Prompts | None = None) -> None:
         self.history = history
         self._prompts: Prompts = {} if prompts is None else prompts
         self._nodes: list[int] = []  # those of the path, made by a step or not
         self._records: list[StepRecord] = []
         self._steps: list[int] = []
         self._lanes: dict[int, Lane] = {}
-        self._births: dict[int, Birth] = {}
+        self._births: dict[int, PathFork] = {}
         self._other: Path | None = None
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class Path:
         source = self._elsewhere(birth.step)
         return source.part(birth.parent, record.step if source.record(record.step) is not None else birth.step)
 
-    def birth(self, seq_id: int) -> Birth | None:
+    def birth(self, seq_id: int) -> PathFork | None:
         """How a sequence was forked; None where it was not."""
         return self._births.get(seq_id)
 
@@ -226,7 +226,7 @@ class Path:
     def _fork(self, seq_id: int, parent: int, step: int | None, num_tokens: int | None) -> bool:
         """Whether the tokens of a fork are known now and were not before."""
         if step is not None and self._steps:
-            self._births[seq_id] = Birth(parent, step, self._steps[-1], self._nodes[-1])
+            self._births[seq_id] = PathFork(parent, step, self._steps[-1], self._nodes[-1])
         is_here = step is None or self.record(step) is not None or step not in self.history
         source = self if is_here or step is None else self._elsewhere(step)
         if seq_id in self._lanes or not (tokens := source.tokens(parent, step)):

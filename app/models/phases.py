@@ -10,7 +10,7 @@ from engine.wire.phases import Chosen, LayerDone, PhaseReached, Scheduled, Suspe
 
 
 @dataclass(frozen=True, eq=False)
-class PhasedStep:
+class PhaseProgress:
     """A step of `num_layers` layers and the phases that it has passed, oldest first; the last is where it stands."""
 
     step: int
@@ -62,10 +62,10 @@ class Phases(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._now: PhasedStep | None = None
+        self._now: PhaseProgress | None = None
 
     @property
-    def now(self) -> PhasedStep | None:
+    def now(self) -> PhaseProgress | None:
         return self._now
 
     def text_at(self, seq_id: int, position: int) -> str | None:
@@ -81,7 +81,7 @@ class Phases(QObject):
         known = self._now
         goes_on = known is not None and known.step == event.step and not isinstance(event.phase, Scheduled)
         passed = known.passed if goes_on and known is not None else ()
-        self._now = PhasedStep(event.step, event.num_layers, (*passed, event))
+        self._now = PhaseProgress(event.step, event.num_layers, (*passed, event))
         self.changed.emit()
 
     def follow(self, suspended: SuspendedStep | None, step: int | None) -> bool:

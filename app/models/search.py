@@ -11,14 +11,14 @@ from time import perf_counter
 
 from app.models.comparison import Comparison
 from app.models.timeline import Timeline
-from engine.spec.condition import Span, comparisons_of, spans_of
+from engine.spec.condition import TokenSpan, comparisons_of, spans_of
 from engine.spec.stops import parsed
 from engine.wire.condition_values import TEXT_TAIL, Attention, Judge, Verdict, recorded_attention
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.row_norms import Norms, with_rows
 
 # A step and a sequence, with a span of its tokens.
-Place = tuple[int, int, Span]
+Place = tuple[int, int, TokenSpan]
 Masses = Mapping[Place, Attention | None]
 
 
@@ -105,7 +105,7 @@ class Search:
     def norms_before(self, seq_id: int) -> Norms | None:
         return self._norms.get(seq_id)
 
-    def attention(self, step: int, part: SequenceStep, span: Span) -> Attention | None:
+    def attention(self, step: int, part: SequenceStep, span: TokenSpan) -> Attention | None:
         return self._masses.get((step, part.seq_id, span))
 
     def differs(self, step: int, seq_id: int) -> bool | None:

@@ -11,7 +11,7 @@ from app.models.comparison import Comparison
 from app.models.search import Masses, Place, Search
 from app.models.timeline import Timeline
 from engine.errors import InputError
-from engine.spec.condition import Span
+from engine.spec.condition import TokenSpan
 from engine.spec.stops import MAX_STOPS, Stop, parsed
 from engine.wire.condition_values import Attention
 from engine.wire.stopping import AttentionMeasured, StopHit
@@ -157,7 +157,7 @@ class Stops(QObject):
         self._go_on_soon()
 
 
-def spans_in(places: Iterable[Place]) -> tuple[Span, ...]:
+def spans_in(places: Iterable[Place]) -> tuple[TokenSpan, ...]:
     """The spans of some places, each once."""
     return tuple(dict.fromkeys(span for _, _, span in places))
 

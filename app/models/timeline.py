@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from PySide6.QtCore import QObject, Signal
 
-from app.models.history import History
-from app.models.path import Birth, Path
+from app.models.history import HistoryTree
+from app.models.path import Path, PathFork
 from app.models.selection import Selected
 from engine.wire.records import CacheBytes, StepRecord
 
-__all__ = ["Birth", "Timeline"]
+__all__ = ["PathFork", "Timeline"]
 
 
 class Timeline(Path, QObject):
@@ -30,9 +30,9 @@ class Timeline(Path, QObject):
     legible = Signal()
     reset = Signal()
 
-    def __init__(self, history: History | None = None, parent: QObject | None = None) -> None:
+    def __init__(self, history: HistoryTree | None = None, parent: QObject | None = None) -> None:
         QObject.__init__(self, parent)
-        Path.__init__(self, history or History(self))
+        Path.__init__(self, history or HistoryTree(self))
         self._looked_at: int | None = None
         self._forked: list[tuple[int, int, int | None, int]] = []  # since the live moment, and in no record yet
         self._since_change: CacheBytes | None = None

@@ -22,7 +22,7 @@ class WantedPair:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedPictures:
     """None means hidden: nothing is asked of the engine for that picture.
 
     `wall_size` is `(columns, rows)` per thumbnail; `head_range` and `attention_range` are the visible positions, None
@@ -52,10 +52,10 @@ class Viewport(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._now = Wanted()
+        self._now = WantedPictures()
 
     @property
-    def now(self) -> Wanted:
+    def now(self) -> WantedPictures:
         return self._now
 
     def update(self, **changes: Any) -> None:

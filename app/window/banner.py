@@ -12,7 +12,7 @@ from app.kit.buttons import push_button
 from app.kit.icons import icon, pixmap
 from app.kit.labels import plain_label
 from app.kit.panel import STRIP_HEIGHT
-from app.kit.reader import Reader, Source
+from app.kit.reader import Reader, SignalSource
 from app.kit.theme import Themed, current_theme
 from app.models import Models
 from app.window.docks import GAP, DockHost
@@ -35,7 +35,7 @@ class Banner(Reader[Failure], Themed, QWidget):
     """Shows `Status.failure`, floating over the upper panels, below their titles: what lies beneath keeps its place.
     While the engine is gone, which may be long, it has a place of its own above them."""
 
-    follows = (Source("status", ("failed", "engine_changed")),)
+    follows = (SignalSource("status", ("failed", "engine_changed")),)
     reads_while_hidden = True
 
     restart_wanted = Signal()

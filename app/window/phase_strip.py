@@ -17,7 +17,7 @@ from app.kit.reader import PHASES, SELECTION, STATUS, Reader
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_text
 from app.models import Models
-from app.models.phases import PhasedStep
+from app.models.phases import PhaseProgress
 from app.window.phase_words import phase_words
 from app.window.strip import paint_strip
 
@@ -29,7 +29,7 @@ PAD, NARROW_CELL, LEAST_CELL = 7.0, 30.0, 4.0  # pixels: beside a name, of a lay
 class Shown:
     """A step, the place that is looked at, and what is said of it."""
 
-    step: PhasedStep
+    step: PhaseProgress
     place: int
     words: str
 
@@ -42,14 +42,14 @@ class PhaseTrack(Opaque, QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._step: PhasedStep | None = None
+        self._step: PhaseProgress | None = None
         self._place = 0
         self._text = TextPainter(font_text(11.5))
         self._bold = TextPainter(font_text(11.5, QFont.Weight.DemiBold))
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
-    def show_step(self, step: PhasedStep, place: int) -> None:
+    def show_step(self, step: PhaseProgress, place: int) -> None:
         """Where it stands, and which phase is told of."""
         if self._step is None or self._step.num_layers != step.num_layers:
             self.updateGeometry()
@@ -139,7 +139,9 @@ class PhaseStrip(Reader[Shown], QWidget):
 
     def __init__(self, models: Models, actions: Actions) -> None:
         super().__init__()
-        self._looked: tuple[PhasedStep, int] | None = None  # another phase than the latest, until the next is reached
+        self._looked: tuple[PhaseProgress, int] | None = (
+            None  # another phase than the latest, until the next is reached
+        )
         self._title = plain_label(font=font_text(12.5, QFont.Weight.DemiBold))
         self.track, self._words = PhaseTrack(), ElidedLabel(role="muted")
         self.next = _button("Next phase", actions, "run.phase")

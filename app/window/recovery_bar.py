@@ -9,7 +9,7 @@ from PySide6.QtCore import Signal
 from app.draw.format import counted
 from app.kit.buttons import push_button
 from app.kit.labels import plain_tip, prose
-from app.kit.reader import Source
+from app.kit.reader import SignalSource
 from app.models import LeftSession, Models
 from app.window.strip import LONGEST, Strip
 from engine.saved.session import SavedSession
@@ -19,7 +19,7 @@ from engine.wire.changes import EditMade
 class RecoveryBar(Strip[LeftSession]):
     """Shown while a session is offered. Intents: `accepted()`, `dismissed()`."""
 
-    follows = (Source("recovery"),)
+    follows = (SignalSource("recovery"),)
     role, icon = "accent", "alert"
 
     accepted = Signal()

@@ -57,7 +57,7 @@ def as_kind(kind: type[M], model: LoadedModel) -> M:
 
 
 @dataclass(frozen=True)
-class Place:
+class BenchPoint:
     """Where modes are compared: `batch` sequences that begin with `context` tokens each and grow by `num_steps`."""
 
     context: int
@@ -79,7 +79,7 @@ class Contender:
     spec: CacheSpec
     model: TimedModel
     prompts: list[tuple[int, ...]]
-    place: Place
+    place: BenchPoint
     way: str = ""  # runners joined by +; whatever is chosen where it is empty
     session: Session | None = None
     ttft_ms: list[float] = field(default_factory=list)
@@ -197,7 +197,7 @@ def bench(
     `ways` are the runners of those modes, by their names, that are not computed as is chosen."""
     check_sizes(specs, contexts, num_steps, batches)
     timed = as_kind(TimedModel, model)
-    places = [Place(context, batch, num_steps) for context in contexts for batch in batches]
+    places = [BenchPoint(context, batch, num_steps) for context in contexts for batch in batches]
     turns = len(specs) * (STARTS + min(ROUNDS, num_steps))
     for number, place in enumerate(places):
         ids = prompt_ids or synthetic_ids(model, min(place.context, model.max_length))  # a longer one is refused
@@ -208,7 +208,7 @@ def bench(
 
 
 def compare(
-    contenders: list[Contender], place: Place, check: Callable[[], None]
+    contenders: list[Contender], place: BenchPoint, check: Callable[[], None]
 ) -> Iterator[int | BenchRow | BenchRefused]:
     """Let the modes take turns in one place. Yields how many turns were taken, every mode that cannot go on, and in the
     end a row for each of the others."""
@@ -232,7 +232,7 @@ def reason_of(error: Exception) -> str:
     return str(error) if isinstance(error, InputError) else "There is not enough memory for it: take a shorter context."
 
 
-def sized(spec: CacheSpec, place: Place) -> CacheSpec:
+def sized(spec: CacheSpec, place: BenchPoint) -> CacheSpec:
     """The spec with room for just what it will hold, where it reserves at once and nobody said how much."""
     if not spec.is_paged or spec.num_pages is not None:
         return fitted(spec, place.num_tokens)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from engine.device_time import Mark, mark
+from engine.device_time import DeviceMoment, mark
 
 LayerPart = Literal["attention", "cache", "dequantise", "copies"]
 
@@ -19,8 +19,8 @@ class PartTimer:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._spans: list[tuple[LayerPart, int, Mark, Mark]] = []
-        self._open: list[tuple[LayerPart, int, Mark]] = []
+        self._spans: list[tuple[LayerPart, int, DeviceMoment, DeviceMoment]] = []
+        self._open: list[tuple[LayerPart, int, DeviceMoment]] = []
 
     @contextmanager
     def timed(self, part: LayerPart, layer: int) -> Iterator[None]:
@@ -38,7 +38,7 @@ class PartTimer:
                 outer = self._open[-1]
                 self._open[-1] = (outer[0], outer[1], ended)
 
-    def _close(self, part: LayerPart, layer: int, began: Mark, ended: Mark) -> None:
+    def _close(self, part: LayerPart, layer: int, began: DeviceMoment, ended: DeviceMoment) -> None:
         self._spans.append((part, layer, began, ended))
 
     def parts_ms(self) -> dict[tuple[LayerPart, int], float]:

@@ -21,7 +21,7 @@ class TemplateSpends(InputError):
     """A template wants more than any real one does."""
 
 
-class Budget:
+class RenderBudget:
     """Counts what one rendering spends; every method raises `TemplateSpends` beyond the limits."""
 
     def __init__(self) -> None:

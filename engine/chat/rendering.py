@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from engine.chat.template import ChatTemplate, Line, Rendered, TemplateFailed
+from engine.chat.template import ChatTemplate, Rendered, TemplateFailed, TemplateLine
 from engine.spec.chat import Chat
 
 NO_TEMPLATE = "This model has no chat template: the turns were joined as plain text, or choose a template file."
@@ -22,7 +22,7 @@ class Encoded:
     starts: tuple[int, ...] = ()
     note: str = ""
 
-    def line_of(self, index: int) -> Line | None:
+    def line_of(self, index: int) -> TemplateLine | None:
         """The line of the template that a token came from, where that can be told."""
         return self.rendered.line_at(self.starts[index]) if index < len(self.starts) else None
 

@@ -26,7 +26,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from engine.chat.budget import MAX_ITEMS, MAX_VALUE, Budget, TemplateSpends
+from engine.chat.budget import MAX_ITEMS, MAX_VALUE, RenderBudget, TemplateSpends
 
 MAX_INDENT = 16  # of JSON
 MAX_DIGITS = 10_000  # bits of a whole number
@@ -71,7 +71,7 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-class _Counted(NodeTransformer):
+class _CountingFilters(NodeTransformer):
     """Puts the counting filters in."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
@@ -126,7 +126,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, optimized=False, cache_size=0, extensions=[_Generation, loopcontrols]
         )
-        self.budget = Budget()
+        self.budget = RenderBudget()
         self.filters = {name: self._guarded(name, self.filters[name]) for name in FILTERS if name in self.filters}
         self.filters |= {
             "tojson": self._guarded("tojson", to_json),
@@ -140,7 +140,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self.globals.update(namespace=_Attributes, raise_exception=raise_exception, strftime_now=strftime_now)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        parsed: nodes.Template = _Counted().visit(super()._parse(source, name, filename))
+        parsed: nodes.Template = _CountingFilters().visit(super()._parse(source, name, filename))
         return parsed
 
     # ---- what is counted -----------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def _check_format(text: str, count: int, specs: list[str], given: int) -> None:
     if any("{" in spec or _WIDE.search(spec) for spec in specs):
         raise TemplateSpends("it formats a text too wide")
     widest = max((int(number) for spec in specs for number in _NUMBER.findall(spec)), default=0)
-    Budget.check_length(count * (given + widest))
+    RenderBudget.check_length(count * (given + widest))
 
 
 def _counts(value: Any) -> bool:
@@ -244,9 +244,9 @@ def _check_operation(operator: str, left: Any, right: Any) -> None:
     sizes = [len(each) for each in (left, right) if isinstance(each, str | list | tuple)]
     numbers = [each for each in (left, right) if isinstance(each, int)]
     if operator == "+":
-        Budget.check_length(sum(sizes))
+        RenderBudget.check_length(sum(sizes))
     elif operator == "*" and sizes and numbers:
-        Budget.check_length(sizes[0] * max(0, numbers[0]))
+        RenderBudget.check_length(sizes[0] * max(0, numbers[0]))
         if not isinstance(left, str) and not isinstance(right, str) and sizes[0] * numbers[0] > MAX_ITEMS:
             raise TemplateSpends(f"it makes a list of more than {MAX_ITEMS:,} items")
     elif operator in ("*", "**") and len(numbers) == 2:

@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError
 
-from engine.chat.budget import Budget, TemplateSpends
+from engine.chat.budget import RenderBudget, TemplateSpends
 from engine.chat.sandbox import TemplateSandbox
 from engine.errors import InputError, first_line
 from engine.spec.chat import MAX_TEMPLATE_CHARS, Chat
@@ -21,7 +21,7 @@ class TemplateFailed(InputError):
 
 
 @dataclass(frozen=True)
-class Line:
+class TemplateLine:
     """A line of a template, counted from 1."""
 
     number: int
@@ -37,7 +37,7 @@ class Rendered:
     lines: tuple[int, ...] = ()
     source: tuple[str, ...] = ()
 
-    def line_at(self, place: int) -> Line | None:
+    def line_at(self, place: int) -> TemplateLine | None:
         """The line of the template that wrote the character at a place; None where no template did.
 
         That is exact for what the template shows itself. What a macro or a captured block (`{% set x %} … `) wrote is
@@ -53,7 +53,7 @@ class Rendered:
         if "\n" in piece and piece in "\n".join(self.source):
             line += piece.count("\n", 0, place - start)
         line = min(max(line, 1), len(self.source))
-        return Line(line, self.source[line - 1].strip())
+        return TemplateLine(line, self.source[line - 1].strip())
 
 
 class ChatTemplate:
@@ -78,7 +78,7 @@ class ChatTemplate:
         size = sum(len(turn.text) for turn in chat.turns)
         if self._spent is not None and size >= self._spent[0]:
             raise TemplateFailed(self._spent[1])
-        self._sandbox.budget = Budget()
+        self._sandbox.budget = RenderBudget()
         messages = [{"role": turn.role, "content": turn.text} for turn in chat.turns]
         known = {**special_tokens, "messages": messages, "tools": None, "documents": None}
         pieces: list[str] = []
@@ -90,7 +90,7 @@ class ChatTemplate:
                 lines.append(line)
                 pieces.append(piece)
                 length += len(piece)
-                Budget.check_length(length)
+                RenderBudget.check_length(length)
                 self._sandbox.budget.step()
         except Exception as error:  # whatever somebody's template runs into
             said = f"{_where(error, self._template)}{_said(error)}"

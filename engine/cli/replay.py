@@ -19,7 +19,7 @@ from engine.spec.model import BUNDLED, ModelSpec
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
-    from engine.saved.difference import Difference
+    from engine.saved.difference import ReplayDifference
     from engine.session.rebuilding import Rebuilding
 
 MOST_TOLD = 20  # differences, on a terminal
@@ -106,5 +106,5 @@ def tell_done(rebuilding: Rebuilding, seconds: float, problem: str, args: argpar
     print(f"{num_moments:,} moments done once more in {seconds:.1f} s: {verdict}")
 
 
-def as_json(difference: Difference) -> Any:
+def as_json(difference: ReplayDifference) -> Any:
     return {**msgspec.to_builtins(difference), "words": difference.describe()}

@@ -30,7 +30,7 @@ from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.predict.capacity import static_capacity
 from engine.saved.document import write_session
-from engine.saved.recorder import Recorder
+from engine.saved.recorder import SessionRecorder
 from engine.saved.session import SavedSession
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, DEFAULT_CAPTURE, check_capture
@@ -150,7 +150,7 @@ def force(session: Session, args: argparse.Namespace) -> None:
 
 def session_of(session: Session, records: Sequence[StepRecord]) -> SavedSession:
     """What was done, from the first step on, to be written down."""
-    recorder = Recorder()
+    recorder = SessionRecorder()
     now = StateChanged(session.status(SamplingParams(), None, running=False))
     told: dict[int, StepRecord | NodeAdded] = {record.step: record for record in records}
     for node in (moment.node for moment in session.history.tree if moment.node.work is None):

@@ -16,7 +16,7 @@ from engine.files.atomic import writable_target, write_text
 
 if TYPE_CHECKING:
     from engine.seeds.line import SeedLine
-    from engine.seeds.models import Setting
+    from engine.seeds.models import SeedSetting
 
 QUICK_TOKENS = 6
 WIDTH = 28  # of a figure in the text form
@@ -46,7 +46,7 @@ def seeds_command(args: argparse.Namespace) -> int:
     if args.html is not None:
         writable_target(args.html)  # refused before minutes are spent on what it should hold
     names = names_of(args.tables)
-    from engine.seeds.models import Models
+    from engine.seeds.models import SeedModels
     from engine.seeds.page import page
     from engine.seeds.tables import TABLES, seed_lines
 
@@ -56,7 +56,7 @@ def seeds_command(args: argparse.Namespace) -> int:
         return 0
     chosen = tuple(name for name in TABLES if name in names)
     lines = []
-    for line in seed_lines(Models(setting), chosen):
+    for line in seed_lines(SeedModels(setting), chosen):
         lines.append(line)
         tell(line, lines, args.json)
     if args.html is not None:
@@ -64,16 +64,16 @@ def seeds_command(args: argparse.Namespace) -> int:
     return 1 if any(line.must_agree and not line.agrees for line in lines) else 0
 
 
-def setting_of(args: argparse.Namespace) -> Setting:
+def setting_of(args: argparse.Namespace) -> SeedSetting:
     for option, value in (("--steps", args.steps), ("--repeats", args.repeats)):
         if value is not None and value < 1:
             raise InputError(f"{option} {value} is nothing to measure: give 1 or more.")
-    from engine.seeds.models import Setting
+    from engine.seeds.models import SeedSetting
     from engine.seeds.published import NUM_TOKENS
 
     tokens = args.steps or (QUICK_TOKENS if args.quick else NUM_TOKENS)
     repeats = args.repeats or (1 if args.quick else 3)
-    return Setting(args.dtype, args.device, args.threads, args.allow_download, tokens, repeats, args.quick)
+    return SeedSetting(args.dtype, args.device, args.threads, args.allow_download, tokens, repeats, args.quick)
 
 
 def names_of(text: str | None) -> tuple[str, ...]:

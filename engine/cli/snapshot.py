@@ -13,7 +13,7 @@ from msgspec import structs
 from engine.cli.output import printable, printable_line, say
 from engine.errors import InputError
 from engine.snapshot.convert import records_of, write_script
-from engine.snapshot.diff import Difference, difference
+from engine.snapshot.diff import SnapshotDifference, difference
 from engine.snapshot.format import index_words
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import verified
@@ -166,7 +166,7 @@ def diff_command(args: argparse.Namespace) -> int:
     """Tell how far two files are apart, head by head."""
     with SnapshotFile(args.files[0]) as a, SnapshotFile(args.files[1]) as b:
         *_, found = difference(a, b)
-    assert isinstance(found, Difference)
+    assert isinstance(found, SnapshotDifference)
     if args.json:
         for head in found.heads:
             say({"event": "head", **structs.asdict(head)})
@@ -177,7 +177,7 @@ def diff_command(args: argparse.Namespace) -> int:
     return 1 if found.verdict == "different" else 0
 
 
-def print_difference(found: Difference) -> None:
+def print_difference(found: SnapshotDifference) -> None:
     names = ("‖B−A‖", "of ‖A‖", "max", "worst row")
     print(f"{'layer':>5} {'':<6} {'head':>4} {'rows':>8} {' '.join(f'{name:>11}' for name in names)}  first")
     for head in found.heads:

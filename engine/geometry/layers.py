@@ -164,18 +164,18 @@ _RULES: Final[Mapping[str, Callable[[Config, int], Iterable[str]]]] = {
 # --- the constant state of recurrent layers ---------------------------------------------------------------------------
 
 
-class State(NamedTuple):
+class RecurrentState(NamedTuple):
     """Numbers of constant state of one layer and sequence, in the model's dtype and in float32."""
 
     convolution: int
     recurrent: int
 
 
-def state_elements(text: Config, family: str, layer_type: str) -> State | None:
+def state_elements(text: Config, family: str, layer_type: str) -> RecurrentState | None:
     """Numbers of state per sequence; None for a family whose sizes are not known here."""
     if layer_type == "conv":
         window = _product(text, "hidden_size", "conv_L_cache")
-        return None if window is None else State(window, 0)
+        return None if window is None else RecurrentState(window, 0)
     if family in ("mamba", "falcon_mamba"):
         return _mamba1(text, "expand", "conv_kernel", "state_size", optional_size(text, "intermediate_size"))
     if family in ("jamba", "zamba"):
@@ -198,9 +198,9 @@ def _product(text: Config, *names: str) -> int | None:
     return product
 
 
-def _mamba1(text: Config, expand: str, kernel: str, state: str, width: int | None = None) -> State | None:
+def _mamba1(text: Config, expand: str, kernel: str, state: str, width: int | None = None) -> RecurrentState | None:
     inner = width or _product(text, expand, "hidden_size")
-    return None if inner is None else State(inner * size(text, kernel), inner * size(text, state))
+    return None if inner is None else RecurrentState(inner * size(text, kernel), inner * size(text, state))
 
 
 # family -> keys of: inner width (a product), groups, state size, convolution kernel
@@ -214,7 +214,7 @@ _MAMBA2_KEYS: Final[Mapping[str, tuple[tuple[str, ...], str, str, str]]] = {
 }
 
 
-def _mamba2_state(text: Config, family: str) -> State | None:
+def _mamba2_state(text: Config, family: str) -> RecurrentState | None:
     if family not in _MAMBA2_KEYS:
         return None
     width, groups, state, kernel = _MAMBA2_KEYS[family]
@@ -225,17 +225,17 @@ def _mamba2_state(text: Config, family: str) -> State | None:
         return None
     state_size = size(text, state)
     channels = inner + 2 * size(text, groups) * state_size  # the convolution runs over x, B and C
-    return State(channels * size(text, kernel), inner * state_size)
+    return RecurrentState(channels * size(text, kernel), inner * state_size)
 
 
-def _delta_rule_state(text: Config) -> State:
+def _delta_rule_state(text: Config) -> RecurrentState:
     key_heads, value_heads = size(text, "linear_num_key_heads"), size(text, "linear_num_value_heads")
     key_dim, value_dim = size(text, "linear_key_head_dim"), size(text, "linear_value_head_dim")
     channels = 2 * key_heads * key_dim + value_heads * value_dim  # the convolution runs over q, k and v
-    return State(channels * size(text, "linear_conv_kernel_dim"), value_heads * key_dim * value_dim)
+    return RecurrentState(channels * size(text, "linear_conv_kernel_dim"), value_heads * key_dim * value_dim)
 
 
-def _kimi_state(text: Config) -> State | None:
+def _kimi_state(text: Config) -> RecurrentState | None:
     nested = text.get("linear_attn_config") or {}
     heads = nested.get("num_heads", text.get("linear_num_heads"))
     dim = nested.get("head_dim", text.get("linear_head_dim"))
@@ -244,4 +244,4 @@ def _kimi_state(text: Config) -> State | None:
         return None
     num_heads, head_dim = number(heads, "num_heads"), number(dim, "head_dim")
     channels = 3 * num_heads * head_dim  # one convolution each for q, k and v
-    return State(channels * number(kernel, "short_conv_kernel_size"), num_heads * head_dim * head_dim)
+    return RecurrentState(channels * number(kernel, "short_conv_kernel_size"), num_heads * head_dim * head_dim)

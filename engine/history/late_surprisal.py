@@ -16,7 +16,7 @@ MAX_BYTES = 256 << 20  # of what is kept; beyond it the surprisal is computed in
 
 
 @dataclass(eq=False)
-class Waiting:
+class PendingChunk:
     """A chunk of a prompt whose surprisal is not known to its end; `position` is that of the next token. `seq_ids` have
     these tokens: the sequence that was fed, and those forked from it."""
 
@@ -30,7 +30,7 @@ class LateSurprisal:
 
     def __init__(self) -> None:
         self.is_wanted = True  # whether anybody asks for it at all
-        self._waiting: dict[tuple[int, int], Waiting] = {}
+        self._waiting: dict[tuple[int, int], PendingChunk] = {}
         self._found: dict[tuple[int, int], list[PromptSurprisal]] = {}
 
     @property
@@ -48,7 +48,7 @@ class LateSurprisal:
 
     def put(self, step: int, seq_id: int, position: int, surprisal: Surprisal) -> None:
         """Keep what a step left to be computed of the tokens from `position` on."""
-        self._waiting[step, seq_id] = Waiting({seq_id}, position, surprisal)
+        self._waiting[step, seq_id] = PendingChunk({seq_id}, position, surprisal)
 
     def advance(self) -> PromptSurprisal:
         """Compute the next slice of the oldest chunk. One that fails is given up."""
@@ -91,11 +91,11 @@ class LateSurprisal:
             waiting.seq_ids.discard(seq_id)
         self._waiting = {key: waiting for key, waiting in self._waiting.items() if waiting.seq_ids}
 
-    def sharers(self) -> list[tuple[tuple[int, int], Waiting, set[int]]]:
+    def sharers(self) -> list[tuple[tuple[int, int], PendingChunk, set[int]]]:
         """Who has the tokens of what waits, to come back to."""
         return [(key, waiting, set(waiting.seq_ids)) for key, waiting in self._waiting.items()]
 
-    def share_again(self, sharers: list[tuple[tuple[int, int], Waiting, set[int]]]) -> None:
+    def share_again(self, sharers: list[tuple[tuple[int, int], PendingChunk, set[int]]]) -> None:
         """As it was when it was told who they are."""
         self._waiting = {key: waiting for key, waiting, _ in sharers}
         for _, waiting, seq_ids in sharers:

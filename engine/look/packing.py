@@ -16,7 +16,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Place:
+class PackedTensor:
     """Where a tensor of a shape lies in the buffer, from byte `offset` on. What NumPy has no dtype for is bytes."""
 
     name: str
@@ -30,7 +30,7 @@ class Place:
 class Packing:
     """The places of all tensors of one step, and how many bytes they take."""
 
-    places: tuple[Place, ...]
+    places: tuple[PackedTensor, ...]
     num_bytes: int
 
     @classmethod
@@ -38,7 +38,7 @@ class Packing:
         """One after the other, in the order given."""
         places, offset = [], 0
         for name, tensor in tensors.items():
-            places.append(Place(name, tuple(tensor.shape), tensor.dtype, offset, tensor.nbytes))
+            places.append(PackedTensor(name, tuple(tensor.shape), tensor.dtype, offset, tensor.nbytes))
             offset += -(-places[-1].num_bytes // ALIGNMENT) * ALIGNMENT
         return cls(tuple(places), offset)
 

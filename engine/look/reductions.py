@@ -82,7 +82,7 @@ def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> t
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class CellExtremes:
     """Cells `[…, rows]`: the extremes of the rows in them, NaN where there are none, and how many there are."""
 
     low: Floats
@@ -112,7 +112,7 @@ def rows_in(positions: torch.Tensor, wanted: Flags, per_column: int, stop: int) 
     return RowsInCells(heads, slots, cells[heads, slots])
 
 
-def cells_of(values: torch.Tensor, cells: torch.Tensor, num_cells: int, per_row: int) -> Cells:
+def cells_of(values: torch.Tensor, cells: torch.Tensor, num_cells: int, per_row: int) -> CellExtremes:
     """The extremes of rows `[M, D]` in the cells `[M]` that they are in; a NaN in a row wins over everything."""
     num_rows = -(-values.shape[1] // per_row)
     low = high = values
@@ -127,21 +127,21 @@ def cells_of(values: torch.Tensor, cells: torch.Tensor, num_cells: int, per_row:
     high = (-lowest).scatter_reduce(0, index, high, "amax")
     held = torch.bincount(cells, minlength=num_cells)
     is_empty = (held == 0)[:, None]
-    return Cells(
+    return CellExtremes(
         low.masked_fill(is_empty, torch.nan).cpu().numpy(),
         high.masked_fill(is_empty, torch.nan).cpu().numpy(),
         held.cpu().numpy(),
     )
 
 
-def scattered(tensor: torch.Tensor, positions: torch.Tensor, stop: int, per_column: int, per_row: int) -> Cells:
+def scattered(tensor: torch.Tensor, positions: torch.Tensor, stop: int, per_column: int, per_row: int) -> CellExtremes:
     """`[H, S, D]` at `positions` `[H, S]`, as cells `[H, columns]` over all positions from 0 up to `stop`."""
     columns = -(-stop // per_column)
     shape = (tensor.shape[0], columns)
     rows = rows_in(positions, np.ones(shape, bool), per_column, stop)
     found = cells_of(tensor[rows.heads, rows.slots], rows.cells, shape[0] * columns, per_row)
     cells = (*shape, found.low.shape[1])
-    return Cells(found.low.reshape(cells), found.high.reshape(cells), found.held.reshape(shape))
+    return CellExtremes(found.low.reshape(cells), found.high.reshape(cells), found.held.reshape(shape))
 
 
 def touched(delta: RowDelta, rewritten: range, shape: tuple[int, int], first: int, per_column: int) -> Flags:

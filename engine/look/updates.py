@@ -36,7 +36,7 @@ from engine.look.states import state_pictures
 from engine.look.tile_statistics import TileStatistics
 from engine.look.wall import (
     BothMagnitudes,
-    Grid,
+    WallGrid,
     first_position,
     has_no_size,
     held_layers,
@@ -106,7 +106,7 @@ def changed_wall(
     began = time.perf_counter()
     held = held_layers(past, geometry)
     is_scattered = any(rows.positions is not None for rows in held.values())
-    grid, pooling = Grid.of(held, request), (piece.tokens_per_column, piece.dims_per_row)
+    grid, pooling = WallGrid.of(held, request), (piece.tokens_per_column, piece.dims_per_row)
     if tuple(held) != piece.layers or is_scattered != (piece.absent is not None):
         return None
     if (grid.per_column, grid.per_row) != pooling and not has_no_size(request):
@@ -149,7 +149,12 @@ def changed_wall(
 
 
 def touched_places(
-    request: WallRequest, deltas: Sequence[RowDelta], held: Mapping[int, HeldRows], grid: Grid, *, tells_rewritten: bool
+    request: WallRequest,
+    deltas: Sequence[RowDelta],
+    held: Mapping[int, HeldRows],
+    grid: WallGrid,
+    *,
+    tells_rewritten: bool,
 ) -> Ints:
     """Which cells of a wall `[3, N]`, by layer, head and column, have rows that anything was done to."""
     found = []

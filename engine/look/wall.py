@@ -13,7 +13,7 @@ from engine.cache.contract import HeldRows
 from engine.cache.row_delta import RowDelta
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.reductions import (
-    Cells,
+    CellExtremes,
     Flags,
     cells_of,
     fill_cells,
@@ -40,7 +40,7 @@ def held_layers(past: RowsAt, geometry: CacheGeometry) -> dict[int, HeldRows]:
 
 
 @dataclass(frozen=True)
-class Grid:
+class WallGrid:
     """The cells of a wall: how many there are, `[L, H_kv, columns, rows]`, and how much is in each."""
 
     num_layers: int
@@ -51,7 +51,7 @@ class Grid:
     per_row: int
 
     @classmethod
-    def of(cls, held: Mapping[int, HeldRows], request: WallRequest) -> Grid:
+    def of(cls, held: Mapping[int, HeldRows], request: WallRequest) -> WallGrid:
         """A wall of no size has no cells: it is asked for the sake of who holds which token."""
         dims = max((chosen(rows, request.tensor).shape[3] for rows in held.values()), default=1)
         heads = max((rows.keys.shape[1] for rows in held.values()), default=0)
@@ -71,13 +71,13 @@ class WallCells:
     """The cells of a wall: extremes `[L, H_kv, columns, rows]`, NaN until they are filled, and how many rows columns
     lack, `[L, H_kv, columns]`."""
 
-    grid: Grid
+    grid: WallGrid
     low: Floats
     high: Floats
     absent: Ints
 
     @classmethod
-    def of(cls, grid: Grid) -> WallCells:
+    def of(cls, grid: WallGrid) -> WallCells:
         low, high = np.full(grid.shape, np.nan, np.float32), np.full(grid.shape, np.nan, np.float32)
         return cls(grid, low, high, np.zeros(grid.shape[:3], np.int64))
 
@@ -98,7 +98,7 @@ def wall_slice(
     the tensor that is drawn and of the other one."""
     began = time.perf_counter()
     held = held_layers(past, geometry)
-    cells = WallCells.of(Grid.of(held, request))
+    cells = WallCells.of(WallGrid.of(held, request))
     fill(cells, held, request, past)
     return wall_of(cells, held, request, past, geometry, magnitudes, began)
 
@@ -177,7 +177,7 @@ def fill_absent(cells: WallCells, held: Mapping[int, HeldRows], request: WallReq
         cells.absent[n, : len(counts)] = missing_from(counts, np.arange(cells.grid.num_columns), request, cells.grid)
 
 
-def missing_from(held: Ints, columns: Ints, request: WallRequest, grid: Grid) -> Ints:
+def missing_from(held: Ints, columns: Ints, request: WallRequest, grid: WallGrid) -> Ints:
     """How many positions of these columns have no row."""
     return read_only_ints(np.maximum(room_of(columns, grid.per_column, request.num_tokens) - held, 0))
 
@@ -202,7 +202,7 @@ def fill_change(wall: WallCells, held: Mapping[int, HeldRows], request: WallRequ
         low[cells][is_touched], high[cells][is_touched] = found.low, found.high
 
 
-def held_counts(rows: HeldRows, num_tokens: int, grid: Grid) -> Ints:
+def held_counts(rows: HeldRows, num_tokens: int, grid: WallGrid) -> Ints:
     """How many rows each column of each head holds, `[H_kv, columns]`."""
     places = places_of(rows)
     columns = torch.where(places < num_tokens, places // grid.per_column, grid.num_columns).clamp(max=grid.num_columns)
@@ -211,8 +211,8 @@ def held_counts(rows: HeldRows, num_tokens: int, grid: Grid) -> Ints:
 
 
 def wall_cells(
-    rows: HeldRows, is_wanted: Flags, request: WallRequest, grid: Grid, delta: RowDelta, older: HeldRows | None
-) -> Cells:
+    rows: HeldRows, is_wanted: Flags, request: WallRequest, grid: WallGrid, delta: RowDelta, older: HeldRows | None
+) -> CellExtremes:
     """The wanted ones `[N]` of the cells `[H_kv, columns]` of one layer. Of a change, `delta` is what the step did, and
     `older` the rows before it, as far as they are known."""
     tensor, places = chosen(rows, request.tensor)[0], places_of(rows)

@@ -10,14 +10,14 @@ from engine.loop.activity import Activity
 from engine.loop.duelling import Duelling
 from engine.loop.inbox import Inbox
 from engine.loop.loading import forecast_of, found_devices, found_models
-from engine.loop.measuring import Measuring
+from engine.loop.measuring import MeasurementRunner
 from engine.loop.phases import SuspendedSteps
 from engine.loop.present import Present
 from engine.loop.prompt_surprisal import SurprisalTeller
 from engine.loop.reporter import Reporter
 from engine.loop.session_commands import SessionCommands
 from engine.loop.steps_to_do import StepsToDo
-from engine.loop.stops import Stops
+from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.wire.commands import (
     Cancel,
@@ -62,10 +62,10 @@ class EngineLoop:
         self.activity = Activity()
         self._inbox = Inbox(self.activity)
         self._reporter = Reporter(emit, self._status, self.activity, self._inbox)
-        self._measuring = Measuring(self._reporter, self._inbox)
+        self._measuring = MeasurementRunner(self._reporter, self._inbox)
         self._duelling = Duelling(self._reporter, self._inbox)
         self._steps = StepsToDo()
-        self._stops = Stops(self._reporter, self._steps, self._duelling)
+        self._stops = StopConditions(self._reporter, self._steps, self._duelling)
         self._surprisal = SurprisalTeller(self._reporter)
         self._watching = Watching(self._reporter)
         self._phases = SuspendedSteps(

@@ -42,7 +42,7 @@ ENDING_A_TRIAL = (
 Measurement = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep | Bench
 
 
-class Measuring:
+class MeasurementRunner:
     """Answers measurements; a cancelled one answers nothing. The trial of a what-if goes on behind its estimate, piece
     by piece, while there is nothing else to do."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 RECORDS_AT_ONCE = 256
 
 
-class Opened:
+class OpenFile:
     """At most one file: a snapshot, or a session that was written down. Its steps are told some at a time, between
     commands; pictures of a snapshot are answered at once."""
 

@@ -10,10 +10,10 @@ from engine.loop.duelling import Duelling
 from engine.loop.failures import Memory
 from engine.loop.inbox import Inbox
 from engine.loop.loading import HeldModel, load_model, session_of
-from engine.loop.opened import Opened
+from engine.loop.opened import OpenFile
 from engine.loop.reporter import Reporter
 from engine.loop.steps_to_do import StepsToDo
-from engine.loop.stops import Stops
+from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.predict.capacity import possible_layout
 from engine.spec.cache import CacheSpec
@@ -41,14 +41,14 @@ class Present:
         inbox: Inbox,
         activity: Activity,
         steps: StepsToDo,
-        stops: Stops,
+        stops: StopConditions,
         watching: Watching,
         duelling: Duelling,
     ) -> None:
         self._reporter, self._inbox, self._activity = reporter, inbox, activity
         self._steps, self._stops, self._watching, self._duelling = steps, stops, watching, duelling
         self.session: Session | None = None
-        self.opened = Opened(reporter)
+        self.opened = OpenFile(reporter)
         self.sampling = SamplingParams()  # of the next prompt that brings none of its own
         self._kept_limit: int | None = None  # bytes of kept moments, where a person has said how many
         self._cache = CacheSpec()  # of the session before an opened file, or of the first one

@@ -31,7 +31,7 @@ from engine.wire.events import (
     CacheChanged,
     Event,
     Failed,
-    Forked,
+    ForkMade,
     ModelsFound,
     NodeAdded,
     Previewed,
@@ -51,7 +51,7 @@ from engine.wire.status import EngineStatus, Work
 from engine.wire.stopping import AttentionMeasured
 
 Answer = (
-    Slice | Restarted | SessionOpened | Submitted | Forked | WentTo | NodeAdded | BranchDeleted | Redone
+    Slice | Restarted | SessionOpened | Submitted | ForkMade | WentTo | NodeAdded | BranchDeleted | Redone
     | CacheChanged | Tokenized | Previewed | Exported | ExportCancelled | ExportEstimate | ModelsFound | Measured
     | DevicesFound | LoadForecast | Unloaded
     | AttentionMeasured | DuelStarted | DuelEnded | PhaseReached | EditMeasured | Failed

@@ -11,16 +11,16 @@ from engine.errors import InputError
 from engine.loop.duelling import Duelling
 from engine.loop.exporting import estimate, export
 from engine.loop.inbox import Inbox
-from engine.loop.measuring import Measuring
+from engine.loop.measuring import MeasurementRunner
 from engine.loop.present import Present
 from engine.loop.reporter import Reporter
 from engine.loop.restoring import redo
 from engine.loop.steps_to_do import StepsToDo
-from engine.loop.stops import Stops
+from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.spec.sampling import Prompt
 from engine.wire.commands import (
-    Branch,
+    BeginBranch,
     ChoosePagedAttention,
     ChooseRunner,
     Command,
@@ -48,7 +48,7 @@ from engine.wire.commands import (
     Watch,
 )
 from engine.wire.edits import EditMeasured
-from engine.wire.events import BranchDeleted, CacheChanged, Forked, NodeAdded, Restarted, Submitted, Tokenized, WentTo
+from engine.wire.events import BranchDeleted, CacheChanged, ForkMade, NodeAdded, Restarted, Submitted, Tokenized, WentTo
 from engine.wire.exporting import EstimateExport, Export
 from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.stopping import MeasureAttention
@@ -56,7 +56,7 @@ from engine.wire.stopping import MeasureAttention
 if TYPE_CHECKING:
     from engine.session.session import Session
 
-Change = SetCache | GoTo | Branch | UndoEdit | RedoEdit | MakeEdit  # of the present
+Change = SetCache | GoTo | BeginBranch | UndoEdit | RedoEdit | MakeEdit  # of the present
 Answer = CacheChanged | WentTo | NodeAdded | EditMeasured
 
 
@@ -69,10 +69,10 @@ class SessionCommands:
         reporter: Reporter,
         inbox: Inbox,
         steps: StepsToDo,
-        stops: Stops,
+        stops: StopConditions,
         watching: Watching,
         duelling: Duelling,
-        measuring: Measuring,
+        measuring: MeasurementRunner,
     ) -> None:
         self._present, self._reporter, self._inbox = present, reporter, inbox
         self._steps, self._stops, self._watching = steps, stops, watching
@@ -119,7 +119,7 @@ class SessionCommands:
                 self._measuring.measure(session, command)
             case SetCache(spec) if spec == session.cache:
                 return  # converting or filling it again would change nothing, and cost what it costs
-            case SetCache() | GoTo() | Branch() | UndoEdit() | RedoEdit() | MakeEdit():
+            case SetCache() | GoTo() | BeginBranch() | UndoEdit() | RedoEdit() | MakeEdit():
                 self._change_present(session, command)
             case DeleteBranch(step):
                 reply(BranchDeleted(delete_branch(session, step)))
@@ -144,7 +144,7 @@ class SessionCommands:
             case PreviewPrompt():
                 reply(preview(session, command))
 
-    def _tell_forked(self, *made: Forked) -> None:
+    def _tell_forked(self, *made: ForkMade) -> None:
         self._reporter.tell()  # the status that has the new sequences comes first
         for forked in made:
             self._reporter.reply(forked)
@@ -187,7 +187,7 @@ class SessionCommands:
         reuse = session.sequence(seq_id).continued
         if reuse is not None and reuse.num_reused:
             how = "kept as they are"
-            self._reporter.reply(Forked(after, seq_id, session.last_step, reuse.num_reused, how))
+            self._reporter.reply(ForkMade(after, seq_id, session.last_step, reuse.num_reused, how))
         self._tell_submitted(session, seq_id)
 
     def _change_present(self, session: Session, command: Change) -> None:
@@ -223,7 +223,7 @@ class SessionCommands:
                 return make_edit(session, edit, check)
             case GoTo(step):
                 went = session.go_to(step, check)
-            case Branch():
+            case BeginBranch():
                 went = branch(session, command, check)
             case UndoEdit():
                 went = undo_edit(session, check)

@@ -12,7 +12,7 @@ from engine.loop.reporter import Reporter
 from engine.loop.steps_to_do import StepsToDo
 from engine.predict.capacity import setting_of
 from engine.spec.condition import comparisons_of
-from engine.spec.possible import Setting, why_never
+from engine.spec.possible import ConditionSetting, why_never
 from engine.spec.stops import MAX_STOPS, Stop
 from engine.wire.commands import Run
 from engine.wire.records import StepRecord
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engine.session.session import Session
 
 
-class Stops:
+class StopConditions:
     """Holds the conditions, and says after each step which of them hold."""
 
     def __init__(self, reporter: Reporter, steps: StepsToDo, duelling: Duelling) -> None:
@@ -109,12 +109,12 @@ class Stops:
         states = (StopState(stop, self._num_hits.get(stop.id, 0), self._problem(stop, setting)) for stop in self._stops)
         return replace(status, stops=tuple(states), halted_by=self._halted_by)
 
-    def _problem(self, stop: Stop, setting: Setting | None) -> str:
+    def _problem(self, stop: Stop, setting: ConditionSetting | None) -> str:
         """What keeps a stop from holding; empty where nothing does."""
         patterns = {each.value for each in comparisons_of(stop.condition) if each.sign == "~"}
         if self._judging is not None and patterns & self._judging.too_slow:
             return "Its pattern takes too long, and is not asked any more: write a simpler one."
         return why_never(stop.condition, setting) if setting is not None else ""
 
-    def _setting(self, session: Session) -> Setting:
+    def _setting(self, session: Session) -> ConditionSetting:
         return setting_of(session.model.info, session.cache, is_compared=self._duelling.is_on)

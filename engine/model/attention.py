@@ -24,7 +24,7 @@ Rows = torch.Tensor | Sequence[torch.Tensor]  # `[B, H_kv, S, D]`, or one piece 
 WEIGHT_BYTES = 64 << 20  # of weights in the open at once, which are copied up to three times on their way
 
 
-class Asked(NamedTuple):
+class AttentionArguments(NamedTuple):
     """How a layer attends: what the scores are multiplied by, soft-capped at, and sink logits; rows hidden from it."""
 
     scale: float
@@ -33,11 +33,11 @@ class Asked(NamedTuple):
     hidden: torch.Tensor | None = None
 
 
-class Pages(Protocol):
+class PagedRowReader(Protocol):
     """What reads the rows of a forward where they lie."""
 
     def read(
-        self, layer: int, query: torch.Tensor, new_keys: torch.Tensor, asked: Asked, probe: Probe | None
+        self, layer: int, query: torch.Tensor, new_keys: torch.Tensor, asked: AttentionArguments, probe: Probe | None
     ) -> torch.Tensor:
         """What queries `[B, H, T, D]` of a layer read, `[B, T, H, D_v]`, once its new rows are written."""
         ...
@@ -75,7 +75,7 @@ def attention(
     check: Callable[[], None] | None = None,
     hidden_rows: Mapping[int, torch.Tensor] | None = None,
     position_bias: torch.Tensor | None = None,
-    pages: Pages | None = None,
+    pages: PagedRowReader | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """query `[B, H, T, D]`, key and value `[B, H_kv, S, D]` -> output `[B, T, H, D_v]`; `position_bias` `[1, H, T, S]`
@@ -95,7 +95,7 @@ def attention(
     layer, is_causal = layer_of(module), getattr(module, "is_causal", True)
     probe = None if layer == NO_LAYER else probe
     if pages is not None:
-        asked = Asked(scale, softcap, s_aux, hidden_rows.get(layer) if hidden_rows else None)
+        asked = AttentionArguments(scale, softcap, s_aux, hidden_rows.get(layer) if hidden_rows else None)
         return pages.read(layer, query, key, asked, probe), None
     if attention_mask is None and num_queries > 1 and is_causal:
         # a static cache at its first prefill: the rest of the room is still empty

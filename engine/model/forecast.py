@@ -12,7 +12,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.memory import free_bytes, give_back
 from engine.model.device import Placement, place, split_devices
-from engine.model.source import Source, find_source
+from engine.model.source import ModelSource, find_source
 from engine.model.weights import build_shape
 from engine.predict.loading import WeightTensor, cache_bytes, context_of, weight_bytes
 from engine.spec.model import ModelSpec
@@ -21,7 +21,7 @@ from engine.wire.devices import ForecastLoad, LoadForecast
 TINY = 1_000_000  # layers times the square of their width
 
 
-def tensors_of(source: Source, *, is_coded: bool) -> list[WeightTensor]:
+def tensors_of(source: ModelSource, *, is_coded: bool) -> list[WeightTensor]:
     """The tensors of a model. Which of them are matrices of linear layers, which matters where they are coded, only
     its modules tell."""
     if source.folder is None or is_coded:
@@ -48,7 +48,7 @@ def own_dtype(config: Any) -> torch.dtype | None:
     return found if isinstance(found, torch.dtype) else None
 
 
-def placement_of(spec: ModelSpec, source: Source) -> Placement:
+def placement_of(spec: ModelSpec, source: ModelSource) -> Placement:
     """Where and how a model of that source goes."""
     return place(spec, own_dtype(source.config), lambda: tensors_of(source, is_coded=spec.weights != "stored"))
 
@@ -82,7 +82,7 @@ def _forecast(asked: ForecastLoad, freed_bytes: int) -> LoadForecast:
     )
 
 
-def check_fits(spec: ModelSpec, source: Source, placement: Placement) -> None:
+def check_fits(spec: ModelSpec, source: ModelSource, placement: Placement) -> None:
     """Refuse weights that are larger than the memory that is free before they are loaded: a system ends a program that
     takes more than there is."""
     if source.folder is None and is_tiny(source.config):

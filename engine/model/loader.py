@@ -33,7 +33,7 @@ from engine.model.runners.attending import HiddenRows, right_aligned
 from engine.model.runners.decoder import Passed
 from engine.model.runners.pages import PagedAttention, why_not_in_place
 from engine.model.runners.runners import Runners
-from engine.model.source import Source, find_source, fingerprint
+from engine.model.source import ModelSource, find_source, fingerprint
 from engine.model.split import layer_devices
 from engine.model.surprisal import Surprisal, head_of, last_hidden
 from engine.model.tokenizer import find_tokenizer, special_ids
@@ -209,7 +209,7 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
         return _loaded(spec, source, told)
 
 
-def _loaded(spec: ModelSpec, source: Source, progress: LoadProgress) -> LoadedModel:
+def _loaded(spec: ModelSpec, source: ModelSource, progress: LoadProgress) -> LoadedModel:
     geometry = CacheGeometry.from_config(source.config)
     placement = placement_of(spec, source)
     check_fits(spec, source, placement)
@@ -243,7 +243,7 @@ def _loaded(spec: ModelSpec, source: Source, progress: LoadProgress) -> LoadedMo
     )
 
 
-def built(source: Source, placement: Placement) -> tuple[Any, Placement]:
+def built(source: ModelSource, placement: Placement) -> tuple[Any, Placement]:
     """The model, and where and how it is; weights that cannot be coded as they were asked for take more room."""
     while True:
         try:
@@ -254,7 +254,7 @@ def built(source: Source, placement: Placement) -> tuple[Any, Placement]:
             placement = placement.with_next_best_weights(first_line(error))
 
 
-def eager(model: Any, source: Source, placement: Placement) -> Any:
+def eager(model: Any, source: ModelSource, placement: Placement) -> Any:
     """The model on its own eager attention, which reports weights. Some families only take it when they are built."""
     model.set_attn_implementation("eager")
     return model if model.config._attn_implementation == "eager" else source.build(placement, "eager")
@@ -262,7 +262,7 @@ def eager(model: Any, source: Source, placement: Placement) -> Any:
 
 def describe(
     spec: ModelSpec,
-    source: Source,
+    source: ModelSource,
     model: Any,
     tokenizer: PreTrainedTokenizerBase | None,
     geometry: CacheGeometry,

@@ -17,7 +17,7 @@ EDGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class ModelSource:
     """Where a model comes from: a folder with weights, or only a shape (no folder)."""
 
     config: Any
@@ -32,14 +32,14 @@ class Source:
         return load_weights(self.folder, self.config, placement, attention)
 
 
-def find_source(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> Source:
+def find_source(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> ModelSource:
     if spec.shape_config is not None:
         name = f"{spec.shape_name} (shape only)"
-        return Source(read_config(spec.shape_config), None, "Building random weights", name)
+        return ModelSource(read_config(spec.shape_config), None, "Building random weights", name)
     folder = RESOURCES / "demo_model" if spec.source == BUNDLED else resolve_folder(spec, report)
     config = read_config(folder / "config.json")
     check_weights(folder)
-    return Source(config, folder, f"Loading {folder.name}", model_name(spec, folder))
+    return ModelSource(config, folder, f"Loading {folder.name}", model_name(spec, folder))
 
 
 def model_name(spec: ModelSpec, folder: Path) -> str:
@@ -48,7 +48,7 @@ def model_name(spec: ModelSpec, folder: Path) -> str:
     return spec.source if spec.source.count("/") == 1 and not Path(spec.source).exists() else folder.resolve().name
 
 
-def fingerprint(source: Source, weights: WeightFormat = "stored") -> str:
+def fingerprint(source: ModelSource, weights: WeightFormat = "stored") -> str:
     """BLAKE2b over the config, and over size, first and last MiB of every weight file (each holds its header); weights
     that are held otherwise are those of another model."""
     if source.folder is None:

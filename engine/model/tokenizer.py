@@ -10,13 +10,13 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from engine.errors import InputError, first_line
-from engine.model.source import Source
+from engine.model.source import ModelSource
 from engine.spec.model import ModelSpec
 
 MAX_SPECIAL_IDS = 512  # that are told of: some vocabularies reserve thousands
 
 
-def find_tokenizer(spec: ModelSpec, source: Source) -> tuple[PreTrainedTokenizerBase | None, str]:
+def find_tokenizer(spec: ModelSpec, source: ModelSource) -> tuple[PreTrainedTokenizerBase | None, str]:
     """The tokenizer of a folder with weights, or the one beside a config; where there is none, a note that says so.
 
     A shape is looked at for its cache: a tokenizer that cannot be read must not stand in its way.

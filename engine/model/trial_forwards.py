@@ -15,7 +15,7 @@ from engine.errors import is_of_machine
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.encoder import arguments_of, has_encoder
-from engine.model.runners.decoder import Decoder, is_alike
+from engine.model.runners.decoder import FusedDecoder, is_alike
 from engine.model.surprisal import head_of, last_hidden
 from engine.predict.capacity import context_length
 
@@ -63,7 +63,7 @@ def is_head_apart(model: Any) -> bool:
         return False
 
 
-def decoder_of(model: Any, geometry: CacheGeometry) -> Decoder | None:
+def decoder_of(model: Any, geometry: CacheGeometry) -> FusedDecoder | None:
     """The short way through a forward, if this model allows it and both ways agree to the last bit: on one token, and,
     to take chunks of a prompt as well, on several."""
     if not is_alike(model) or any(layer.kind != "full" or layer.window for layer in geometry.layers):
@@ -72,7 +72,7 @@ def decoder_of(model: Any, geometry: CacheGeometry) -> Decoder | None:
         return None  # its only token may be padding, whose embedding is zero and tells nothing
     try:
         for is_joined in (True, False):
-            decoder = Decoder(model, is_joined)
+            decoder = FusedDecoder(model, is_joined)
             if agrees(decoder, model, geometry, 1):
                 decoder.takes_chunks = agrees(decoder, model, geometry, PROBE_ROWS)
                 decoder.puts_off = decoder.takes_chunks and agrees_later(decoder, model, geometry)
@@ -86,7 +86,7 @@ def decoder_of(model: Any, geometry: CacheGeometry) -> Decoder | None:
 
 
 @torch.inference_mode()
-def agrees(decoder: Decoder, model: Any, geometry: CacheGeometry, count: int) -> bool:
+def agrees(decoder: FusedDecoder, model: Any, geometry: CacheGeometry, count: int) -> bool:
     """Whether both ways make the same of so many tokens at the last positions, where whatever depends on positions
     shows most, which read rows of noise."""
     token_id = 0 if getattr(model.config, "pad_token_id", None) == 1 else 1  # the embedding of padding may be zero
@@ -99,7 +99,7 @@ def agrees(decoder: Decoder, model: Any, geometry: CacheGeometry, count: int) ->
 
 
 @torch.inference_mode()
-def agrees_later(decoder: Decoder, model: Any, geometry: CacheGeometry) -> bool:
+def agrees_later(decoder: FusedDecoder, model: Any, geometry: CacheGeometry) -> bool:
     """Whether the last layer makes the same of a few tokens when it is computed apart, within rounding, and of the
     newest first; the cache has the same rows to the last bit."""
     ids = torch.arange(1, PROBE_ROWS + 1, device=model.device)[None] % model.get_input_embeddings().num_embeddings
@@ -115,7 +115,7 @@ def agrees_later(decoder: Decoder, model: Any, geometry: CacheGeometry) -> bool:
 
 
 @torch.inference_mode()
-def agrees_apart(decoder: Decoder, model: Any, geometry: CacheGeometry) -> bool:
+def agrees_apart(decoder: FusedDecoder, model: Any, geometry: CacheGeometry) -> bool:
     """Whether both ways make the same of the next tokens of several sequences, each of which reads rows of noise."""
     ids = torch.arange(1, BATCH + 1, device=model.device)[:, None] % model.get_input_embeddings().num_embeddings
     start = context_length(geometry) - 1

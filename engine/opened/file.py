@@ -13,7 +13,7 @@ from engine.look.outliers import outliers_slice
 from engine.look.slices import attention_slice, checked, head_slice, row_slice, table_slice
 from engine.opened.description import model_info, opened_file, sequence_info, tokens_of
 from engine.opened.magnitudes import FileMagnitudes
-from engine.opened.rows import FileRows, FileRowsAt, Wanted
+from engine.opened.rows import FileRows, FileRowsAt, RowQuery
 from engine.opened.wall import file_wall
 from engine.snapshot.bring import brought_npz
 from engine.snapshot.read import SnapshotFile
@@ -82,7 +82,7 @@ class OpenedSnapshot:
 
     def past_row(self, num_tokens: int, position: int) -> FileRowsAt:
         """The same, of which one row is read."""
-        return self.past(num_tokens).only(Wanted(positions=range(position, position + 1)))
+        return self.past(num_tokens).only(RowQuery(positions=range(position, position + 1)))
 
     def text_of(self, token_id: int) -> str:
         """The text of a token that the file has; its number for another one."""
@@ -119,7 +119,7 @@ class OpenedSnapshot:
         return take[type(request)]()
 
     def _head(self, request: HeadRequest, past: FileRowsAt) -> Slice:
-        wanted = Wanted((request.tensor,), request.kv_head, range(request.start, request.stop))
+        wanted = RowQuery((request.tensor,), request.kv_head, range(request.start, request.stop))
         return head_slice(request, past.only(wanted), self.info.geometry, self.magnitudes.of_head(request))
 
     def _row(self, request: RowRequest, past: FileRowsAt) -> Slice:

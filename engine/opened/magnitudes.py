@@ -12,7 +12,7 @@ from engine.look.magnitude_counts import LayerCount, counted, counts_of_rows
 from engine.look.magnitudes import magnitudes_of
 from engine.look.rows_at import chosen, cut
 from engine.look.wall import BothMagnitudes, has_no_size
-from engine.opened.rows import FileRows, Wanted, is_run
+from engine.opened.rows import FileRows, RowQuery, is_run
 from engine.wire.arrays import read_only_floats
 from engine.wire.requests import HeadRequest, TensorName, WallRequest
 from engine.wire.slices import Magnitudes
@@ -56,7 +56,7 @@ class FileMagnitudes:
             if entry is None or is_known or not is_run(entry):
                 continue
             if len(entry.heads) * entry.num_rows * entry.dim(tensor) <= TOGETHER:
-                rows = cut(self._source.read(layer, Wanted((tensor,))), num_tokens)
+                rows = cut(self._source.read(layer, RowQuery((tensor,))), num_tokens)
                 if rows is not None:
                     numbers = chosen(rows, tensor)[0]
                     forms.setdefault(tuple(numbers.shape), []).append((layer, numbers))

@@ -24,7 +24,7 @@ NOWHERE = 1 << 40  # the position of rows of a head that was not written: behind
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RowQuery:
     """What of a layer is read: K, V, both or neither (None where only shapes and positions are asked for); one head, or
     all; the rows at some positions. `keeps_length`: the other rows stand there as zeros."""
 
@@ -52,7 +52,7 @@ class FileRows:
     # ---- what a cache is asked -----------------------------------------------------------------------------------
 
     def rows(self, layer_index: int) -> HeldRows | None:
-        return self.read(layer_index, Wanted())
+        return self.read(layer_index, RowQuery())
 
     def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
         return self.rows(layer_index)
@@ -91,7 +91,7 @@ class FileRows:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def read(self, layer: int, wanted: Wanted) -> HeldRows | None:
+    def read(self, layer: int, wanted: RowQuery) -> HeldRows | None:
         """The rows of a layer, and of them what is wanted; None where the file has none."""
         entry = self.entry(layer)
         if entry is None:
@@ -109,11 +109,11 @@ class FileRows:
         stop = entry.first + entry.num_rows
         runs = [range(start, start + at_once) for start in range(entry.first // at_once * at_once, stop, at_once)]
         for run in runs if is_run(entry) else [None]:
-            rows = self.read(layer, Wanted((part,), positions=run))
+            rows = self.read(layer, RowQuery((part,), positions=run))
             if rows is not None:
                 yield rows
 
-    def _run(self, entry: LayerEntry, wanted: Wanted) -> HeldRows:
+    def _run(self, entry: LayerEntry, wanted: RowQuery) -> HeldRows:
         """Rows that stand one behind the other, in all heads."""
         stop = entry.first + entry.num_rows
         shown = wanted.positions or range(entry.first, stop)
@@ -129,7 +129,7 @@ class FileRows:
                 tensor[:, :, rows.start : rows.stop] = self._numbers(entry, name, wanted, rows)
         return HeldRows(keys, values, entry.first)
 
-    def _scattered(self, entry: LayerEntry, wanted: Wanted) -> HeldRows:
+    def _scattered(self, entry: LayerEntry, wanted: RowQuery) -> HeldRows:
         """Rows between which others were dropped, or heads of which some were not written."""
         positions = np.full((entry.num_kv_heads, entry.num_rows), NOWHERE, np.int64)
         for head in entry.heads:
@@ -144,7 +144,7 @@ class FileRows:
         held = positions[:, rows.start : rows.stop]
         return HeldRows(keys, values, entry.first, torch.from_numpy(np.ascontiguousarray(held)))
 
-    def _numbers(self, entry: LayerEntry, name: Part, wanted: Wanted, rows: range) -> torch.Tensor:
+    def _numbers(self, entry: LayerEntry, name: Part, wanted: RowQuery, rows: range) -> torch.Tensor:
         """`[1, H_kv, T, D]` in the dtype of the rows. What is not wanted takes no memory and says nothing; one head
         stands for all."""
         shape = (1, entry.num_kv_heads, len(rows), entry.dim(name))
@@ -184,7 +184,7 @@ class FileRowsAt(RowsAt):
     kept."""
 
     source: FileRows = field(kw_only=True)
-    wanted: Wanted = Wanted()
+    wanted: RowQuery = RowQuery()
 
     @classmethod
     def of(cls, source: FileRows, num_tokens: int) -> FileRowsAt:
@@ -197,7 +197,7 @@ class FileRowsAt(RowsAt):
     def rows(self, layer: int) -> HeldRows | None:
         return cut(self.source.read(layer, self.wanted), self.num_tokens)
 
-    def only(self, wanted: Wanted) -> FileRowsAt:
+    def only(self, wanted: RowQuery) -> FileRowsAt:
         """The same, of which less is read."""
         return replace(self, wanted=wanted)
 

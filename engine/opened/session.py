@@ -12,7 +12,7 @@ from engine.saved.session import SavedSession
 from engine.saved.tokens import UNKNOWN, Fed, SequenceTokens, SessionTokens, walk
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceAdded, SequenceForked, replacing_tokens
-from engine.wire.events import Event, Forked, NodeAdded, SessionOpened, Submitted, WentTo
+from engine.wire.events import Event, ForkMade, NodeAdded, SessionOpened, Submitted, WentTo
 from engine.wire.records import NO_TIMES, CacheBytes, SequenceState, SequenceStep, StepRecord
 from engine.wire.status import EngineStatus, ModelInfo, OpenedFile, SequenceInfo, Work
 from engine.wire.tree import PlannedPart
@@ -129,7 +129,7 @@ def _begun(fed: Fed, texts: Mapping[int, str]) -> Iterator[Event]:
             count = 0 if tokens is None else len(tokens.token_ids)
             count = count if change.num_tokens is None else change.num_tokens
             step = fed.node.parent if change.step is None else change.step
-            yield Forked(change.parent, change.seq_id, step, count, AS_IT_WAS)
+            yield ForkMade(change.parent, change.seq_id, step, count, AS_IT_WAS)
 
 
 def _texts(token_ids: tuple[int, ...], texts: Mapping[int, str]) -> tuple[str, ...]:

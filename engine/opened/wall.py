@@ -11,8 +11,8 @@ from engine.cache.contract import HeldRows
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.reductions import per_cell
 from engine.look.rows_at import chosen, cut
-from engine.look.wall import BothMagnitudes, Grid, WallCells, fill, has_no_size, held_layers, wall_of
-from engine.opened.rows import FileRows, FileRowsAt, Wanted
+from engine.look.wall import BothMagnitudes, WallCells, WallGrid, fill, has_no_size, held_layers, wall_of
+from engine.opened.rows import FileRows, FileRowsAt, RowQuery
 from engine.snapshot.format import PyramidEntry
 from engine.wire.records import Floats
 from engine.wire.requests import WallRequest
@@ -24,9 +24,9 @@ EXACT_NUMBERS = 1 << 24  # a tensor of more is drawn from the extremes, even whe
 def file_wall(request: WallRequest, past: FileRowsAt, geometry: CacheGeometry, magnitudes: BothMagnitudes) -> WallSlice:
     """Thumbnails of every layer and head. Of rows in one run nothing is read that the extremes say as well."""
     began = time.perf_counter()
-    held = held_layers(past.only(Wanted(())), geometry)  # shapes and positions
+    held = held_layers(past.only(RowQuery(())), geometry)  # shapes and positions
     pyramid = usable_pyramid(request, past.source)
-    grid = Grid.of(held, request) if pyramid is None else coarse_grid(held, request, pyramid)
+    grid = WallGrid.of(held, request) if pyramid is None else coarse_grid(held, request, pyramid)
     cells = WallCells.of(grid)
     for number, layer in enumerate(held if grid.num_columns or request.change else ()):
         if pyramid is None or not fill_from_extremes(cells.layer(number), layer, request, past.source, pyramid):
@@ -51,14 +51,14 @@ def num_numbers(source: FileRows, request: WallRequest) -> int:
     return sum(len(entry.heads) * entry.num_rows * entry.dim(request.tensor) for entry in layers)
 
 
-def coarse_grid(held: Mapping[int, HeldRows], request: WallRequest, pyramid: PyramidEntry) -> Grid:
+def coarse_grid(held: Mapping[int, HeldRows], request: WallRequest, pyramid: PyramidEntry) -> WallGrid:
     """Cells that are whole cells of the extremes, no more of them than asked for."""
-    fine = Grid.of(held, request)
+    fine = WallGrid.of(held, request)
     size, channels = pyramid.tokens_per_column, pyramid.channels(request.tensor)
     per_column, per_row = -(-fine.per_column // size) * size, -(-fine.per_row // channels) * channels
     dims = max(chosen(rows, request.tensor).shape[3] for rows in held.values())
     columns, rows = -(-request.num_tokens // per_column), -(-dims // per_row)
-    return Grid(fine.num_layers, fine.num_heads, columns, rows, per_column, per_row)
+    return WallGrid(fine.num_layers, fine.num_heads, columns, rows, per_column, per_row)
 
 
 def fill_from_extremes(
@@ -95,7 +95,7 @@ def fill_from_rows(cells: WallCells, layer: int, request: WallRequest, past: Fil
     """Write the cells of one layer from its rows, of which few are in memory at once."""
     if request.change:
         new = range(request.previous_tokens, request.num_tokens)
-        part = past.only(Wanted((request.tensor,), positions=new, keeps_length=True))
+        part = past.only(RowQuery((request.tensor,), positions=new, keeps_length=True))
         rows = part.rows(layer)
         if rows is not None:
             fill(cells, {layer: rows}, request, part)

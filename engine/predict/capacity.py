@@ -8,7 +8,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.geometry.families import READ_ALL_ROOM, RELATIVE_POSITIONS
 from engine.spec.cache import CacheSpec
-from engine.spec.possible import Setting
+from engine.spec.possible import ConditionSetting
 
 if TYPE_CHECKING:
     from engine.wire.status import ModelInfo
@@ -154,7 +154,7 @@ def is_endless(spec: CacheSpec, info: ModelInfo) -> bool:
     return spec.retention.is_by_position and not spec.is_paged and info.goes_beyond_context
 
 
-def setting_of(info: ModelInfo, spec: CacheSpec, *, is_compared: bool) -> Setting:
+def setting_of(info: ModelInfo, spec: CacheSpec, *, is_compared: bool) -> ConditionSetting:
     """What decides whether a condition can ever hold: this model in that cache mode."""
     most = None if is_endless(spec, info) else context_length(info.geometry) * (1 + info.geometry.has_encoder)
-    return Setting(spec, info.captures_attention, most, is_compared)
+    return ConditionSetting(spec, info.captures_attention, most, is_compared)

@@ -11,7 +11,7 @@ from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.tree import Node, PlannedPart, PlannedStep
 
 
-class Difference(Struct, frozen=True):
+class ReplayDifference(Struct, frozen=True):
     """A token that another one stands for, or rows of a layer with another checksum. `seq_id` is None of rows that
     several sequences wrote in one step, `layer` of a token."""
 
@@ -30,7 +30,7 @@ class Difference(Struct, frozen=True):
         return f"step {self.step}{where}: {self.what} token {self.found}, where it was {self.expected}"
 
 
-def differences(node: Node, record: StepRecord, layers: Sequence[int]) -> Iterator[Difference]:
+def differences(node: Node, record: StepRecord, layers: Sequence[int]) -> Iterator[ReplayDifference]:
     """What is not as it was; `layers` are the numbers of those that have rows. Where tokens came from pages of an
     earlier run, they are computed anew in other pieces: rows of that step are not compared."""
     if node.work is None:
@@ -44,18 +44,18 @@ def differences(node: Node, record: StepRecord, layers: Sequence[int]) -> Iterat
     if len(node.checksums) == len(record.checksums):
         for layer, was, now in zip(layers, node.checksums, record.checksums, strict=False):
             if was != now:
-                yield Difference(node.step, "rows", was, now, seq_id, layer)
+                yield ReplayDifference(node.step, "rows", was, now, seq_id, layer)
 
 
-def _of_tokens(step: int, part: PlannedPart, now: SequenceStep | None) -> Iterator[Difference]:
+def _of_tokens(step: int, part: PlannedPart, now: SequenceStep | None) -> Iterator[ReplayDifference]:
     if now is None or now.num_tokens != part.num_tokens:
         count = None if now is None else now.num_tokens
-        yield Difference(step, "after it stands", part.num_tokens, count, part.seq_id)
+        yield ReplayDifference(step, "after it stands", part.num_tokens, count, part.seq_id)
         return
     if part.token_id is not None and now.token_ids[-1] != part.token_id:
-        yield Difference(step, "it fed", part.token_id, now.token_ids[-1], part.seq_id)
+        yield ReplayDifference(step, "it fed", part.token_id, now.token_ids[-1], part.seq_id)
     if part.sampled != now.sampled:
-        yield Difference(step, "it chose", part.sampled, now.sampled, part.seq_id)
+        yield ReplayDifference(step, "it chose", part.sampled, now.sampled, part.seq_id)
 
 
 def are_same_pieces(work: PlannedStep, record: StepRecord) -> bool:

@@ -25,7 +25,7 @@ WRITTEN_BY = "KV Loupe"
 PEEK_BYTES = 256  # within which a file says that it is a session
 
 
-class Opened(Struct, frozen=True):
+class ReadSession(Struct, frozen=True):
     """A session from a file, when it was begun or saved, and what was wrong with the file, empty where nothing was."""
 
     session: SavedSession
@@ -73,7 +73,7 @@ def _text(value: str | int) -> str:
     return msgspec.json.encode(value).decode()
 
 
-class _Head(Struct, frozen=True):
+class _FileHead(Struct, frozen=True):
     """What a file says of itself."""
 
     format: str
@@ -81,7 +81,7 @@ class _Head(Struct, frozen=True):
     created: str = ""
 
 
-def read_session(path: Path) -> Opened:
+def read_session(path: Path) -> ReadSession:
     """The session in a file, a journal or a document; raises `InputError` with the reason and what to do."""
     content = read_bytes(path, MAX_FILE_BYTES, "session file")
     try:
@@ -107,14 +107,14 @@ def check_version(version: int) -> None:
         raise Unusable(f"its version is {version}, which never was one")
 
 
-def _read(content: bytes, path: Path) -> Opened:
+def _read(content: bytes, path: Path) -> ReadSession:
     lines = read_lines(content)
     if lines is not None:
         check_version(lines.version)
         check(lines.session)
-        return Opened(lines.session, path, lines.created, lines.problem)
+        return ReadSession(lines.session, path, lines.created, lines.problem)
     try:
-        head = msgspec.json.decode(content, type=_Head)
+        head = msgspec.json.decode(content, type=_FileHead)
         if head.format != FORMAT:
             raise Unusable("it is a JSON file and no session")
         check_version(head.version)
@@ -124,4 +124,4 @@ def _read(content: bytes, path: Path) -> Opened:
     except (msgspec.MsgspecError, InputError, ValueError, RecursionError, OverflowError) as error:
         raise Unusable(str(error)[:200].rstrip(".")) from None
     check(session)
-    return Opened(session, path, head.created[:100])
+    return ReadSession(session, path, head.created[:100])

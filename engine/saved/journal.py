@@ -1,9 +1,9 @@
 """The journal of a session: a file that grows by one line with every step and every change, and survives its writer.
 
 A line is a checksum (CRC-32 of the rest, eight hex digits), a space, one JSON object, and a line feed. The first says
-what the file is, every other is an `Entry`. Each is handed to the system whole, in one write, before the window shows
-what it tells: a program that is killed loses nothing that was shown. Nothing is forced onto the disk (no fsync): what a
-power cut takes, besides the last seconds, is found by the checksums. No torch.
+what the file is, every other is a `JournalEntry`. Each is handed to the system whole, in one write, before the window
+shows what it tells: a program that is killed loses nothing that was shown. Nothing is forced onto the disk (no fsync):
+what a power cut takes, besides the last seconds, is found by the checksums. No torch.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from msgspec import Struct
 from engine.errors import InputError
 from engine.files.atomic import lock
 from engine.saved.named import decoded, encoded
-from engine.saved.session import VERSION, Entry, SavedSession, SessionBuilder
+from engine.saved.session import VERSION, JournalEntry, SavedSession, SessionBuilder
 
 FORMAT = "kvloupe-journal"
 DIGITS = 8
 LOCK_ATTEMPTS = 20
 
 
-class _Head(Struct, frozen=True):
+class _JournalHead(Struct, frozen=True):
     """The first line."""
 
     format: str
@@ -61,7 +61,7 @@ class JournalFile:
         try:
             lock_patiently(self._stream)
             self._num_bytes = 0
-            self._put(line_of(msgspec.json.encode(_Head(FORMAT, VERSION, created, written_by))))
+            self._put(line_of(msgspec.json.encode(_JournalHead(FORMAT, VERSION, created, written_by))))
         except BaseException:
             self.close()
             raise
@@ -71,7 +71,7 @@ class JournalFile:
         """How long the file is."""
         return self._num_bytes
 
-    def append(self, *entries: Entry) -> None:
+    def append(self, *entries: JournalEntry) -> None:
         """Write lines in one piece. Raises `OSError` where that fails; the file then ends with the line before."""
         self._put(b"".join(line_of(encoded(entry)) for entry in entries))
 
@@ -131,22 +131,22 @@ def _body(line: bytes) -> bytes | None:
     return body if line == line_of(body)[:-1] else None
 
 
-def _head(line: bytes) -> _Head | None:
+def _head(line: bytes) -> _JournalHead | None:
     body = _body(line)
     if body is None:
         return None
     try:
-        head = msgspec.json.decode(body, type=_Head)
+        head = msgspec.json.decode(body, type=_JournalHead)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return head if head.format == FORMAT else None
 
 
-def _entry(line: bytes) -> Entry | None:
+def _entry(line: bytes) -> JournalEntry | None:
     body = _body(line)
     if body is None:
         return None
     try:
-        return decoded(body, Entry)
+        return decoded(body, JournalEntry)
     except (msgspec.MsgspecError, InputError, ValueError, RecursionError, OverflowError):
         return None

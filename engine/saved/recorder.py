@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from engine.saved.session import Entry, SavedSession, SessionBuilder, within_limits
+from engine.saved.session import JournalEntry, SavedSession, SessionBuilder, within_limits
 from engine.wire.changes import replacing_tokens
 from engine.wire.events import BranchDeleted, Event, NodeAdded, Redone, Restarted, StateChanged, Submitted, WentTo
 from engine.wire.records import StepRecord
@@ -18,21 +18,21 @@ from engine.wire.tree import Node
 KEPT = ("model", "cache", "sampling", "draft", "draft_chat", "stops")  # what the next session of a window begins with
 
 
-class Journal(Protocol):
+class EntrySink(Protocol):
     """Where entries go."""
 
     def begin(self) -> None:
         """Another session is about to begin: what comes is none of the one before."""
 
-    def append(self, *entries: Entry) -> None:
+    def append(self, *entries: JournalEntry) -> None:
         """Write them."""
 
 
-class Recorder:
+class SessionRecorder:
     """The session that an engine's events tell, and its journal, where it has one. Events that only show a file are
     passed over, and so are those of a restart, which tells again what is known."""
 
-    def __init__(self, journal: Journal | None = None) -> None:
+    def __init__(self, journal: EntrySink | None = None) -> None:
         self._journal = journal
         self._builder = SessionBuilder()
         self._file: Path | None = None  # that is looked at in place of a session
@@ -54,16 +54,16 @@ class Recorder:
         """Another session, with the model and the settings of the one before."""
         if self._journal is not None:
             self._journal.begin()
-        kept = Entry(**{name: self._builder.value(name) for name in KEPT})  # type: ignore[arg-type]
+        kept = JournalEntry(**{name: self._builder.value(name) for name in KEPT})  # type: ignore[arg-type]
         self._builder = SessionBuilder()
         self._builder.take(kept)
 
     def put(self, **fields: object) -> None:
         """What a person wrote or chose: the fields of a session that became different."""
-        entry = within_limits(Entry(**fields))  # type: ignore[arg-type]
+        entry = within_limits(JournalEntry(**fields))  # type: ignore[arg-type]
         other = {name: getattr(entry, name) for name in fields if self._builder.value(name) != getattr(entry, name)}
         if other:
-            entry = Entry(**other)
+            entry = JournalEntry(**other)
             self._builder.take(entry)
             self._write([entry])
 
@@ -71,7 +71,7 @@ class Recorder:
 
     def take(self, events: Sequence[Event]) -> None:
         """Everything of it that belongs to a session, written in one piece for those that came together."""
-        entries: list[Entry] = []
+        entries: list[JournalEntry] = []
         for event in events:
             if isinstance(event, Restarted):
                 self._write(entries)
@@ -84,7 +84,7 @@ class Recorder:
                 entries.append(entry)
         self._write(entries)
 
-    def _write(self, entries: Sequence[Entry]) -> None:
+    def _write(self, entries: Sequence[JournalEntry]) -> None:
         if entries and self._journal is not None:
             self._journal.append(*entries)
 
@@ -97,7 +97,7 @@ class Recorder:
         else:
             self.put(pending=(), live=None, origin="")
 
-    def _entry(self, event: Event) -> Entry | None:
+    def _entry(self, event: Event) -> JournalEntry | None:
         if isinstance(event, StateChanged):
             return self._of_status(event.status)
         if self._file is not None:
@@ -108,18 +108,18 @@ class Recorder:
             return None
         match event:
             case StepRecord():
-                return Entry(node=Node.of(event), texts=self._texts_of(event))
+                return JournalEntry(node=Node.of(event), texts=self._texts_of(event))
             case NodeAdded(node=node):
                 texts = self._unknown(zip(replacing_tokens(node.changes), event.texts, strict=False))
-                entry = Entry(node=node, texts=texts)
+                entry = JournalEntry(node=node, texts=texts)
                 return entry if event.is_live else replace(entry, live=self._live, pending=())
             case WentTo(step=step):
-                return Entry(live=step, pending=())
+                return JournalEntry(live=step, pending=())
             case BranchDeleted(steps=steps):
-                return Entry(forgotten=steps)
+                return JournalEntry(forgotten=steps)
             case Submitted():
                 texts = self._unknown(zip(event.token_ids, event.texts, strict=True))
-                return Entry(texts=texts) if texts else None
+                return JournalEntry(texts=texts) if texts else None
         return None
 
     @property
@@ -128,7 +128,7 @@ class Recorder:
         assert live is None or isinstance(live, int)
         return live
 
-    def _of_status(self, status: EngineStatus) -> Entry | None:
+    def _of_status(self, status: EngineStatus) -> JournalEntry | None:
         """What it says that the moments do not: the model, the modes of now and of the next prompt, what is pending."""
         if status.opened is not None:
             self._file = status.opened.path
@@ -141,12 +141,12 @@ class Recorder:
             told = ("model", "cache", "sampling", "pending") if status.model is not None else ("cache", "sampling")
             found |= {name: getattr(status, name) for name in told}
         other = {name: value for name, value in found.items() if self._builder.value(name) != value}
-        return Entry(**other) if other else None  # type: ignore[arg-type]
+        return JournalEntry(**other) if other else None  # type: ignore[arg-type]
 
-    def _of_redone(self, event: Redone) -> Entry | None:
+    def _of_redone(self, event: Redone) -> JournalEntry | None:
         """A restart that came to its end went as far as this; which moments are gone is told behind it."""
         self.is_repeating = False
-        return Entry(live=event.step) if event.why_not_all else None
+        return JournalEntry(live=event.step) if event.why_not_all else None
 
     def _texts_of(self, record: StepRecord) -> dict[int, str]:
         pairs: list[tuple[int, str]] = []

@@ -67,7 +67,7 @@ def spec_of(model: ModelInfo) -> ModelSpec:
 
 
 @patch
-class Entry(Struct, frozen=True, kw_only=True):
+class JournalEntry(Struct, frozen=True, kw_only=True):
     """One line of a journal: what became different in the session. A `node` becomes the live one and ends what is
     pending, unless the entry says otherwise; `forgotten` nodes are gone; `texts` come to those that are known."""
 
@@ -126,7 +126,7 @@ class SessionBuilder:
     def lacks_text(self, token_id: int) -> bool:
         return token_id not in self._texts
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: JournalEntry) -> None:
         """What became different."""
         for step in entry.forgotten:
             self._nodes.pop(step, None)
@@ -143,11 +143,11 @@ class SessionBuilder:
         return SavedSession(nodes=tuple(self._nodes.values()), texts=dict(self._texts), **self._fields)
 
 
-def entries_of(session: SavedSession) -> Iterable[Entry]:
+def entries_of(session: SavedSession) -> Iterable[JournalEntry]:
     """The entries that make such a session: for a journal that begins in its midst."""
     for node in session.nodes:
-        yield Entry(node=node)
-    yield Entry(texts=session.texts, **{name: getattr(session, name) for name in REPLACED})
+        yield JournalEntry(node=node)
+    yield JournalEntry(texts=session.texts, **{name: getattr(session, name) for name in REPLACED})
 
 
 MAX_DRAFT = 1 << 22  # characters
@@ -158,7 +158,7 @@ MAX_STOP = 2_000  # characters of a condition
 MAX_TEXT = 1 << 12  # characters of a token
 
 
-def within_limits(entry: Entry) -> Entry:
+def within_limits(entry: JournalEntry) -> JournalEntry:
     """The same with what is too long cut short, and what is too much left out."""
     return replace(
         entry,

@@ -14,7 +14,7 @@ from engine.analysis.bench import as_kind, bench, synthetic_ids
 from engine.model.loader import LoadedModel
 from engine.seeds import published
 from engine.seeds.line import SeedLine, Value, checked
-from engine.seeds.models import Models
+from engine.seeds.models import SeedModels
 from engine.session.driver import ModeDriver
 from engine.spec.presets import PRESETS
 from engine.wire.measurements import BenchRow
@@ -36,7 +36,7 @@ class CountingModel(LoadedModel):
         return super().forward(ids, *arguments, **options)
 
 
-def length_lines(models: Models) -> Iterator[SeedLine]:
+def length_lines(models: SeedModels) -> Iterator[SeedLine]:
     """64 tokens after 16, as the tutorial times them; then a step at growing lengths."""
     model = models.tutorial
     prompt = synthetic_ids(model.loaded, published.TUTORIAL_PROMPT)
@@ -65,7 +65,7 @@ def count_lines(model: LoadedModel, prompt: tuple[int, ...], new: int, words: st
         yield checked(line)
 
 
-def curve_lines(models: Models) -> Iterator[SeedLine]:
+def curve_lines(models: SeedModels) -> Iterator[SeedLine]:
     """A step's time over the length of the text. Published is the claim: quadratic in all without a cache, so that a
     step grows with its length, and nearly linear with one, so that it hardly does."""
     model, is_quick = models.tutorial, models.setting.is_quick

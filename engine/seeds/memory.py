@@ -13,7 +13,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import BudgetSpec, budget_of, tutorial_geometries
 from engine.seeds import published
 from engine.seeds.line import SeedLine, Value, checked
-from engine.seeds.models import Models
+from engine.seeds.models import SeedModels
 from engine.spec.cache import CacheSpec
 
 LENGTHS = (512, 2048, 8192)
@@ -28,7 +28,7 @@ def kv_cache_memory_mb(layers: int, heads: int, head_dim: int, tokens: int, byte
     return 2 * layers * heads * tokens * head_dim * bytes_each / 1e6
 
 
-def memory_lines(models: Models) -> Iterator[SeedLine]:
+def memory_lines(models: SeedModels) -> Iterator[SeedLine]:
     """Nine sizes in float16, then the sentence that does not fit its own table."""
     largest = QUICK_LARGEST if models.setting.is_quick else LARGEST
     for name, geometry in tutorial_geometries().items():

@@ -22,7 +22,7 @@ QUICK_LAYERS = 2
 
 
 @dataclass(frozen=True)
-class Setting:
+class SeedSetting:
     """How the tables are measured. `is_quick`: few tokens, once each, on models of two layers, nothing compiled."""
 
     dtype: Dtype = "auto"
@@ -50,10 +50,10 @@ class SeedModel:
         return self.loaded.model.config
 
 
-class Models:
+class SeedModels:
     """The models of the documents, each loaded when it is first needed."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: SeedSetting) -> None:
         self.setting = setting
 
     @cached_property

@@ -85,7 +85,7 @@ def curve(lines: Iterable[SeedLine]) -> str:
     if not series:
         return ""
     points = [point for each in series.values() for point in each]
-    x, y = Axis([p[0] for p in points], MARGIN, WIDTH - 110), Axis([p[1] for p in points], HEIGHT - MARGIN, 20)
+    x, y = LogAxis([p[0] for p in points], MARGIN, WIDTH - 110), LogAxis([p[1] for p in points], HEIGHT - MARGIN, 20)
     parts = [axes(x, y)]
     for number, (name, each) in enumerate(series.items()):
         color = COLORS[number % len(COLORS)]
@@ -103,7 +103,7 @@ def curve(lines: Iterable[SeedLine]) -> str:
     )
 
 
-class Axis:
+class LogAxis:
     """Values on a logarithmic axis from `start` to `end`, in the picture's units."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
@@ -115,7 +115,7 @@ class Axis:
         return self._start + (self._end - self._start) * math.log(value / self.low) / span
 
 
-def axes(x: Axis, y: Axis) -> str:
+def axes(x: LogAxis, y: LogAxis) -> str:
     """The two lines, with their first and last values."""
     bottom = HEIGHT - MARGIN + 12
     lines = f'<path d="M{MARGIN} 10V{bottom}H{WIDTH - 100}" fill="none" stroke="#9aa1ab"/>'

@@ -71,7 +71,7 @@ STATIC_LENGTH: Final = 1024
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """One timed generation of the document."""
 
     cache: str
@@ -82,21 +82,21 @@ class Run:
 
 
 RUNS: Final = (
-    Run("none", "L4", 6, 32),
-    Run("dynamic", "L4", 6, 32),
-    Run("static", "L4", 1, 153, "compiled"),
-    Run("none", "T4", 9, 21),
-    Run("dynamic", "T4", 7.44, 26),
-    Run("static", "T4", 9.35, 21, "not compiled: the T4 has no bfloat16 compilation"),
-    Run("none", "A100", 7.40, 27),
-    Run("dynamic", "A100", 6.30, 31),
-    Run("static", "A100", 1.39, 143, "compiled"),
-    Run("none", "T4, notebook", 8.73, 22, "through the generation config"),
-    Run("none", "T4, notebook again", 8.03, 24, "use_cache=False"),
-    Run("dynamic", "T4, notebook", 7.94, 25),
-    Run("static, first run", "T4, notebook", 124.21, 1, "it compiles first"),
-    Run("static", "T4, notebook", 9.15, 21),
-    Run("dynamic", "T4, 200 tokens in all", 7.69, 26, "max_length instead of max_new_tokens"),
+    PublishedRun("none", "L4", 6, 32),
+    PublishedRun("dynamic", "L4", 6, 32),
+    PublishedRun("static", "L4", 1, 153, "compiled"),
+    PublishedRun("none", "T4", 9, 21),
+    PublishedRun("dynamic", "T4", 7.44, 26),
+    PublishedRun("static", "T4", 9.35, 21, "not compiled: the T4 has no bfloat16 compilation"),
+    PublishedRun("none", "A100", 7.40, 27),
+    PublishedRun("dynamic", "A100", 6.30, 31),
+    PublishedRun("static", "A100", 1.39, 143, "compiled"),
+    PublishedRun("none", "T4, notebook", 8.73, 22, "through the generation config"),
+    PublishedRun("none", "T4, notebook again", 8.03, 24, "use_cache=False"),
+    PublishedRun("dynamic", "T4, notebook", 7.94, 25),
+    PublishedRun("static, first run", "T4, notebook", 124.21, 1, "it compiles first"),
+    PublishedRun("static", "T4, notebook", 9.15, 21),
+    PublishedRun("dynamic", "T4, 200 tokens in all", 7.69, 26, "max_length instead of max_new_tokens"),
 )
 
 LAST_LOGITS: Final = (18.8750, 3.3906, 3.4219, 4.3750, 11.4375, 10.3750)  # the first and the last three of the last row

@@ -16,14 +16,14 @@ from engine.max.params import KVCacheParams
 from engine.seeds import published
 from engine.seeds.lengths import CountingModel
 from engine.seeds.line import SeedLine, Table, Value, checked
-from engine.seeds.models import Models
+from engine.seeds.models import SeedModels
 from engine.session.driver import ModeDriver
 from engine.spec.presets import PRESETS
 
 CONFIG = "the config alone"
 
 
-def allocated_lines(models: Models) -> Iterator[SeedLine]:
+def allocated_lines(models: SeedModels) -> Iterator[SeedLine]:
     """The four dimensions, and what becomes of the cache in three steps: fed, reserved, written, read."""
     arch = GPT2ArchConfig(dtype="float32", huggingface_config=published.GPT2_CONFIG)
     for name, shown in published.GPT2_DIMENSIONS.items():
@@ -34,7 +34,7 @@ def allocated_lines(models: Models) -> Iterator[SeedLine]:
     yield from step_lines(models)
 
 
-def step_lines(models: Models) -> Iterator[SeedLine]:
+def step_lines(models: SeedModels) -> Iterator[SeedLine]:
     model = models.gpt2
     counting = as_kind(CountingModel, model.loaded)
     driver = ModeDriver(counting, PRESETS["allocated"].spec, 10)
@@ -60,7 +60,7 @@ def step_lines(models: Models) -> Iterator[SeedLine]:
 # ---- MAX's parameters --------------------------------------------------------------------------------------------
 
 
-def max_lines(models: Models) -> Iterator[SeedLine]:
+def max_lines(models: SeedModels) -> Iterator[SeedLine]:
     """Defaults as documented, and what follows from the four dimensions of the example."""
     for kind, defaults, page in (
         (KVCacheParams, published.PARAMS_DEFAULTS, published.PARAMS_PAGE),

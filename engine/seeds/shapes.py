@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from engine.seeds import published
 from engine.seeds.line import SeedLine, Table, Value, checked
-from engine.seeds.models import Models, SeedModel
+from engine.seeds.models import SeedModel, SeedModels
 from engine.session.driver import ModeDriver
 from engine.spec.cache import CacheSpec
 
@@ -19,7 +19,7 @@ LATER_LAYER = 20
 OTHER_WEIGHTS = "random weights: the numbers are others, the shapes are not"
 
 
-def shape_lines(models: Models) -> Iterator[SeedLine]:
+def shape_lines(models: SeedModels) -> Iterator[SeedLine]:
     """The input and the cache after each of five steps: without a cache, with a dynamic and with a static one."""
     model = models.smollm2
     yield from input_lines(model)
@@ -94,7 +94,7 @@ def static_lines(model: SeedModel) -> Iterator[SeedLine]:
 # ---- logits ------------------------------------------------------------------------------------------------------
 
 
-def logit_lines(models: Models) -> Iterator[SeedLine]:
+def logit_lines(models: SeedModels) -> Iterator[SeedLine]:
     """Logits, softmax, argmax: the next token by hand."""
     model = models.smollm2
     ids = torch.tensor([published.PROMPT_IDS], device=model.loaded.device)

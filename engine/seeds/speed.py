@@ -18,7 +18,7 @@ from engine.analysis.bench import bench
 from engine.model.loader import LoadedModel
 from engine.seeds import published
 from engine.seeds.line import SeedLine, Value
-from engine.seeds.models import Models, SeedModel, plain
+from engine.seeds.models import SeedModel, SeedModels, plain
 from engine.spec.presets import PRESETS
 from engine.wire.measurements import BenchRefused, BenchRow
 
@@ -32,7 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 OWN_CACHES = ("none", "dynamic", "static", "growing")
 
 
-def speed_lines(models: Models) -> Iterator[SeedLine]:
+def speed_lines(models: SeedModels) -> Iterator[SeedLine]:
     """Every published run beside transformers' own `generate` here, taking turns; then this program's engine."""
     model, setting = models.smollm2, models.setting
     seconds: dict[str, float | None] = {}
@@ -105,7 +105,7 @@ def peak_line(model: SeedModel) -> SeedLine:
     return figure("torch.cuda.max_memory_allocated()", published.PEAK_GIB, peak, "GiB", note, model.words)
 
 
-def own_lines(models: Models) -> Iterator[SeedLine]:
+def own_lines(models: SeedModels) -> Iterator[SeedLine]:
     """The same in this program's engine, whose modes take turns."""
     model = models.smollm2
     specs, ways = {name: PRESETS[name].spec for name in OWN_CACHES}, {COMPILED: "compile"}

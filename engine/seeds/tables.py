@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine.seeds.lengths import length_lines
 from engine.seeds.line import SeedLine, Table
 from engine.seeds.memory import memory_lines
-from engine.seeds.models import Models
+from engine.seeds.models import SeedModels
 from engine.seeds.serving import allocated_lines, max_lines
 from engine.seeds.shapes import logit_lines, shape_lines
 from engine.seeds.speed import speed_lines
@@ -19,7 +19,7 @@ class Reproduction:
     """A table: what it shows, in a line, and what measures it."""
 
     title: str
-    lines: Callable[[Models], Iterator[SeedLine]]
+    lines: Callable[[SeedModels], Iterator[SeedLine]]
 
 
 TABLES: Mapping[Table, Reproduction] = {
@@ -33,7 +33,7 @@ TABLES: Mapping[Table, Reproduction] = {
 }
 
 
-def seed_lines(models: Models, tables: tuple[Table, ...]) -> Iterator[SeedLine]:
+def seed_lines(models: SeedModels, tables: tuple[Table, ...]) -> Iterator[SeedLine]:
     """The lines of these tables, each as soon as it is known."""
     for name in tables:
         yield from TABLES[name].lines(models)

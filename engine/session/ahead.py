@@ -16,7 +16,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.layers.growing import GrowingLayer
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
-from engine.session.clock import Clock
+from engine.session.clock import StepClock
 from engine.session.live import LiveSequence, LiveSequences
 
 
@@ -32,7 +32,7 @@ class LaunchedAhead:
     logits: torch.Tensor
     probe: Probe | None
     runner: str
-    clock: Clock
+    clock: StepClock
 
     def belongs_to(self, sequences: LiveSequences, history: History, level: str) -> bool:
         """Whether the coming step is the one that was launched: nothing was done since, to the sequence or beside."""

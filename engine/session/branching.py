@@ -14,8 +14,8 @@ from engine.session.stop_strings import check_stop_strings
 from engine.session.whole import whole
 from engine.spec.sampling import Prompt
 from engine.wire.changes import EditMade, SequenceForked
-from engine.wire.commands import Branch
-from engine.wire.events import Forked
+from engine.wire.commands import BeginBranch
+from engine.wire.events import ForkMade
 
 if TYPE_CHECKING:
     from engine.session.session import Session
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Check = Callable[[], None] | None
 
 
-def branch(session: Session, command: Branch, check: Check = None) -> str | None:
+def branch(session: Session, command: BeginBranch, check: Check = None) -> str | None:
     """Go to a step and have a sequence take another road from there; says how the cache came there, None where it
     stayed. What is refused, or fails, has changed nothing."""
     ids = tuple(encode(session.model, Prompt(token_ids=command.token_ids))) if command.token_ids else ()
@@ -44,7 +44,7 @@ def branch(session: Session, command: Branch, check: Check = None) -> str | None
 
 
 @whole
-def take_road(session: Session, command: Branch, ids: tuple[int, ...]) -> None:
+def take_road(session: Session, command: BeginBranch, ids: tuple[int, ...]) -> None:
     """A sequence of the live moment chooses otherwise, or is fed these tokens next."""
     if command.sampling is not None:
         session.set_sampling(command.sampling, command.seq_id)
@@ -52,7 +52,7 @@ def take_road(session: Session, command: Branch, ids: tuple[int, ...]) -> None:
         session.force(command.seq_id, ids)
 
 
-def check_room(session: Session, command: Branch, mark: Mark, ids: tuple[int, ...]) -> None:
+def check_room(session: Session, command: BeginBranch, mark: Mark, ids: tuple[int, ...]) -> None:
     """Refuse tokens where the cache of that step has no room for another one, before anybody goes there."""
     assert command.step is not None
     info, longest = session.model.info, session.model.max_length
@@ -114,7 +114,7 @@ def is_edit(session: Session, step: int) -> bool:
 
 
 @whole
-def join(session: Session, steps: tuple[int, ...]) -> tuple[Forked, ...]:
+def join(session: Session, steps: tuple[int, ...]) -> tuple[ForkMade, ...]:
     """Fork the sequences of these moments into the live one, those that it does not have as they stand there. All of
     them, or an `InputError` and none."""
     asked = [(seq_id, step) for step in dict.fromkeys(steps) for seq_id in missing(session, step)]

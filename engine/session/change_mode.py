@@ -17,7 +17,7 @@ from engine.spec.cache import CacheSpec
 
 
 @dataclass(frozen=True, eq=False)
-class Converted:
+class ConvertedCache:
     """The cache of one sequence in the new mode: rows converted or computed anew, and how many were dropped."""
 
     cache: SequenceCache
@@ -28,7 +28,7 @@ class Converted:
 def change_mode(model: LoadedModel, live: LiveSequences, history: History, spec: CacheSpec) -> str:
     """Change the mode; says how that was done."""
     mode = CacheMode(model, spec)
-    made: dict[int, Converted] = {}
+    made: dict[int, ConvertedCache] = {}
     for each in live:
         try:
             made[each.seq_id] = convert_one(model, mode, each, history)
@@ -44,7 +44,7 @@ def change_mode(model: LoadedModel, live: LiveSequences, history: History, spec:
     return how
 
 
-def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history: History) -> Converted:
+def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history: History) -> ConvertedCache:
     sequence = live.sequence
     cache, count = mode.new_cache(live.seq_id, sequence.num_prompt_tokens), sequence.num_tokens
     mode.check_holds(sequence, cache)
@@ -62,10 +62,10 @@ def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history
     cache.by_hand = by_hand
     cache.register_prefix(sequence.token_ids)
     is_converted = dropped is not None
-    return Converted(cache, Moved(count, is_converted, bool(dropped)), dropped or 0)
+    return ConvertedCache(cache, Moved(count, is_converted, bool(dropped)), dropped or 0)
 
 
-def words(spec: CacheSpec, made: list[Converted]) -> str:
+def words(spec: CacheSpec, made: list[ConvertedCache]) -> str:
     if not made:
         return "from the next prompt on"
     if spec.recomputes:

@@ -10,20 +10,20 @@ from typing import Literal
 import torch
 
 from engine.cache.part_timer import LayerPart, PartTimer
-from engine.device_time import Mark, mark
+from engine.device_time import DeviceMoment, mark
 from engine.wire.records import LayerTimes, Timings
 
 Part = Literal["prepare", "forward", "sample", "observe", "gap", "apart"]
 
 
-class Clock:
+class StepClock:
     """Starts when it is made; every lap goes to a part. `before` is the clock of the step before, where one step
     followed the other: what lies between them is the gap. Nothing is read before `timings`: on a GPU the device is then
     steps ahead."""
 
-    def __init__(self, device: torch.device, before: Clock | None = None) -> None:
+    def __init__(self, device: torch.device, before: StepClock | None = None) -> None:
         self._device = device
-        self._laps: list[tuple[Part, Mark]] = []
+        self._laps: list[tuple[Part, DeviceMoment]] = []
         self._start = mark(self._device) if before is None else before._last
         self._host_start: float = time.perf_counter() if before is None else before.host_end
         self.host_end: float = self._host_start
@@ -34,7 +34,7 @@ class Clock:
             self.lap("gap")
 
     @property
-    def _last(self) -> Mark:
+    def _last(self) -> DeviceMoment:
         return self._laps[-1][1] if self._laps else self._start
 
     def lap(self, part: Part) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from engine.cache.contract import HeldRows
 from engine.cache.paged.pages import PoolExhausted
 from engine.errors import InputError
-from engine.session.edits.apply import Edited, apply_edit
+from engine.session.edits.apply import EditOutcome, apply_edit
 from engine.session.edits.numbers import RowsFrom, RowsOfMoment
 from engine.session.live import LiveSequence, close_all
 from engine.session.whole import whole
@@ -56,7 +56,7 @@ def repeat_edit(session: Session, edit: Edit) -> None:
 
 def edited_copies(
     session: Session, edit: Edit, source: RowsFrom | None, check: Check
-) -> tuple[dict[int, LiveSequence], Edited]:
+) -> tuple[dict[int, LiveSequence], EditOutcome]:
     """Copies of all sequences, of which one is edited, and what that did. The live ones stay as they are."""
     mode, copies = session.live.mode, dict[int, LiveSequence]()
     session.sequence(edit.seq_id)  # refuses one that is not there
@@ -79,7 +79,7 @@ def copy_of(session: Session, live: LiveSequence) -> LiveSequence:
 
 
 def take_edited(
-    session: Session, edit: Edit, copies: dict[int, LiveSequence], edited: Edited, *, is_node: bool
+    session: Session, edit: Edit, copies: dict[int, LiveSequence], edited: EditOutcome, *, is_node: bool
 ) -> Node | None:
     """The copies are the live sequences from now on, and the moment before is kept; with `is_node` they are a node of
     the history, behind one of what was done since the newest step. All of it, or nothing but the copies."""
@@ -107,7 +107,7 @@ def take_edited(
     return node
 
 
-def note(session: Session, edit: Edit, live: LiveSequence, edited: Edited, had: int) -> None:
+def note(session: Session, edit: Edit, live: LiveSequence, edited: EditOutcome, had: int) -> None:
     """Rows of then, when there were `had` tokens, cannot be told from those of now, and the newest token gives
     something else."""
     if isinstance(edit, BiasLogits) or not live.cache.by_hand:

@@ -16,11 +16,11 @@ from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences, closed_on_failure
 from engine.session.replay import Replay
 from engine.wire.changes import SequenceForked
-from engine.wire.events import Forked
+from engine.wire.events import ForkMade
 
 
 @dataclass(frozen=True, eq=False)
-class Origin:
+class ForkOrigin:
     """What a fork begins with: what `owner`, the sequence itself or the one it was forked from later, had after `step`.
     `journal` is that path where it is not the live one."""
 
@@ -36,7 +36,7 @@ class Forking:
     def __init__(self, live: LiveSequences, history: History, replay: Replay, going: GoingTo, kept: KeptStates) -> None:
         self._live, self._history, self._replay, self._going, self._kept = live, history, replay, going, kept
 
-    def fork(self, seq_id: int, step: int | None, num_tokens: int | None = None) -> Forked:
+    def fork(self, seq_id: int, step: int | None, num_tokens: int | None = None) -> ForkMade:
         """Add the fork of a sequence as it stood after `step` (None: as it stands now), or raise an `InputError`. With
         `num_tokens` the fork of a sequence as it stands has the rows of so many of its first tokens.
 
@@ -63,9 +63,9 @@ class Forking:
         history.surprisal.fork(seq_id, child.seq_id, step)
         history.changes.append(SequenceForked(child.seq_id, seq_id, step, num_tokens))
         at = history.last_step if step is None else step
-        return Forked(seq_id, child.seq_id, at, len(child.sequence.token_ids), how)
+        return ForkMade(seq_id, child.seq_id, at, len(child.sequence.token_ids), how)
 
-    def _origin(self, seq_id: int, step: int) -> Origin:
+    def _origin(self, seq_id: int, step: int) -> ForkOrigin:
         history = self._history
         then = history.tree.at(step).checkpoint.cache
         is_live = history.journal.at(step) is not None
@@ -75,7 +75,7 @@ class Forking:
             self._live.get(seq_id)
         mark = check_can_be_forked(seq_id, step, mark, then, self._live.mode.spec)
         owner, last = journal.owner(seq_id, step)
-        return Origin(owner, last, mark, None if is_live else journal)
+        return ForkOrigin(owner, last, mark, None if is_live else journal)
 
     # ---- its rows ------------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Forking:
             child.sequence.keep_first(num_tokens)
         return child, how(child.cache) if count else "its rows are computed when it goes on"
 
-    def _of_then(self, seq_id: int, origin: Origin | None) -> tuple[LiveSequence, str]:
+    def _of_then(self, seq_id: int, origin: ForkOrigin | None) -> tuple[LiveSequence, str]:
         assert origin is not None
         history = self._history
         logits = history.logits_on_path(origin.owner, origin.step)
@@ -115,7 +115,7 @@ class Forking:
                     child.cache.close()
         return self._computed(origin)
 
-    def _computed(self, origin: Origin) -> tuple[LiveSequence, str]:
+    def _computed(self, origin: ForkOrigin) -> tuple[LiveSequence, str]:
         """The whole session as it stood then is made aside, and the sequence taken from it."""
         state = self._going.state_at(origin.step)
         try:
@@ -128,7 +128,7 @@ class Forking:
         child.set_logits(then.logits)
         return child, f"replayed {child.sequence.num_tokens} tokens: this cache forgets"
 
-    def _take_rows(self, child: LiveSequence, then: LiveSequence, origin: Origin) -> None:
+    def _take_rows(self, child: LiveSequence, then: LiveSequence, origin: ForkOrigin) -> None:
         cache, count = child.cache, then.sequence.num_tokens
         if not count:
             return

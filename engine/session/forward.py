@@ -17,11 +17,11 @@ from engine.model.products import products_ms
 from engine.model.surprisal import Surprisal
 from engine.session.ahead import LaunchedAhead, growing, hide_row
 from engine.session.captured import Captured
-from engine.session.clock import Clock
+from engine.session.clock import StepClock
 from engine.session.driver import feed
 from engine.session.live import LiveSequence
 from engine.session.phases import PhasedStep, WeightsOf
-from engine.session.scheduler import Batch, Work
+from engine.session.scheduler import Batch, SequenceWork
 
 
 @dataclass(eq=False)
@@ -29,7 +29,7 @@ class Forward:
     """What one forward gave a sequence, before anything is decided: the newest logits `[V]`, the surprisal of several
     tokens, the newest query's weights `[H, S]` by layer."""
 
-    work: Work
+    work: SequenceWork
     logits: torch.Tensor
     surprisal: Surprisal | None
     weights: dict[int, torch.Tensor]
@@ -50,7 +50,7 @@ class Runner:
         self,
         batch: Batch,
         store: PageStore | None,
-        clock: Clock,
+        clock: StepClock,
         check: Callable[[], None] | None,
         phases: PhasedStep | None = None,
     ) -> list[Forward]:
@@ -65,8 +65,8 @@ class Runner:
 
     def _run_one(
         self,
-        work: Work,
-        clock: Clock,
+        work: SequenceWork,
+        clock: StepClock,
         check: Callable[[], None] | None,
         phases: PhasedStep | None,
         *,
@@ -88,7 +88,7 @@ class Runner:
         clock.encoder_s += cache.take_encoder_s()
         return self._seen(work, logits, surprisal, probe, clock, is_last=is_last)
 
-    def launch(self, live: LiveSequence, chosen: torch.Tensor, step: int, clock: Clock) -> LaunchedAhead:
+    def launch(self, live: LiveSequence, chosen: torch.Tensor, step: int, clock: StepClock) -> LaunchedAhead:
         """Feed the `chosen` token, which the host has not read, behind `step`: its row is written, and not counted. A
         failure leaves the cache as it was."""
         cache, runners = live.cache, self._model.runners
@@ -106,7 +106,7 @@ class Runner:
         clock.lap("forward")
         return LaunchedAhead(live, cache, step, self._captured.level, logits, probe, runners.used, clock)
 
-    def take(self, batch: Batch, ahead: LaunchedAhead, clock: Clock) -> list[Forward]:
+    def take(self, batch: Batch, ahead: LaunchedAhead, clock: StepClock) -> list[Forward]:
         """What was launched ahead is the forward of this step."""
         ahead.count()
         (work,) = batch.work
@@ -114,11 +114,11 @@ class Runner:
 
     def _seen(
         self,
-        work: Work,
+        work: SequenceWork,
         logits: torch.Tensor,
         surprisal: Surprisal | None,
         probe: Probe | None,
-        clock: Clock,
+        clock: StepClock,
         *,
         is_last: bool,
     ) -> Forward:
@@ -132,7 +132,7 @@ class Runner:
         return Forward(work, logits, surprisal, weights, probe, is_borrowed=is_borrowed)
 
     def _run_together(
-        self, work: list[Work], store: PageStore, clock: Clock, phases: PhasedStep | None
+        self, work: list[SequenceWork], store: PageStore, clock: StepClock, phases: PhasedStep | None
     ) -> list[Forward]:
         """One decode step of several sequences."""
         device, caches = self._model.device, [each.live.cache for each in work]
@@ -156,7 +156,7 @@ class Runner:
         clock.lap("observe")
         return forwards
 
-    def _timed(self, probe: Probe | None, clock: Clock) -> Probe | None:
+    def _timed(self, probe: Probe | None, clock: StepClock) -> Probe | None:
         """The same probe, which times the layers where that is asked for."""
         if self._captured.by_layer and probe is not None:
             if self._products_ms is None:
@@ -166,20 +166,20 @@ class Runner:
         return probe
 
 
-def weights_of_one(work: Work, layer: int, rows: torch.Tensor) -> torch.Tensor:
+def weights_of_one(work: SequenceWork, layer: int, rows: torch.Tensor) -> torch.Tensor:
     """The newest query's weights `[H, S]` over all tokens, out of what a forward of one sequence gave, `[1, H, R]`."""
     count = work.num_tokens
     held = rows[0].narrow(1, 0, min(work.live.cache.num_own(layer, count), rows.shape[2]))
     return spread(held, work.live.cache.positions(layer), count)
 
 
-def weights_among(work: list[Work]) -> WeightsOf:
+def weights_among(work: list[SequenceWork]) -> WeightsOf:
     """The same of each of several sequences, out of right-aligned rows `[B, H, R]`."""
     numbers = {each.live.seq_id: number for number, each in enumerate(work)}
     return lambda one, _layer, rows: rows[numbers[one.live.seq_id], :, max(0, rows.shape[2] - one.num_tokens) :]
 
 
-def weights_of_all(work: list[Work], probe: Probe) -> tuple[bool, list[dict[int, torch.Tensor]]]:
+def weights_of_all(work: list[SequenceWork], probe: Probe) -> tuple[bool, list[dict[int, torch.Tensor]]]:
     """The same of all of them, by layer, and whether each has tensors of its own, as it does where it was attended to
     apart: then nothing is copied."""
     rows = [part.rows() for part in probe.parts]

@@ -10,8 +10,8 @@ import torch
 from engine.cache.stacking import on_one_device
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.spec.condition import Condition, Span, comparisons_of
-from engine.spec.possible import Setting, why_never
+from engine.spec.condition import Condition, TokenSpan, comparisons_of
+from engine.spec.possible import ConditionSetting, why_never
 from engine.spec.stops import parsed
 from engine.wire.condition_values import TEXT_TAIL, Attention, Judge
 from engine.wire.records import SequenceStep, StepRecord
@@ -82,7 +82,7 @@ class Judging:
         return self.moment if is_edit and self.moment is not None else record.parent
 
 
-def check_can_hold(text: str, setting: Setting) -> None:
+def check_can_hold(text: str, setting: ConditionSetting) -> None:
     """Raises `InputError` where a text is no condition, or one that never holds."""
     if problem := why_never(parsed(text), setting):
         raise InputError(problem)
@@ -114,7 +114,7 @@ class SessionSurroundings:
     def norms_before(self, seq_id: int) -> Norms | None:
         return self._norms.get(seq_id)
 
-    def attention(self, step: int, part: SequenceStep, span: Span) -> Attention | None:
+    def attention(self, step: int, part: SequenceStep, span: TokenSpan) -> Attention | None:
         rows = self._session.history.attention.get((step, part.seq_id)) or {}
         return attention_mass(rows, part.num_tokens, span)
 
@@ -133,7 +133,7 @@ def tail_of(token_ids: list[int], count: int, text_of: Callable[[int], str]) -> 
     return "".join(reversed(pieces))[-TEXT_TAIL:]
 
 
-def attention_mass(rows: dict[int, torch.Tensor], num_tokens: int, span: Span) -> Attention | None:
+def attention_mass(rows: dict[int, torch.Tensor], num_tokens: int, span: TokenSpan) -> Attention | None:
     """Of rows `[H, S]` by layer, whose last entry is that of the newest of `num_tokens` tokens; what was dropped (NaN)
     receives nothing. None where there are no rows, or the span is of tokens that were not fed yet."""
     first, stop = (span.first, span.last + 1) if span.newest is None else (max(0, num_tokens - span.newest), num_tokens)

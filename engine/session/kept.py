@@ -82,7 +82,7 @@ class KeptStates:
         self._states: OrderedDict[Key, SessionState] = OrderedDict()
         self._has_grown = False
         self._row_bytes: dict[Key, int] = {}  # of each, which does not change while it is kept
-        self._counted = Counted()
+        self._counted = KeptBytes()
         self._pinned: SessionState | None = None  # what nothing could compute again
 
     def __iter__(self) -> Iterator[SessionState]:
@@ -218,7 +218,7 @@ class KeptStates:
         that are theirs alone."""
         return self._count().num_bytes
 
-    def _count(self) -> Counted:
+    def _count(self) -> KeptBytes:
         """Counted again where others are kept, or somebody began or ceased to share pages with one that is."""
         live = self._live.mode.store
         stores = {id(s.mode.store): s.mode.store for s in self._states.values() if s.mode.store is not None}
@@ -231,12 +231,12 @@ class KeptStates:
                 num_bytes += store.kept_bytes if is_live else sum(map(store.reserved_bytes, store.rows_of))
             whole = sorted(step for step, seq_id in self._states if seq_id is None)
             sizes = tuple(size_of(self._states[step, None], self._row_bytes[step, None]) for step in whole)
-            self._counted = Counted(seen, sizes, num_bytes)
+            self._counted = KeptBytes(seen, sizes, num_bytes)
         return self._counted
 
 
 @dataclass(frozen=True)
-class Counted:
+class KeptBytes:
     """What kept moments take, one by one and all together, for as long as what was `seen` of them is the same."""
 
     seen: tuple[object, ...] = ()

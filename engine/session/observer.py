@@ -15,7 +15,7 @@ from engine.look.candidates import Sample
 from engine.look.ring import ObservationRing, Sent
 from engine.model.text import TokenTexts
 from engine.session.captured import Captured
-from engine.session.clock import Clock
+from engine.session.clock import StepClock
 from engine.session.forward import Forward
 from engine.session.observe import (
     Measured,
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Measuring:
+class PendingMeasures:
     """What was measured of the sequences of one step, on its way from the device."""
 
     parts: list[Measured]
@@ -48,8 +48,8 @@ class OpenRecord:
     """A record without what was measured of its step, which is on its way."""
 
     record: StepRecord
-    measuring: Measuring
-    clock: Clock
+    measuring: PendingMeasures
+    clock: StepClock
 
 
 class Observer:
@@ -64,19 +64,19 @@ class Observer:
         self._open: deque[OpenRecord] = deque()
         self._unread: list[InputError] = []
 
-    def begin(self, forwards: Sequence[Forward], choices: list[Sample | None]) -> Measuring:
+    def begin(self, forwards: Sequence[Forward], choices: list[Sample | None]) -> PendingMeasures:
         """Measure the forwards of a step and send it on its way."""
         if self._is_aside:
-            return Measuring([measure_checksums(forward) for forward in forwards], choices, None, "off")
+            return PendingMeasures([measure_checksums(forward) for forward in forwards], choices, None, "off")
         parts = measure(forwards, choices, self._captured)
         tensors = packed_together(parts)
-        return Measuring(parts, choices, self.ring.send(tensors) if tensors else None, self._captured.level)
+        return PendingMeasures(parts, choices, self.ring.send(tensors) if tensors else None, self._captured.level)
 
-    def complete_at_once(self, record: StepRecord, measuring: Measuring, clock: Clock) -> StepRecord:
+    def complete_at_once(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> StepRecord:
         """The record of a step with what was measured, which is waited for; so long the step lasts."""
         return self._completed(OpenRecord(record, measuring, clock), ends=clock)
 
-    def complete_later(self, record: StepRecord, measuring: Measuring, clock: Clock) -> None:
+    def complete_later(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> None:
         """A step is done: its record lacks what was measured."""
         self._open.append(OpenRecord(record, measuring, clock))
 
@@ -107,7 +107,7 @@ class Observer:
             self._unread.append(not_read(opened.record.step, error))
             return opened.record
 
-    def _completed(self, opened: OpenRecord, ends: Clock | None = None) -> StepRecord:
+    def _completed(self, opened: OpenRecord, ends: StepClock | None = None) -> StepRecord:
         record, measuring = opened.record, opened.measuring
         arrays = self.ring.read(measuring.sent) if measuring.sent is not None else {}
         observations = [

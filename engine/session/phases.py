@@ -13,9 +13,9 @@ from engine.look.probe import nan_where_dropped
 from engine.look.rows_at import HalfWritten
 from engine.model.runners.decoder import Passed
 from engine.model.text import TokenTexts
-from engine.session.clock import Clock
+from engine.session.clock import StepClock
 from engine.session.sampler import SampledToken, with_candidates
-from engine.session.scheduler import Batch, Work
+from engine.session.scheduler import Batch, SequenceWork
 from engine.wire.arrays import read_only_floats
 from engine.wire.page_events import PageAllocated, PageCopied
 from engine.wire.phases import (
@@ -34,7 +34,7 @@ from engine.wire.phases import (
 from engine.wire.records import SequenceStep, StepRecord
 
 Reached = Callable[[PhaseReached], None]
-WeightsOf = Callable[[Work, int, torch.Tensor], torch.Tensor]  # a sequence's `[H, S]` of a layer's `[B, H, S]`
+WeightsOf = Callable[[SequenceWork, int, torch.Tensor], torch.Tensor]  # a sequence's `[H, S]` of a layer's `[B, H, S]`
 
 
 class PhasedStep:
@@ -42,10 +42,10 @@ class PhasedStep:
     passes there is none of the step's. Meanwhile the layers that the forward has passed hold the new rows of a
     sequence, and later ones do not: `half_written` says which."""
 
-    def __init__(self, step: int, num_layers: int, text_of: TokenTexts, clock: Clock, reached: Reached) -> None:
+    def __init__(self, step: int, num_layers: int, text_of: TokenTexts, clock: StepClock, reached: Reached) -> None:
         self._step, self._num_layers = step, num_layers
         self._text_of, self._clock, self._reached = text_of, clock, reached
-        self._work: dict[int, Work] = {}
+        self._work: dict[int, SequenceWork] = {}
         self._passed: dict[int, int] = {}  # layers, by sequence
         self._layer: int | None = None
         self._is_chosen = False
@@ -93,7 +93,7 @@ class PhasedStep:
             parts = tuple(self._scheduled_part(work, batch) for work in batch.work)
             self._tell(Scheduled(parts, tuple(preempted)))
 
-    def _scheduled_part(self, work: Work, batch: Batch) -> ScheduledSequence:
+    def _scheduled_part(self, work: SequenceWork, batch: Batch) -> ScheduledSequence:
         first, cache = work.live.sequence.num_tokens, work.live.cache
         pages: tuple[int, ...] = ()
         if cache.spec.is_paged:
@@ -104,7 +104,7 @@ class PhasedStep:
         hits = cache.page_counts().hit_tokens
         return ScheduledSequence(work.live.seq_id, batch.phase, first, tuple(work.token_ids), texts, pages, hits)
 
-    def after_layer(self, works: Sequence[Work], probe: Probe | None, weights_of: WeightsOf) -> Passed:
+    def after_layer(self, works: Sequence[SequenceWork], probe: Probe | None, weights_of: WeightsOf) -> Passed:
         """What a forward of these sequences calls behind each layer, with its number and output `[B, T, hidden]`."""
 
         def passed(layer: int, output: torch.Tensor) -> None:
@@ -121,7 +121,7 @@ class PhasedStep:
 
         return passed
 
-    def _new_row(self, work: Work, layer: int, output_norm: float) -> NewRow:
+    def _new_row(self, work: SequenceWork, layer: int, output_norm: float) -> NewRow:
         seq_id = work.live.seq_id
         newest, weights = work.live.cache.newest_rows(layer, work.num_tokens - 1), self._weights.get((seq_id, layer))
         position, weight = None, None
@@ -144,7 +144,7 @@ class PhasedStep:
                 found = [(work, with_candidates(choice, self._text_of)) for work, choice in pairs]
                 self._tell(Chosen(tuple(self._chosen_part(work, choice) for work, choice in found)))
 
-    def _chosen_part(self, work: Work, choice: SampledToken) -> ChosenToken:
+    def _chosen_part(self, work: SequenceWork, choice: SampledToken) -> ChosenToken:
         sampling = work.live.sequence.sampling
         return ChosenToken(
             work.live.seq_id,

@@ -17,7 +17,7 @@ from engine.session.observer import Observer
 from engine.session.phases import PhasedStep
 from engine.session.scheduler import Scheduler
 from engine.session.sequence import Sequence
-from engine.session.slices import Slices
+from engine.session.slices import SliceReader
 from engine.session.stepper import Stepper
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
@@ -37,7 +37,7 @@ class SessionReading:
     ledger: Ledger
     captured: Captured
     ring: ObservationRing
-    slices: Slices
+    slices: SliceReader
     _observer: Observer
     _scheduler: Scheduler
     _stepper: Stepper

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
-from engine.saved.difference import Compared, Difference, differences
+from engine.saved.difference import Compared, ReplayDifference, differences
 from engine.saved.session import SavedSession
 from engine.session.edits.numbers import RowsFrom
 from engine.session.redoing import Redoing
@@ -30,18 +30,18 @@ class Rebuilding:
         self.session = Session(model, saved.nodes[0].cache if saved.nodes else saved.cache)
         self.session.open_rows = open_rows or refuse_rows
         self.records: dict[int, StepRecord] = {}
-        self.differences: list[Difference] = []
+        self.differences: list[ReplayDifference] = []
         self.compared = Compared()
         self.num_done = 0
         self._redoing = Redoing(self.session, saved.nodes)
         self._layers = [layer.index for layer in model.info.geometry.attention_layers]
 
-    def steps(self, check: Callable[[], None] | None = None) -> Iterator[tuple[int, list[Difference]]]:
+    def steps(self, check: Callable[[], None] | None = None) -> Iterator[tuple[int, list[ReplayDifference]]]:
         """Every moment when it is done: its number, and what of it is not as it was."""
         for node, record in self._told(check):
             self.num_done += 1
             self.compared.add(node, record, self._layers)
-            found: list[Difference] = []
+            found: list[ReplayDifference] = []
             if record is not None:
                 self.records[node.step] = record
                 found = list(differences(node, record, self._layers))

@@ -16,7 +16,7 @@ from engine.wire.tree import PlannedPart, PlannedStep
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class SequenceWork:
     """What a sequence is fed in a step."""
 
     live: LiveSequence
@@ -33,7 +33,7 @@ class Batch:
     """The work of one step. In a prefill it is one sequence's."""
 
     phase: Phase
-    work: list[Work]
+    work: list[SequenceWork]
 
 
 class Scheduler:
@@ -142,7 +142,7 @@ class Scheduler:
                 else:
                     chunk = WHOLE if is_whole else self.plan.next_size(sequence.num_tokens)
                     chunk = min(chunk, live.cache.most_at_once or chunk)
-                work.append(Work(live, sequence.next_ids(chunk)))
+                work.append(SequenceWork(live, sequence.next_ids(chunk)))
                 live.cache.begin(len(work[-1].token_ids))
         except BaseException:
             for each in work:

@@ -32,7 +32,7 @@ from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
 from engine.session.seen import OtherBranches
 from engine.session.sequence import Sequence
-from engine.session.slices import Slices
+from engine.session.slices import SliceReader
 from engine.session.stepper import Stepper
 from engine.session.stop_strings import check_stop_strings
 from engine.session.whole import whole
@@ -48,7 +48,7 @@ from engine.wire.changes import (
     SequenceStopped,
     TokensForced,
 )
-from engine.wire.events import Forked
+from engine.wire.events import ForkMade
 from engine.wire.records import StepRecord
 from engine.wire.tree import Node, PlannedStep
 
@@ -105,7 +105,7 @@ class Session(SessionReading):
             self._observer, is_aside,
         )  # fmt: skip
         others = OtherBranches(self.history, self._going, self.kept, len(model.info.geometry.layers))
-        self.slices = Slices(model, self.live, self.history, self._stepper, others)
+        self.slices = SliceReader(model, self.live, self.history, self._stepper, others)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Session(SessionReading):
             self.history.changes.append(SequenceStopped(seq_id))
 
     @whole
-    def fork(self, seq_id: int, step: int | None = None, num_tokens: int | None = None) -> Forked:
+    def fork(self, seq_id: int, step: int | None = None, num_tokens: int | None = None) -> ForkMade:
         """A second sequence as the first stood after `step` of any branch (None: as it stands now, or the first
         `num_tokens` of its rows), exactly, or an `InputError`."""
         return self._forking.fork(seq_id, step, num_tokens)

@@ -31,7 +31,7 @@ from engine.wire.requests import (
 from engine.wire.slices import AttentionSlice, HeadSlice, OutliersSlice, Slice, TableSlice, WallSlice
 
 
-class Slices:
+class SliceReader:
     """Answers requests for slices; see `engine.look.slices`."""
 
     def __init__(

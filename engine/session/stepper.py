@@ -18,7 +18,7 @@ from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session.ahead import LaunchedAhead, may_launch
 from engine.session.captured import Captured
-from engine.session.clock import Clock
+from engine.session.clock import StepClock
 from engine.session.forward import Forward, Runner
 from engine.session.live import LiveSequences, RestorePoint
 from engine.session.observe import sequence_step
@@ -55,7 +55,7 @@ class Stepper:
         self._observer, self._is_aside = observer, is_aside
         self._runner, self._captured = Runner(model, history.surprisal, captured), captured
         self._ahead: LaunchedAhead | None = None  # the forward of the step to come
-        self._clock: Clock | None = None  # of the step before, where the next one follows it
+        self._clock: StepClock | None = None  # of the step before, where the next one follows it
         self.phases: PhasedStep | None = None  # of the step in hand, where somebody wants to see them
 
     def step(
@@ -101,8 +101,8 @@ class Stepper:
             self._ahead.take_back()
             self._ahead = None
 
-    def _begun(self, ahead: LaunchedAhead | None) -> Clock:
-        return Clock(self._model.device, self._clock) if ahead is None else ahead.clock
+    def _begun(self, ahead: LaunchedAhead | None) -> StepClock:
+        return StepClock(self._model.device, self._clock) if ahead is None else ahead.clock
 
     def _taken_ahead(self) -> LaunchedAhead | None:
         """The forward of this step, where it is the one that was launched with the step before."""
@@ -110,7 +110,9 @@ class Stepper:
         is_next = ahead is not None and ahead.belongs_to(self._live, self._history, self._captured.level)
         return ahead if is_next and not self._captured.by_layer else None
 
-    def _launched(self, forwards: list[Forward], choices: list[Sample | None], clock: Clock) -> LaunchedAhead | None:
+    def _launched(
+        self, forwards: list[Forward], choices: list[Sample | None], clock: StepClock
+    ) -> LaunchedAhead | None:
         """The forward of the next step on its way, before anybody has read what these steps chose; None where that
         cannot be."""
         live, choice = forwards[0].work.live, choices[0]
@@ -119,7 +121,7 @@ class Stepper:
         if not may_launch(self._live, live, forwards[0].work.num_tokens):
             return None
         clock.end()
-        following = Clock(self._model.device, clock)
+        following = StepClock(self._model.device, clock)
         try:
             return self._runner.launch(live, choice.chosen, self._history.next_step, following)
         except Exception as error:
@@ -127,13 +129,13 @@ class Stepper:
                 raise
             return None  # the token that is chosen is told, and the step that feeds it says what it lacks
 
-    def _phased(self, clock: Clock, reached: Reached) -> PhasedStep:
+    def _phased(self, clock: StepClock, reached: Reached) -> PhasedStep:
         num_layers = self._model.info.geometry.num_blocks
         return PhasedStep(self._history.next_step, num_layers, self._text_of, clock, reached)
 
     def _step(
         self,
-        clock: Clock,
+        clock: StepClock,
         check: Callable[[], None] | None,
         planned: PlannedStep | None,
         ahead: LaunchedAhead | None,

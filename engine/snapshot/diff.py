@@ -39,7 +39,7 @@ class HeadDifference(Struct, frozen=True):
     first_departing: int | None
 
 
-class Difference(Struct, frozen=True):
+class SnapshotDifference(Struct, frozen=True):
     """What was found. `first_token` is the first position where token ids or rows depart, None where none does;
     `largest_logit` is None where one of the files has no logits. `is_same`: all numbers are equal to the last bit."""
 
@@ -67,7 +67,7 @@ class Difference(Struct, frozen=True):
         return "different" if self.first_token is not None or is_far or are_others or are_missing else "within rounding"
 
 
-def difference(a: SnapshotFile, b: SnapshotFile) -> Iterator[tuple[int, int] | Difference]:
+def difference(a: SnapshotFile, b: SnapshotFile) -> Iterator[tuple[int, int] | SnapshotDifference]:
     """Compare two files; yields the heads done and those of all, and at last what was found. Raises `InputError` where
     they are of models with other dimensions."""
     pairs = list(pairs_of(a, b))
@@ -80,7 +80,7 @@ def difference(a: SnapshotFile, b: SnapshotFile) -> Iterator[tuple[int, int] | D
     first_id, logits = first_other_id(a, b), _logits(a, b)
     is_exact = all(not head.largest and not head.num_missing for head in heads)
     are_alike = a.manifest.num_tokens == b.manifest.num_tokens and first_id is None and not only_in_one
-    yield Difference(
+    yield SnapshotDifference(
         (a.manifest.num_tokens, b.manifest.num_tokens),
         first_id,
         tuple(heads),

@@ -58,7 +58,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
     is_now = count == sequence.num_tokens
     step = session.last_step if is_now else session.history.step_with(command.seq_id, count)
     mark = sequence.mark() if is_now or step is None else session.history.journal.mark(command.seq_id, step)
-    stored = Chosen(session, session.cache_of(command.seq_id).stored(count), past, command)
+    stored = ExportChoice(session, session.cache_of(command.seq_id).stored(count), past, command)
     tensors = stored.tensors() | tokens(session, command.seq_id, count, mark)
     tensors |= step_tensors(session, command, step, stored.entries) | piece_tensors(
         "records", record_bytes(command.records)
@@ -93,7 +93,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
 # ---- the rows ----------------------------------------------------------------------------------------------------
 
 
-class Chosen:
+class ExportChoice:
     """The layers and heads of a cache that are wanted, in the form that is wanted. `why_not` says why decoding cannot
     go on from them."""
 

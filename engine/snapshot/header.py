@@ -22,7 +22,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 MAX_OFFSET = 1 << 62
 
 
-class Written(Struct, frozen=True, forbid_unknown_fields=True):
+class DescribedTensor(Struct, frozen=True, forbid_unknown_fields=True):
     """A tensor as the header describes it."""
 
     dtype: str
@@ -30,7 +30,7 @@ class Written(Struct, frozen=True, forbid_unknown_fields=True):
     data_offsets: tuple[int, int]
 
 
-class Entry(Struct, frozen=True):
+class TensorEntry(Struct, frozen=True):
     """Where a tensor lies in the file, in bytes from its begin, and what it is."""
 
     name: str
@@ -48,7 +48,7 @@ class Header(Struct, frozen=True):
     """What the header says: strings by name, tensors by name in the order in which they lie, and its own text."""
 
     metadata: dict[str, str]
-    entries: dict[str, Entry]
+    entries: dict[str, TensorEntry]
     text: bytes
 
 
@@ -81,7 +81,7 @@ def parse(text: bytes, file_bytes: int) -> Header:
         if len(raw) > MAX_TENSORS:
             raise Damaged(f"its header names {len(raw):,} tensors and at most {MAX_TENSORS:,} are read")
         metadata = msgspec.json.decode(raw.pop("__metadata__", b"{}"), type=dict[str, str])
-        written = {name: msgspec.json.decode(each, type=Written) for name, each in raw.items()}
+        written = {name: msgspec.json.decode(each, type=DescribedTensor) for name, each in raw.items()}
         json.loads(text, object_pairs_hook=_refuse_twins)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         if isinstance(error, Damaged):
@@ -96,9 +96,9 @@ def _refuse_twins(pairs: list[tuple[str, Any]]) -> None:
         raise Damaged("its header names something twice")
 
 
-def _laid_out(written: dict[str, Written], begin: int, file_bytes: int) -> dict[str, Entry]:
+def _laid_out(written: dict[str, DescribedTensor], begin: int, file_bytes: int) -> dict[str, TensorEntry]:
     """The tensors in the order in which they lie; together they must fill the file to its last byte."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, TensorEntry] = {}
     at = 0
     for name, each in sorted(written.items(), key=lambda item: item[1].data_offsets):
         start, stop = each.data_offsets
@@ -106,14 +106,14 @@ def _laid_out(written: dict[str, Written], begin: int, file_bytes: int) -> dict[
         if start != at:
             raise Damaged(f"tensor '{name}' begins at byte {start:,} of the data, where {at:,} was expected")
         at = stop
-        entries[name] = Entry(name, each.dtype, each.shape, begin + start, begin + stop)
+        entries[name] = TensorEntry(name, each.dtype, each.shape, begin + start, begin + stop)
     if begin + at != file_bytes:
         what = "it is cut short" if begin + at > file_bytes else "something was added to it"
         raise Damaged(f"its tensors end at byte {begin + at:,} and the file at {file_bytes:,}: {what}")
     return entries
 
 
-def _check(name: str, each: Written) -> None:
+def _check(name: str, each: DescribedTensor) -> None:
     """One tensor by itself: its name, dtype, shape, and that its offsets are as far apart as these say."""
     if not NAME.fullmatch(name):
         raise Damaged(f"a tensor is named {name[:40]!r}, which is no name")

@@ -37,7 +37,7 @@ from engine.snapshot.format import (
     Shape,
     part_shapes,
 )
-from engine.snapshot.header import Damaged, Entry, Header
+from engine.snapshot.header import Damaged, Header, TensorEntry
 from engine.spec.bookmark import check_bookmarks
 from engine.spec.sampling import SamplingParams
 
@@ -98,7 +98,7 @@ def _decoded(metadata: Mapping[str, str], version: int) -> Manifest:
 # ---- version 1 ---------------------------------------------------------------------------------------------------
 
 
-def _first_version(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> Manifest:
+def _first_version(metadata: Mapping[str, str], entries: Mapping[str, TensorEntry]) -> Manifest:
     """Version 1 had rows as attention reads them, and nothing of how decoding goes on."""
     texts: dict[str, Any] = {
         name: metadata.get(name, "") for name in ("model", "architecture", "fingerprint", "config", "dtype", "cache")
@@ -128,7 +128,7 @@ def _first_version(metadata: Mapping[str, str], entries: Mapping[str, Entry]) ->
 
 
 def _first_layer(
-    index: int, first: int, kinds: tuple[str, ...], dtype: str, entries: Mapping[str, Entry]
+    index: int, first: int, kinds: tuple[str, ...], dtype: str, entries: Mapping[str, TensorEntry]
 ) -> LayerEntry:
     keys, values = entries[f"layers.{index}.keys"].shape, entries[f"layers.{index}.values"].shape
     _, heads, num_rows, key_dim = keys
@@ -149,7 +149,7 @@ def _first_layer(
 # ---- what must hold ----------------------------------------------------------------------------------------------
 
 
-def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
+def check(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
     """Refuse a manifest that contradicts itself or the tensors; raises `Damaged`. No tensor is read."""
     n = manifest.num_tokens
     if not 0 < n <= MAX_LENGTH:
@@ -180,7 +180,7 @@ def check(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
     _check_checksums(manifest, entries)
 
 
-def _check_checksums(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
+def _check_checksums(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
     num_digits = DIGITS.get(manifest.checksum_kind)
     if num_digits is None:
         raise Damaged(f"its checksums are of the kind {manifest.checksum_kind[:20]!r}, which is not known")
@@ -190,14 +190,14 @@ def _check_checksums(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
         raise Damaged("it lacks the checksum of a tensor")
 
 
-def _is_needed(name: str, manifest: Manifest, entries: Mapping[str, Entry]) -> bool:
+def _is_needed(name: str, manifest: Manifest, entries: Mapping[str, TensorEntry]) -> bool:
     """Every token that a file claims has its eight bytes in it, whatever else is missing."""
     if name == "positions":
         return manifest.has_checksums or "token_ids" not in entries
     return name == "token_ids" and not manifest.why_not
 
 
-def _check_layer(layer: LayerEntry, num_tokens: int, entries: Mapping[str, Entry]) -> None:
+def _check_layer(layer: LayerEntry, num_tokens: int, entries: Mapping[str, TensorEntry]) -> None:
     where = f"layer {layer.index}"
     are_possible = 0 < layer.num_kv_heads <= MAX_HEADS and all(0 < layer.dim(name) <= MAX_SIZE for name in PARTS)
     if not are_possible or not 0 < layer.num_rows <= num_tokens:
@@ -224,7 +224,7 @@ def _check_layer(layer: LayerEntry, num_tokens: int, entries: Mapping[str, Entry
         _check_tensor(layer.name(marks), Shape(("U8",), (len(heads), None)), entries)
 
 
-def _check_memory(layer: LayerEntry, entries: Mapping[str, Entry]) -> None:
+def _check_memory(layer: LayerEntry, entries: Mapping[str, TensorEntry]) -> None:
     """What an evicting rule remembers: a number for each row of each head, or of each of its queries and query heads;
     and keys of sinks, in the dtype of the rows."""
     name, heads = layer.name("memory"), len(layer.heads)
@@ -242,7 +242,7 @@ def _check_part(part: PartEntry, layer: LayerEntry, where: str) -> None:
         raise Damaged(f"{where} was coded after {part.quantised_at:,} tokens")
 
 
-def _check_tensor(name: str, shape: Shape, entries: Mapping[str, Entry], is_needed: bool = False) -> None:
+def _check_tensor(name: str, shape: Shape, entries: Mapping[str, TensorEntry], is_needed: bool = False) -> None:
     entry = entries.get(name)
     if entry is None:
         if is_needed:
@@ -264,7 +264,7 @@ def shapes_of_the_rest(num_tokens: int, num_layers: int) -> dict[str, Shape]:
     }
 
 
-def _check_lengths(num_tokens: int, entries: Mapping[str, Entry]) -> None:
+def _check_lengths(num_tokens: int, entries: Mapping[str, TensorEntry]) -> None:
     """What is read at once has a length that a model can give it."""
     limits = {"waiting_ids": MAX_LENGTH, "logits": MAX_LENGTH, "token_texts": num_tokens * MAX_TEXT_BYTES}
     for name, limit in limits.items():
@@ -272,7 +272,7 @@ def _check_lengths(num_tokens: int, entries: Mapping[str, Entry]) -> None:
             raise Damaged(f"tensor '{name}' has more than the {limit:,} numbers that are read at once")
 
 
-def _check_pieces(name: str, count: int | None, entries: Mapping[str, Entry]) -> None:
+def _check_pieces(name: str, count: int | None, entries: Mapping[str, TensorEntry]) -> None:
     """Pieces of bytes, one behind the other, and where each begins."""
     _check_tensor(name, Shape(("U8",), (None,)), entries)
     offsets = f"{name}.offsets"
@@ -283,7 +283,7 @@ def _check_pieces(name: str, count: int | None, entries: Mapping[str, Entry]) ->
         raise Damaged(f"'{offsets}' is empty")
 
 
-def _check_states(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
+def _check_states(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
     """Every state is there once, of one sequence and of a size that a model can have."""
     if len(set(manifest.states)) < len(manifest.states) or any(min(s.layer, s.number) < 0 for s in manifest.states):
         raise Damaged("its states are not in order")
@@ -296,7 +296,7 @@ def _check_states(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
             raise Damaged(f"the state '{state.name}' is {entry.dtype} {list(entry.shape)}, which none can be")
 
 
-def _check_tables(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
+def _check_tables(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
     known = {layer.index for layer in manifest.layers}
     for number, table in enumerate(manifest.tables):
         if not 0 < table.page_size <= MAX_SIZE or not known.issuperset(table.layers):
@@ -305,7 +305,7 @@ def _check_tables(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
         _check_tensor(table_name(number), shape, entries, is_needed=True)
 
 
-def _check_pyramid(manifest: Manifest, entries: Mapping[str, Entry]) -> None:
+def _check_pyramid(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
     """Extremes beside the rows are of the cells that the manifest names, or not there."""
     pyramid = manifest.pyramid
     if pyramid is None:

@@ -21,7 +21,7 @@ from engine.errors import InputError
 from engine.snapshot import manifest as manifests
 from engine.snapshot.decode import decoded, numbers_of
 from engine.snapshot.format import ITEM_BYTES, MAX_RECORD_BYTES, LayerEntry, Manifest
-from engine.snapshot.header import PREFIX_BYTES, Damaged, Entry, header_length, parse
+from engine.snapshot.header import PREFIX_BYTES, Damaged, TensorEntry, header_length, parse
 from engine.snapshot.records import RecordReader
 from engine.spec.codec import Part
 from engine.wire.records import StepRecord
@@ -75,7 +75,7 @@ class SnapshotFile:
     # ---- bytes and arrays ----------------------------------------------------------------------------------------
 
     @property
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, TensorEntry]:
         """Every tensor by name."""
         return self.header.entries
 

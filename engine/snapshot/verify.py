@@ -20,7 +20,7 @@ from engine.errors import InputError
 from engine.snapshot.checksum import checksum
 from engine.snapshot.decode import numbers_of
 from engine.snapshot.format import EXTREMES, MAX_TOKENS, NUMBERS
-from engine.snapshot.header import Damaged, Entry
+from engine.snapshot.header import Damaged, TensorEntry
 from engine.snapshot.manifest import HEADER_CHECKSUM, NO_CHECKSUM, table_name
 from engine.snapshot.read import NUMPY_NAMES, SnapshotFile
 from engine.snapshot.verify_extremes import check_extremes, num_numbers
@@ -108,7 +108,7 @@ def _first_notes(file: SnapshotFile) -> Iterator[str]:
 class TensorCheck:
     """One tensor, piece by piece."""
 
-    def __init__(self, file: SnapshotFile, entry: Entry) -> None:
+    def __init__(self, file: SnapshotFile, entry: TensorEntry) -> None:
         self._entry = entry
         self._wanted = file.manifest.checksums.get(entry.name)
         self._sum = checksum(file.manifest.checksum_kind)
@@ -245,7 +245,7 @@ class Finite(Content):
             yield f"holds {self._num_nan:,} NaN and {self._num_inf:,} infinite numbers, the first at [{place}]"
 
 
-def contents_of(file: SnapshotFile, entry: Entry) -> Iterator[Content]:
+def contents_of(file: SnapshotFile, entry: TensorEntry) -> Iterator[Content]:
     """What must hold of the numbers of a tensor, by its full name: of one that is not known, nothing."""
     name, n = entry.name, file.manifest.num_tokens
     last = name.rsplit(".", 1)[-1]

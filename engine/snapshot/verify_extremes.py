@@ -34,7 +34,7 @@ def check_extremes(file: SnapshotFile, problems: list[str]) -> Iterator[int]:
         assert pyramid is not None
         largest, is_alike = 0.0, True
         for place, head in enumerate(entry.heads):
-            made = Cells(entry, part, pyramid, file.manifest.num_tokens)
+            made = HeadExtremes(entry, part, pyramid, file.manifest.num_tokens)
             for start in range(0, entry.num_rows, ROWS_AT_ONCE):
                 rows = file.rows(entry.index, part, head, range(start, start + ROWS_AT_ONCE))
                 made.take(rows, entry.first + start)
@@ -47,7 +47,7 @@ def check_extremes(file: SnapshotFile, problems: list[str]) -> Iterator[int]:
         problems += _magnitude_problems(file, entry.name(f"{part}.magnitudes"), largest)
 
 
-class Cells:
+class HeadExtremes:
     """The extremes of one head, filled by pieces of its rows in order. `largest` is the largest finite magnitude."""
 
     def __init__(self, entry: LayerEntry, part: Part, pyramid: PyramidEntry, num_tokens: int) -> None:

@@ -31,7 +31,7 @@ MAX_POSITION = 1 << 31
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
-class Span(Struct, frozen=True, array_like=True, gc=False):
+class TokenSpan(Struct, frozen=True, array_like=True, gc=False):
     """Tokens that attention goes to: positions `first … last`, both among them, or the `newest` so many."""
 
     first: int = 0
@@ -51,14 +51,14 @@ class Span(Struct, frozen=True, array_like=True, gc=False):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ConditionTerm:
     """One quantity (of a `span` of tokens, where it is attention) compared with a number, a text or an id; a fact is
     compared with nothing."""
 
     quantity: str
     sign: Sign | None = None
     value: float | str | None = None
-    span: Span | None = None
+    span: TokenSpan | None = None
 
     def __post_init__(self) -> None:
         if self.sign == "~":
@@ -109,13 +109,13 @@ class Or:
         return " or ".join(map(_bracketed, self.parts))
 
 
-Condition = Comparison | Not | And | Or
+Condition = ConditionTerm | Not | And | Or
 
 
-def comparisons_of(condition: Condition) -> tuple[Comparison, ...]:
+def comparisons_of(condition: Condition) -> tuple[ConditionTerm, ...]:
     """Every comparison of a condition, in the order in which they are written."""
     match condition:
-        case Comparison():
+        case ConditionTerm():
             return (condition,)
         case Not(part):
             return comparisons_of(part)
@@ -123,7 +123,7 @@ def comparisons_of(condition: Condition) -> tuple[Comparison, ...]:
             return tuple(test for part in parts for test in comparisons_of(part))
 
 
-def spans_of(condition: Condition) -> tuple[Span, ...]:
+def spans_of(condition: Condition) -> tuple[TokenSpan, ...]:
     """The spans of tokens whose attention a condition is about, each once."""
     return tuple(dict.fromkeys(test.span for test in comparisons_of(condition) if test.span is not None))
 

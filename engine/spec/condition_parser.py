@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from engine.errors import InputError
-from engine.spec.condition import MAX_LENGTH, SIGNS, And, Comparison, Condition, Not, Or, Sign, Span
+from engine.spec.condition import MAX_LENGTH, SIGNS, And, Condition, ConditionTerm, Not, Or, Sign, TokenSpan
 from engine.spec.quantities import QUANTITIES, Quantity, names
 
 MAX_DEPTH = 20
@@ -25,7 +25,7 @@ _UNESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _Lexeme:
     """A piece of the text: what it is, what is written, and at which character it begins."""
 
     kind: str
@@ -39,10 +39,10 @@ def parse(text: str) -> Condition:
         raise InputError(f"A condition of {len(text):,} characters is too long: at most {MAX_LENGTH} are read.")
     if not text.strip():
         raise InputError(f"The condition is empty: write one like entropy > 2, about one of {names()}.")
-    return _Parser(text).parse()
+    return _ConditionParser(text).parse()
 
 
-class _Parser:
+class _ConditionParser:
     """Goes over the pieces of a text once."""
 
     def __init__(self, text: str) -> None:
@@ -51,7 +51,7 @@ class _Parser:
         self._at = 0
         self._depth = 0
 
-    def _split(self) -> list[_Piece]:
+    def _split(self) -> list[_Lexeme]:
         pieces, at = [], 0
         while self._text[at:].strip():
             found = _TOKEN.match(self._text, at)
@@ -61,9 +61,9 @@ class _Parser:
                     raise self._error(at, "the text has no end", 'close it with "')
                 raise self._error(at, f"“{self._text[at]}” means nothing", "write a quantity like entropy")
             kind = str(found.lastgroup)
-            pieces.append(_Piece(kind, found.group(kind), found.start(kind)))
+            pieces.append(_Lexeme(kind, found.group(kind), found.start(kind)))
             at = found.end()
-        return [*pieces, _Piece("end", "", len(self._text.rstrip()))]
+        return [*pieces, _Lexeme("end", "", len(self._text.rstrip()))]
 
     def _error(self, at: int, problem: str, allowed: str) -> InputError:
         return InputError(f"At character {at + 1} {problem}: {allowed}.")
@@ -71,10 +71,10 @@ class _Parser:
     # ---- pieces --------------------------------------------------------------------------------------------------
 
     @property
-    def _now(self) -> _Piece:
+    def _now(self) -> _Lexeme:
         return self._pieces[self._at]
 
-    def _take(self) -> _Piece:
+    def _take(self) -> _Lexeme:
         piece = self._now
         self._at += piece.kind != "end"
         return piece
@@ -127,18 +127,18 @@ class _Parser:
         self._depth -= 1
         return condition
 
-    def _test(self) -> Comparison:
+    def _test(self) -> ConditionTerm:
         row = self._quantity()
         span = self._span(row) if row.kind == "attention" else None
         if row.kind == "fact":
-            return Comparison(row.name)
+            return ConditionTerm(row.name)
         start = self._now
         sign = self._sign(row)
         if sign is None:
-            return Comparison(row.name, ">", 0.0)
+            return ConditionTerm(row.name, ">", 0.0)
         value = self._value(row, sign)
         try:
-            return Comparison(row.name, sign, value, span)
+            return ConditionTerm(row.name, sign, value, span)
         except InputError as error:  # a pattern that is none
             raise InputError(f"At character {start.start + 1}: {error}") from None
 
@@ -185,21 +185,21 @@ class _Parser:
             raise self._error(self._pieces[self._at - 1].start, "a token id is a whole number", "write 0 or more")
         return value
 
-    def _span(self, row: Quantity) -> Span:
+    def _span(self, row: Quantity) -> TokenSpan:
         """The tokens between parentheses: a position, two with a dash, or `last` and how many."""
         if not self._took("("):
             raise self._wrong(f"write positions between parentheses, as in {row.example} or {row.name}(last 16)")
         start = self._now.start
         try:
             if self._took("last"):
-                span = Span(newest=self._whole(row))
+                span = TokenSpan(newest=self._whole(row))
             else:
                 first = last = self._whole(row)
                 if self._now.kind == "number" and self._now.text.startswith("-"):
                     last = -self._whole(row, is_end=True)
                 elif self._took("-"):
                     last = self._whole(row)
-                span = Span(first, last)
+                span = TokenSpan(first, last)
         except InputError as error:
             raise error if str(error).startswith("At ") else self._error(start, *_two(error)) from None
         if not self._took(")"):

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from engine.spec.cache import CacheSpec
-from engine.spec.condition import And, Comparison, Condition, Not, Or
+from engine.spec.condition import And, Condition, ConditionTerm, Not, Or
 from engine.spec.presets import cache_label
 from engine.spec.quantities import Need, Quantity
 
@@ -15,7 +15,7 @@ ANYTHING: frozenset[Outcome] = frozenset((True, False, None))
 
 
 @dataclass(frozen=True)
-class Setting:
+class ConditionSetting:
     """What conditions are judged in: the cache mode, whether the model's attention is captured, the tokens that a
     sequence can have (None: any number), and whether a comparison runs."""
 
@@ -25,17 +25,17 @@ class Setting:
     is_compared: bool = True
 
 
-def why_never(condition: Condition, setting: Setting) -> str:
+def why_never(condition: Condition, setting: ConditionSetting) -> str:
     """Why a condition cannot hold here, in a sentence with what to do; empty where it can."""
     if True in _outcomes(condition, setting):
         return ""
     return _reason(condition, setting) or "It contradicts itself, so it never holds: change it."
 
 
-def _outcomes(condition: Condition, setting: Setting) -> frozenset[Outcome]:
+def _outcomes(condition: Condition, setting: ConditionSetting) -> frozenset[Outcome]:
     """What may come out of a condition; each part by itself, so that more may seem possible than is."""
     match condition:
-        case Comparison():
+        case ConditionTerm():
             return _of_test(condition, setting)
         case Not(part):
             return frozenset(None if each is None else not each for each in _outcomes(part, setting))
@@ -57,7 +57,7 @@ def _combined(by: bool, parts: list[frozenset[Outcome]]) -> frozenset[Outcome]:
     return frozenset(found)
 
 
-def _of_test(test: Comparison, setting: Setting) -> frozenset[Outcome]:
+def _of_test(test: ConditionTerm, setting: ConditionSetting) -> frozenset[Outcome]:
     row = test.row
     if _missing(row.need, setting):
         return frozenset((None,)) if row.need in ("attention", "comparison") else _in_range(test, 0.0, 0.0)
@@ -69,7 +69,7 @@ def _of_test(test: Comparison, setting: Setting) -> frozenset[Outcome]:
     return ANYTHING
 
 
-def _in_range(test: Comparison, low: float, high: float) -> frozenset[Outcome]:
+def _in_range(test: ConditionTerm, low: float, high: float) -> frozenset[Outcome]:
     """What a comparison of a number from `low` to `high` may give. Counts and the like are known always, and whole."""
     value, sign = float(test.value or 0.0), test.sign
     is_whole = test.row.is_count or test.quantity in ("step", "tokens", "sequence", "stored", "reserved")
@@ -81,7 +81,7 @@ def _in_range(test: Comparison, low: float, high: float) -> frozenset[Outcome]:
     return frozenset(found if is_whole or low == high else {*found, None})
 
 
-def _missing(need: Need, setting: Setting) -> str:
+def _missing(need: Need, setting: ConditionSetting) -> str:
     """What a quantity needs and has not, with what to do."""
     cache = setting.cache
     match need:
@@ -98,7 +98,7 @@ def _missing(need: Need, setting: Setting) -> str:
     return ""
 
 
-def _reason(condition: Condition, setting: Setting) -> str:
+def _reason(condition: Condition, setting: ConditionSetting) -> str:
     """Why the first test that cannot come out as it would have to does not."""
     for test in _blamed(condition, setting):
         if lacks := _missing(test.row.need, setting):
@@ -107,14 +107,14 @@ def _reason(condition: Condition, setting: Setting) -> str:
     return ""
 
 
-def _blamed(condition: Condition, setting: Setting) -> list[Comparison]:
+def _blamed(condition: Condition, setting: ConditionSetting) -> list[ConditionTerm]:
     """The tests of which a condition is not true."""
     if True in _outcomes(condition, setting):
         return []
     match condition:
-        case Comparison():
+        case ConditionTerm():
             return [condition]
-        case Not(Comparison() as inner):
+        case Not(ConditionTerm() as inner):
             return [inner] if inner.row.need else []
         case And(parts) | Or(parts):
             return [test for part in parts for test in _blamed(part, setting)]
@@ -122,7 +122,7 @@ def _blamed(condition: Condition, setting: Setting) -> list[Comparison]:
             return []
 
 
-def _range_words(row: Quantity, setting: Setting) -> str:
+def _range_words(row: Quantity, setting: ConditionSetting) -> str:
     if row.name == "tokens" and setting.max_tokens is not None:
         return f"a sequence has at most {setting.max_tokens:,} tokens here; write fewer"
     if row.high < math.inf:

@@ -150,7 +150,7 @@ class GoTo(CommandMessage, frozen=True):
     step: int
 
 
-class Branch(CommandMessage, frozen=True):
+class BeginBranch(CommandMessage, frozen=True):
     """Go to `step` (None: stay) and take another road from there: a sequence is fed these tokens next, or those of
     `text`, or chooses with other `sampling`."""
 
@@ -316,7 +316,7 @@ Command = (
     | Force
     | ForceText
     | GoTo
-    | Branch
+    | BeginBranch
     | DeleteBranch
     | MakeEdit
     | UndoEdit

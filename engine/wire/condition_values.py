@@ -14,14 +14,14 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.spec.condition import And, Comparison, Condition, Not, Or, Span, comparisons_of, quoted
+from engine.spec.condition import And, Condition, ConditionTerm, Not, Or, TokenSpan, comparisons_of, quoted
 from engine.spec.pattern import TooSlow, has_match, newest_match
 from engine.wire.page_events import PageAllocated, PageEvicted, PageMoved, PageShared
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.row_norms import Norms, norm_ratio
 
 TEXT_TAIL = 1000  # characters of the text before a step that a pattern may reach back to
-RECENT = Span(newest=16)  # what an `AttentionSummary` sums, beside position 0
+RECENT = TokenSpan(newest=16)  # what an `AttentionSummary` sums, beside position 0
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -56,7 +56,7 @@ class Surroundings(Protocol):
     def norms_before(self, seq_id: int) -> Norms | None:
         """The norms of the rows of a sequence before those of the step."""
 
-    def attention(self, step: int, part: SequenceStep, span: Span) -> Attention | None:
+    def attention(self, step: int, part: SequenceStep, span: TokenSpan) -> Attention | None:
         """What attention the newest query gave to a span."""
 
     def differs(self, step: int, seq_id: int) -> bool | None:
@@ -97,7 +97,7 @@ class Judge:
 
     def _holds(self, condition: Condition, record: StepRecord, part: SequenceStep) -> bool | None:
         match condition:
-            case Comparison():
+            case ConditionTerm():
                 return self._test(condition, record, part)
             case Not(inner):
                 holds = self._holds(inner, record, part)
@@ -119,7 +119,7 @@ class Judge:
 
     # ---- one comparison ------------------------------------------------------------------------------------------
 
-    def _test(self, test: Comparison, record: StepRecord, part: SequenceStep) -> bool | None:
+    def _test(self, test: ConditionTerm, record: StepRecord, part: SequenceStep) -> bool | None:
         match test.quantity:
             case "differs":
                 return self._around.differs(record.step, part.seq_id)
@@ -134,7 +134,7 @@ class Judge:
             return None
         return _COMPARE[str(test.sign)](value, float(test.value or 0.0))
 
-    def _is_token(self, test: Comparison, ids: object, texts: object) -> bool | None:
+    def _is_token(self, test: ConditionTerm, ids: object, texts: object) -> bool | None:
         """Whether one of the tokens is the one, or fits the pattern."""
         wanted = test.value
         if test.sign == "~":
@@ -151,7 +151,7 @@ class Judge:
             self.too_slow.add(pattern)
             return None
 
-    def _match(self, test: Comparison, part: SequenceStep) -> str | None:
+    def _match(self, test: ConditionTerm, part: SequenceStep) -> str | None:
         """What the pattern matches that ends in what the step brought: the tokens of a prompt and a forced token when
         they are fed, any other when it is chosen."""
         before, fed = self._around.text_before(part), "".join(part.texts)
@@ -164,7 +164,7 @@ class Judge:
             self.too_slow.add(str(test.value))
             return None
 
-    def _number(self, test: Comparison, record: StepRecord, part: SequenceStep) -> float | None:
+    def _number(self, test: ConditionTerm, record: StepRecord, part: SequenceStep) -> float | None:
         """The number that a test is about; None where it is not known."""
         name = test.quantity
         if test.span is not None:
@@ -175,7 +175,7 @@ class Judge:
             return None if part.rows is None else norm_ratio(part.rows, self._around.norms_before(part.seq_id))
         return _NUMBERS[name](record, part)
 
-    def _attention(self, test: Comparison, span: Span, record: StepRecord, part: SequenceStep) -> float | None:
+    def _attention(self, test: ConditionTerm, span: TokenSpan, record: StepRecord, part: SequenceStep) -> float | None:
         mass = recorded_attention(record, part, span) or self._around.attention(record.step, part, span)
         if mass is None:
             return None
@@ -183,7 +183,7 @@ class Judge:
 
     # ---- words ---------------------------------------------------------------------------------------------------
 
-    def _in_words(self, test: Comparison, record: StepRecord, part: SequenceStep) -> str:
+    def _in_words(self, test: ConditionTerm, record: StepRecord, part: SequenceStep) -> str:
         match test.quantity:
             case "differs":
                 return ""
@@ -200,12 +200,12 @@ class Judge:
         return _written(value, test.row.unit)
 
 
-def recorded_attention(record: StepRecord, part: SequenceStep, span: Span) -> Attention | None:
+def recorded_attention(record: StepRecord, part: SequenceStep, span: TokenSpan) -> Attention | None:
     """What the record itself says of a span: position 0 and the last 16, where no row was dropped."""
     summary = part.attention
-    if summary is None or not record.cache.retention.keeps_all or span not in (Span(), RECENT):
+    if summary is None or not record.cache.retention.keeps_all or span not in (TokenSpan(), RECENT):
         return None
-    mass = summary.first_mass if span == Span() else summary.recent_mass
+    mass = summary.first_mass if span == TokenSpan() else summary.recent_mass
     if np.isnan(mass).all():
         return None
     return Attention(float(np.nanmean(mass)), float(np.nanmax(mass)))
@@ -249,7 +249,7 @@ _NUMBERS: dict[str, Callable[[StepRecord, SequenceStep], float | None]] = {
 }
 
 
-def _name(test: Comparison) -> str:
+def _name(test: ConditionTerm) -> str:
     return test.quantity if test.span is None else f"{test.quantity}({test.span})"
 
 

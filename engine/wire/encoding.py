@@ -104,7 +104,7 @@ def _decode(frames: Sequence[Frame], kind: object) -> object:
         raise WireError(f"A message cannot be read: {error}.") from error
 
 
-class _Decoder(threading.local):
+class _MessageDecoder(threading.local):
     """A decoder of one kind of message, with the arrays of the message that is being read. Every thread has its own:
     two clients that read at the same time must not take each other's arrays."""
 
@@ -151,8 +151,8 @@ class _Decoder(threading.local):
 
 
 @cache
-def _decoder(kind: object) -> _Decoder:
-    return _Decoder(kind)
+def _decoder(kind: object) -> _MessageDecoder:
+    return _MessageDecoder(kind)
 
 
 @cache

@@ -77,7 +77,7 @@ class Previewed(Reply, frozen=True):
     reuse: ContinuedFrom | None = None
 
 
-class Forked(Reply, frozen=True):
+class ForkMade(Reply, frozen=True):
     """Sequence `child` begins with the `num_tokens` tokens that `parent` had after `step` (None: nothing was stepped
     yet), those included that have no rows in the cache: it may wait for room, or its prompt not be read to its end.
     What the records up to that step, their attention and their logits say of the parent, they say of the child. The
@@ -226,7 +226,7 @@ Event = (
     | SessionOpened
     | Submitted
     | Previewed
-    | Forked
+    | ForkMade
     | WentTo
     | NodeAdded
     | EditMeasured

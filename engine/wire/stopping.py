@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.spec.condition import Span
+from engine.spec.condition import TokenSpan
 from engine.spec.stops import Stop
 from engine.wire.message import CommandMessage, Part, Reply, Variant
 
@@ -27,7 +27,7 @@ class MeasureAttention(CommandMessage, frozen=True):
     kept."""
 
     places: tuple[AttentionPlace, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[TokenSpan, ...]
 
 
 class StopHit(Variant, frozen=True):
@@ -54,7 +54,7 @@ class AttentionMass(Part, frozen=True):
 
     step: int
     seq_id: int
-    span: Span
+    span: TokenSpan
     mean: float
     peak: float
 

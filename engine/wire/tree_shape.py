@@ -23,7 +23,7 @@ class Branch:
 
 
 @dataclass(slots=True)
-class _Line:
+class _NodeLine:
     """The nodes of a branch, ascending, and the node after which it begins."""
 
     parent: int | None
@@ -35,7 +35,7 @@ class TreeShape:
 
     def __init__(self) -> None:
         self._branch_of: dict[int, int] = {}  # the first node of the branch of every node
-        self._lines: dict[int, _Line] = {}  # by first node
+        self._lines: dict[int, _NodeLine] = {}  # by first node
         self._begun_at: dict[int | None, list[int]] = {}  # the branches that part after a node
 
     def __len__(self) -> int:
@@ -149,7 +149,7 @@ class TreeShape:
         begins = first is None or self._lines[first].steps[-1] != parent
         if begins:
             first = step
-            self._lines[step] = _Line(parent)
+            self._lines[step] = _NodeLine(parent)
             self._begun_at.setdefault(parent, []).append(step)
         assert first is not None
         self._lines[first].steps.append(step)

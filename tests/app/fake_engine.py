@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from engine.spec.edit import Edit, ReplaceTokens
 from engine.wire.changes import EditMade
 from engine.wire.commands import (
-    Branch,
+    BeginBranch,
     Command,
     DeleteBranch,
     GoTo,
@@ -125,7 +125,7 @@ class FakeEngine:
                 self._step(command.num_steps)
             case Step(num_steps) | Run(int() as num_steps):
                 self._step(num_steps)
-            case GoTo(step) | Branch(step=int() as step):
+            case GoTo(step) | BeginBranch(step=int() as step):
                 self._go_to(step, command.id)
             case DeleteBranch(step):
                 self.emit(BranchDeleted((step,), reply_to=command.id))

@@ -12,7 +12,7 @@ from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CaptureLevel
 from engine.spec.codec import uniform
-from engine.spec.condition import Span
+from engine.spec.condition import TokenSpan
 from engine.spec.edit import (
     AddNoise,
     BiasLogits,
@@ -267,9 +267,11 @@ class Chance:
         """Mostly what a click sends: one other token from a step."""
         step = None if self.often(0.2) else self.step
         if self.often(0.6):
-            return commands.Branch(self.sequence, step, token_ids=self.token_ids(3))
+            return commands.BeginBranch(self.sequence, step, token_ids=self.token_ids(3))
         text = self.random.choice(TEXTS) if self.often(0.5) else ""
-        return commands.Branch(self.sequence, step, text=text, sampling=self.sampling() if self.often(0.6) else None)
+        return commands.BeginBranch(
+            self.sequence, step, text=text, sampling=self.sampling() if self.often(0.6) else None
+        )
 
     def edit(self) -> Edit:
         """Of a row or some, of what attention sees, of the tokens or of the logits."""
@@ -326,7 +328,7 @@ class Chance:
             stopping.AttentionPlace(self.step, self.sequence, self.number(1, 40))
             for _ in range(self.random.randint(0, 3))
         )
-        return stopping.MeasureAttention(places, (Span(newest=4), Span(2, 7))[: self.random.randint(0, 2)])
+        return stopping.MeasureAttention(places, (TokenSpan(newest=4), TokenSpan(2, 7))[: self.random.randint(0, 2)])
 
     def odd_pace(self) -> float:
         return self.random.choice((0.0, -1.0, 5e-324, 1e-9, 1e300, float("inf"), float("nan")))

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from engine.analysis.duel.duel import Duel, Follower
+from engine.analysis.duel.duel import Duel, DuelFollower
 from engine.analysis.duel.sides import LiveRun
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
@@ -54,7 +54,7 @@ def together(model: LoadedModel, a: CacheSpec, b: CacheSpec, ids: tuple[int, ...
     while session.sequence(seq_id).num_tokens < len(ids) + steps:
         session.step()
         if duel is None:
-            follower = Follower(model, b, "B", ids)
+            follower = DuelFollower(model, b, "B", ids)
             duel = Duel(LiveRun(session, seq_id, "A"), follower.run, session.text_of, follower)
         for _ in duel.catch_up():
             pass

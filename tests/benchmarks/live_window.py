@@ -192,7 +192,7 @@ class Live:
         from PySide6.QtWidgets import QApplication
 
         import app.kit.heatmap_image  # noqa: F401  # as the program does before the first picture
-        from app.control.clock import Clock
+        from app.control.clock import TickClock
         from app.kit.theme import load_fonts
         from app.shell import Shell
         from app.start.settings import Settings
@@ -205,7 +205,7 @@ class Live:
         self.shell = Shell(self.application, Settings(), self.client.send, self._drain)
         self.painted = Painted(self.shell)
         self.stretches = Stretches(lambda: self.meter.is_warm and not self.is_over)
-        self._clock = Clock(self.shell.controller)
+        self._clock = TickClock(self.shell.controller)
         self.client.listen(self._clock.ring)
         self._began: dict[str, float] = {}
         self._counted: dict[str, float] = {}

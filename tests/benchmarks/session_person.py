@@ -15,7 +15,7 @@ from app.shell import Shell
 from engine.saved.folder import JournalFolder
 from engine.spec.bookmark import Bookmark, OnStep, OnToken
 from engine.spec.edit import Rows, Scale
-from engine.wire.commands import Branch, GoTo, MakeEdit
+from engine.wire.commands import BeginBranch, GoTo, MakeEdit
 from engine.wire.tree import Node
 
 EVERY_MS = 60
@@ -185,7 +185,7 @@ class Person(QObject):
         elif roll < 0.3:
             self._post(GoTo(chance.choice(self._models.history.nodes()).step))
         elif roll < 0.4 and status.sequences:
-            self._post(Branch(status.sequences[0].seq_id, None, token_ids=(chance.randrange(3, 500),)))
+            self._post(BeginBranch(status.sequences[0].seq_id, None, token_ids=(chance.randrange(3, 500),)))
         elif roll < 0.5 and status.sequences and status.sequences[0].num_tokens > 4:
             self._post(MakeEdit(Scale(status.sequences[0].seq_id, Rows(1, 3), 0.5)))
         elif roll < 0.8:

@@ -12,7 +12,7 @@ from PySide6.QtGui import QFontMetricsF, QImage, QPainter, QPen, QResizeEvent
 from app.draw import grid as draw
 from app.draw.colormap import HIGHEST, magnitude_index, packed
 from app.draw.format import brief, decimal
-from app.draw.grid import Grid, GridCell
+from app.draw.grid import GridCell, ValueGrid
 from app.kit.chart.surface import Surface
 from app.kit.pictures import magnitude_colors, pixels_image
 from app.kit.theme import Theme, font_fixed, font_text
@@ -22,11 +22,11 @@ _LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.Text
 _RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 _MIDDLE = int(Qt.AlignmentFlag.AlignCenter)
 
-Found = tuple[Grid, GridCell]
+Found = tuple[ValueGrid, GridCell]
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenHead:
     """What is selected: a head of a layer, and a place on the pictures' axis (None: none)."""
 
     layer: int
@@ -39,14 +39,14 @@ class GridMaps(Surface):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._grids: tuple[Grid, ...] = ()
+        self._grids: tuple[ValueGrid, ...] = ()
         self._limit = 1.0
-        self._chosen = Chosen(0, 0)
+        self._chosen = ChosenHead(0, 0)
         self._axis = ""
         self._images: tuple[QImage, ...] = ()
         self._images_theme: Theme | None = None
 
-    def show_grids(self, grids: Sequence[Grid], axis: str, chosen: Chosen) -> None:
+    def show_grids(self, grids: Sequence[ValueGrid], axis: str, chosen: ChosenHead) -> None:
         """`axis` names what the columns are."""
         self._grids, self._axis, self._chosen = tuple(grids), axis, chosen
         self._limit = draw.shared_limit(self._grids)
@@ -108,7 +108,9 @@ class GridMaps(Surface):
             self._paint_chosen(painter, theme, shown, plot)
         self._paint_scale(painter, theme, plots[-1])
 
-    def _paint_layers(self, painter: QPainter, theme: Theme, shown: Grid, plot: QRectF, *, has_names: bool) -> None:
+    def _paint_layers(
+        self, painter: QPainter, theme: Theme, shown: ValueGrid, plot: QRectF, *, has_names: bool
+    ) -> None:
         ratio, last = self.devicePixelRatioF(), -99.0
         painter.setFont(font_fixed(10))
         spans = draw.layer_spans(shown, self._pixels(plot)[1])
@@ -126,7 +128,7 @@ class GridMaps(Surface):
                 painter.drawText(QRectF(0, middle - 7, plot.left() - 5, 14), _LEFT, f"L{layer}")
                 last = middle
 
-    def _paint_words(self, painter: QPainter, theme: Theme, shown: Grid, plot: QRectF) -> None:
+    def _paint_words(self, painter: QPainter, theme: Theme, shown: ValueGrid, plot: QRectF) -> None:
         painter.setFont(font_text(10.5))
         metrics = painter.fontMetrics()
         painter.setPen(theme.color("text"))
@@ -141,7 +143,7 @@ class GridMaps(Surface):
         if metrics.horizontalAdvance(words) + 60 < plot.width():
             painter.drawText(line, _MIDDLE, words)
 
-    def _paint_exact(self, painter: QPainter, theme: Theme, shown: Grid, plot: QRectF) -> None:
+    def _paint_exact(self, painter: QPainter, theme: Theme, shown: ValueGrid, plot: QRectF) -> None:
         """Why the end of a picture is blank."""
         first = draw.exact_from(shown)
         if first is None:
@@ -155,7 +157,7 @@ class GridMaps(Surface):
                 painter.drawText(room, _MIDDLE, words)
                 return
 
-    def _paint_chosen(self, painter: QPainter, theme: Theme, shown: Grid, plot: QRectF) -> None:
+    def _paint_chosen(self, painter: QPainter, theme: Theme, shown: ValueGrid, plot: QRectF) -> None:
         """The head as a frame across, the place as a frame down: the same one in every picture."""
         ratio = self.devicePixelRatioF()
         width, height = self._pixels(plot)

@@ -53,7 +53,7 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Span:
+class ShadedSpan:
     """A range along x, quietly coloured, its end a dashed line with a name."""
 
     low: float
@@ -63,7 +63,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Place:
+class SelectedLine:
     """A vertical line: what is selected."""
 
     x: float
@@ -74,14 +74,14 @@ class Place:
 class Painted:
     """What no curve or dot can say: painted over the plot in pixels."""
 
-    paint: Callable[[QPainter, Frame], None]
+    paint: Callable[[QPainter, PlotFrame], None]
 
 
-Mark = Curve | Dots | Band | Span | Place | Painted
+Mark = Curve | Dots | Band | ShadedSpan | SelectedLine | Painted
 
 
 @dataclass(frozen=True)
-class Frame:
+class PlotFrame:
     """The plot on the screen: its rectangle in pixels, the ranges of the axes that it shows, and what colours it."""
 
     rect: QRectF
@@ -114,7 +114,7 @@ class Frame:
         return best if reach is None or abs(away[best]) <= reach else None
 
 
-class Ticks(Protocol):
+class AxisTicks(Protocol):
     """Names along an axis for the range that is visible, at most so many."""
 
     def ticks(self, most: int, low: float, high: float) -> Sequence[Tick]: ...
@@ -129,8 +129,8 @@ class Chart:
     marks: tuple[Mark, ...]
     points: Floats
     home: tuple[tuple[float, float], tuple[float, float]]
-    x_ticks: Ticks
-    y_ticks: Ticks
+    x_ticks: AxisTicks
+    y_ticks: AxisTicks
     title: str = ""
     note: str = ""
     note_role: Literal["muted", "good", "text"] = "muted"

@@ -11,7 +11,7 @@ from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.draw.axis import Tick
-from app.kit.chart.marks import Band, Chart, Curve, Dots, Frame, Painted, Place, Span, Ticks
+from app.kit.chart.marks import AxisTicks, Band, Chart, Curve, Dots, Painted, PlotFrame, SelectedLine, ShadedSpan
 from app.kit.chart.surface import PointsWhileThere
 from app.kit.theme import Theme, current_theme, font_fixed, font_text
 
@@ -21,16 +21,16 @@ _CLICK = 4
 _ZOOM = 0.8
 
 
-class _Axis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
+class _NameAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
     """Names that the chart gives, as many as there is room for."""
 
     def __init__(self, orientation: str) -> None:
         super().__init__(orientation, maxTickLength=-3)
-        self._source: Ticks | None = None
+        self._source: AxisTicks | None = None
         self._names: dict[float, str] = {}
         self.setStyle(tickFont=font_fixed(10), autoExpandTextSpace=False, hideOverlappingLabels=True, tickTextOffset=3)
 
-    def show_ticks(self, source: Ticks, *, has_grid: bool) -> None:
+    def show_ticks(self, source: AxisTicks, *, has_grid: bool) -> None:
         self._source = source
         self.setPen(QPen(current_theme().color("hairline"), 1))
         self.setTextPen(QPen(current_theme().color("muted")))
@@ -53,7 +53,7 @@ class _Axis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
         return [self._names.get(value, "") for value in values]
 
 
-class _View(pg.ViewBox):  # type: ignore[misc]
+class _MenulessView(pg.ViewBox):  # type: ignore[misc]
     """A view box that asks for no menu of its own."""
 
     right_clicked = Signal(QPoint)
@@ -83,9 +83,9 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         layout = pg.GraphicsLayout()
         layout.setContentsMargins(0, 4, 2, 0)
         layout.setSpacing(0)
-        self._view = _View(enableMenu=False)
+        self._view = _MenulessView(enableMenu=False)
         self._view.disableAutoRange()
-        self._y, self._x = _Axis("left"), _Axis("bottom")
+        self._y, self._x = _NameAxis("left"), _NameAxis("bottom")
         self._y.setWidth(_LEFT)
         self._x.setHeight(_BOTTOM)
         for item, row, column in ((self._y, 0, 0), (self._view, 0, 1), (self._x, 1, 1)):
@@ -105,11 +105,11 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
     # ---- what is shown -------------------------------------------------------------------------------------------
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> PlotFrame:
         """Where the plot stands and what of it is visible."""
         x_range, y_range = self._view.viewRange()
         rect = self._view.sceneBoundingRect()
-        return Frame(rect, tuple(x_range), tuple(y_range), self.devicePixelRatioF(), current_theme())
+        return PlotFrame(rect, tuple(x_range), tuple(y_range), self.devicePixelRatioF(), current_theme())
 
     @property
     def chart(self) -> Chart | None:
@@ -164,7 +164,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
             if isinstance(mark, Band):
                 top, bottom = frame.y_of(mark.high), frame.y_of(mark.low)
                 area = QRectF(frame.rect.left(), top, frame.rect.width(), bottom - top)
-            elif isinstance(mark, Span):
+            elif isinstance(mark, ShadedSpan):
                 left, right = frame.x_of(mark.low) - 6, frame.x_of(mark.high)
                 area = QRectF(left, frame.rect.top(), right - left, frame.rect.height())
             else:
@@ -183,15 +183,15 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
                     paint(painter, frame)
                 case Band(_, high, role, True):
                     self._draw_line(painter, frame, role, y=high)
-                case Span(_, high, _, name):
+                case ShadedSpan(_, high, _, name):
                     self._draw_end(painter, frame, high, name)
-                case Place(x, role):
+                case SelectedLine(x, role):
                     self._draw_line(painter, frame, role, x=x)
         if self._pointed is not None:
             self._draw_pointed(painter, frame, *self._chart.points[self._pointed])
         painter.restore()
 
-    def _draw_line(self, painter: QPainter, frame: Frame, role: str, x: float = 0, y: float | None = None) -> None:
+    def _draw_line(self, painter: QPainter, frame: PlotFrame, role: str, x: float = 0, y: float | None = None) -> None:
         """A line across the plot: dashed at a height, whole at a place."""
         rect = frame.rect
         painter.setPen(
@@ -203,7 +203,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         else:
             painter.drawLine(QPointF(rect.left(), at), QPointF(rect.right(), at))
 
-    def _draw_end(self, painter: QPainter, frame: Frame, x: float, name: str) -> None:
+    def _draw_end(self, painter: QPainter, frame: PlotFrame, x: float, name: str) -> None:
         """The end of a span, with its name beside it where there is room."""
         at, rect = round(frame.x_of(x)) + 0.5, frame.rect
         painter.setPen(QPen(current_theme().color("muted"), 1, Qt.PenStyle.DashLine))
@@ -213,7 +213,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         left = at + 4 if at + 4 + width <= rect.right() else at - 4 - width
         painter.drawText(QPointF(left, rect.top() + painter.fontMetrics().ascent()), name)
 
-    def _draw_pointed(self, painter: QPainter, frame: Frame, x: float, y: float) -> None:
+    def _draw_pointed(self, painter: QPainter, frame: PlotFrame, x: float, y: float) -> None:
         """The crosshair: a line where the read-out reads, and a ring around its point."""
         place = frame.point_of(x, y)
         if self._chart is not None and self._chart.reach is None:

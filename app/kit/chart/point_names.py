@@ -9,7 +9,7 @@ from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QFontMetricsF, QPainter
 
 from app.draw import names
-from app.kit.chart.marks import Floats, Frame
+from app.kit.chart.marks import Floats, PlotFrame
 from app.kit.theme import font_text
 
 
@@ -24,7 +24,7 @@ class PointNames:
         self._first, self._marked = set(first), set(marked)
         self._font = font_text(11)
 
-    def paint(self, painter: QPainter, frame: Frame) -> None:
+    def paint(self, painter: QPainter, frame: PlotFrame) -> None:
         rect = frame.rect
         x = np.array([frame.x_of(at) for at in self._x]) - rect.left()
         y = np.array([frame.y_of(at) for at in self._y]) - rect.top()

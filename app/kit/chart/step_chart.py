@@ -10,7 +10,7 @@ import numpy as np
 from app.draw.axis import LinearTicks
 from app.draw.format import thousands
 from app.draw.step_points import DEPARTS, LOSSY, UNJUDGED, WITHIN, StepPoints
-from app.kit.chart.marks import Band, Chart, Curve, Dots, Mark, Place
+from app.kit.chart.marks import Band, Chart, Curve, Dots, Mark, SelectedLine
 
 ROLES = {WITHIN: "accent", LOSSY: "warning", DEPARTS: "bad", UNJUDGED: "muted"}
 _CROSSES = -0.06  # another top token: a cross under its step
@@ -35,7 +35,7 @@ def step_chart(
     if tolerance is not None:
         marks.append(Band(0.0, float(found.scale.at(tolerance)), "good", has_line=True))
     if selected is not None:
-        marks.append(Place(selected))
+        marks.append(SelectedLine(selected))
     first, last = (float(found.x.min()), float(found.x.max())) if len(found.x) else (0.0, 1.0)
     return Chart(
         tuple(marks),

@@ -8,7 +8,7 @@ from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
-from app.draw.attention import Attended, HeadMass
+from app.draw.attention import HeadMass, PositionWeight
 from app.draw.format import decimal, percent
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
@@ -21,12 +21,12 @@ _SWATCH = 6.0
 APART = "   "
 
 
-def attended_words(found: tuple[Attended, ...], name: Callable[[int], str]) -> str:
+def attended_words(found: tuple[PositionWeight, ...], name: Callable[[int], str]) -> str:
     """`0 Once 43 %  17 ·cat 8 %`: positions with their tokens and weights."""
     return APART.join(entries_of(found, name))
 
 
-def entries_of(found: tuple[Attended, ...], name: Callable[[int], str]) -> list[str]:
+def entries_of(found: tuple[PositionWeight, ...], name: Callable[[int], str]) -> list[str]:
     """`0 Once 43 %`: a position, its token and its weight."""
     return [f"{one.position} {name(one.position)} {percent(one.weight)}" for one in found]
 
@@ -111,11 +111,11 @@ class TopTokens(QWidget):
     def __init__(self, name: Callable[[int], str]) -> None:
         super().__init__()
         self._name = name
-        self._rows: tuple[tuple[Attended, ...], ...] = ()
+        self._rows: tuple[tuple[PositionWeight, ...], ...] = ()
         self._plot = QRectF()
         self._ink = TextPainter(font_fixed(10))
 
-    def show_rows(self, rows: tuple[tuple[Attended, ...], ...], plot: QRectF, width: int) -> None:
+    def show_rows(self, rows: tuple[tuple[PositionWeight, ...], ...], plot: QRectF, width: int) -> None:
         """`rows[head]`; nothing is shown where the lines would touch or `width` is too small for one token."""
         is_shown = bool(rows) and width >= 90 and plot.height() / max(1, len(rows)) >= _LEAST_PITCH
         self.setVisible(is_shown)

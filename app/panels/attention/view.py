@@ -9,7 +9,7 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QResizeEvent
 
 from app.draw import attention as draw
-from app.draw.attention import LINEAR, LOG, PER_HEAD, Attended, HeadMass
+from app.draw.attention import LINEAR, LOG, PER_HEAD, HeadMass, PositionWeight
 from app.draw.edited import runs, touches
 from app.draw.format import exact, percent
 from app.kit.edit_marks import edits_shown, words_at
@@ -205,7 +205,7 @@ class AttentionView(MapView[Shown]):
         self._tops.setToolTip(tip)
         self._masses.describe()
 
-    def _rows(self, piece: AttentionSlice) -> tuple[tuple[Attended, ...], ...]:
+    def _rows(self, piece: AttentionSlice) -> tuple[tuple[PositionWeight, ...], ...]:
         return tuple(draw.top_positions(piece, head) for head in range(piece.weights.shape[0]))
 
     def _chosen_head(self, piece: AttentionSlice) -> int:

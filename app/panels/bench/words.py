@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
-from app.kit.cells import Cell, Head, with_arrow
+from app.kit.cells import ColumnHead, TableCell, with_arrow
 from app.panels.bench.draw import Row, key_of
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label, cache_summary
@@ -18,41 +18,41 @@ MEANING = (
 )
 
 
-def heads(sort: tuple[int, bool]) -> list[Head]:
+def heads(sort: tuple[int, bool]) -> list[ColumnHead]:
     """The columns; the one that sorts has an arrow."""
     found = [
-        Head("cache", is_words=True, most=124),
-        Head("tokens", "Tokens of each sequence before the first step"),
-        Head("batch", "Sequences; in pages they decode together, in other caches one after the other"),
-        Head("tok/s", "Tokens of all sequences a second, the median of the turns"),
-        Head("±", "The difference of the quartiles of the turns, in tokens a second"),
-        Head("ratio", "Speed over that of the first mode that ran to the end, turn by turn"),
-        Head("first", "Time until every sequence has its first token"),
-        Head("KV", "Bytes of K and V stored at the end, of all sequences"),
-        Head("overhead", "Part of a step that is not spent in the model's forward"),
+        ColumnHead("cache", is_words=True, most=124),
+        ColumnHead("tokens", "Tokens of each sequence before the first step"),
+        ColumnHead("batch", "Sequences; in pages they decode together, in other caches one after the other"),
+        ColumnHead("tok/s", "Tokens of all sequences a second, the median of the turns"),
+        ColumnHead("±", "The difference of the quartiles of the turns, in tokens a second"),
+        ColumnHead("ratio", "Speed over that of the first mode that ran to the end, turn by turn"),
+        ColumnHead("first", "Time until every sequence has its first token"),
+        ColumnHead("KV", "Bytes of K and V stored at the end, of all sequences"),
+        ColumnHead("overhead", "Part of a step that is not spent in the model's forward"),
     ]
     return with_arrow(found, *sort)
 
 
-def cells(row: Row, spec: CacheSpec, marked: str) -> list[Cell]:
+def cells(row: Row, spec: CacheSpec, marked: str) -> list[TableCell]:
     """One row, or why there is none; the `marked` one stands out."""
     label, is_marked = cache_label(spec), key_of(row) == marked
-    place = [Cell(thousands(row.context)), Cell(str(row.batch))]
+    place = [TableCell(thousands(row.context)), TableCell(str(row.batch))]
     if not isinstance(row, BenchRow):
-        reason = Cell(row.unavailable, "muted", row.unavailable, is_wide=True)
-        return [Cell(label, "muted", cache_summary(spec)), *place, reason, *[Cell("")] * 5]
+        reason = TableCell(row.unavailable, "muted", row.unavailable, is_wide=True)
+        return [TableCell(label, "muted", cache_summary(spec)), *place, reason, *[TableCell("")] * 5]
     return [
-        Cell(label, "selected" if is_marked else "text", cache_summary(spec), is_marked),
+        TableCell(label, "selected" if is_marked else "text", cache_summary(spec), is_marked),
         *place,
-        Cell(decimal(row.tok_per_s, 1)),
-        Cell(decimal(row.spread, 1), "muted"),
-        Cell(f"{decimal(row.ratio)}×", tip=f"over {row.base}, ± {decimal(row.ratio_spread)}"),
-        Cell(milliseconds(row.ttft_ms)),
-        Cell(
+        TableCell(decimal(row.tok_per_s, 1)),
+        TableCell(decimal(row.spread, 1), "muted"),
+        TableCell(f"{decimal(row.ratio)}×", tip=f"over {row.base}, ± {decimal(row.ratio_spread)}"),
+        TableCell(milliseconds(row.ttft_ms)),
+        TableCell(
             byte_size(row.kv_bytes) if row.kv_bytes else "–",
             tip=f"{thousands(row.kv_bytes)} bytes, {thousands(row.reserved_bytes)} reserved",
         ),
-        Cell(percent(row.overhead_ratio)),
+        TableCell(percent(row.overhead_ratio)),
     ]
 
 

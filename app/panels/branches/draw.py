@@ -12,7 +12,7 @@ LEAST_GAP = 7.0  # pixels between two marks
 
 
 @dataclass(frozen=True)
-class Line:
+class BranchLine:
     """A branch: its first and its newest moment and how many it has; it parts after the moment `parent`, which is at
     `index` of the branch that begins with `parent_first` (None and -1: at the root)."""
 
@@ -30,7 +30,7 @@ class BranchRow:
     and its own moments stand at the depths `start` + 1 … `end`. `joint` is `start` unless it parts from a branch that
     has no row, on the way from `parent_row`. `num_hidden` branches that came of it have no row because it is folded."""
 
-    branch: Line
+    branch: BranchLine
     row: int
     parent_row: int | None
     start: int
@@ -40,14 +40,16 @@ class BranchRow:
     is_folded: bool = False
 
 
-def branch_rows(lines: Iterable[Line]) -> tuple[BranchRow, ...]:
+def branch_rows(lines: Iterable[BranchLine]) -> tuple[BranchRow, ...]:
     """A row for every branch. Those that part later stand nearer to where they part, so that no two lines cross."""
-    begun: dict[int | None, list[Line]] = {}
+    begun: dict[int | None, list[BranchLine]] = {}
     for line in lines:
         begun.setdefault(line.parent_first, []).append(line)
     rows: list[BranchRow] = []
     # the last of the list comes next: the one that parts last, of several the oldest
-    waiting: list[tuple[Line, int | None, int]] = [(line, None, 0) for line in sorted(begun.get(None, ()), key=_order)]
+    waiting: list[tuple[BranchLine, int | None, int]] = [
+        (line, None, 0) for line in sorted(begun.get(None, ()), key=_order)
+    ]
     while waiting:
         line, parent_row, start = waiting.pop()
         row = len(rows)
@@ -86,12 +88,12 @@ def with_rows(
     return tuple(replace(row, num_hidden=hidden.get(row.branch.first, 0)) for row in found)
 
 
-def _order(line: Line) -> tuple[int, int]:
+def _order(line: BranchLine) -> tuple[int, int]:
     return line.index, -line.first
 
 
 @dataclass(frozen=True)
-class Axis:
+class DepthAxis:
     """Depths along a line of pixels: the root is at 0, the first moment at 1."""
 
     left: float
@@ -108,16 +110,16 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Mark:
+class RowMark:
     """Something that was done, at a place along a row."""
 
     x: float
     kind: MarkKind
 
 
-def thinned(marks: Sequence[Mark]) -> list[Mark]:
+def thinned(marks: Sequence[RowMark]) -> list[RowMark]:
     """As many as have room beside each other, the more telling ones first; by place."""
-    kept: list[Mark] = []
+    kept: list[RowMark] = []
     for kind in ORDER:
         for mark in (mark for mark in marks if mark.kind == kind):
             place = bisect_left(kept, mark.x, key=_x_of)
@@ -127,5 +129,5 @@ def thinned(marks: Sequence[Mark]) -> list[Mark]:
     return kept
 
 
-def _x_of(mark: Mark) -> float:
+def _x_of(mark: RowMark) -> float:
     return mark.x

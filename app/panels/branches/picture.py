@@ -13,7 +13,7 @@ from app.kit.edit_marks import paint_mark
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text, owner_color
 from app.models import Models
-from app.panels.branches.draw import BranchRow, Mark, thinned
+from app.panels.branches.draw import BranchRow, RowMark, thinned
 from app.panels.branches.tree_rows import BYTES_WIDTH, ROOM_FOR_STEPS, ROW, TreeRows
 from engine.wire.tree import BranchBytes
 
@@ -118,10 +118,10 @@ class TreePicture(TreeRows):
 
     def _paint_marks(self, painter: QPainter, row: BranchRow) -> None:
         history, axis = self._models.history, self._axis
-        found: list[Mark] = []
+        found: list[RowMark] = []
         for step in history.changed_of(row.branch.first):
             if (kind := kind_of(history.changes(step))) is not None:
-                found.append(Mark(axis.x_of(row.start + history.index_of(step) + 1), kind))
+                found.append(RowMark(axis.x_of(row.start + history.index_of(step) + 1), kind))
         middle = self._top(row.row) + ROW / 2
         for mark in thinned(found):
             paint_mark(painter, QPointF(mark.x, middle), mark.kind)

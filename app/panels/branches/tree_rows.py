@@ -9,7 +9,7 @@ from PySide6.QtCore import QPointF, QRectF, QSizeF
 
 from app.models import Branch, Models
 from app.models.branches import branch_text
-from app.panels.branches.draw import Axis, BranchRow, Line, branch_rows, with_rows
+from app.panels.branches.draw import BranchLine, BranchRow, DepthAxis, branch_rows, with_rows
 from engine.wire.tree import BranchBytes
 
 ROW = 24
@@ -143,12 +143,12 @@ class TreeRows:
         self.rows = tuple(_grown(row, line) if row.row == number else row for row in self.rows)
         self._all_rows = tuple(_grown(row, line) if row.branch.first == line.first else row for row in self._all_rows)
 
-    def _line(self, branch: Branch) -> Line:
+    def _line(self, branch: Branch) -> BranchLine:
         history, parent = self._models.history, branch.parent
         if parent is None:
-            return Line(branch.first, branch.tip, branch.num_nodes)
+            return BranchLine(branch.first, branch.tip, branch.num_nodes)
         parent_first, index = history.branch_of(parent).first, history.index_of(parent)
-        return Line(branch.first, branch.tip, branch.num_nodes, parent, parent_first, index)
+        return BranchLine(branch.first, branch.tip, branch.num_nodes, parent, parent_first, index)
 
     @property
     def step(self) -> int | None:
@@ -163,9 +163,9 @@ class TreeRows:
     # ---- where things are ----------------------------------------------------------------------------------------
 
     @property
-    def _axis(self) -> Axis:
+    def _axis(self) -> DepthAxis:
         deepest = max((row.end for row in self.rows), default=1)
-        return Axis(INSET, max(INSET + 1, self._text_left() - 22), deepest)
+        return DepthAxis(INSET, max(INSET + 1, self._text_left() - 22), deepest)
 
     def _text_left(self) -> float:
         return self.size.width() - self._sizes_width() - self.size.width() * TEXT_SHARE
@@ -217,5 +217,5 @@ class TreeRows:
         return QPointF(x, self._top(row.row) + ROW / 2)
 
 
-def _grown(row: BranchRow, line: Line) -> BranchRow:
+def _grown(row: BranchRow, line: BranchLine) -> BranchRow:
     return replace(row, branch=line, end=row.start + line.num_nodes)

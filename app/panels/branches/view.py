@@ -15,7 +15,7 @@ from app.kit.changes import connect_all
 from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.moment_words import node_lines
 from app.kit.provenance import Provenance
-from app.kit.reader import SELECTION, STATUS, Source
+from app.kit.reader import SELECTION, STATUS, SignalSource
 from app.kit.view import View
 from app.models import Models
 from app.models.branches import arm_of, count_from, origin_of
@@ -23,7 +23,7 @@ from app.panels.branches.canvas import TreeCanvas
 from app.panels.branches.tree_rows import Drawn
 from engine.wire.status import EngineStatus
 
-HISTORY = Source("history")
+HISTORY = SignalSource("history")
 INVITATION = "Look back and choose another token, text or seed: a branch begins there, and this one stays"
 _BRIEF = "To branch: look back, then take another token"
 _MANY = 6  # branches, of which one may be looked for
@@ -44,7 +44,7 @@ class BranchesView(View[Shown]):
     `pair_compared(one, other)`, `deleted(step)`."""
 
     title = "Branches"
-    follows = (HISTORY, SELECTION, STATUS, Source("bookmarks"))
+    follows = (HISTORY, SELECTION, STATUS, SignalSource("bookmarks"))
 
     gone_to = Signal(int)
     joined = Signal(object)

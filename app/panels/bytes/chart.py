@@ -8,7 +8,7 @@ import numpy.typing as npt
 from app.draw.axis import ByteTicks, LinearTicks
 from app.draw.format import byte_size, thousands
 from app.draw.step_axis import StepAxis
-from app.kit.chart.marks import Chart, Curve, Dots, Mark, Place
+from app.kit.chart.marks import Chart, Curve, Dots, Mark, SelectedLine
 from engine.wire.records import StepRecord
 
 NAMES = ("stored", "reserved", "looking", "weights", "allocator", "process", "peak")
@@ -38,7 +38,7 @@ def memory_chart(rows: npt.NDArray[np.float64], axis: StepAxis, selected: int | 
             marks.append(Curve(x, y, role, 1.6, is_dashed=NAMES[column] in ("reserved", "peak")))
             marks.append(Dots(x[peak : peak + 1], y[peak : peak + 1], role, size=6, fill="panel"))
     if selected is not None and (place := axis.place_of(selected)) is not None:
-        marks.append(Place(place))
+        marks.append(SelectedLine(place))
     finite = values[np.isfinite(values)]
     low, high = float(finite.min()), float(finite.max())
     return Chart(

@@ -19,7 +19,7 @@ Part = Literal["stored", "reserved", "transient", "looking"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerLine:
     """One line. A gap is the difference between the lines around it, `is_within` a part of the line above it; None is
     a number nobody can tell. `name` is the engine's word for a `named` gap."""
 
@@ -59,54 +59,54 @@ class LayerTable:
     total: tuple[int, ...]
 
 
-def ledger(held: CacheBytes) -> tuple[Entry, ...]:
+def ledger(held: CacheBytes) -> tuple[LedgerLine, ...]:
     """Predicted, stored, reserved, held for looking, allocator, process, and between them what differs.
 
     stored + gaps = reserved; a gap that the engine gave no name is a line of its own, and never silently left out.
     """
-    lines: list[Entry] = [Entry("predicted", held.predicted)]
+    lines: list[LedgerLine] = [LedgerLine("predicted", held.predicted)]
     difference = held.stored - held.predicted
     if difference:
-        lines.append(Entry("beyond_formula" if difference > 0 else "below_formula", difference, is_gap=True))
-    lines += [Entry("stored", held.stored), *_named(held, "stored")]
+        lines.append(LedgerLine("beyond_formula" if difference > 0 else "below_formula", difference, is_gap=True))
+    lines += [LedgerLine("stored", held.stored), *_named(held, "stored")]
     room = _named(held, "reserved")
     unnamed = held.reserved - held.stored - sum(entry.num_bytes or 0 for entry in room)
     lines += room
     if unnamed:
-        lines.append(Entry("unnamed", unnamed, is_gap=True))
-    lines.append(Entry("reserved", held.reserved))
+        lines.append(LedgerLine("unnamed", unnamed, is_gap=True))
+    lines.append(LedgerLine("reserved", held.reserved))
     copied = max((_of(layer, "transient") for layer in held.layers), default=0)
     if copied:
         name = next(gap.name for layer in held.layers for gap in layer.gaps if gap.part == "transient")
-        lines.append(Entry("named", copied, name=name, part="transient"))
-    lines += [Entry("looking", held.looking), *_named(held, "looking")]
-    lines += [Entry("kept", held.kept, is_within=True)] if held.kept else []
-    lines += [Entry("weights", held.weights)] if held.weights else []
+        lines.append(LedgerLine("named", copied, name=name, part="transient"))
+    lines += [LedgerLine("looking", held.looking), *_named(held, "looking")]
+    lines += [LedgerLine("kept", held.kept, is_within=True)] if held.kept else []
+    lines += [LedgerLine("weights", held.weights)] if held.weights else []
     return (*lines, *_memory(held))
 
 
-def _memory(held: CacheBytes) -> list[Entry]:
+def _memory(held: CacheBytes) -> list[LedgerLine]:
     """What allocator and process hold, and what of that nobody above has: workspace of forwards, in a process also the
     program with its libraries. Then the peak since the step before, and what all programs take of the device."""
     known = held.reserved + held.looking + held.weights
-    lines: list[Entry] = []
+    lines: list[LedgerLine] = []
     if held.allocator is not None:
-        lines.append(Entry("other", held.allocator - known, is_gap=True))
+        lines.append(LedgerLine("other", held.allocator - known, is_gap=True))
     elif held.process > known:
-        lines.append(Entry("rest", held.process - known, is_gap=True))
+        lines.append(LedgerLine("rest", held.process - known, is_gap=True))
     # no process has nothing: 0 stands in records that nobody took, such as those of a foreign file
-    lines += [Entry("allocator", held.allocator), Entry("process", held.process or None)]
-    lines += [Entry("peak", held.peak)] if held.peak is not None else []
-    return lines + ([Entry("device", held.device)] if held.device is not None else [])
+    lines += [LedgerLine("allocator", held.allocator), LedgerLine("process", held.process or None)]
+    lines += [LedgerLine("peak", held.peak)] if held.peak is not None else []
+    return lines + ([LedgerLine("device", held.device)] if held.device is not None else [])
 
 
-def _named(held: CacheBytes, part: Part) -> list[Entry]:
+def _named(held: CacheBytes, part: Part) -> list[LedgerLine]:
     """The gaps of a part by name, summed over layers, in the order in which layers name them."""
     sums: dict[str, int] = {}
     for gap in (gap for layer in held.layers for gap in layer.gaps if gap.part == part):
         sums[gap.name] = sums.get(gap.name, 0) + gap.num_bytes
     is_gap = part == "reserved"
-    return [Entry("named", n, is_gap, not is_gap, name, part) for name, n in sums.items()]
+    return [LedgerLine("named", n, is_gap, not is_gap, name, part) for name, n in sums.items()]
 
 
 def _of(layer: LayerBytes, part: Part) -> int:

@@ -37,7 +37,7 @@ _NO_LIMIT = 16_777_215  # Qt's own: as high as there is room
 
 
 @dataclass(frozen=True)
-class Ledger:
+class LedgerView:
     """The bytes of one step: as lines with the bars of the layers, or as a table of the layers; or those of all steps
     up to the newest, `told` the one in words."""
 
@@ -50,7 +50,7 @@ class Ledger:
     told: StepRecord | None = None
 
 
-class BytesView(View[Ledger]):
+class BytesView(View[LedgerView]):
     """The ledger of the step that is looked at."""
 
     title = "Bytes"
@@ -87,7 +87,7 @@ class BytesView(View[Ledger]):
         self.plot.connect_steps(self.refresh, self._on_picked, self.told)
         self.follow(models)
 
-    def read(self) -> Ledger | str:
+    def read(self) -> LedgerView | str:
         record = shown_record(self._models)
         if record is None:
             return "What the cache takes, and why, appears here with the first step."
@@ -98,17 +98,17 @@ class BytesView(View[Ledger]):
             timeline, pointed = self._models.timeline, self.plot.pointed_step
             newest = timeline.latest
             told = (timeline.record(pointed) if pointed is not None else None) or record
-            return Ledger(record, newest=newest, selected=self._selected(), told=told)
+            return LedgerView(record, newest=newest, selected=self._selected(), told=told)
         if self.choice == LAYERS:
-            return Ledger(record, cells=layer_cells(held))
+            return LedgerView(record, cells=layer_cells(held))
         is_shared = any(pool.num_shared for pool in record.page_maps)
-        return Ledger(record, ledger_lines(held, self._formula(record.dtype), is_shared), draw.layer_bars(held))
+        return LedgerView(record, ledger_lines(held, self._formula(record.dtype), is_shared), draw.layer_bars(held))
 
-    def provenance(self, state: Ledger) -> Provenance:
+    def provenance(self, state: LedgerView) -> Provenance:
         record = state.told or state.record
         return source_of(self._models, "recorded", record.dtype, record.step, is_of_cache_now=True)
 
-    def show_state(self, state: Ledger) -> None:
+    def show_state(self, state: LedgerView) -> None:
         self._sheets.setCurrentIndex(2 if state.told is not None else int(state.cells is not None))
         if state.told is not None:
             self._show_steps(state, state.told)
@@ -120,7 +120,7 @@ class BytesView(View[Ledger]):
         self._bars.show_bars(state.bars)
         self._space()
 
-    def _show_steps(self, state: Ledger, told: StepRecord) -> None:
+    def _show_steps(self, state: LedgerView, told: StepRecord) -> None:
         drawn = (state.newest, state.selected, current_theme())
         if drawn != self._drawn:  # not when another step is pointed at
             self._drawn = drawn

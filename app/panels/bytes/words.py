@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.draw.format import byte_size, thousands
-from app.kit.cells import Cell, Head
+from app.kit.cells import ColumnHead, TableCell
 from app.kit.facts import Fact
 from app.kit.theme import TextRole
 from app.panels.bytes import draw
-from app.panels.bytes.draw import Entry, Key
+from app.panels.bytes.draw import Key, LedgerLine
 from engine.wire.records import CacheBytes, LayerBytes
 
 
@@ -84,7 +84,7 @@ def ledger_lines(held: CacheBytes, formula: str, is_shared: bool) -> tuple[Fact,
     return tuple(_line(entry, labels.get(entry.key) or gap_words(entry.name)) for entry in draw.ledger(held))
 
 
-def _line(entry: Entry, label: str) -> Fact:
+def _line(entry: LedgerLine, label: str) -> Fact:
     if entry.is_within:
         label = f"of it {label}"
     if entry.part == "transient":
@@ -107,7 +107,7 @@ _TIPS = {
 }
 _SIGNS = {"stored": "", "reserved": "+", "transient": "~", "looking": ""}
 
-Cells = tuple[tuple[Head, ...], tuple[tuple[Cell, ...], ...]]
+Cells = tuple[tuple[ColumnHead, ...], tuple[tuple[TableCell, ...], ...]]
 
 
 def layer_cells(held: CacheBytes) -> Cells:
@@ -115,25 +115,25 @@ def layer_cells(held: CacheBytes) -> Cells:
     and reserved. Each row adds up."""
     table = draw.layer_table(held)
     heads = (
-        Head("layer", is_words=True),
-        Head("formula", "what the rows kept take by formula"),
-        Head("stored", "in tensors, for rows that hold tokens"),
-        *(Head(short_words(name), f"{gap_words(name)}: {_TIPS[part]}") for name, part in table.names),
-        Head("reserved", "what storage really holds"),
+        ColumnHead("layer", is_words=True),
+        ColumnHead("formula", "what the rows kept take by formula"),
+        ColumnHead("stored", "in tensors, for rows that hold tokens"),
+        *(ColumnHead(short_words(name), f"{gap_words(name)}: {_TIPS[part]}") for name, part in table.names),
+        ColumnHead("reserved", "what storage really holds"),
     )
     signs = ["", "", *(_SIGNS[part] for _, part in table.names), ""]
     quiet: list[TextRole] = ["muted"] * len(table.names)
     roles: list[TextRole] = ["muted", "text", *quiet, "text"]
 
-    def cells(numbers: Sequence[int]) -> tuple[Cell, ...]:
+    def cells(numbers: Sequence[int]) -> tuple[TableCell, ...]:
         return tuple(
-            Cell(f"{sign}{thousands(n)}" if n else "·", role if n else "muted")
+            TableCell(f"{sign}{thousands(n)}" if n else "·", role if n else "muted")
             for n, sign, role in zip(numbers, signs, roles, strict=True)
         )
 
-    rows = [(Cell(_layer_name(layer, held), tip=layer_words(layer)), *cells(n)) for layer, n in table.rows]
+    rows = [(TableCell(_layer_name(layer, held), tip=layer_words(layer)), *cells(n)) for layer, n in table.rows]
     if len(rows) > 1:
-        rows.insert(0, (Cell("all", is_bold=True), *cells(table.total)))
+        rows.insert(0, (TableCell("all", is_bold=True), *cells(table.total)))
     return heads, tuple(rows)
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from app.draw.format import brief
 from app.draw.step_points import UNJUDGED, StepPoints, kinds_of, step_points
-from app.kit.chart.marks import Chart, Place
+from app.kit.chart.marks import Chart, SelectedLine
 from app.kit.chart.step_chart import step_chart
-from app.models.comparison import Compared
+from app.models.comparison import ComparedPair
 from engine.wire.duel import DuelStep
 from engine.wire.records import Floats
 
@@ -54,7 +54,7 @@ def largest_of_layers(values: Floats) -> float | None:
     return float(known.max()) if known.size else None
 
 
-def points(steps: Sequence[DuelStep], compared: Compared, quantity: Quantity) -> tuple[StepPoints, tuple[int, ...]]:
+def points(steps: Sequence[DuelStep], compared: ComparedPair, quantity: Quantity) -> tuple[StepPoints, tuple[int, ...]]:
     """A point for each step that has the number, and those steps. No line leads over steps that have none."""
     found = [(at, step, value) for at, step in enumerate(steps) if (value := value_of(step, quantity)) is not None]
     breaks = tuple(n for n, (one, other) in enumerate(pairwise(found), 1) if other[0] != one[0] + 1)
@@ -68,7 +68,9 @@ def points(steps: Sequence[DuelStep], compared: Compared, quantity: Quantity) ->
     return step_points(numbers, values, kinds, disagrees, floor=floor, extra=extra, breaks=breaks), numbers
 
 
-def compare_chart(steps: Sequence[DuelStep], compared: Compared, quantity: Quantity, selected: int | None) -> StepChart:
+def compare_chart(
+    steps: Sequence[DuelStep], compared: ComparedPair, quantity: Quantity, selected: int | None
+) -> StepChart:
     """`selected` is a step."""
     found, numbers = points(steps, compared, quantity)
     if quantity == "logits":
@@ -81,7 +83,7 @@ def compare_chart(steps: Sequence[DuelStep], compared: Compared, quantity: Quant
     return StepChart(chart, numbers)
 
 
-def parting_line(steps: Sequence[DuelStep]) -> Place | None:
+def parting_line(steps: Sequence[DuelStep]) -> SelectedLine | None:
     """A line between the last step of the same tokens and the first of others; None where there are no others."""
     others = next((at for at, step in enumerate(steps) if step.parting is not None), 0)
-    return Place((steps[others - 1].step + steps[others].step) / 2, "muted") if others else None
+    return SelectedLine((steps[others - 1].step + steps[others].step) / 2, "muted") if others else None

@@ -15,7 +15,7 @@ from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 
 
 @dataclass(frozen=True)
-class Place:
+class MatrixRow:
     """What a row of a matrix is: a layer, the kv head (of attention the query head), and the channels
     `first_channel … last_channel`; None of them in attention."""
 
@@ -45,7 +45,7 @@ class Matrix:
     start: int
     stop: int
     per_column: int
-    places: tuple[Place, ...]
+    places: tuple[MatrixRow, ...]
     borders: tuple[int, ...]
     names: Callable[[int], str]
     whole: tuple[int, int]
@@ -104,7 +104,7 @@ class Matrix:
         return None
 
 
-def _has(place: Place, channel: int | None) -> bool:
+def _has(place: MatrixRow, channel: int | None) -> bool:
     if channel is None or place.first_channel is None or place.last_channel is None:
         return True
     return place.first_channel <= channel <= place.last_channel
@@ -133,7 +133,7 @@ def _of_wall(piece: WallSlice) -> Matrix:
         for array in (piece.low, piece.high)
     )
     places = tuple(
-        Place(layer, head, row * per_row, (row + 1) * per_row - 1) for _, layer, head in used for row in range(rows)
+        MatrixRow(layer, head, row * per_row, (row + 1) * per_row - 1) for _, layer, head in used for row in range(rows)
     )
     borders = tuple(number * rows for number, (_, _, head) in enumerate(used) if number and head == 0)
     absent = None if piece.absent is None else np.stack([piece.absent[index, head] for index, _, head in used])
@@ -146,7 +146,7 @@ def _of_head(piece: HeadSlice) -> Matrix:
     request = piece.request
     start = int(piece.positions[0]) if piece.positions.size else request.start
     stop = min(start + len(piece.positions) * piece.tokens_per_column, request.stop, request.num_tokens)
-    places = tuple(Place(request.layer, request.kv_head, n, n) for n in range(piece.low.shape[1]))
+    places = tuple(MatrixRow(request.layer, request.kv_head, n, n) for n in range(piece.low.shape[1]))
     gone = _gone(None if piece.absent is None else piece.absent[None], start, stop, piece.tokens_per_column)
     is_part = request.start > 0 or request.stop < request.num_tokens
     whole = (0 if is_part else start, request.num_tokens)
@@ -157,7 +157,7 @@ def _of_attention(piece: AttentionSlice) -> Matrix:
     start, end = (int(piece.positions[0]) if piece.positions.size else 0), piece.query_position + 1
     stop = min(start + len(piece.positions) * piece.tokens_per_column, end)
     heads = piece.weights.shape[0]
-    places = tuple(Place(piece.request.layer, head) for head in range(heads))
+    places = tuple(MatrixRow(piece.request.layer, head) for head in range(heads))
     borders = tuple(range(piece.group_size, heads, piece.group_size))
     gone = _gone(piece.absent, start, stop, piece.tokens_per_column)
     is_part = piece.request.start > 0 or (piece.request.stop or end) < end
@@ -172,7 +172,7 @@ def _gone(absent: Ints | None, start: int, stop: int, per_column: int) -> Ghosts
     return Ghosts(shares(absent, per_column, stop - start), start, per_column)
 
 
-def _named(places: tuple[Place, ...]) -> Callable[[int], str]:
+def _named(places: tuple[MatrixRow, ...]) -> Callable[[int], str]:
     def name(row: int) -> str:
         """`L3·1`: the layer and kv head of a row."""
         return f"L{places[row].layer}·{places[row].head}" if 0 <= row < len(places) else ""

@@ -13,26 +13,26 @@ from app.kit.changes import connect_all
 from app.kit.chart.plot import StepPlot
 from app.kit.labels import ElidedLabel
 from app.kit.provenance import Provenance
-from app.kit.reader import SELECTION, STATUS, STEPS, Source
+from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource
 from app.kit.theme import current_theme, font_text
 from app.kit.view import View
 from app.models import Models
-from app.models.comparison import Compared
+from app.models.comparison import ComparedPair
 from app.panels.compare import words
 from app.panels.compare.chart import Quantity, compare_chart
 from engine.wire.duel import DuelStep
 
 QUANTITIES: tuple[Quantity, ...] = ("kl", "logits", "attention", "rows")
 _TABLES, _PLOT = 560, 225  # pixels
-COMPARISON = Source("comparison", ("changed",))
+COMPARISON = SignalSource("comparison", ("changed",))
 
 
 @dataclass(frozen=True)
-class State:
+class StepsShown:
     """How many steps were compared; that which is looked at, and the one under the mouse or else the same; which plots
     have room; the selected layer; and whether more steps come at once."""
 
-    compared: Compared
+    compared: ComparedPair
     num_steps: int
     looked_at: int | None
     shown: DuelStep | None
@@ -41,7 +41,7 @@ class State:
     is_running: bool
 
 
-class CompareStepsView(View[State]):
+class CompareStepsView(View[StepsShown]):
     """Clicking a dot looks at that step, clicking a line of the table at that layer."""
 
     title = "Compared steps"
@@ -103,7 +103,7 @@ class CompareStepsView(View[State]):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def read(self) -> State | str:
+    def read(self) -> StepsShown | str:
         comparison, now = self._models.comparison, self._models.selection.now
         if comparison.now is None:
             return "What differs at every step is drawn here as soon as two runs are compared."
@@ -114,7 +114,7 @@ class CompareStepsView(View[State]):
         shown = comparison.at(pointed) if pointed is not None else looked_at
         step = looked_at.step if looked_at is not None else None
         is_running = self._models.status.is_running and now.step is None
-        return State(comparison.now, comparison.num_steps, step, shown, self._quantities(), now.layer, is_running)
+        return StepsShown(comparison.now, comparison.num_steps, step, shown, self._quantities(), now.layer, is_running)
 
     def _quantities(self) -> tuple[Quantity, ...]:
         """As many plots as have room, the chosen one among them."""
@@ -125,18 +125,18 @@ class CompareStepsView(View[State]):
         others = [name for name in QUANTITIES if name != chosen][: max(0, room - 1)]
         return tuple(name for name in QUANTITIES if name == chosen or name in others)
 
-    def provenance(self, state: State) -> Provenance:
+    def provenance(self, state: StepsShown) -> Provenance:
         sentence = "from the logits, newest rows and newest attention of both sides, at the same number of tokens"
         return Provenance("difference", "difference", sentence)
 
-    def show_state(self, state: State) -> None:
+    def show_state(self, state: StepsShown) -> None:
         self.show_choices(state.quantities != QUANTITIES)
         for quantity, plot in self.plots.items():
             plot.setVisible(quantity in state.quantities)
         self._draw_plots(state)
         self._show_step(state)
 
-    def _draw_plots(self, state: State) -> None:
+    def _draw_plots(self, state: StepsShown) -> None:
         """Anew only for further steps, another step that is looked at or other plots: pointing at a dot is none."""
         drawn = state.num_steps, state.looked_at, state.compared, state.quantities, current_theme()
         if drawn == self._drawn or self._is_too_soon(state, drawn):
@@ -146,14 +146,14 @@ class CompareStepsView(View[State]):
             found = compare_chart(steps, state.compared, quantity, state.looked_at)
             self.plots[quantity].show_steps(found.chart, found.steps)
 
-    def _is_too_soon(self, state: State, drawn: tuple[Any, ...]) -> bool:
+    def _is_too_soon(self, state: StepsShown, drawn: tuple[Any, ...]) -> bool:
         """While it runs, plots of many steps wait for a twentieth more of them: the window has other work then."""
         if not state.is_running or self._drawn[2:] != drawn[2:]:
             return False
         before = int(self._drawn[0])
         return 0 <= int(drawn[0]) - before < before // 20
 
-    def _show_step(self, state: State) -> None:
+    def _show_step(self, state: StepsShown) -> None:
         step = state.shown
         if step is None:
             self.numbers.setText("This step was not compared: both sides have later ones in common")

@@ -16,11 +16,11 @@ from app.kit.changes import connect_all, on_change
 from app.kit.fields import SmallBox
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.provenance import Provenance, lateness, step_of, tensor_name, token_name
-from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, Source
+from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, SignalSource
 from app.kit.theme import font_fixed, font_text
 from app.kit.view import COMPARE, View
 from app.models import Models
-from app.models.comparison import Compared, Pictures
+from app.models.comparison import ComparedPair, Pictures
 from app.models.selection import Selected
 from app.models.viewport import WantedPair
 from app.panels.compare import words
@@ -40,16 +40,16 @@ DISPLAYS = (
     ("blink", BLINK, "One picture: both sides take turns"),
     ("overlay", OVERLAY, "The mean of both sides, beside their difference"),
 )
-COMPARISON = Source("comparison", ("changed", "pictured"))
+COMPARISON = SignalSource("comparison", ("changed", "pictured"))
 _POINT = "point at a cell for its exact values"
 
 
 @dataclass(frozen=True)
-class State:
+class CompareShown:
     """What is compared and what is known of it; the pictures, what is selected in them, which positions are visible,
     and how they are shown. `num_steps` were compared."""
 
-    compared: Compared
+    compared: ComparedPair
     num_steps: int
     first: Departure | None
     num_scanned: int | None
@@ -61,7 +61,7 @@ class State:
     refusal: str
 
 
-class CompareView(View[State]):
+class CompareView(View[CompareShown]):
     """Intents: `started(Opponent)`, `ended()`, `cancelled()`."""
 
     title = "Compare"
@@ -210,14 +210,14 @@ class CompareView(View[State]):
         self.end_button.setVisible(comparison.now is not None and not is_asked)
         self.displays.setVisible(comparison.now is not None and not comparison.now.no_rows)
 
-    def read(self) -> State | str:
+    def read(self) -> CompareShown | str:
         comparison, viewport = self._models.comparison, self._models.viewport.now
         if comparison.now is None:
             if comparison.asked is not None:
                 return "The other run is being started: it reads the same tokens."
             return comparison.refusal or self.opponents.problem() or words.INVITATION
         visible = viewport.attention_range if self.choice == ATTENTION else viewport.head_range
-        return State(
+        return CompareShown(
             comparison.now, comparison.num_steps, comparison.first, comparison.num_scanned, comparison.pictures,
             comparison.no_pictures, self._models.selection.now, visible, str(self.displays.currentData()),
             comparison.refusal,
@@ -231,7 +231,7 @@ class CompareView(View[State]):
         super().show_nothing(why)
         self._shown = None
 
-    def show_state(self, state: State) -> None:
+    def show_state(self, state: CompareShown) -> None:
         self.show_choices(not state.compared.no_rows)
         text, role = words.verdict(self._models, state.compared)
         self.verdict.setText(text)
@@ -243,12 +243,12 @@ class CompareView(View[State]):
         self._show_pictures(state)
         self._tell(self.maps.hover)
 
-    def _show_place(self, state: State) -> None:
+    def _show_place(self, state: CompareShown) -> None:
         text = state.refusal or words.departure_words(self._models, state.compared, state.first, state.num_scanned)
         leads = state.first is not None and not state.refusal
         self.place.show_link(text, words.departure_tip(state.first) if state.first is not None else "", leads=leads)
 
-    def _show_pictures(self, state: State) -> None:
+    def _show_pictures(self, state: CompareShown) -> None:
         pictures = state.pictures
         sides = [matrix_of(piece) for piece in (pictures.a, pictures.b, pictures.difference)] if pictures else []
         has_pictures = bool(sides) and any(side.low.size for side in sides[:2])
@@ -269,7 +269,7 @@ class CompareView(View[State]):
         a, b = (words.caption(state.compared, side) for side in (state.compared.a, state.compared.b))
         self.maps.show_pictures(self._shown, a, b)
 
-    def _row(self, state: State, matrix: Matrix) -> int | None:
+    def _row(self, state: CompareShown, matrix: Matrix) -> int | None:
         """The row of the selected channel, or the first of the selected head where there are several heads."""
         now, piece = state.selected, state.pictures.a if state.pictures is not None else None
         if isinstance(piece, AttentionSlice):
@@ -278,7 +278,7 @@ class CompareView(View[State]):
             return None
         return matrix.row_of(now.layer, now.kv_head, now.channel)
 
-    def provenance(self, state: State) -> Provenance | None:
+    def provenance(self, state: CompareShown) -> Provenance | None:
         pictures = state.pictures
         if pictures is None:
             return None

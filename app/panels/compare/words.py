@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.draw.format import brief, byte_size, counted, exact, milliseconds, percent, thousands, token_label
-from app.kit.cells import Cell, Head
+from app.kit.cells import ColumnHead, TableCell
 from app.kit.provenance import tensor_name
 from app.kit.theme import TextRole
 from app.models import Models
-from app.models.comparison import Compared, Pictures
+from app.models.comparison import ComparedPair, Pictures
 from engine.wire.duel import Departure, DuelSide, DuelStep, Parting
 from engine.wire.opponents import OtherStep
 from engine.wire.records import Candidate
@@ -20,21 +20,21 @@ INVITATION = (
     "by step."
 )
 LAYER_HEADS = (
-    Head("layer"),
-    Head("K", "By how much K of the newest row differs, as a part of its own size, in the head where it is most"),
-    Head("V", "By how much V of the newest row differs, as a part of its own size, in the head where it is most"),
-    Head("attention", "Total variation distance of the newest query's attention, in the head where it is most"),
+    ColumnHead("layer"),
+    ColumnHead("K", "By how much K of the newest row differs, as a part of its own size, in the head where it is most"),
+    ColumnHead("V", "By how much V of the newest row differs, as a part of its own size, in the head where it is most"),
+    ColumnHead("attention", "Total variation distance of the newest query's attention, in the head where it is most"),
 )
 TOP_HEADS = (
-    Head("A", "The most probable next tokens of side A", is_words=True, most=84),
-    Head("p"),
-    Head("  ", is_words=True),
-    Head("B", "The most probable next tokens of side B", is_words=True, most=84),
-    Head("p"),
+    ColumnHead("A", "The most probable next tokens of side A", is_words=True, most=84),
+    ColumnHead("p"),
+    ColumnHead("  ", is_words=True),
+    ColumnHead("B", "The most probable next tokens of side B", is_words=True, most=84),
+    ColumnHead("p"),
 )
 
 
-def sides_words(compared: Compared) -> str:
+def sides_words(compared: ComparedPair) -> str:
     """`A: sequence 0 · Growing · float32   B: …`; the model where it is another one."""
     has_models = compared.a.model != compared.b.model
     a, b = (side_words(side, has_model=has_models) for side in (compared.a, compared.b))
@@ -47,7 +47,7 @@ def side_words(side: DuelSide, *, has_model: bool) -> str:
     return " · ".join(word for word in words if word)
 
 
-def caption(compared: Compared, side: DuelSide) -> str:
+def caption(compared: ComparedPair, side: DuelSide) -> str:
     """What stands above the pictures of a side: its name, and its dtype where the sides have two."""
     return side.name if compared.a.dtype == compared.b.dtype else f"{side.name} · {side.dtype}"
 
@@ -68,7 +68,7 @@ def subject(piece: Slice) -> str:
     return ""
 
 
-def why_no_pictures(compared: Compared, pictures: Pictures | None, otherwise: str) -> str:
+def why_no_pictures(compared: ComparedPair, pictures: Pictures | None, otherwise: str) -> str:
     """What stands in place of pictures that have nothing to show."""
     if compared.no_rows:
         return compared.no_rows
@@ -76,11 +76,11 @@ def why_no_pictures(compared: Compared, pictures: Pictures | None, otherwise: st
     return next((note for note in (*notes, otherwise) if note), "The pictures of both sides are on their way.")
 
 
-def tolerance_words(compared: Compared) -> str:
+def tolerance_words(compared: ComparedPair) -> str:
     return f"rounding may change a logit by {brief(compared.tolerance)}"
 
 
-def parts_at(models: Models, compared: Compared) -> DuelStep | None:
+def parts_at(models: Models, compared: ComparedPair) -> DuelStep | None:
     """The last step that two branches have in common, where both go on behind it with other tokens; None where the
     sides are no two branches."""
     steps, against = models.comparison.steps, compared.against
@@ -99,7 +99,7 @@ def _until(models: Models, parting: Parting) -> str:
     return f"until step {thousands(step)}" if step is not None else f"for {counted(parting.num_tokens, 'token')}"
 
 
-def verdict(models: Models, compared: Compared) -> tuple[str, TextRole]:
+def verdict(models: Models, compared: ComparedPair) -> tuple[str, TextRole]:
     """In words, and in what colour."""
     comparison = models.comparison
     judged = [step for step in comparison.steps if step.is_beyond_rounding is not None]
@@ -121,7 +121,7 @@ def verdict(models: Models, compared: Compared) -> tuple[str, TextRole]:
     return (f"{cause}: {found} beyond rounding", "warning") if cause else (f"Departs: {found} beyond rounding", "bad")
 
 
-def _allowed_cause(compared: Compared, counts: Sequence[int]) -> str:
+def _allowed_cause(compared: ComparedPair, counts: Sequence[int]) -> str:
     """Why the sides may differ where they had so many tokens, in Parity's words; empty where no cause is for all."""
     is_edited = [compared.is_edited(count) for count in counts]
     if compared.is_lossy:
@@ -129,7 +129,7 @@ def _allowed_cause(compared: Compared, counts: Sequence[int]) -> str:
     return "Edited by hand" if all(is_edited) else ""
 
 
-def departure_words(models: Models, compared: Compared, first: Departure | None, num_scanned: int | None) -> str:
+def departure_words(models: Models, compared: ComparedPair, first: Departure | None, num_scanned: int | None) -> str:
     """Where the rows of both begin to differ by more than rounding, or that they do not."""
     if compared.no_rows:
         return compared.no_rows
@@ -179,7 +179,7 @@ def step_words(step: DuelStep, has_rows: bool) -> str:
 Cost = tuple[float | None, int | None]
 
 
-def costs(models: Models, compared: Compared, step: DuelStep) -> tuple[Cost, Cost]:
+def costs(models: Models, compared: ComparedPair, step: DuelStep) -> tuple[Cost, Cost]:
     """Milliseconds that the step took and bytes of K and V after it, of A and of B, as far as they are known. Of side A
     the records of the window know."""
     record, part = (
@@ -193,7 +193,7 @@ def costs(models: Models, compared: Compared, step: DuelStep) -> tuple[Cost, Cos
     return (a_ms, a_bytes), (b_ms, b_bytes)
 
 
-def cost_words(models: Models, compared: Compared, step: DuelStep) -> str:
+def cost_words(models: Models, compared: ComparedPair, step: DuelStep) -> str:
     """`A  3.0 ms · 4.0 KiB     B  4.0 ms · 1.0 KiB`."""
     sides = []
     for name, (ms, num_bytes) in zip("AB", costs(models, compared, step), strict=True):
@@ -204,14 +204,14 @@ def cost_words(models: Models, compared: Compared, step: DuelStep) -> str:
     return "     ".join(sides)
 
 
-def layer_cells(compared: Compared, step: DuelStep, selected: int) -> list[tuple[Cell, ...]]:
+def layer_cells(compared: ComparedPair, step: DuelStep, selected: int) -> list[tuple[TableCell, ...]]:
     """A line a layer; the selected one is marked."""
-    lines: list[tuple[Cell, ...]] = []
+    lines: list[tuple[TableCell, ...]] = []
     for number, layer in enumerate(compared.layers):
         role: TextRole = "selected" if layer == selected else "text"
         values = (float(array[number]) for array in (step.keys, step.values, step.attention))
-        cells = (Cell(_part(value), role, "" if value == value else "Not known of both sides") for value in values)
-        lines.append((Cell(str(layer), role), *cells))
+        cells = (TableCell(_part(value), role, "" if value == value else "Not known of both sides") for value in values)
+        lines.append((TableCell(str(layer), role), *cells))
     return lines
 
 
@@ -219,15 +219,15 @@ def _part(value: float) -> str:
     return brief(value) if value == value else "–"
 
 
-def top_cells(step: DuelStep) -> list[tuple[Cell, ...]]:
+def top_cells(step: DuelStep) -> list[tuple[TableCell, ...]]:
     """The most probable tokens of both sides, rank by rank; where the ranks hold different tokens they stand out."""
     a, b = step.top
-    lines: list[tuple[Cell, ...]] = []
+    lines: list[tuple[TableCell, ...]] = []
     for rank in range(max(len(a), len(b))):
         mine, theirs = _at(a, rank), _at(b, rank)
         is_same = mine is not None and theirs is not None and mine.token_id == theirs.token_id
         role: TextRole = "text" if is_same else "warning"
-        lines.append((*_candidate(mine, role), Cell(""), *_candidate(theirs, role)))
+        lines.append((*_candidate(mine, role), TableCell(""), *_candidate(theirs, role)))
     return lines
 
 
@@ -235,7 +235,7 @@ def _at(candidates: Sequence[Candidate], rank: int) -> Candidate | None:
     return candidates[rank] if rank < len(candidates) else None
 
 
-def _candidate(found: Candidate | None, role: TextRole) -> tuple[Cell, Cell]:
+def _candidate(found: Candidate | None, role: TextRole) -> tuple[TableCell, TableCell]:
     if found is None:
-        return Cell("–", "muted"), Cell("", "muted")
-    return Cell(token_label(found.text), role, f"token {found.token_id}"), Cell(percent(found.prob))
+        return TableCell("–", "muted"), TableCell("", "muted")
+    return TableCell(token_label(found.text), role, f"token {found.token_id}"), TableCell(percent(found.prob))

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.draw import grid
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, exact, percent
-from app.draw.grid import Grid
+from app.draw.grid import ValueGrid
 from app.kit.chart.bars import Bar, BarRow, BarTable
 from app.kit.facts import Reading
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
@@ -16,7 +16,7 @@ from engine.spec.codec import Coding
 from engine.wire.measurements import DamageMap, TensorDamage
 
 
-def error_grids(found: DamageMap, geometry: CacheGeometry | None, *, by_token: bool) -> tuple[Grid, Grid]:
+def error_grids(found: DamageMap, geometry: CacheGeometry | None, *, by_token: bool) -> tuple[ValueGrid, ValueGrid]:
     """The relative errors of K and of V by layer and head, across tokens or channels."""
     return (
         _error_grid(found, "K", found.keys, geometry, by_token=by_token),
@@ -26,7 +26,7 @@ def error_grids(found: DamageMap, geometry: CacheGeometry | None, *, by_token: b
 
 def _error_grid(
     found: DamageMap, name: str, part: TensorDamage, geometry: CacheGeometry | None, *, by_token: bool
-) -> Grid:
+) -> ValueGrid:
     values = part.by_token if by_token else part.by_channel
     sizes = []
     for index in found.layers:
@@ -51,7 +51,7 @@ def blank_words(coding: Coding) -> tuple[str, ...]:
     return ("not coded: exact", "exact") if coding.is_exact else ("no error",)
 
 
-def attention_grid(found: DamageMap) -> Grid:
+def attention_grid(found: DamageMap) -> ValueGrid:
     """How much weight of the newest attention row moved, by layer and query head."""
     shown = found.attention[:, None, :] if found.attention.size else found.attention.reshape(0, 1, 0)
     layers = found.layers[: shown.shape[0]]

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QDoubleSpinBox, QWidget
 from app.draw.format import byte_share, byte_size, divergence_words, thousands
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
-from app.kit.cells import Cell, CellTable, Head
+from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.changes import on_change
 from app.kit.fields import inset
 from app.kit.knobs import Knob
@@ -88,22 +88,22 @@ class PlanSheet(QWidget):
             return
         self._found = found
         heads = (
-            Head("layer", is_words=True),
-            Head("keys and values", "How the layer's K and V would be written", True),
-            Head("bits", "Bits of a code; 32 or 16 is the number itself"),
-            Head("KL alone", "Of the next token with this layer alone coded, in nats"),
-            Head("bytes"),
+            ColumnHead("layer", is_words=True),
+            ColumnHead("keys and values", "How the layer's K and V would be written", True),
+            ColumnHead("bits", "Bits of a code; 32 or 16 is the number itself"),
+            ColumnHead("KL alone", "Of the next token with this layer alone coded, in nats"),
+            ColumnHead("bytes"),
         )
         rows = []
         for step in found.plan if found is not None else ():
             keys = step.coding.keys
             rows.append(
                 (
-                    Cell(f"L{step.coding.layer}"),
-                    Cell(keys.words, "muted" if keys.is_exact else "text"),
-                    Cell(str(keys.bits or "–")),
-                    Cell(divergence_words(step.kl).removesuffix(" nats")),
-                    Cell(thousands(step.num_bytes)),
+                    TableCell(f"L{step.coding.layer}"),
+                    TableCell(keys.words, "muted" if keys.is_exact else "text"),
+                    TableCell(str(keys.bits or "–")),
+                    TableCell(divergence_words(step.kl).removesuffix(" nats")),
+                    TableCell(thousands(step.num_bytes)),
                 )
             )
         self._table.show_cells(heads, rows)

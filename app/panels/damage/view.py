@@ -9,11 +9,11 @@ from PySide6.QtGui import QHideEvent
 from PySide6.QtWidgets import QStackedLayout, QWidget
 
 from app.draw.format import byte_share, bytes_words, divergence_words, milliseconds
-from app.draw.grid import Grid, GridCell
+from app.draw.grid import GridCell, ValueGrid
 from app.kit.boxes import column, holder, row
 from app.kit.changes import connect_all, on_change
 from app.kit.chart.bars import BarRows
-from app.kit.chart.grid import Chosen, Found, GridMaps
+from app.kit.chart.grid import ChosenHead, Found, GridMaps
 from app.kit.facts import FactStrip
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.measurement import AskingView, why_nothing
@@ -21,7 +21,7 @@ from app.kit.provenance import Provenance, token_name
 from app.kit.theme import font_fixed, font_text
 from app.models import Models
 from app.models.loaded import geometry_of
-from app.models.measurement import State
+from app.models.measurement import MeasurementState
 from app.panels.damage import chart
 from app.panels.damage.controls import CodecControls
 from app.panels.damage.plan import PlanSheet
@@ -47,9 +47,9 @@ class Shown:
     found: DamageMap | None
     formula: str
     refusal: str
-    state: State
+    state: MeasurementState
     picture: str
-    chosen: Chosen
+    chosen: ChosenHead
     hint: str
     is_low: bool
 
@@ -214,7 +214,7 @@ class DamageView(AskingView[Shown]):
         found = self.answer
         found = found if found is not None and found.request.codec == self._codec else None
         place = now.position if self.choice == TOKENS else None
-        chosen = Chosen(now.layer, 0 if self.choice == EFFECT else now.kv_head, place)
+        chosen = ChosenHead(now.layer, 0 if self.choice == EFFECT else now.kv_head, place)
         is_low = self.height() < LOW
         return Shown(
             found, self.controls.words, self._refusal(), self.measurement.state, self.choice, chosen, self._hint, is_low
@@ -236,7 +236,7 @@ class DamageView(AskingView[Shown]):
         self._sheets.setCurrentIndex({EFFECT: 1, PLAN: 2}.get(state.picture, 0))
         self._sheets.currentWidget().setVisible(found is not None or is_plan)  # type: ignore[union-attr]
         self.plan.show_plan(found, found.exact_bytes if found is not None else 0)
-        self.plan.set_ready(state.state is not State.WAITING and not state.refusal)
+        self.plan.set_ready(state.state is not MeasurementState.WAITING and not state.refusal)
         if found is not None:
             self._show_picture(state, found)
         self.formula.setVisible(not state.is_low)
@@ -264,7 +264,7 @@ class DamageView(AskingView[Shown]):
         found = state.found
         if found is None:
             press = "Press Measure: each layer is coded alone, then all of them, on a copy."
-            return "Measuring …" if state.state is State.WAITING else self.invited(press)
+            return "Measuring …" if state.state is MeasurementState.WAITING else self.invited(press)
         if state.hint:
             return state.hint
         if found.kv_bytes == found.exact_bytes:
@@ -274,7 +274,7 @@ class DamageView(AskingView[Shown]):
         size = bytes_words(found.exact_bytes, found.kv_bytes)
         return f"KL {divergence_words(found.kl)} · {size} ({byte_share(found.exact_bytes, found.kv_bytes)})"
 
-    def _words(self, shown: Grid, cell: GridCell) -> str:
+    def _words(self, shown: ValueGrid, cell: GridCell) -> str:
         """A cell in words, with its exact error."""
         error, name = chart.error_words(cell.value), shown.title[:1]
         if self.choice == EFFECT:

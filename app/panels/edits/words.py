@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.draw.edit_words import edit_name, edit_place
 from app.draw.format import divergence_words, thousands
-from app.kit.cells import Cell, Head
+from app.kit.cells import ColumnHead, TableCell
 from app.kit.theme import TextRole
 from engine.errors import InputError
 from engine.spec.edit import Edit
@@ -17,10 +17,10 @@ from engine.spec.edit_text import edit_text, parse_edit
 FORMAT, VERSION = "kvloupe edits", 1
 MOST_BYTES, MOST_EDITS = 1 << 20, 10_000
 HEADS = (
-    Head("step", "The edit's number in the history tree"),
-    Head("edit", "What was done", is_words=True),
-    Head("KL", "How far it moved the next token's distribution: after it from before it, in nats"),
-    Head("where", "The rows, tokens or logits that it was done to", is_words=True, takes_rest=True),
+    ColumnHead("step", "The edit's number in the history tree"),
+    ColumnHead("edit", "What was done", is_words=True),
+    ColumnHead("KL", "How far it moved the next token's distribution: after it from before it, in nats"),
+    ColumnHead("where", "The rows, tokens or logits that it was done to", is_words=True, takes_rest=True),
 )
 
 
@@ -35,12 +35,12 @@ class EditRow:
     seq_id: int | None
 
 
-def cells_of(rows: Sequence[EditRow], marked: int | None) -> tuple[tuple[Cell, ...], ...]:
+def cells_of(rows: Sequence[EditRow], marked: int | None) -> tuple[tuple[TableCell, ...], ...]:
     """The rows of the table; what was undone is dimmed, and says so."""
     return tuple(_cells(row, is_marked=row.step == marked) for row in rows)
 
 
-def _cells(row: EditRow, *, is_marked: bool) -> tuple[Cell, ...]:
+def _cells(row: EditRow, *, is_marked: bool) -> tuple[TableCell, ...]:
     role: TextRole = "muted" if row.is_undone else "selected" if is_marked else "text"
     name = f"{edit_name(row.edit)} · undone" if row.is_undone else edit_name(row.edit)
     where = edit_place(row.edit) if row.seq_id is None else f"seq {row.seq_id} · {edit_place(row.edit)}"
@@ -48,10 +48,10 @@ def _cells(row: EditRow, *, is_marked: bool) -> tuple[Cell, ...]:
     tip = f"Step {thousands(row.step)}: {row.edit.describe()}\n{edit_text(row.edit)}{state}"
     kl = "–" if row.kl is None else divergence_words(row.kl).removesuffix(" nats")
     return (
-        Cell(thousands(row.step), role, tip, is_bold=is_marked),
-        Cell(name, role, tip, is_bold=is_marked),
-        Cell(kl, role, tip),
-        Cell(where, role, tip),
+        TableCell(thousands(row.step), role, tip, is_bold=is_marked),
+        TableCell(name, role, tip, is_bold=is_marked),
+        TableCell(kl, role, tip),
+        TableCell(where, role, tip),
     )
 
 

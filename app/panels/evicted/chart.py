@@ -6,7 +6,7 @@ import numpy as np
 
 from app.draw.axis import FixedTicks, LinearTicks, Tick
 from app.draw.format import brief, decimal
-from app.kit.chart.marks import Chart, Curve, Dots, Mark, Span
+from app.kit.chart.marks import Chart, Curve, Dots, Mark, ShadedSpan
 from app.panels.evicted import draw
 from engine.wire.evictions import Eviction
 from engine.wire.measurements import Regret
@@ -23,7 +23,7 @@ def rank_chart(eviction: Eviction, position: int | None) -> Chart:
     top = max(_LEAST_HIGH, float(heights.max(initial=0)) + 1)
     marks: list[Mark] = []
     if found.border is not None:
-        marks.append(Span(found.low, found.border, "warning", "lowest kept"))
+        marks.append(ShadedSpan(found.low, found.border, "warning", "lowest kept"))
     for score in found.survivors:
         marks.append(Curve(np.array([score, score]), np.array([0.0, 0.85 * top]), "page_used", 2.0, 190))
     marks.append(Dots(found.victims, heights, "warning", size=_DOT, fill="warning"))

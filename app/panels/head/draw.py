@@ -14,7 +14,7 @@ from engine.wire.slices import HeadSlice
 
 
 @dataclass(frozen=True)
-class Cell:
+class HeadCell:
     """One cell of the tile: the token rows and positions it covers and the extremes of its values."""
 
     column: int
@@ -50,7 +50,7 @@ def head_values(piece: HeadSlice) -> Floats:
     return larger(piece.low, piece.high).T
 
 
-def cell_at(piece: HeadSlice, position: float, channel: float) -> Cell | None:
+def cell_at(piece: HeadSlice, position: float, channel: float) -> HeadCell | None:
     """The cell under a point, in positions and channels; None beside the tile."""
     columns, channels = piece.low.shape
     if not columns:
@@ -62,7 +62,7 @@ def cell_at(piece: HeadSlice, position: float, channel: float) -> Cell | None:
     first = int(piece.positions[column])
     last = min(first + piece.tokens_per_column, extent(piece)[1]) - 1
     dropped = 0 if piece.absent is None else int(piece.absent[column])
-    return Cell(column, row, first, last, float(piece.low[column, row]), float(piece.high[column, row]), dropped)
+    return HeadCell(column, row, first, last, float(piece.low[column, row]), float(piece.high[column, row]), dropped)
 
 
 def area_between(piece: HeadSlice, start: tuple[float, float], stop: tuple[float, float]) -> Rows | None:
@@ -98,7 +98,7 @@ def extent(piece: HeadSlice) -> tuple[int, int]:
     return start, min(end, piece.request.stop, piece.request.num_tokens)
 
 
-def readout(piece: HeadSlice, cell: Cell) -> str:
+def readout(piece: HeadSlice, cell: HeadCell) -> str:
     """`K[3, 1, 13, 5] = -1.8342`: layer, kv head, position, channel and exactly what the cache holds there; the place
     alone where it holds nothing."""
     where = str(cell.first_position)

@@ -312,7 +312,7 @@ class HeadView(MapView[Shown]):
         position, channel = self._models.selection.now.position, self._channel(piece)
         return None if position is None or channel is None else QPointF(position + 0.5, channel + 0.5)
 
-    def _fate(self, piece: HeadSlice, cell: draw.Cell) -> str:
+    def _fate(self, piece: HeadSlice, cell: draw.HeadCell) -> str:
         """What became of the rows of a cell that the head holds no more."""
         if not cell.num_dropped:
             return ""

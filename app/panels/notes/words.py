@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from app.draw.format import thousands
 from app.kit.bookmark_places import note_line, visible_words
-from app.kit.cells import Cell, Head
+from app.kit.cells import ColumnHead, TableCell
 from app.kit.theme import TextRole
 from engine.spec.bookmark import Bookmark
 
 HEADS = (
-    Head("step", "The moment that it is of, by its number in the history tree"),
-    Head("on", "What is bookmarked", is_words=True, most=220),
-    Head("note", "What was written on it", is_words=True, takes_rest=True),
+    ColumnHead("step", "The moment that it is of, by its number in the history tree"),
+    ColumnHead("on", "What is bookmarked", is_words=True, most=220),
+    ColumnHead("note", "What was written on it", is_words=True, takes_rest=True),
 )
 MOST_SHOWN = 400
 
@@ -29,20 +29,20 @@ class NoteRow:
     is_gone: bool
 
 
-def cells_of(rows: Sequence[NoteRow], marked: Bookmark | None) -> tuple[tuple[Cell, ...], ...]:
+def cells_of(rows: Sequence[NoteRow], marked: Bookmark | None) -> tuple[tuple[TableCell, ...], ...]:
     """The rows of the table; what is not on the shown branch is dimmed, and says so."""
     return tuple(_cells(row, is_marked=row.bookmark == marked) for row in rows)
 
 
-def _cells(row: NoteRow, *, is_marked: bool) -> tuple[Cell, ...]:
+def _cells(row: NoteRow, *, is_marked: bool) -> tuple[TableCell, ...]:
     role: TextRole = "selected" if is_marked else "muted" if row.is_elsewhere or row.is_gone else "text"
     state = " · branch deleted" if row.is_gone else " · another branch" if row.is_elsewhere else ""
     text = "\n".join(visible_words(line) for line in row.bookmark.text.split("\n"))
     tip = f"Step {thousands(row.bookmark.target.step)}, {row.place}{state}\n{text}".strip()
     return (
-        Cell(thousands(row.bookmark.target.step), role, tip, is_bold=is_marked),
-        Cell(f"{row.place}{state}", role, tip, is_bold=is_marked),
-        Cell(note_line(row.bookmark.text, MOST_SHOWN) or "–", role, tip),
+        TableCell(thousands(row.bookmark.target.step), role, tip, is_bold=is_marked),
+        TableCell(f"{row.place}{state}", role, tip, is_bold=is_marked),
+        TableCell(note_line(row.bookmark.text, MOST_SHOWN) or "–", role, tip),
     )
 
 

@@ -33,7 +33,7 @@ _STACKED = 290
 
 
 @dataclass(frozen=True)
-class Compared:
+class ParityShown:
     """A report about the selected sequence; the step that is looked at and the newest there is; which plot is shown,
     both where there is room; the step of the report whose numbers are told."""
 
@@ -45,7 +45,7 @@ class Compared:
     words: str
 
 
-class ParityView(AskingView[Compared]):
+class ParityView(AskingView[ParityShown]):
     """Clicking a dot looks at that step; clicking the first row that departs selects it. `compare_wanted(OtherRun)`:
     see both ways side by side."""
 
@@ -133,19 +133,19 @@ class ParityView(AskingView[Compared]):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def read(self) -> Compared | str:
+    def read(self) -> ParityShown | str:
         report, latest = self.answer, self._models.timeline.live_path.latest
         if report is None or latest is None:
             return self.measurement.refusal or self.problem() or self.invited(INVITATION)
         step = self._models.selection.now.step
-        return Compared(report, step, latest.step, self.choice, self.is_stacked, self._step_words(report))
+        return ParityShown(report, step, latest.step, self.choice, self.is_stacked, self._step_words(report))
 
-    def provenance(self, state: Compared) -> Provenance:
+    def provenance(self, state: ParityShown) -> Provenance:
         steps = state.report.steps
         first, last = (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0)
         return Provenance("recomputed", "recomputed", f"recomputed · steps {first}–{last}")
 
-    def show_state(self, state: Compared) -> None:
+    def show_state(self, state: ParityShown) -> None:
         report = state.report
         self.show_choices(not state.is_stacked)
         self.verdict.setText(self._verdict_words(report))

@@ -16,7 +16,7 @@ LINE_END = "⏎"
 
 
 @dataclass(frozen=True)
-class Piece:
+class RenderedPiece:
     """What a token is in the rendered text, at a place of what is shown."""
 
     start: int
@@ -27,7 +27,7 @@ class Piece:
 
 def pieces_of(
     token_ids: Sequence[int], texts: Sequence[str], special: Collection[int]
-) -> tuple[str, tuple[Piece, ...]]:
+) -> tuple[str, tuple[RenderedPiece, ...]]:
     """What is shown of tokens, nothing hidden, and where each stands in it. Line ends are shown and break the line."""
     shown, made, length = [], [], 0
     count = len(token_ids)
@@ -40,7 +40,7 @@ def pieces_of(
             length += len(gap)
         text = "".join(LINE_END + "\n" if part == "\n" else visible(part) for part in _lines(texts[index]))
         shown.append(text)
-        made.append(Piece(length, length + len(text), index, token_ids[index] in special))
+        made.append(RenderedPiece(length, length + len(text), index, token_ids[index] in special))
         length += len(text)
         last = index
     return "".join(shown), tuple(made)
@@ -66,7 +66,7 @@ class RenderedText(Themed, QPlainTextEdit):
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setTabChangesFocus(True)
         self.setAccessibleName("The conversation as the template renders it")
-        self._pieces: tuple[Piece, ...] = ()
+        self._pieces: tuple[RenderedPiece, ...] = ()
         self._num_kept, self._differs = 0, -1
 
     def show_tokens(

@@ -23,7 +23,7 @@ from app.panels.prompt.chat import ChatEditor
 from app.panels.prompt.editor import Drafts, PromptEdit
 from app.panels.prompt.sampling import SamplingButton, SamplingOf, SeedField
 from app.panels.prompt.tokens import WrittenTokens
-from app.panels.prompt.words import CHAT, IDS, TEXT, Shown, Text
+from app.panels.prompt.words import CHAT, IDS, TEXT, PromptText, Shown
 from engine.predict.capacity import most_tokens
 from engine.spec.chat import Chat
 from engine.spec.sampling import SamplingParams
@@ -286,7 +286,7 @@ class PromptPanel(View[Shown]):
         written = CHAT if self.chat.is_begun else ""
         content, is_held = (written, False) if mode == CHAT else (self.edit.text(), self.edit.is_held)
         refusal = "" if self._models.status.has_file else self.tokens.refusal  # nobody counts there
-        text = Text(content, self.tokens.ids, refusal, self._limit, mode == IDS, is_held)
+        text = PromptText(content, self.tokens.ids, refusal, self._limit, mode == IDS, is_held)
         shown = words.shown(text, mode, reading(self._models), self._send_key, is_greedy=self.sampling.is_greedy)
         if model is None:  # the actions say themselves that there is no model
             return replace(shown, problem="", can_draw_random=False)

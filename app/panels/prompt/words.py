@@ -13,7 +13,7 @@ MAX_COUNTED_CHARS = 100_000
 
 
 @dataclass(frozen=True)
-class Text:
+class PromptText:
     """What is in the editor, and what is known of it: its token `ids` once they are counted, the `refusal` where there
     are none, and the `limit` of tokens that model and cache take. `by_ids`: it is token ids. `is_held`: only its
     beginning is shown."""
@@ -62,7 +62,7 @@ class Shown:
     can_draw_random: bool
 
 
-def shown(text: Text, mode: str, now: str, send_key: str, *, is_greedy: bool) -> Shown:
+def shown(text: PromptText, mode: str, now: str, send_key: str, *, is_greedy: bool) -> Shown:
     """All of it; `now` is how far a prompt that is read has come, empty while none is."""
     is_refused = bool(text.refusal) and not now and not text.is_empty
     return Shown(
@@ -79,13 +79,13 @@ def shown(text: Text, mode: str, now: str, send_key: str, *, is_greedy: bool) ->
     )
 
 
-def count(text: Text) -> str:
+def count(text: PromptText) -> str:
     """How many tokens the text has; a long one has more than were counted."""
     more = "+" if len(text.content) > MAX_COUNTED_CHARS else ""
     return "" if text.ids is None else f"{thousands(len(text.ids))}{more}"
 
 
-def problem(text: Text) -> str:
+def problem(text: PromptText) -> str:
     """What keeps the text from being sent, and what to do; empty where nothing does."""
     if text.refusal:
         return text.refusal
@@ -97,7 +97,7 @@ def problem(text: Text) -> str:
     return ""
 
 
-def detail(text: Text) -> str:
+def detail(text: PromptText) -> str:
     """After the title: how many tokens there are, of how many there is room for."""
     words = []
     if text.ids is not None and text.limit is not None:
@@ -111,7 +111,7 @@ def detail(text: Text) -> str:
     return " · ".join(words)
 
 
-def brief_count(text: Text) -> str:
+def brief_count(text: PromptText) -> str:
     """The same where there is no room for words: `8/1,024`, which is shown whole or not at all."""
     return "" if text.ids is None or text.limit is None else f"{count(text)}/{thousands(text.limit)}"
 

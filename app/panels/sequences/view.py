@@ -15,7 +15,7 @@ from app.kit.labels import plain_label, plain_tip
 from app.kit.moment_words import origin_words
 from app.kit.page_words import why_not_reused
 from app.kit.provenance import Provenance
-from app.kit.reader import SELECTION, STATUS, STEPS, Source
+from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource
 from app.kit.theme import font_text
 from app.kit.view import View
 from app.models import Models
@@ -64,7 +64,7 @@ class SequencesView(View[Shown]):
     """A click selects the sequence everywhere. Intents: `stopped(seq_id)`, `removed(seq_id)`, `forked(seq_id)`."""
 
     title = "Sequences"
-    follows = (STATUS, SELECTION, STEPS, Source("history", at_rest=True))
+    follows = (STATUS, SELECTION, STEPS, SignalSource("history", at_rest=True))
 
     stopped = Signal(int)
     removed = Signal(int)

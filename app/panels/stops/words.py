@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.draw.format import counted, thousands
-from app.kit.cells import Cell, Head
+from app.kit.cells import ColumnHead, TableCell
 from app.kit.theme import TextRole
 from app.models.search import Search
 from engine.spec.stops import Stop
 
 HEADS = (
-    Head("on", "Whether a run halts there: a click switches it", is_words=True),
-    Head("halt after a step where", "The condition: a click looks for it in the past", is_words=True, most=900),
-    Head("held", "At how many steps of the timeline it held"),
-    Head("last at", "The newest of those up to the step that is shown"),
-    Head("with", "The values there", is_words=True, most=900, takes_rest=True),
+    ColumnHead("on", "Whether a run halts there: a click switches it", is_words=True),
+    ColumnHead("halt after a step where", "The condition: a click looks for it in the past", is_words=True, most=900),
+    ColumnHead("held", "At how many steps of the timeline it held"),
+    ColumnHead("last at", "The newest of those up to the step that is shown"),
+    ColumnHead("with", "The values there", is_words=True, most=900, takes_rest=True),
 )
 ON_COLUMN = 0
 
@@ -32,7 +32,7 @@ class StopRow:
     problem: str
 
 
-def cells_of(row: StopRow, *, is_marked: bool) -> tuple[Cell, ...]:
+def cells_of(row: StopRow, *, is_marked: bool) -> tuple[TableCell, ...]:
     """One row of the table; a stop that is off is dimmed."""
     stop = row.stop
     role: TextRole = "selected" if is_marked else "text" if stop.is_enabled else "muted"
@@ -40,12 +40,12 @@ def cells_of(row: StopRow, *, is_marked: bool) -> tuple[Cell, ...]:
     tip = f"{stop.text}{state}" + (f"\n{row.problem}" if row.problem else "")
     held = "…" if row.num_held is None else thousands(row.num_held)
     last = "–" if row.last_at is None else thousands(row.last_at)
-    value = Cell(row.problem, "warning", tip) if row.problem else Cell(row.value, "muted", tip)
+    value = TableCell(row.problem, "warning", tip) if row.problem else TableCell(row.value, "muted", tip)
     return (
-        Cell("● on" if stop.is_enabled else "○ off", "accent" if stop.is_enabled else "muted", tip),
-        Cell(stop.text, role, tip, is_bold=is_marked),
-        Cell(held, role, tip),
-        Cell(last, role, tip),
+        TableCell("● on" if stop.is_enabled else "○ off", "accent" if stop.is_enabled else "muted", tip),
+        TableCell(stop.text, role, tip, is_bold=is_marked),
+        TableCell(held, role, tip),
+        TableCell(last, role, tip),
         value,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from app.draw.format import brief, byte_size, decimal, percent, thousands
-from app.kit.cells import Cell, Head, with_arrow
+from app.kit.cells import ColumnHead, TableCell, with_arrow
 from app.panels.sweep.draw import Row, key_of
 from engine.spec.cache import CacheSpec
 from engine.spec.grid import SweepMode
@@ -28,19 +28,22 @@ PPL: Mapping[TextKind, str] = {
 }
 
 
-def heads(sort: tuple[int, bool], has_texts: bool) -> list[Head]:
+def heads(sort: tuple[int, bool], has_texts: bool) -> list[ColumnHead]:
     """The columns; the one that sorts has an arrow. `has_texts`: with what tells several texts apart."""
     found = [
-        Head("cache", is_words=True, most=150),
-        Head("KV", "Bytes of K and V stored at the end"),
-        Head("tok/s", "Decode steps a second, nothing observed"),
-        Head("mean KL", "Nats, against the model without a cache, mean of all steps"),
-        Head("top-1", "Steps whose most probable token is the same"),
-        Head("ppl", MEANING),
-        Head("exact", "Whether it hands attention exactly what was computed"),
+        ColumnHead("cache", is_words=True, most=150),
+        ColumnHead("KV", "Bytes of K and V stored at the end"),
+        ColumnHead("tok/s", "Decode steps a second, nothing observed"),
+        ColumnHead("mean KL", "Nats, against the model without a cache, mean of all steps"),
+        ColumnHead("top-1", "Steps whose most probable token is the same"),
+        ColumnHead("ppl", MEANING),
+        ColumnHead("exact", "Whether it hands attention exactly what was computed"),
     ]
     if has_texts:
-        found += [Head("told", "The part of a planted fact that comes out"), Head("text", is_words=True, most=90)]
+        found += [
+            ColumnHead("told", "The part of a planted fact that comes out"),
+            ColumnHead("text", is_words=True, most=90),
+        ]
     return with_arrow(found, *sort)
 
 
@@ -51,25 +54,27 @@ def label_of(mode: SweepMode) -> str:
     return cache_label(mode.cache) + (f" @{size}" if is_size else "")
 
 
-def cells(row: Row, label: str, spec: CacheSpec, swept: Sequence[Swept], marked: str, has_texts: bool) -> list[Cell]:
+def cells(
+    row: Row, label: str, spec: CacheSpec, swept: Sequence[Swept], marked: str, has_texts: bool
+) -> list[TableCell]:
     """One mode measured, or why it could not be; the `marked` one stands out."""
     tip = "\n".join(part for part in (cache_summary(spec), ", ".join(size_words(spec))) if part)
     if not isinstance(row, SweepRow):
-        reason = Cell(row.unavailable, "muted", row.unavailable, is_wide=True)
-        return [Cell(label, "muted", tip), reason, *[Cell("")] * (7 if has_texts else 5)]
+        reason = TableCell(row.unavailable, "muted", row.unavailable, is_wide=True)
+        return [TableCell(label, "muted", tip), reason, *[TableCell("")] * (7 if has_texts else 5)]
     is_marked = key_of(row) == marked
     bytes_tip = f"{thousands(row.kv_bytes)} bytes" if row.kv_bytes else "It keeps nothing."
     found = [
-        Cell(label, "selected" if is_marked else "text", tip, is_marked),
-        Cell(byte_size(row.kv_bytes) if row.kv_bytes else "–", tip=bytes_tip),
-        Cell(decimal(row.tok_per_s, 0)),
-        Cell(_kl(row), tip=brief(row.mean_kl)),
-        Cell(_share(row.top1_agreement)),
-        Cell(decimal(row.perplexity) if row.perplexity < 1e5 else brief(row.perplexity, 2)),
-        Cell("✓", "good", "lossless") if row.lossless else _loss(row, swept),
+        TableCell(label, "selected" if is_marked else "text", tip, is_marked),
+        TableCell(byte_size(row.kv_bytes) if row.kv_bytes else "–", tip=bytes_tip),
+        TableCell(decimal(row.tok_per_s, 0)),
+        TableCell(_kl(row), tip=brief(row.mean_kl)),
+        TableCell(_share(row.top1_agreement)),
+        TableCell(decimal(row.perplexity) if row.perplexity < 1e5 else brief(row.perplexity, 2)),
+        TableCell("✓", "good", "lossless") if row.lossless else _loss(row, swept),
     ]
     if has_texts:
-        found += [Cell("–" if row.recall is None else _share(row.recall)), Cell(row.text, "muted", row.text)]
+        found += [TableCell("–" if row.recall is None else _share(row.recall)), TableCell(row.text, "muted", row.text)]
     return found
 
 
@@ -77,15 +82,15 @@ def _share(share: float) -> str:
     return percent(share).replace(".0 %", " %")
 
 
-def waiting_cells(request: Sweep, done: Sequence[Row], has_texts: bool) -> list[list[Cell]]:
+def waiting_cells(request: Sweep, done: Sequence[Row], has_texts: bool) -> list[list[TableCell]]:
     """The modes that were not measured yet, each with what it is."""
     names = {key_of(row) for row in done}
     missing = [(m, t.name) for t in request.texts for m in request.modes if f"{m.name} on {t.name}" not in names]
     return [
         [
-            Cell(label_of(mode), "muted"),
-            Cell(waits if not has_texts else f"{text}: {waits}", "muted", waits, is_wide=True),
-            *[Cell("")] * (7 if has_texts else 5),
+            TableCell(label_of(mode), "muted"),
+            TableCell(waits if not has_texts else f"{text}: {waits}", "muted", waits, is_wide=True),
+            *[TableCell("")] * (7 if has_texts else 5),
         ]
         for mode, text in missing
         for waits in (cache_summary(mode.cache),)
@@ -96,14 +101,14 @@ def _kl(row: SweepRow) -> str:
     return "0" if row.mean_kl < LEAST_KL else brief(row.mean_kl, 2)
 
 
-def _loss(row: SweepRow, swept: Sequence[Swept]) -> Cell:
+def _loss(row: SweepRow, swept: Sequence[Swept]) -> TableCell:
     """A lossy mode that had nothing to lose yet says so: its budget or its residual holds every token."""
     rows = (s.row for s in swept if isinstance(s.row, SweepRow) and s.row.text == row.text)
     exact = next((other for other in rows if other.cache == "growing"), None)
     is_idle = exact is not None and row.kv_bytes == exact.kv_bytes and row.mean_kl < LEAST_KL
     if is_idle:
-        return Cell("(✓)", "muted", "lossy, but nothing is lost yet: it holds every token exactly")
-    return Cell("–", "muted", "lossy")
+        return TableCell("(✓)", "muted", "lossy, but nothing is lost yet: it holds every token exactly")
+    return TableCell("–", "muted", "lossy")
 
 
 def point_words(row: Row, label: str) -> str:

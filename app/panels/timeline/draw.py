@@ -13,7 +13,7 @@ FULL_SURPRISAL = 8.0
 MOST = 16384  # an even number, and several for every pixel of a wide screen
 
 
-class Ticks:
+class MomentTicks:
     """Height and forcedness of the moments, in at most `most` blocks of equally many: taking one costs what is new, a
     frame the same however long the history."""
 

@@ -17,10 +17,10 @@ from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.models import Models
 from app.models.branches import PathMark
-from app.panels.timeline.draw import Ticks, stamped
+from app.panels.timeline.draw import MomentTicks, stamped
 from app.panels.timeline.found import paint_found
 from app.panels.timeline.shown import Shown
-from app.panels.timeline.track import Track
+from app.panels.timeline.track import TimelineTrack
 
 HEIGHT = 42
 MIDDLE = HEIGHT / 2 - 1
@@ -32,11 +32,11 @@ _REACH, _TALL = 5, 7  # pixels of a forced token's mark, to either side of its t
 class TimelinePicture:
     """Paints one state on a track."""
 
-    def __init__(self, models: Models, ticks: Ticks) -> None:
+    def __init__(self, models: Models, ticks: MomentTicks) -> None:
         self._models, self._ticks = models, ticks
         self._number, self._small = TextPainter(font_fixed(12.0)), TextPainter(font_text(11.0))
 
-    def paint(self, painter: QPainter, track: Track, shown: Shown | None, *, has_focus: bool) -> None:
+    def paint(self, painter: QPainter, track: TimelineTrack, shown: Shown | None, *, has_focus: bool) -> None:
         """All of it; a bare line where nothing was stepped yet."""
         theme = current_theme()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
@@ -59,7 +59,7 @@ class TimelinePicture:
         ends = f"+{thousands(track.num_ahead)}" if track.num_ahead else thousands(shown.newest)
         self._paint_label(painter, track.end + 14, ends, Qt.AlignmentFlag.AlignLeft)
 
-    def _paint_way(self, painter: QPainter, track: Track, shown: Shown, handle: float) -> None:
+    def _paint_way(self, painter: QPainter, track: TimelineTrack, shown: Shown, handle: float) -> None:
         """The way to the moment that is looked at; behind the live path it is another branch, and looks so."""
         theme = current_theme()
         end = handle if shown.live_index is None else min(handle, track.x_of(shown.live_index))
@@ -69,7 +69,7 @@ class TimelinePicture:
             painter.setPen(QPen(theme.color("selected"), 3, c=Qt.PenCapStyle.RoundCap))
             painter.drawLine(QPointF(end, MIDDLE), QPointF(handle, MIDDLE))
 
-    def _paint_behind(self, painter: QPainter, track: Track, shown: Shown) -> None:
+    def _paint_behind(self, painter: QPainter, track: TimelineTrack, shown: Shown) -> None:
         """The branch that was left, dashed to its newest moment, with words where they have room; else a dotted line
         for steps that may come, with the place that is chosen there."""
         theme, start, end = current_theme(), track.tip, track.end
@@ -88,7 +88,7 @@ class TimelinePicture:
             painter.drawLine(QPointF(start + 10, MIDDLE), QPointF(end, MIDDLE))
             self._paint_ahead(painter, track, shown)
 
-    def _paint_ahead(self, painter: QPainter, track: Track, shown: Shown) -> None:
+    def _paint_ahead(self, painter: QPainter, track: TimelineTrack, shown: Shown) -> None:
         """Where a run shall go that is chosen, or pointed at."""
         theme = current_theme()
         for num_steps, role in ((shown.pointed_ahead, "muted"), (shown.ahead, "selected")):
@@ -99,7 +99,7 @@ class TimelinePicture:
                 painter.drawEllipse(at, 5, 5)
                 self._small.center(painter, at.x(), MIDDLE - 13, f"+{thousands(num_steps)}")
 
-    def _paint_marks(self, painter: QPainter, track: Track, marks: tuple[PathMark, ...]) -> None:
+    def _paint_marks(self, painter: QPainter, track: TimelineTrack, marks: tuple[PathMark, ...]) -> None:
         theme = current_theme()
         for mark in marks:
             index = self._models.timeline.node_index(mark.step)
@@ -127,7 +127,7 @@ class TimelinePicture:
         painter.setBrush(color)
         painter.drawEllipse(center, 6.5, 6.5)
 
-    def _paint_ticks(self, painter: QPainter, track: Track) -> None:
+    def _paint_ticks(self, painter: QPainter, track: TimelineTrack) -> None:
         """One tick per pixel at most: the most surprising token of that pixel, so that an outlier never vanishes."""
         left, right = track.start, track.tip
         columns, forced = self._ticks.columns(round(right - left) + 1)

@@ -12,7 +12,7 @@ HANDLE = 7.0
 
 
 @dataclass(frozen=True)
-class Track:
+class TimelineTrack:
     """A line `width` pixels wide with the `count` moments of the path, and behind it `num_left` moments that were left,
     else room for steps that may come where it `goes_on`."""
 

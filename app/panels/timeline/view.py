@@ -17,15 +17,15 @@ from app.draw.format import counted, milliseconds, shortened, thousands, visible
 from app.kit.bookmark_places import tip_lines
 from app.kit.labels import Opaque, plain_tip
 from app.kit.moment_words import node_lines
-from app.kit.reader import BOOKMARKS, EACH_STEP, SELECTION, STATUS, STOPS, Reader, Source
+from app.kit.reader import BOOKMARKS, EACH_STEP, SELECTION, STATUS, STOPS, Reader, SignalSource
 from app.models import Models
 from app.models.branches import PathMark, beyond, path_marks
 from app.models.sequence_status import can_go_on
-from app.panels.timeline.draw import Ticks
+from app.panels.timeline.draw import MomentTicks
 from app.panels.timeline.found import Found, words_at
 from app.panels.timeline.picture import HEIGHT, TimelinePicture
 from app.panels.timeline.shown import Left, Shown
-from app.panels.timeline.track import Track
+from app.panels.timeline.track import TimelineTrack
 from engine.wire.records import StepRecord
 
 
@@ -33,14 +33,14 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
     """Writes the moment that is looked at; the right end of what is neither dimmed nor dotted is live. Intents:
     `ran_here()`, to the place that is chosen; `menu_wanted(place on the screen)`, of that or of what is looked at."""
 
-    follows = (EACH_STEP, SELECTION, STATUS, STOPS, BOOKMARKS, Source("history", ("reshaped",)))
+    follows = (EACH_STEP, SELECTION, STATUS, STOPS, BOOKMARKS, SignalSource("history", ("reshaped",)))
 
     ran_here = Signal()
     menu_wanted = Signal(object)
 
     def __init__(self, models: Models) -> None:
         super().__init__()
-        self._ticks = Ticks()
+        self._ticks = MomentTicks()
         self._picture = TimelinePicture(models, self._ticks)
         self._marked: tuple[int, int | None] = (-1, None)  # the shape of the history whose marks are kept, and the tip
         self._marks: tuple[PathMark, ...] = ()
@@ -106,11 +106,11 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         self.update()
 
     @property
-    def track(self) -> Track:
+    def track(self) -> TimelineTrack:
         """Where things stand now."""
         left = self.state.left if self.state is not None else None
         goes_on = self.state is not None and self.state.goes_on
-        return Track(self.width(), len(self._ticks), left.count if left is not None else 0, goes_on)
+        return TimelineTrack(self.width(), len(self._ticks), left.count if left is not None else 0, goes_on)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)

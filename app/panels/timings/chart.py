@@ -9,7 +9,7 @@ from PySide6.QtGui import QImage, QPainter, QPen
 from app.draw.axis import LinearTicks
 from app.draw.format import milliseconds
 from app.draw.step_axis import StepAxis
-from app.kit.chart.marks import Chart, Frame, Painted
+from app.kit.chart.marks import Chart, Painted, PlotFrame
 from app.kit.pictures import argb, pixels_image
 from app.kit.text_lines import TextPainter
 from app.kit.theme import font_fixed
@@ -35,7 +35,7 @@ class TimeBars:
         self._image = QImage()
         self._text = TextPainter(font_fixed(10))
 
-    def bars(self, frame: Frame) -> Bars:
+    def bars(self, frame: PlotFrame) -> Bars:
         key = (frame.rect, frame.x_range, frame.ratio, frame.theme)
         if key != self._key or self._bars is None:
             ratio = frame.ratio
@@ -47,7 +47,7 @@ class TimeBars:
             self._key = key
         return self._bars
 
-    def paint(self, painter: QPainter, frame: Frame) -> None:
+    def paint(self, painter: QPainter, frame: PlotFrame) -> None:
         bars = self.bars(frame)
         painter.drawImage(frame.rect.topLeft(), self._image)
         self._paint_cut(painter, frame, bars)
@@ -59,13 +59,13 @@ class TimeBars:
             box = QRectF(round(left) - 0.5, frame.rect.top() + 0.5, max(round(right - left), 2), frame.rect.height())
             painter.drawRect(box)
 
-    def _span(self, frame: Frame, index: int) -> tuple[float, float]:
+    def _span(self, frame: PlotFrame, index: int) -> tuple[float, float]:
         """The pixels of a bar; it is a pixel wide where several share one."""
         at = index + self._first
         left, right = frame.x_of(at - 0.5), frame.x_of(at + 0.5)
         return left, max(right, left + 1)
 
-    def _paint_cut(self, painter: QPainter, frame: Frame, bars: Bars) -> None:
+    def _paint_cut(self, painter: QPainter, frame: PlotFrame, bars: Bars) -> None:
         """Bars taller than the plot say how tall they are, the tallest first, as many as there is room for."""
         totals = {index: float(self._millis[index].sum()) for index in bars.clipped}
         tallest = sorted(totals, key=totals.__getitem__, reverse=True)[:MOST_LABELS]
@@ -77,12 +77,12 @@ class TimeBars:
             if x is not None:
                 self._paint_words(painter, frame, start + x, top, "text", text)
 
-    def _paint_tag(self, painter: QPainter, frame: Frame, text: str) -> None:
+    def _paint_tag(self, painter: QPainter, frame: PlotFrame, text: str) -> None:
         """That not every step has a bar."""
         left = frame.rect.right() - self._text.width(text) - 2
         self._paint_words(painter, frame, left, frame.rect.top() + 13, "muted", text)
 
-    def _paint_words(self, painter: QPainter, frame: Frame, x: float, top: float, role: str, text: str) -> None:
+    def _paint_words(self, painter: QPainter, frame: PlotFrame, x: float, top: float, role: str, text: str) -> None:
         """On a ground of their own, so that the bars behind stay out of them."""
         painter.fillRect(QRectF(x - 1, top, self._text.width(text) + 3, 13), frame.theme.color("panel", 215))
         painter.setPen(frame.theme.color(role))

@@ -21,7 +21,7 @@ from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QToolTip
 from app.draw.edited import at
 from app.draw.format import shortened, visible
 from app.kit.bookmark_places import paint_ribbon
-from app.kit.following import Follower
+from app.kit.following import EndFollower
 from app.kit.pictures import ghost_brush
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed
@@ -29,7 +29,7 @@ from app.models import Token
 from app.models.lane import num_shared
 from app.panels.tokens.chip_marks import paint_edited, paint_marks, paint_source
 from app.panels.tokens.chips import Chips, token_tip
-from app.panels.tokens.draw import ChipLayout, Place
+from app.panels.tokens.draw import ChipLayout, ChipPlace
 from app.panels.tokens.surprisal_key import surprisal_color
 from engine.spec.bookmark import Bookmark
 
@@ -64,7 +64,7 @@ class TokenStrip(Themed, QAbstractScrollArea):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.viewport().setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)  # nothing behind is painted with it
         self.setAccessibleName("Tokens")
-        self.follower = Follower(self, ROW_HEIGHT - 1)
+        self.follower = EndFollower(self, ROW_HEIGHT - 1)
 
     # ---- what to show --------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class TokenStrip(Themed, QAbstractScrollArea):
         bar.setSingleStep(ROW_HEIGHT)
         bar.setRange(0, max(0, height - self.viewport().height()))
 
-    def _pending_place(self) -> Place:
+    def _pending_place(self) -> ChipPlace:
         pending = self._chips.pending
         return self._layout.after_last(self._width(pending) if pending is not None else 0.0)
 
@@ -170,7 +170,7 @@ class TokenStrip(Themed, QAbstractScrollArea):
         if visible_tokens.stop == len(self._chips.tokens) and self._chips.pending is not None:
             self._paint_pending(painter, self._chips.pending)
 
-    def _chip(self, place: Place) -> QRectF:
+    def _chip(self, place: ChipPlace) -> QRectF:
         return QRectF(place.left, place.row * ROW_HEIGHT + (ROW_HEIGHT - CHIP_HEIGHT) / 2, place.width, CHIP_HEIGHT)
 
     def _paint_token(self, painter: QPainter, index: int) -> None:

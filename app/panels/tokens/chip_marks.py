@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QPainter, QPen
 
-from app.draw.edited import Edited
+from app.draw.edited import EditedRows
 from app.kit.theme import current_theme
 
 FOOT = 2.5  # pixels from the lower edge
@@ -34,7 +34,7 @@ def paint_marks(
         painter.fillRect(QRectF(chip.left() - 1.5, chip.top() + 1, 2, chip.height() - 2), accent)
 
 
-def paint_edited(painter: QPainter, chip: QRectF, found: Sequence[Edited]) -> None:
+def paint_edited(painter: QPainter, chip: QRectF, found: Sequence[EditedRows]) -> None:
     """A line above what was changed; what attention does not see in any head is struck through, in some is dashed."""
     if not found:
         return

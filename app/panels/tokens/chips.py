@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.draw.edited import Edited, at
+from app.draw.edited import EditedRows, at
 from app.draw.format import decimal, shortened, thousands, visible
 from app.kit.bookmark_places import tip_lines
 from app.kit.labels import plain_tip
@@ -27,7 +27,7 @@ class Chips:
     holders: Holders | None = None
     awaits_surprisal: bool = False
     area: tuple[int, int] | None = None
-    edited: tuple[Edited, ...] = ()
+    edited: tuple[EditedRows, ...] = ()
     noted: tuple[Bookmark, ...] = ()
     special: frozenset[int] = frozenset()
     num_source: int = 0
@@ -51,7 +51,12 @@ class Chips:
 
 
 def token_tip(
-    token: Token, held: Holders | None, edited: Sequence[Edited], noted: Bookmark | None = None, *, num_source: int = 0
+    token: Token,
+    held: Holders | None,
+    edited: Sequence[EditedRows],
+    noted: Bookmark | None = None,
+    *,
+    num_source: int = 0,
 ) -> str:
     """Everything about a token in lines; `held` says who holds its rows where some dropped them. The encoder read the
     first `num_source` tokens."""

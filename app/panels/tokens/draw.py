@@ -9,7 +9,7 @@ from typing import NamedTuple
 GAP = 1.0
 
 
-class Place(NamedTuple):
+class ChipPlace(NamedTuple):
     left: float
     width: float
     row: int
@@ -20,13 +20,13 @@ class ChipLayout:
 
     def __init__(self) -> None:
         self.width = -1
-        self._places: list[Place] = []
+        self._places: list[ChipPlace] = []
         self._row_starts = [0]
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def __getitem__(self, index: int) -> Place:
+    def __getitem__(self, index: int) -> ChipPlace:
         return self._places[index]
 
     @property
@@ -48,13 +48,13 @@ class ChipLayout:
                 self._row_starts.append(len(self._places))
             self._places.append(place)
 
-    def after_last(self, width: float) -> Place:
+    def after_last(self, width: float) -> ChipPlace:
         """Where one more chip would stand."""
         if not self._places:
-            return Place(0.0, width, 0)
+            return ChipPlace(0.0, width, 0)
         left, before, row = self._places[-1]
         left += before + GAP
-        return Place(0.0, width, row + 1) if left + width > self.width else Place(left, width, row)
+        return ChipPlace(0.0, width, row + 1) if left + width > self.width else ChipPlace(left, width, row)
 
     def in_rows(self, first: int, last: int) -> range:
         """The chips of some rows."""
@@ -84,5 +84,5 @@ class ChipLayout:
         return bisect_right(self._places, x, self._row_starts[row], self._end_of(row), key=_left) - 1
 
 
-def _left(place: Place) -> float:
+def _left(place: ChipPlace) -> float:
     return place.left

@@ -8,28 +8,30 @@ from functools import partial
 from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QBrush, QPainter, QPen
 
-from app.draw.edited import Edited, touches
+from app.draw.edited import EditedRows, touches
 from app.kit.bookmark_places import paint_ribbon
 from app.kit.provenance import span_of_run
 from app.kit.theme import current_theme
 from app.panels.wall import draw
-from app.panels.wall.draw import Tile, WallLayout
+from app.panels.wall.draw import Thumbnail, WallLayout
 from app.panels.wall.states import is_beside_rows
 from engine.spec.edit import Rows
 from engine.wire.slices import WallSlice
 
 
 @dataclass(frozen=True)
-class ByHand:
+class WallEdits:
     """The selected area, where it is not of all heads of all layers, what was edited, and the layers and kv heads that
     have a bookmark."""
 
     area: Rows | None = None
-    edited: tuple[Edited, ...] = ()
+    edited: tuple[EditedRows, ...] = ()
     noted: tuple[tuple[int, int], ...] = ()
 
 
-def area_between(piece: WallSlice, first: Tile, position: int | None, last: Tile, other: int | None) -> Rows | None:
+def area_between(
+    piece: WallSlice, first: Thumbnail, position: int | None, last: Thumbnail, other: int | None
+) -> Rows | None:
     """The rows between two places, both included: tokens inside one thumbnail, or all tokens of the layers and heads
     from one thumbnail to another."""
     layers, heads = sorted((first.layer, last.layer)), sorted((first.kv_head, last.kv_head))
@@ -43,7 +45,7 @@ def area_between(piece: WallSlice, first: Tile, position: int | None, last: Tile
     return Rows(start, min(stop, piece.num_tokens), (first.layer,), (first.kv_head,))
 
 
-def paint_by_hand(painter: QPainter, layout: WallLayout, piece: WallSlice, marks: ByHand, ratio: float) -> None:
+def paint_by_hand(painter: QPainter, layout: WallLayout, piece: WallSlice, marks: WallEdits, ratio: float) -> None:
     """A line at the foot of a thumbnail along the tokens that were edited, a hatch over those that attention does not
     see, and the outline of what was dragged over."""
     is_marked = marks.edited or marks.noted or marks.area is not None
@@ -70,7 +72,7 @@ def _paint_edited(painter: QPainter, place: QRectF, *, is_hidden: bool) -> None:
     painter.fillRect(QRectF(place.left(), place.bottom() - 1, place.width(), 2), current_theme().color("edited"))
 
 
-def _place(tile: Tile, piece: WallSlice, rows: Rows, ratio: float) -> QRectF:
+def _place(tile: Thumbnail, piece: WallSlice, rows: Rows, ratio: float) -> QRectF:
     """Where some tokens stand in a thumbnail; nothing where none of them is in the picture."""
     last = min(rows.stop, piece.num_tokens)
     span = span_of_run(partial(draw.column_span, tile, piece), (rows.start, last)) if rows.start < last else None

@@ -27,8 +27,8 @@ from app.kit.provenance import Span, span_of_run
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.panels.wall import draw
 from app.panels.wall import magnitudes as sizes
-from app.panels.wall.by_hand import ByHand, paint_by_hand
-from app.panels.wall.draw import Margins, RowLabel, Tile, WallLayout, WallRow
+from app.panels.wall.by_hand import WallEdits, paint_by_hand
+from app.panels.wall.draw import Margins, RowLabel, Thumbnail, WallLayout, WallRow
 from app.panels.wall.states import state_at
 from engine.wire.slices import WallSlice
 
@@ -76,7 +76,7 @@ class WallCanvas(QWidget):
         self._thumbnails = QRegion()
         self._piece: WallSlice | None = None
         self._selected: tuple[int, int, Span | None] = (0, 0, None)
-        self._by_hand = ByHand()
+        self._by_hand = WallEdits()
         self._pressed: QPointF | None = None
         self._marks = WallMarks()
         self.setMouseTracking(True)
@@ -116,7 +116,7 @@ class WallCanvas(QWidget):
             self._selected = (layer, kv_head, run)
             self.update()
 
-    def set_by_hand(self, by_hand: ByHand) -> None:
+    def set_by_hand(self, by_hand: WallEdits) -> None:
         """What was dragged over and what was edited."""
         if by_hand != self._by_hand:
             self._by_hand = by_hand
@@ -286,13 +286,13 @@ class WallCanvas(QWidget):
                 corner = self._rect(tile).topLeft()
                 painter.drawPolygon([corner, corner + QPointF(8, 0), corner + QPointF(0, 8)])
 
-    def _rect(self, tile: Tile) -> QRectF:
+    def _rect(self, tile: Thumbnail) -> QRectF:
         ratio = self.devicePixelRatioF()
         return QRectF(tile.x / ratio, tile.y / ratio, tile.width / ratio, tile.height / ratio)
 
     # ---- mouse ---------------------------------------------------------------------------------------------------
 
-    def _at(self, pixel: QPointF) -> tuple[Tile | None, int | None]:
+    def _at(self, pixel: QPointF) -> tuple[Thumbnail | None, int | None]:
         if self._layout is None:
             return None, None
         point = pixel * self.devicePixelRatioF()

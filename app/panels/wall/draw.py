@@ -59,7 +59,7 @@ class Margins:
 
 
 @dataclass(frozen=True)
-class Tile:
+class Thumbnail:
     """One thumbnail: layer, kv head and rectangle."""
 
     layer: int
@@ -92,15 +92,15 @@ class WallLayout:
     height: int
     tile_width: int
     tile_height: int
-    tiles: tuple[Tile, ...]
+    tiles: tuple[Thumbnail, ...]
     labels: tuple[RowLabel, ...]
     header: tuple[tuple[int, int, int], ...]
     heads_per_line: int
 
-    def tile(self, layer: int, kv_head: int) -> Tile | None:
+    def tile(self, layer: int, kv_head: int) -> Thumbnail | None:
         return next((tile for tile in self.tiles if (tile.layer, tile.kv_head) == (layer, kv_head)), None)
 
-    def hit(self, x: float, y: float) -> Tile | None:
+    def hit(self, x: float, y: float) -> Thumbnail | None:
         """The thumbnail under a point."""
         for tile in self.tiles:
             if tile.x <= x < tile.x + tile.width and tile.y <= y < tile.y + tile.height:
@@ -183,7 +183,7 @@ def paint(
     return picture
 
 
-def _held(layout: WallLayout, piece: WallSlice) -> Iterator[tuple[Tile, int]]:
+def _held(layout: WallLayout, piece: WallSlice) -> Iterator[tuple[Thumbnail, int]]:
     """The thumbnails that the slice has something for, each with the index of its layer in the slice."""
     row_of = {layer: index for index, layer in enumerate(piece.layers)}
     for tile in layout.tiles:
@@ -192,7 +192,7 @@ def _held(layout: WallLayout, piece: WallSlice) -> Iterator[tuple[Tile, int]]:
             yield tile, index
 
 
-def _hatch(picture: Pixels, held: Sequence[tuple[Tile, int]], ghosts: Floats, hatch: Hatch) -> None:
+def _hatch(picture: Pixels, held: Sequence[tuple[Thumbnail, int]], ghosts: Floats, hatch: Hatch) -> None:
     """Draw the lines of what was dropped over the thumbnails."""
     for tile, index in held:
         share = ghosts[index, tile.kv_head]
@@ -202,7 +202,7 @@ def _hatch(picture: Pixels, held: Sequence[tuple[Tile, int]], ghosts: Floats, ha
             picture[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width][is_gone & is_hatched] = hatch.line
 
 
-def position_at(tile: Tile, piece: WallSlice, x: float) -> int | None:
+def position_at(tile: Thumbnail, piece: WallSlice, x: float) -> int | None:
     """The first position of the column under a point of a thumbnail."""
     columns = piece.low.shape[2]
     if not columns:
@@ -211,7 +211,7 @@ def position_at(tile: Tile, piece: WallSlice, x: float) -> int | None:
     return min(column * piece.tokens_per_column, piece.num_tokens - 1)
 
 
-def column_span(tile: Tile, piece: WallSlice, position: int) -> tuple[int, int] | None:
+def column_span(tile: Thumbnail, piece: WallSlice, position: int) -> tuple[int, int] | None:
     """Where a position's column stands in a thumbnail, `start … stop` from the picture's left edge."""
     columns = piece.low.shape[2]
     column = position // piece.tokens_per_column
@@ -278,7 +278,7 @@ def _place(
 ) -> WallLayout:
     wide, tall = _tile_size(rows, blocks, per_line, width, height, margins)
     wide, tall = max(1, wide), max(_LEAST_HEIGHT, tall)
-    tiles: list[Tile] = []
+    tiles: list[Thumbnail] = []
     labels: list[RowLabel] = []
     header: list[tuple[int, int, int]] = []
     bottom = 0
@@ -303,7 +303,7 @@ def _place_row(
     y: int,
     size: tuple[int, int],
     margins: Margins,
-    tiles: list[Tile],
+    tiles: list[Thumbnail],
     labels: list[RowLabel],
 ) -> int:
     """Append one layer's lines at `y` and return where the next layer begins."""
@@ -315,7 +315,7 @@ def _place_row(
         labels.append(RowLabel(row.layer, first, left, y, tall, row.note, row.label))
         for head in range(first, min(first + per_line, row.num_heads)):
             x = left + margins.left + (head - first) * (wide + margins.gap)
-            tiles.append(Tile(row.layer, row.first_head + head, x, y, wide, tall))
+            tiles.append(Thumbnail(row.layer, row.first_head + head, x, y, wide, tall))
         y += tall + margins.gap
     return y + (margins.gap if row.num_heads > per_line else 0)
 

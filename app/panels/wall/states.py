@@ -8,11 +8,11 @@ from app.draw.colormap import Table, larger, packed, signed_index
 from app.draw.format import brief
 from app.draw.ghost import Pixels
 from app.draw.resample import source_cells
-from app.panels.wall.draw import Tile, WallLayout
+from app.panels.wall.draw import Thumbnail, WallLayout
 from engine.wire.slices import StatePicture, WallSlice
 
 
-def state_at(piece: WallSlice, tile: Tile) -> StatePicture | None:
+def state_at(piece: WallSlice, tile: Thumbnail) -> StatePicture | None:
     """The state that a thumbnail shows; None where it shows rows."""
     mine = [state for state in piece.states if state.layer == tile.layer]
     number = tile.kv_head - num_heads(piece, tile.layer)
@@ -24,7 +24,7 @@ def num_heads(piece: WallSlice, layer: int) -> int:
     return piece.heads[piece.layers.index(layer)] if layer in piece.layers else 0
 
 
-def is_beside_rows(piece: WallSlice | None, tile: Tile) -> bool:
+def is_beside_rows(piece: WallSlice | None, tile: Thumbnail) -> bool:
     """Whether a thumbnail is of a state beside rows: it is no head that could be chosen."""
     return piece is not None and tile.layer in piece.layers and tile.kv_head >= num_heads(piece, tile.layer)
 

@@ -35,9 +35,9 @@ from app.models.loaded import layer_label, layer_words
 from app.models.slices import WALL
 from app.panels.wall import draw, states
 from app.panels.wall import magnitudes as sizes
-from app.panels.wall.by_hand import ByHand, area_between
+from app.panels.wall.by_hand import WallEdits, area_between
 from app.panels.wall.canvas import WallCanvas, WallMarks
-from app.panels.wall.draw import Tile, WallLayout, WallRow
+from app.panels.wall.draw import Thumbnail, WallLayout, WallRow
 from app.panels.wall.rows import wall_rows
 from engine.spec.edit import Rows
 from engine.wire.slices import WallSlice
@@ -46,7 +46,7 @@ _COLUMN_STEP = 16
 _CHOICES = {"K": ("keys", False), "V": ("values", False), "dK": ("keys", True), "dV": ("values", True)}
 
 
-class _Room(QScrollArea):
+class _SizedArea(QScrollArea):
     """Tells when its own size is known: the panel around it is resized before its layout has placed this."""
 
     resized = Signal()
@@ -64,7 +64,7 @@ class Shown:
     piece: WallSlice | None
     layout: WallLayout | None
     selected: tuple[int, int, Span | None]
-    by_hand: ByHand
+    by_hand: WallEdits
 
 
 class WallView(View[Shown]):
@@ -89,7 +89,7 @@ class WallView(View[Shown]):
         self._pointed = ""
         self._canvas = WallCanvas()
         self._canvas.setAccessibleName("Thumbnails of every layer and kv head")
-        self._scroll = _Room()
+        self._scroll = _SizedArea()
         self._scroll.setFrameShape(QFrame.Shape.NoFrame)
         self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._scroll.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -119,7 +119,7 @@ class WallView(View[Shown]):
         tensor, change = _CHOICES[choice]
         self._models.selection.update(tensor=tensor, change=change)
 
-    def _on_picked(self, tile: Tile, position: int | None) -> None:
+    def _on_picked(self, tile: Thumbnail, position: int | None) -> None:
         place: dict[str, int] = {"layer": tile.layer, "kv_head": tile.kv_head}
         piece = self._models.slices.wall
         if states.is_beside_rows(piece, tile):
@@ -128,7 +128,7 @@ class WallView(View[Shown]):
             place["position"] = position
         self._models.selection.update(**place)
 
-    def _on_dragged(self, first: Tile, position: int | None, last: Tile, other: int | None) -> None:
+    def _on_dragged(self, first: Thumbnail, position: int | None, last: Thumbnail, other: int | None) -> None:
         piece = self._models.slices.wall
         if piece is None or states.is_beside_rows(piece, first) or states.is_beside_rows(piece, last):
             return
@@ -136,7 +136,7 @@ class WallView(View[Shown]):
         if area is not None:
             self._models.selection.update(position=area.start, area=area)
 
-    def _on_menu_wanted(self, tile: Tile | None, place: QPoint) -> None:
+    def _on_menu_wanted(self, tile: Thumbnail | None, place: QPoint) -> None:
         """A menu is of the thumbnail under the mouse, and of the whole area where that is part of one."""
         piece, area = self._models.slices.wall, self._models.selection.now.area
         is_part = tile is not None and area is not None and touches(area, tile.layer, tile.kv_head)
@@ -145,7 +145,7 @@ class WallView(View[Shown]):
             self._models.selection.update(layer=tile.layer, kv_head=tile.kv_head, position=0, area=rows)
         self.menu_wanted.emit(place)
 
-    def _on_pointed(self, tile: Tile | None, position: int | None) -> None:
+    def _on_pointed(self, tile: Thumbnail | None, position: int | None) -> None:
         text, state = "", None
         if tile is not None and (shown := self._models.slices.wall) is not None:
             state = states.state_at(shown, tile)
@@ -166,7 +166,7 @@ class WallView(View[Shown]):
             self._canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, edited, *notes) if line)))
             self.set_detail(self._words(piece))
 
-    def _edited_words(self, tile: Tile | None, position: int | None) -> str:
+    def _edited_words(self, tile: Thumbnail | None, position: int | None) -> str:
         if tile is None or position is None:
             return ""
         return words_at(self._models, position, tile.layer, tile.kv_head, self._models.selection.now.tensor)
@@ -206,7 +206,7 @@ class WallView(View[Shown]):
         if piece is not None and not (piece.low.size or piece.states):
             return piece.note or "The cache holds no K and V now."
         area = None if now.area is None or (now.area.layers, now.area.kv_heads) == (None, None) else now.area
-        by_hand = ByHand(area, edits_shown(self._models), tuple(self._models.bookmarks.on_heads(now.seq_id)))
+        by_hand = WallEdits(area, edits_shown(self._models), tuple(self._models.bookmarks.on_heads(now.seq_id)))
         run = selected_run(self._models) if area is None else None
         return Shown(piece, self._canvas.layout_now, (now.layer, now.kv_head, run), by_hand)
 

@@ -21,7 +21,7 @@ from app.kit.provenance import Provenance
 from app.kit.theme import font_text
 from app.models import Models
 from app.models.loaded import geometry_of
-from app.models.measurement import State
+from app.models.measurement import MeasurementState
 from app.panels.what_if import draw
 from app.panels.what_if.chart import numbers, shift_table
 from app.panels.what_if.knobs import WhatIfKnobs
@@ -149,7 +149,7 @@ class WhatIfView(MeasuringView[Tried]):
         question, answer = self.measurement.question, self.measurement.answer
         if not isinstance(question, WhatIf):
             return None
-        is_answered = self.measurement.state is State.ANSWERED and answer is not None
+        is_answered = self.measurement.state is MeasurementState.ANSWERED and answer is not None
         step = answer.step if is_answered and answer is not None else self.measurement.step
         return (question.seq_id, step, question.cache) if step is not None else None
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from engine.analysis.duel.difference import NOWHERE, picked
-from engine.analysis.duel.sides import Run
+from engine.analysis.duel.sides import LiveSide
 from engine.analysis.rounding import largest, positions_of, row_errors
 from engine.analysis.tolerance import Tolerance
 from engine.analysis.trial import divergence
@@ -28,8 +28,8 @@ NUM_TOP = 5
 
 @torch.inference_mode()
 def step_of(
-    a: Run,
-    b: Run,
+    a: LiveSide,
+    b: LiveSide,
     num_tokens: int,
     tolerance: Tolerance,
     has_rows: bool,
@@ -66,14 +66,14 @@ def step_of(
     )
 
 
-def not_compared(a: Run, num_tokens: int) -> DuelStep:
+def not_compared(a: LiveSide, num_tokens: int) -> DuelStep:
     """A step of side A of which there are no two sets of numbers: its rows of now are compared, and nothing else."""
     none = no_layers(a)
     step = a.step_with(num_tokens) or 0
     return DuelStep(step, num_tokens, None, None, None, ((), ()), none, none, none, None, (None, None), (None, None))
 
 
-def no_layers(run: Run) -> np.ndarray:
+def no_layers(run: LiveSide) -> np.ndarray:
     return read_only_floats(np.full(len(run.geometry.attention_layers), np.nan))
 
 
@@ -85,7 +85,7 @@ def top_of(logits: torch.Tensor | None, text_of: Callable[[int], str]) -> tuple[
     return chosen.candidates[:NUM_TOP]
 
 
-def row_differences(a: Run, b: Run, num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+def row_differences(a: LiveSide, b: LiveSide, num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """Of the newest row, K and V, `[L]` each: see `DuelStep`."""
     found = {tensor: no_layers(a).copy() for tensor in TENSORS}
     mine, theirs = a.newest(num_tokens), b.newest(num_tokens)
@@ -100,7 +100,7 @@ def row_differences(a: Run, b: Run, num_tokens: int) -> tuple[np.ndarray, np.nda
     return read_only_floats(found["keys"]), read_only_floats(found["values"])
 
 
-def attention_distance(a: Run, b: Run, num_tokens: int) -> np.ndarray:
+def attention_distance(a: LiveSide, b: LiveSide, num_tokens: int) -> np.ndarray:
     """Total variation of both attention rows of the newest query, `[L]`, in the head where it is largest."""
     mine, theirs = a.attention(num_tokens), b.attention(num_tokens)
     found = no_layers(a).copy()

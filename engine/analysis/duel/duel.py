@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from engine.analysis.duel.compare import first_departure, not_compared, step_of
 from engine.analysis.duel.difference import DifferenceAt, NowAt
 from engine.analysis.duel.pictures import attention_difference, drawn
-from engine.analysis.duel.sides import LiveRun, Run, check_comparable
+from engine.analysis.duel.sides import LiveRun, LiveSide, check_comparable
 from engine.analysis.tolerance import tolerance_between
 from engine.errors import InputError
 from engine.look.rows_at import RowsAt
@@ -34,10 +34,10 @@ class Duel:
 
     def __init__(
         self,
-        a: Run,
-        b: Run,
+        a: LiveSide,
+        b: LiveSide,
         text_of: Callable[[int], str],
-        follower: Follower | None = None,
+        follower: DuelFollower | None = None,
         *,
         compares_with_now: bool = False,
         are_branches: bool = False,
@@ -160,7 +160,7 @@ class Duel:
         self._fed = fed
 
 
-class Follower:
+class DuelFollower:
     """The other run of a duel: a session of its own, which is fed the tokens of another sequence."""
 
     def __init__(self, model: LoadedModel, cache: CacheSpec, name: str, prompt_ids: Sequence[int]) -> None:

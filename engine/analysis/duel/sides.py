@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engine.opened.file import OpenedSnapshot
 
 
-class Run(Protocol):
+class LiveSide(Protocol):
     """One side. `num_tokens` have rows in its cache; questions about more are answered as of that many."""
 
     @property
@@ -254,7 +254,7 @@ def newest_of(past: RowsAt, geometry: CacheGeometry, position: int) -> dict[int,
     return found
 
 
-def check_comparable(a: Run, b: Run) -> str:
+def check_comparable(a: LiveSide, b: LiveSide) -> str:
     """Raises `InputError` for runs that have no tokens in common; says in a sentence why their K and V cannot be
     compared, empty where they can."""
     one, other = a.geometry, b.geometry

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from engine.analysis.duel.duel import Duel, Follower
-from engine.analysis.duel.sides import FileRun, LiveRun, MomentRun, Run, check_vocabularies
+from engine.analysis.duel.duel import Duel, DuelFollower
+from engine.analysis.duel.sides import FileRun, LiveRun, LiveSide, MomentRun, check_vocabularies
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
@@ -42,7 +42,7 @@ def duel_of(
             loaded = session.model if model is None else load(_where(session.model, model))
             check_vocabularies(session.model.info.geometry, loaded.info.geometry)
             prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
-            follower = Follower(loaded, cache, f"the same tokens in {cache_label(cache)}", prompt_ids)
+            follower = DuelFollower(loaded, cache, f"the same tokens in {cache_label(cache)}", prompt_ids)
             return Duel(mine, follower.run, session.text_of, follower)
         case OtherStep(step):
             return _with_step(session, command.seq_id, step)
@@ -65,7 +65,7 @@ def _of_file(opened: OpenedSnapshot, command: StartDuel, open_snapshot: Callable
     return _with_file(FileRun(opened), open_snapshot(command.against.path), opened.text_of)
 
 
-def _with_file(mine: Run, opened: OpenedSnapshot, text_of: Callable[[int], str]) -> Duel:
+def _with_file(mine: LiveSide, opened: OpenedSnapshot, text_of: Callable[[int], str]) -> Duel:
     try:
         duel = Duel(mine, FileRun(opened, is_own=True), text_of)
         duel.check_common()
@@ -75,7 +75,7 @@ def _with_file(mine: Run, opened: OpenedSnapshot, text_of: Callable[[int], str])
     return duel
 
 
-def _with_moment(mine: Run, other: MomentRun, text_of: Callable[[int], str]) -> Duel:
+def _with_moment(mine: LiveSide, other: MomentRun, text_of: Callable[[int], str]) -> Duel:
     try:
         duel = Duel(mine, other, text_of, are_branches=True)
         duel.check_common()

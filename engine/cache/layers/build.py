@@ -9,7 +9,7 @@ from transformers import DynamicCache, QuantizedCache, StaticCache
 from transformers.cache_utils import Cache
 
 from engine.cache.layers.cross import CrossLayer, DecoderRows, SourceCache
-from engine.cache.layers.growing import GrowingLayer, Room
+from engine.cache.layers.growing import GrowingLayer, LayerBuffers
 from engine.cache.layers.handles import counted, handle_of, is_pageable
 from engine.cache.layers.layer_handle import LayerHandle
 from engine.errors import InputError
@@ -29,7 +29,7 @@ def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
         return quantized_cache(spec.quantizer, config)
     cache = DynamicCache(config=config, offloading=spec.row.needs_cuda)
     if spec.layout == "growing":
-        room = Room(len(cache.layers))
+        room = LayerBuffers(len(cache.layers))
         for index, layer in enumerate(cache.layers):
             if is_pageable(layer):
                 cache.layers[index] = GrowingLayer(room, index)

@@ -15,7 +15,7 @@ from engine.predict.capacity import grown_capacity
 SHARED_CAPACITY = 512
 
 
-class Room:
+class LayerBuffers:
     """Where the layers of a small cache have their buffers, side by side in one storage `[L, B, H_kv, capacity, D]`.
 
     What is asked of every layer in every step can then be asked of all at once.
@@ -53,9 +53,9 @@ class GrowingLayer(OwnLayer):
     is_sliding = False
     keeps_all_rows = True
 
-    def __init__(self, room: Room | None = None, index: int = 0) -> None:
+    def __init__(self, room: LayerBuffers | None = None, index: int = 0) -> None:
         super().__init__()
-        self._room, self._index = room or Room(1), index
+        self._room, self._index = room or LayerBuffers(1), index
         self.length = 0
         self.reserved_bytes = 0  # of the room, used or not
 

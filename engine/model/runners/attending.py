@@ -12,7 +12,14 @@ from torch.nn.functional import scaled_dot_product_attention
 from engine.cache.attention_probe import NewestQuery, Probe
 from engine.cache.contract import Pair
 from engine.cache.part_timer import timed
-from engine.model.attention import LONG_CONTEXT, Asked, Pages, attention, explicit_weights, read_by
+from engine.model.attention import (
+    LONG_CONTEXT,
+    AttentionArguments,
+    PagedRowReader,
+    attention,
+    explicit_weights,
+    read_by,
+)
 
 HiddenRows = Mapping[int, torch.Tensor]
 # attention module, queries [B, H, T, D], new keys and values [B, H_kv, T, D] -> what was read, [B, T, H, D]
@@ -22,7 +29,7 @@ Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 AppendApart = Callable[[int, torch.Tensor, torch.Tensor], Iterable[Pair]]
 
 
-class Mask(NamedTuple):
+class RowMask(NamedTuple):
     """Which rows a query reads, `[1, 1, T, S]`: `kept` is true there, `bias` is what is added to the scores. Both None:
     all before it and itself."""
 
@@ -30,14 +37,14 @@ class Mask(NamedTuple):
     bias: torch.Tensor | None
 
     @classmethod
-    def of(cls, mask: torch.Tensor | None, hidden: torch.Tensor) -> Mask:
+    def of(cls, mask: torch.Tensor | None, hidden: torch.Tensor) -> RowMask:
         """The bias is made once for all layers; transformers has every layer make its own."""
         if mask is None or hidden.shape[1] == 1:
             return cls(mask, mask)
         return cls(mask, torch.zeros_like(mask, dtype=hidden.dtype).masked_fill_(~mask, -torch.inf))
 
 
-UNMASKED = Mask(None, None)
+UNMASKED = RowMask(None, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +52,7 @@ class OneCache:
     """Queries of one sequence read a cache that takes their new rows."""
 
     cache: Any
-    mask: Mask
+    mask: RowMask
     probe: Probe | None
     hidden_rows: HiddenRows | None = None
     later: ClassVar[None] = None  # nothing is put off
@@ -77,14 +84,14 @@ class InPlace:
     """Queries of one sequence, or of several, read the pages of a cache that takes their new rows."""
 
     cache: Any
-    pages: Pages
+    pages: PagedRowReader
     probe: Probe | None
     hidden_rows: HiddenRows | None = None
 
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         layer = attn.layer_idx
         self.cache.layers[layer].write(keys, values)
-        asked = Asked(attn.scaling, hidden=self.hidden_rows.get(layer) if self.hidden_rows else None)
+        asked = AttentionArguments(attn.scaling, hidden=self.hidden_rows.get(layer) if self.hidden_rows else None)
         with timed(self.probe.timer if self.probe is not None else None, "attention", layer):
             return self.pages.read(layer, query, keys, asked, self.probe)
 
@@ -94,7 +101,7 @@ def attended(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    mask: Mask,
+    mask: RowMask,
     probe: Probe | None,
     hidden_rows: HiddenRows | None = None,
 ) -> torch.Tensor:

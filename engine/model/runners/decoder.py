@@ -19,8 +19,8 @@ from transformers.masking_utils import create_causal_mask
 
 from engine.cache.attention_probe import Probe
 from engine.cache.paged.rows import ReadRoom
-from engine.model.attention import LONG_CONTEXT, Pages
-from engine.model.runners.attending import Apart, AppendApart, Attend, HiddenRows, InPlace, Mask, OneCache
+from engine.model.attention import LONG_CONTEXT, PagedRowReader
+from engine.model.runners.attending import Apart, AppendApart, Attend, HiddenRows, InPlace, OneCache, RowMask
 from engine.model.runners.guard import Guard
 from engine.model.runners.joined import Joined, product
 from engine.model.runners.last_layer import WORTH_PRODUCTS, LaterOutputs, NewestOfChunk
@@ -51,7 +51,7 @@ def is_layer_alike(layer: nn.Module) -> bool:
     return is_linear and all(hasattr(layer.self_attn, name) for name in ("head_dim", "scaling", "layer_idx"))
 
 
-class Decoder:
+class FusedDecoder:
     """A forward of a model that `is_alike`, with one layer after the other and nothing between.
 
     The weights are the model's: what changes them there in place changes them here. With `is_joined` matrices that read
@@ -112,7 +112,7 @@ class Decoder:
         passed: Passed | None = None,
         hidden_rows: HiddenRows | None = None,
         lengths: Sequence[int] | None = None,
-        pages: Pages | None = None,
+        pages: PagedRowReader | None = None,
     ) -> torch.Tensor:
         """Feed the ids `[B, T]` behind what the cache has seen; the newest logits `[B, 1, V]`. `check` is called before
         every layer and behind the last, `passed` behind each with its output; either raises to end it. No query reads
@@ -149,7 +149,7 @@ class Decoder:
         more than `least_products` can be put off, that of the newest alone, and what gives those of all."""
         hidden = self.embedded(ids)
         places = places_of([start], ids)
-        mask = Mask.of(create_causal_mask(self._config, hidden, None, cache, places), hidden)
+        mask = RowMask.of(create_causal_mask(self._config, hidden, None, cache, places), hidden)
         attend: OneCache | NewestOfChunk = (one := OneCache(cache, mask, probe, hidden_rows))
         if least_products is not None:
             attend = NewestOfChunk.of(one, self._blocks[-1], hidden.shape, least_products)

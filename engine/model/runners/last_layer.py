@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.cache.part_timer import timed
-from engine.model.runners.attending import UNMASKED, Mask, OneCache, attended
+from engine.model.runners.attending import UNMASKED, OneCache, RowMask, attended
 
 if TYPE_CHECKING:
     from engine.model.runners.decoder import Block
@@ -45,7 +45,7 @@ class LaterOutputs:
         hidden, queries = self.hidden.narrow(dim, start, length), self.queries.narrow(2, start, length)
         stop = self.keys.shape[2] - self.shape[1] + start + length
         rows = torch.arange(stop, device=hidden.device)
-        mask = Mask.of((rows <= rows[stop - length :, None])[None, None], hidden)
+        mask = RowMask.of((rows <= rows[stop - length :, None])[None, None], hidden)
         keys, values = self.keys[:, :, :stop], self.values[:, :, :stop]
         return self.block.ended(hidden, attended(self.block.attention, queries, keys, values, mask, None))
 

@@ -16,9 +16,9 @@ from engine.cache.fixed import FixedRows, Layout, PagedBuffers, fixed_rows
 from engine.errors import asked_bytes, first_line, is_of_device, is_out_of_memory
 from engine.model.attention import explicit_weights, read_by
 from engine.model.runners.attending import Attend
-from engine.model.runners.decoder import Decoder
+from engine.model.runners.decoder import FusedDecoder
 from engine.model.runners.pages import Kernel
-from engine.model.runners.recorders import Recorder
+from engine.model.runners.recorders import GraphRecorder
 
 SMALLEST_BUCKET = 64
 OF_CAPTURE = "captur"  # in CUDA's words for what cannot be recorded, which leaves the device as it was
@@ -58,7 +58,7 @@ class Launch:
     `logits` `[B, 1, V]` and `weights` `[B, H, bucket]` by layer are outputs, good until the next replay."""
 
     def __init__(
-        self, decoder: Decoder, rows: FixedRows, key: LaunchKey, recorder: Recorder, ids: torch.Tensor
+        self, decoder: FusedDecoder, rows: FixedRows, key: LaunchKey, recorder: GraphRecorder, ids: torch.Tensor
     ) -> None:
         self._bucket, self._shows, self._kernel = key.bucket, key.shows_weights, key.kernel
         self._ids, self._positions = torch.zeros_like(ids), torch.zeros_like(ids)
@@ -147,7 +147,7 @@ class Launches:
     """Records steps when they come for the first time and replays them. `refused` says why one could not be recorded:
     from then on none is. A step for which memory ran out is `too_large`, and others are recorded again."""
 
-    def __init__(self, recorder: Recorder, telling: Telling) -> None:
+    def __init__(self, recorder: GraphRecorder, telling: Telling) -> None:
         self._recorder, self._telling = recorder, telling
         self._of: WeakKeyDictionary[object, OrderedDict[LaunchKey, Launch]] = WeakKeyDictionary()
         self.refused, self.too_large = "", dict[LaunchKey, str]()
@@ -155,7 +155,7 @@ class Launches:
 
     def step(
         self,
-        decoder: Decoder,
+        decoder: FusedDecoder,
         ids: torch.Tensor,
         cache: Any,
         probe: Probe | None,
@@ -218,7 +218,7 @@ class Launches:
         self.too_large[key] = f"of up to {key.bucket:,} tokens (memory ran out{wanted})"
 
     def _launch(
-        self, key: LaunchKey, decoder: Decoder, rows: FixedRows, ids: torch.Tensor, had: Sequence[int]
+        self, key: LaunchKey, decoder: FusedDecoder, rows: FixedRows, ids: torch.Tensor, had: Sequence[int]
     ) -> Launch:
         """The recording for a key with its inputs filled in, made where there is none."""
         mine = self._of.setdefault(rows.owner, OrderedDict())

@@ -22,7 +22,7 @@ from engine.cache.paged.plan import GroupPlan
 from engine.cache.paged.store import PageStore
 from engine.errors import InputError, first_line, is_of_machine
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.model.attention import Asked, read_by, reported, weights_in_pieces, without_hidden
+from engine.model.attention import AttentionArguments, read_by, reported, weights_in_pieces, without_hidden
 from engine.model.runners.recorders import allow_shapes
 from engine.spec.runners import PAGED_ATTENTION, PagedAttentionName, check_paged_attention
 
@@ -171,7 +171,7 @@ class PageReader:
             plan.is_in_place = True
 
     def read(
-        self, layer: int, query: torch.Tensor, new_keys: torch.Tensor, asked: Asked, probe: Probe | None
+        self, layer: int, query: torch.Tensor, new_keys: torch.Tensor, asked: AttentionArguments, probe: Probe | None
     ) -> torch.Tensor:
         """What queries `[B, H, T, D]` of a layer read, `[B, T, H, D_v]`. Raises `InputError` where a layer attends to
         other keys than it has written."""
@@ -200,7 +200,13 @@ class PageReader:
         return probe.parts or probe.apart(count)
 
     def _pages(
-        self, layer: int, plan: GroupPlan, number: int, query: torch.Tensor, asked: Asked, probe: Probe | None
+        self,
+        layer: int,
+        plan: GroupPlan,
+        number: int,
+        query: torch.Tensor,
+        asked: AttentionArguments,
+        probe: Probe | None,
     ) -> torch.Tensor:
         """One sequence, page after page: each is a view."""
         keys, values = (

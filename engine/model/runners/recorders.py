@@ -19,7 +19,7 @@ MOST_SHAPES = 64  # that are compiled of a function
 WARM_UPS = 2  # allocations and choices of kernels that are made once must not be recorded
 
 
-class Recorder(Protocol):
+class GraphRecorder(Protocol):
     """`name` is what the runner is called that records so."""
 
     name: str
@@ -128,7 +128,7 @@ def replayed(step: Step, outputs: Sequence[torch.Tensor]) -> tuple[Sequence[torc
     return outputs, replay
 
 
-def recorder_of(name: str, device: torch.device) -> Recorder:
+def recorder_of(name: str, device: torch.device) -> GraphRecorder:
     """What a runner records with on a device."""
     if name == "compile":
         return Compiled()

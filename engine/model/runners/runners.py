@@ -12,7 +12,7 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.errors import InputError
 from engine.model.runners.attending import HiddenRows
-from engine.model.runners.decoder import Decoder, Passed
+from engine.model.runners.decoder import FusedDecoder, Passed
 from engine.model.runners.launch import Launches, Telling
 from engine.model.runners.pages import PAGES, PagedAttention, PageReader
 from engine.model.runners.recorders import recorder_of, why_not_compiled
@@ -25,7 +25,7 @@ class Runners:
     """The runners of one model. `chosen` is what somebody wants; what computed the forwards since `begin` is `used`."""
 
     def __init__(
-        self, decoder: Decoder | None, chosen: RunnerName = "auto", pages: PagedAttention | None = None
+        self, decoder: FusedDecoder | None, chosen: RunnerName = "auto", pages: PagedAttention | None = None
     ) -> None:
         self.decoder, self.pages = decoder, pages or PagedAttention()
         self.chosen: RunnerName = chosen
@@ -120,8 +120,8 @@ class Runners:
         lengths: Sequence[int] | None,
         pages: PageReader | None = None,
     ) -> torch.Tensor | None:
-        """The newest logits `[B, 1, V]` of ids `[B, T]`, fed as `Decoder` says; None, and nothing done, where they go
-        through transformers."""
+        """The newest logits `[B, 1, V]` of ids `[B, T]`, fed as `FusedDecoder` says; None, and nothing done, where they
+        go through transformers."""
         decoder = None if self.chosen == "transformers" or cache is None else self.decoder
         if decoder is None or not decoder.takes(ids):
             self._note("transformers", pages)
@@ -142,7 +142,7 @@ class Runners:
         self._note("fused", pages)
         return decoder(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths, pages)
 
-    def _launches_of(self, decoder: Decoder) -> Launches | None:
+    def _launches_of(self, decoder: FusedDecoder) -> Launches | None:
         """The recorded steps of the runner that is chosen, if it records any."""
         name = self._recorded
         if name not in ("graph", "compile"):

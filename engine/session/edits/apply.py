@@ -33,7 +33,7 @@ from engine.wire.records import Candidate
 
 
 @dataclass(eq=False)
-class Edited:
+class EditOutcome:
     """What an edit did. `attention` `[H, S]` by layer is the newest token's, where it was fed once more."""
 
     kl: float | None = None
@@ -59,7 +59,7 @@ def apply_edit(
     text_of: TokenTexts,
     source: RowsFrom | None = None,
     check: Callable[[], None] | None = None,
-) -> Edited:
+) -> EditOutcome:
     """Make an edit on a sequence, whose cache is changed in place; raises `InputError` where it cannot be made. A
     failure may leave the sequence half changed: hand a copy in."""
     cache, is_of_logits = live.cache, isinstance(edit, BiasLogits)
@@ -67,7 +67,7 @@ def apply_edit(
     is_prefill = isinstance(edit, ReplaceTokens) and edit.how == "re-prefill"
     if not (is_of_logits or is_prefill) and (why := cache.why_no_edit()):
         raise InputError(f"This cache mode {why}: choose a mode that keeps rows.")
-    told, laps = Edited(before=candidates(live, text_of)), Laps()
+    told, laps = EditOutcome(before=candidates(live, text_of)), Laps()
     try:
         if isinstance(edit, BiasLogits):
             bias_logits(live, edit, told, laps)
@@ -92,7 +92,7 @@ def apply_edit(
     return told
 
 
-def bias_logits(live: LiveSequence, edit: BiasLogits, told: Edited, laps: Laps) -> None:
+def bias_logits(live: LiveSequence, edit: BiasLogits, told: EditOutcome, laps: Laps) -> None:
     """Steer the choice from now on: compared is what the sampler starts from."""
     sequence, old = live.sequence, live.sequence.sampling
     sequence.sampling = replace(old, bias=LogitBias.of(edit))
@@ -101,7 +101,7 @@ def bias_logits(live: LiveSequence, edit: BiasLogits, told: Edited, laps: Laps) 
         told.compare(steered(live.logits, old.bias), steered(live.logits, sequence.sampling.bias))
 
 
-def look(model: LoadedModel, live: LiveSequence, told: Edited) -> None:
+def look(model: LoadedModel, live: LiveSequence, told: EditOutcome) -> None:
     """Where the newest token looks among rows that were computed anew; not told in modes that let nobody read them."""
     if live.cache.why_no_edit():
         return
@@ -111,7 +111,7 @@ def look(model: LoadedModel, live: LiveSequence, told: Edited) -> None:
 
 
 def change_rows(
-    model: LoadedModel, live: LiveSequence, edit: Edit, source: RowsFrom | None, told: Edited, laps: Laps
+    model: LoadedModel, live: LiveSequence, edit: Edit, source: RowsFrom | None, told: EditOutcome, laps: Laps
 ) -> None:
     """Edit the cache, and feed the newest token to it before and after: the cache alone differs between the two."""
     sequence, cache = live.sequence, live.cache

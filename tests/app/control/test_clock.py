@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
 from app.control import clock as clocks
-from app.control.clock import RUNG_MS, WORDS_MS, Clock
+from app.control.clock import RUNG_MS, WORDS_MS, TickClock
 from app.control.controller import IDLE_MS, RUNNING_MS, Controller
 from app.models import Models
 from engine.wire.events import StateChanged
@@ -40,7 +40,7 @@ def tick(models: Models, engine: FakeEngine, times: Times, qtbot: QtBot) -> Call
     engine.loaded()
     controller.tick()
     engine.is_silent = True
-    clock = Clock(controller)
+    clock = TickClock(controller)
     clock.start()
     clock._timer.blockSignals(True)  # the test is the timer
     told: list[int] = []
@@ -94,21 +94,21 @@ def test_at_rest_nothing_waits(tick: Callable[..., tuple[int, bool]]) -> None:
 
 
 @pytest.fixture
-def clock(models: Models, engine: FakeEngine, times: Times, qtbot: QtBot) -> Clock:
+def clock(models: Models, engine: FakeEngine, times: Times, qtbot: QtBot) -> TickClock:
     """A clock over an engine that rests, started; the test is its timer."""
     controller = Controller(models, engine.send, engine.drain)
     engine.loaded()
     controller.tick()
     engine.is_silent = True
     controller.waiting._eager_until = 0.0
-    clock = Clock(controller)
+    clock = TickClock(controller)
     clock.start()
     clock._timer.blockSignals(True)
     clock._on_timeout()
     return clock
 
 
-def rung(clock: Clock, qtbot: QtBot) -> int:
+def rung(clock: TickClock, qtbot: QtBot) -> int:
     """Ring from another thread; the interval of the clock's timer once it has heard."""
     heard: list[int] = []
     clock._rung.connect(lambda: heard.append(1), Qt.ConnectionType.QueuedConnection)
@@ -120,14 +120,14 @@ def rung(clock: Clock, qtbot: QtBot) -> int:
     return clock._timer.interval()
 
 
-def test_an_engine_that_rests_is_heard_at_once(clock: Clock, times: Times, qtbot: QtBot) -> None:
+def test_an_engine_that_rests_is_heard_at_once(clock: TickClock, times: Times, qtbot: QtBot) -> None:
     assert clock._timer.interval() == IDLE_MS
     times.now_s += 0.05
     assert rung(clock, qtbot) == 0
 
 
 def test_an_engine_that_runs_is_heard_a_frame_after_the_last_tick(
-    clock: Clock, engine: FakeEngine, times: Times, qtbot: QtBot
+    clock: TickClock, engine: FakeEngine, times: Times, qtbot: QtBot
 ) -> None:
     engine.emit(StateChanged(samples.status(1, num_tokens=5, running=True)))
     clock._on_timeout()
@@ -137,7 +137,7 @@ def test_an_engine_that_runs_is_heard_a_frame_after_the_last_tick(
     assert rung(clock, qtbot) == 0
 
 
-def test_who_rings_is_not_looked_after(clock: Clock, engine: FakeEngine, times: Times, qtbot: QtBot) -> None:
+def test_who_rings_is_not_looked_after(clock: TickClock, engine: FakeEngine, times: Times, qtbot: QtBot) -> None:
     engine.emit(StateChanged(samples.status(1, num_tokens=5, running=True)))
     clock._on_timeout()
     assert clock._timer.interval() == RUNNING_MS

@@ -10,7 +10,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
-    Branch,
+    BeginBranch,
     Cancel,
     Force,
     ForceText,
@@ -101,7 +101,7 @@ def test_another_token_while_looking_back_begins_a_branch_and_steps_it(
     engine.sent.clear()
     stepped.intents.on_token_forced(42)
     assert engine.of(Force) == []
-    assert engine.of(Branch) == [Branch(0, 3, (42,))]
+    assert engine.of(BeginBranch) == [BeginBranch(0, 3, (42,))]
     assert engine.of(Step) == [], "not before it is there: where it is refused nothing is stepped"
     stepped.tick()
     assert engine.of(Step) == [Step()]
@@ -116,8 +116,8 @@ def test_a_branch_that_is_refused_steps_nothing(stepped: Controller, models: Mod
     engine.sent.clear()
     engine.is_silent = True
     stepped.intents.on_text_forced(" upon")
-    assert engine.of(Branch) == [Branch(0, 3, text=" upon")]
-    engine.emit(Failed("No such step.", reply_to=engine.id_of(Branch)))
+    assert engine.of(BeginBranch) == [BeginBranch(0, 3, text=" upon")]
+    engine.emit(Failed("No such step.", reply_to=engine.id_of(BeginBranch)))
     stepped.tick()
     engine.emit(WentTo(3, "kept", 0.1, reply_to=None))
     stepped.tick()

@@ -6,7 +6,7 @@ from typing import cast
 
 from app.control.controller import Controller
 from app.models import Models
-from app.models.measurement import State
+from app.models.measurement import MeasurementState
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.wire.events import Failed
@@ -22,9 +22,13 @@ def test_the_refusal_of_an_older_question_is_nobodys(stepped: Controller, models
     older, newer = (cast(WhatIf, question).id for question in engine.of(WhatIf))
     engine.emit(Failed("Step once, then try it.", reply_to=older))
     stepped.tick()
-    assert (what_if.state, what_if.refusal, models.status.failure) == (State.WAITING, "", "")
+    assert (what_if.state, what_if.refusal, models.status.failure) == (MeasurementState.WAITING, "", "")
     stepped.intents.on_truth_wanted(MapDamage(0, PRESETS["int8"].spec.codec))
     engine.emit(Failed("Rows were dropped.", can_rebuild=True, reply_to=newer))
     stepped.tick()
-    assert (what_if.state, what_if.refusal, models.status.failure) == (State.REFUSED, "Rows were dropped.", "")
+    assert (what_if.state, what_if.refusal, models.status.failure) == (
+        MeasurementState.REFUSED,
+        "Rows were dropped.",
+        "",
+    )
     assert models.measurements.damage.is_waiting

@@ -16,7 +16,7 @@ from engine.saved.session import SavedSession
 from engine.spec.bookmark import Bookmark, OnStep, OnToken
 from engine.spec.edit import Rows, Scale
 from engine.spec.stops import Stop
-from engine.wire.commands import Branch, SetSampling
+from engine.wire.commands import BeginBranch, SetSampling
 from engine.wire.status import EngineStatus
 from tests.app.control.test_death import Desk
 from tests.app.control.test_death import desk as desk
@@ -31,7 +31,7 @@ def act(desk: Desk) -> None:
     desk.shell.window.actions_["prompt.send"].trigger()
     desk.until(lambda: models.timeline.latest is not None and models.timeline.latest.sequences[0].sampled is not None)
     desk.steps(4)
-    intents._sender.post(Branch(0, 2, token_ids=(300,)))
+    intents._sender.post(BeginBranch(0, 2, token_ids=(300,)))
     desk.until(lambda: models.history.live not in (None, 4) and desk.shell.controller.is_settled)
     desk.steps(2)
     intents.on_edited(Scale(0, Rows(1, 5), 0.5))

@@ -6,7 +6,7 @@ from app.control.requests import Requests
 from app.control.sender import Sender
 from app.models import Models
 from engine.spec.cache import CacheSpec
-from engine.wire.commands import Branch
+from engine.wire.commands import BeginBranch
 from engine.wire.opponents import OtherRun
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
@@ -20,7 +20,7 @@ def test_nobody_waits_for_an_engine_that_is_gone(models: Models, engine: FakeEng
     assert requests.are_settled
     models.viewport.update(wall_size=(40, 16))
     requests.pictures.ask()
-    requests.sequences.begin_branch(Branch(0, 2, (7,)))
+    requests.sequences.begin_branch(BeginBranch(0, 2, (7,)))
     requests.comparing.start(0, OtherRun(CacheSpec("paged")))
     assert not requests.are_settled
     requests.forget()

@@ -3,7 +3,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from app.control.controller import Controller
-from app.control.measuring import Measuring
+from app.control.measuring import MeasurementControl
 from app.control.restore import Restore
 from app.control.sender import Sender
 from app.control.status_writer import StatusWriter
@@ -94,7 +94,7 @@ def test_it_is_said_once_that_the_selected_sequence_goes_on_no_more(
 
 def test_a_status_with_other_work_waits_for_no_picture(models: Models, engine: FakeEngine) -> None:
     sender = Sender(engine.send)
-    writer = StatusWriter(models, Measuring(models, sender), Restore(models, sender))
+    writer = StatusWriter(models, MeasurementControl(models, sender), Restore(models, sender))
     now = samples.status(1, num_tokens=8)
     assert not writer.can_wait, "there is none yet"
     writer.hold(StateChanged(now))

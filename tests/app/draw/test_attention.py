@@ -27,7 +27,7 @@ def test_a_sink_takes_a_quarter_of_the_mass_in_the_mean_and_the_query_is_none() 
     found = draw.sinks(piece)
     assert [(one.position, pytest.approx(one.weight)) for one in found] == [(0, 0.3)]
     assert draw.sinks(row([[3, 7], [3, 8]], [[0.3, 0.6], [0.1, 0.6]])) == tuple(
-        draw.Attended(place, pytest.approx(0.3)) for place in (7, 8)
+        draw.PositionWeight(place, pytest.approx(0.3)) for place in (7, 8)
     )
 
 

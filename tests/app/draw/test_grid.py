@@ -12,7 +12,7 @@ from app.draw.grid import GridLine
 TABLE = magnitude_table("#000000", "#0000ff", "#ffffff", "#ff00ff")
 
 
-def grid(columns: int = 5, per_column: int = 1) -> grids.Grid:
+def grid(columns: int = 5, per_column: int = 1) -> grids.ValueGrid:
     values = np.full((2, 2, columns), np.nan, np.float32)
     values[0] = np.arange(2 * columns).reshape(2, columns) / 10
     values[1, 0, :3] = (0.5, np.nan, 0.2)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.models import Branch, History, Models
+from app.models import Branch, HistoryTree, Models
 from app.models.branches import arm_of, beyond, branch_text, count_from
 from engine.spec.cache import CacheSpec
 from engine.wire.changes import SequenceStopped
@@ -34,9 +34,9 @@ def added(step: int, parent: int | None, *, is_live: bool = True) -> NodeAdded:
 TREES = st.lists(st.tuples(st.integers(0, 40), st.booleans(), st.integers(1, 3)), min_size=1, max_size=40)
 
 
-def build(tree: list[tuple[int, bool, int]]) -> tuple[History, dict[int, int | None]]:
+def build(tree: list[tuple[int, bool, int]]) -> tuple[HistoryTree, dict[int, int | None]]:
     """A model that was told of a tree, and its table of parents."""
-    history, parents, step = History(), {}, -1
+    history, parents, step = HistoryTree(), {}, -1
     for choice, is_step, gap in tree:
         before = list(parents)
         parent = before[choice] if choice < len(before) else None

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication
 
-from app.models.measurement import Measurement, State
+from app.models.measurement import Measurement, MeasurementState
 from engine.spec.cache import CacheSpec
 from engine.spec.grid import SweepMode
 from engine.spec.sampling import Prompt
@@ -56,7 +56,7 @@ def test_one_that_goes_on_keeps_its_rows_and_another_does_not() -> None:
     measurement.take(arrived(first, "none"))
     measurement.cancel()
     measurement.follow(None)
-    assert measurement.state is State.ANSWERED
+    assert measurement.state is MeasurementState.ANSWERED
     more = Sweep(TEXTS, 2, MODES, (("none", "prompt"),), id=5)
     measurement.ask(more, None)
     measurement.follow(Work("Sweeping", 1, 3, reply_to=5))
@@ -92,7 +92,7 @@ def test_a_refusal_hides_the_answer_before_and_is_over_with_the_next_question(
     asked.refuse(Failed("Rows were dropped.", can_rebuild=True, reply_to=2))
     assert (asked.answer, asked.refusal, asked.can_rebuild) == (None, "Rows were dropped.", True)
     asked.ask(WhatIf(0, CacheSpec(), id=3), 4)
-    assert (asked.refusal, asked.can_rebuild, asked.state) == ("", False, State.WAITING)
+    assert (asked.refusal, asked.can_rebuild, asked.state) == ("", False, MeasurementState.WAITING)
 
 
 def test_an_engine_that_rests_ends_only_what_had_begun_or_was_given_up(asked: Measurement[WhatIfAnswer]) -> None:
@@ -103,19 +103,19 @@ def test_an_engine_that_rests_ends_only_what_had_begun_or_was_given_up(asked: Me
     asked.follow(Work("Trying another cache", 1, 4, reply_to=2))
     assert asked.share == 0.25
     asked.follow(None)
-    assert (asked.state, asked.share) == (State.ANSWERED, None)
+    assert (asked.state, asked.share) == (MeasurementState.ANSWERED, None)
     asked.ask(WhatIf(0, CacheSpec(), id=3), 4)
     asked.follow(None)
     assert asked.is_waiting
     asked.cancel()
     asked.follow(None)
-    assert asked.state is State.ANSWERED
+    assert asked.state is MeasurementState.ANSWERED
 
 
 def test_what_was_never_asked_is_not_out_of_date(qapp: QApplication) -> None:
     parity: Measurement[ParityReport] = Measurement(CheckParity)
     parity.outdate()
-    assert parity.state is State.NOT_ASKED
+    assert parity.state is MeasurementState.NOT_ASKED
     question = CheckParity(0, id=1)
     parity.ask(question, 3)
     parity.take(replace(answers.parity(question, 0.5), reply_to=1))

@@ -12,7 +12,7 @@ from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import Change, SamplingChanged, SequenceForked
-from engine.wire.events import Forked, NodeAdded
+from engine.wire.events import ForkMade, NodeAdded
 from engine.wire.records import StepRecord
 from engine.wire.tree import Node
 from tests.app import samples
@@ -71,7 +71,7 @@ class Tree:
         node, parent = places[choice % len(places)]
         child, self.num_sequences = self.num_sequences, self.num_sequences + 1
         self.pending = (*self.pending, SequenceForked(child, parent, node))
-        event = Forked(parent, child, node, len(self.states[node][parent]), "shared")
+        event = ForkMade(parent, child, node, len(self.states[node][parent]), "shared")
         self.models.timeline.branch(event.child, event.parent, event.step, event.num_tokens)
 
     def add_node(self, *, is_live: bool) -> None:

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from app.models.comparison import Compared
+from app.models.comparison import ComparedPair
 from app.models.search import Search
 from app.models.stops import Stops
 from engine.errors import InputError
 from engine.session.judging import Judging
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.condition import Span
+from engine.spec.condition import TokenSpan
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import MAX_STOPS, Stop
 from engine.wire.condition_values import Attention
@@ -179,7 +179,7 @@ def test_attention_that_no_record_has_is_asked_of_the_engine(qtbot: QtBot) -> No
     models.stops.attention_wanted.connect(asked.append)
     models.stops.search("attention(2-3) > 50%")
     qtbot.waitUntil(lambda: bool(asked))
-    span = Span(2, 3)
+    span = TokenSpan(2, 3)
     assert asked[0] == tuple((r.step, part.seq_id, span) for r in recorded()[:6] for part in r.sequences)
     masses = tuple(AttentionMass(step, 0, span, step / 6, 1.0) for step in range(1, 6))
     models.stops.take_masses(AttentionMeasured(masses))
@@ -213,7 +213,7 @@ def test_a_comparison_is_asked_whether_it_differs() -> None:
         for step, agrees in ((3, True), (5, False), (7, None))
     )
     told = samples.duel_started()
-    compared = Compared(0, OtherRun(CacheSpec()), told.a, told.b, told.layers, told.tolerance, told.no_rows)
+    compared = ComparedPair(0, OtherRun(CacheSpec()), told.a, told.b, told.layers, told.tolerance, told.no_rows)
     models.comparison.start(compared, steps)
     search = found(models, "differs")
     assert search.matches == [5]

@@ -10,8 +10,8 @@ import pytest
 from engine.analysis.bench import (
     ROUNDS,
     STARTS,
+    BenchPoint,
     Contender,
-    Place,
     TimedModel,
     as_kind,
     bench,
@@ -91,7 +91,7 @@ def test_every_place_has_a_row_for_every_mode_and_one_that_cannot_says_so() -> N
 def test_a_ratio_is_that_of_speeds_turn_by_turn_and_speeds_count_every_sequence() -> None:
     model = as_kind(TimedModel, model_of("llama"))
     prompts = [rotated(synthetic_ids(model, 8), number) for number in range(2)]
-    base, mine = (Contender(name, CacheSpec(), model, prompts, Place(8, 2, 4)) for name in ("dynamic", "paged"))
+    base, mine = (Contender(name, CacheSpec(), model, prompts, BenchPoint(8, 2, 4)) for name in ("dynamic", "paged"))
     for each in (base, mine):
         each.start(lambda: None)
         each.overhead = [0.5, 0.25, 0.75]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.chat import budget
-from engine.chat.budget import Budget, TemplateSpends
+from engine.chat.budget import RenderBudget, TemplateSpends
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,8 @@ def test_an_item_counts_as_often_as_it_is_deep(
     monkeypatch: pytest.MonkeyPatch, value: Any, num_items: int, num_chars: int
 ) -> None:
     monkeypatch.setattr(budget, "MAX_NESTED", num_items)
-    assert Budget().weight(value) == num_chars
+    assert RenderBudget().weight(value) == num_chars
     if num_items:
         monkeypatch.setattr(budget, "MAX_NESTED", num_items - 1)
         with pytest.raises(TemplateSpends, match="more than"):
-            Budget().weight(value)
+            RenderBudget().weight(value)

@@ -7,7 +7,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SamplingChanged, SequenceForked, TokensForced
 from engine.wire.commands import (
-    Branch,
+    BeginBranch,
     DeleteBranch,
     Force,
     Fork,
@@ -21,7 +21,7 @@ from engine.wire.commands import (
     StopSequence,
     UndoEdit,
 )
-from engine.wire.events import BranchDeleted, Failed, Forked, NodeAdded, Restarted, WentTo
+from engine.wire.events import BranchDeleted, Failed, ForkMade, NodeAdded, Restarted, WentTo
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import Driver, prompt
 
@@ -46,7 +46,7 @@ def test_another_road_from_a_step_in_one_command_and_both_are_there(driver: Driv
     driver.send(prompt(6, temperature=1.0, seed=4), Step(5))
     driver.wait_for(StepRecord, 5)
     warm = SamplingParams(temperature=2.0, seed=8)
-    driver.send(Branch(0, 2, token_ids=(7,), sampling=warm), Step(2))
+    driver.send(BeginBranch(0, 2, token_ids=(7,), sampling=warm), Step(2))
     record = driver.wait_for(StepRecord, 7)
     assert (record.step, record.parent) == (6, 5)
     first = driver.of(StepRecord)[5]
@@ -54,7 +54,7 @@ def test_another_road_from_a_step_in_one_command_and_both_are_there(driver: Driv
     assert first.changes == (SamplingChanged(0, warm), TokensForced(0, (7,)))
     driver.send(GoTo(4), Fork(0, 6))
     assert "kept" in driver.wait_for(WentTo, 2).how
-    assert driver.wait_for(Forked).step == 6
+    assert driver.wait_for(ForkMade).step == 6
     driver.send(Step())
     assert len(driver.wait_for(StepRecord, 8).sequences) == 2, "two branches run on together"
 
@@ -82,12 +82,12 @@ def test_the_sequences_of_another_branch_run_on_beside_those_of_the_live_one(dri
     what is not there."""
     driver.send(prompt(6, temperature=1.0, seed=4), Step(5))
     driver.wait_for(StepRecord, 5)
-    driver.send(Branch(0, 2, token_ids=(7,)), Step(3))
+    driver.send(BeginBranch(0, 2, token_ids=(7,)), Step(3))
     driver.wait_for(StepRecord, 8)
     driver.send(JoinBranches((4,), id=9), JoinBranches((4,)), JoinBranches((77, 4)), Step(2))
-    forked = driver.wait_for(Forked)
+    forked = driver.wait_for(ForkMade)
     assert (forked.parent, forked.child, forked.step, forked.reply_to) == (0, 1, 4, 9)
-    assert len(driver.of(Forked)) == 1
+    assert len(driver.of(ForkMade)) == 1
     records = [driver.wait_for(StepRecord, count) for count in (9, 10)]
     assert [[part.seq_id for part in record.sequences] for record in records] == [[0, 1], [0, 1]]
     assert records[0].changes == (SequenceForked(1, 0, 4),)
@@ -108,13 +108,13 @@ def test_only_what_differs_is_taken_from_a_branch_of_several_sequences(driver: D
     driver.wait_for(StepRecord, 6)
     driver.send(JoinBranches((3,)), Step())
     record = driver.wait_for(StepRecord, 7)
-    assert [(one.parent, one.step) for one in driver.of(Forked)[1:]] == [(0, 3), (1, 3)]
+    assert [(one.parent, one.step) for one in driver.of(ForkMade)[1:]] == [(0, 3), (1, 3)]
     assert [part.seq_id for part in record.sequences] == [0, 2, 3]
     driver.send(GoTo(3), StopSequence(1), Step(2))
     driver.wait_for(StepRecord, 9)
     driver.send(GoTo(6), JoinBranches((8,)), Step())
     record = driver.wait_for(StepRecord, 10)
-    assert [(one.parent, one.step) for one in driver.of(Forked)[3:]] == [(0, 8), (1, 8)], "a stopped one comes along"
+    assert [(one.parent, one.step) for one in driver.of(ForkMade)[3:]] == [(0, 8), (1, 8)], "a stopped one comes along"
     assert [part.seq_id for part in record.sequences] == [0, 2, 3, 4]
 
 

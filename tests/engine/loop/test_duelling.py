@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.analysis.duel.duel import Duel, Follower
+from engine.analysis.duel.duel import Duel, DuelFollower
 from engine.analysis.duel.sides import LiveRun
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_named, cache_preset
@@ -192,7 +192,7 @@ def far_behind(driver: Driver, monkeypatch: pytest.MonkeyPatch, *then: Command) 
             driver.send(*then)
 
     monkeypatch.setattr(LiveRun, "note", noted)
-    monkeypatch.setattr(Follower, "_go_back_to", lambda follower, *_: read or follower._begin_anew())
+    monkeypatch.setattr(DuelFollower, "_go_back_to", lambda follower, *_: read or follower._begin_anew())
     driver.send(Step())
     return read
 
@@ -254,7 +254,7 @@ def test_another_run_that_fails_ends_and_answers_no_command(driver: Driver, monk
         raise ZeroDivisionError("of the other run")
         yield 0
 
-    monkeypatch.setattr(Follower, "follow", fail)
+    monkeypatch.setattr(DuelFollower, "follow", fail)
     driver.send(Step())
     assert driver.wait_for(DuelEnded).reason == "its other run failed"
     (failed,) = driver.of(Failed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from pathlib import Path
 
-from engine.saved.recorder import Recorder
+from engine.saved.recorder import SessionRecorder
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.changes import TokensForced
@@ -85,7 +85,7 @@ def test_a_model_that_is_unloaded_is_gone_and_its_steps_can_be_done_once_more(dr
     driver.send(Force(1, (9,)))
     driver.rest()
     records, model = driver.of(StepRecord), weakref.ref(driver.session.model.model)
-    info, recorder = driver.status.model, Recorder()
+    info, recorder = driver.status.model, SessionRecorder()
     recorder.take(driver.events)
     driver.forget()
     driver.send(UnloadModel(id=9))

@@ -22,7 +22,7 @@ from engine.wire.commands import (
     Step,
     SubmitPrompt,
 )
-from engine.wire.events import CacheChanged, Failed, Forked, Restarted, StateChanged, WentTo
+from engine.wire.events import CacheChanged, Failed, ForkMade, Restarted, StateChanged, WentTo
 from engine.wire.exporting import Export, Exported
 from engine.wire.measuring import CheckParity
 from engine.wire.records import StepRecord
@@ -147,7 +147,7 @@ def test_a_fork_of_a_past_step_is_told_with_its_parent(driver: Driver) -> None:
     driver.send(prompt(6), Step(4))
     driver.wait_for(StepRecord, 4)
     driver.send(Fork(0, 1))
-    forked = driver.wait_for(Forked)
+    forked = driver.wait_for(ForkMade)
     assert (forked.parent, forked.child, forked.step, forked.num_tokens) == (0, 1, 1, 7)
     place = driver.events.index(forked)
     told = [event.status for event in driver.events[:place] if isinstance(event, StateChanged)]

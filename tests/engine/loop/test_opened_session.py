@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.saved.document import read_session, write_session
-from engine.saved.recorder import Recorder
+from engine.saved.recorder import SessionRecorder
 from engine.saved.session import SavedSession
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Overwrite, ReplaceTokens, Rows
@@ -60,7 +60,7 @@ def saved(driver: Driver, tmp_path: Path) -> SavedSession:
     driver.wait_for(StepRecord, 9)
     driver.send(Force(0, (9, 10, 15, 16)), Force(1, (9, 11, 15, 16)), SetSampling(SamplingParams(0.7, seed=3)))
     driver.rest()
-    recorder = Recorder()
+    recorder = SessionRecorder()
     recorder.take(driver.events)
     recorder.put(names=((5, "the other"),), draft="a draft")
     session = recorder.session()
@@ -115,7 +115,7 @@ def test_its_model_does_all_of_it_once_more(
     assert not driver.of(Failed)
     assert driver.of(Restarted)
     driver.rest()
-    recorder = Recorder()
+    recorder = SessionRecorder()
     recorder.take(driver.events)
     again = recorder.session()
     assert again.nodes == saved.nodes
@@ -173,7 +173,7 @@ def patched(driver: Driver, tmp_path: Path) -> SavedSession:
     driver.send(Step(1))
     driver.wait_for(StepRecord, 4)
     driver.rest()
-    recorder = Recorder()
+    recorder = SessionRecorder()
     recorder.take(driver.events)
     write_session(session := recorder.session(), tmp_path / "s.json")
     return session
@@ -204,7 +204,7 @@ def test_the_texts_of_tokens_that_an_edit_brought_are_in_the_file(
 ) -> None:
     live = driver.status.step
     node = Node(40, live, (EditMade(ReplaceTokens(0, 2, (90, 91))),), saved.cache)
-    recorder = Recorder()
+    recorder = SessionRecorder()
     recorder.take([*driver.events, NodeAdded(node, is_live=True, texts=(" one", " two"))])
     written = recorder.session()
     assert (written.texts[90], written.texts[91]) == (" one", " two")

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.spec.cache import CacheSpec
-from engine.spec.condition import Span
+from engine.spec.condition import TokenSpan
 from engine.spec.presets import cache_named
 from engine.spec.stops import MAX_STOPS, Stop
 from engine.wire.commands import Force, GoTo, Run, SetCache, StartDuel, Step
@@ -98,7 +98,7 @@ def test_a_run_goes_until_its_own_condition_and_forgets_it(driver: Driver) -> No
         (SetStops(tuple(Stop(number, "differs") for number in range(MAX_STOPS + 1))), "65 stops are too many"),
         (SetStops((Stop(1, "differs"), Stop(1, "nonfinite"))), "Two stops have the same id"),
         (
-            MeasureAttention(tuple(AttentionPlace(0, 0, 6) for _ in range(4097)), (Span(),)),
+            MeasureAttention(tuple(AttentionPlace(0, 0, 6) for _ in range(4097)), (TokenSpan(),)),
             "at 4,096 places at most",
         ),
     ],
@@ -153,13 +153,13 @@ def test_past_attention_is_answered_where_it_is_kept(driver: Driver) -> None:
     driver.send(prompt(6), Step(3))
     driver.rest()
     places = (AttentionPlace(0, 0, 6), AttentionPlace(2, 0, 8), AttentionPlace(77, 0, 8))
-    driver.send(MeasureAttention(places, (Span(newest=99), Span(7, 7))))
+    driver.send(MeasureAttention(places, (TokenSpan(newest=99), TokenSpan(7, 7))))
     driver.rest()
     answer = driver.of(AttentionMeasured)[-1]
     found = {(mass.step, mass.span): mass.mean for mass in answer.masses}
-    assert set(found) == {(0, Span(newest=99)), (2, Span(newest=99)), (2, Span(7, 7))}
-    assert found[0, Span(newest=99)] == pytest.approx(1.0, abs=1e-5)
-    assert 0 < found[2, Span(7, 7)] < 1
+    assert set(found) == {(0, TokenSpan(newest=99)), (2, TokenSpan(newest=99)), (2, TokenSpan(7, 7))}
+    assert found[0, TokenSpan(newest=99)] == pytest.approx(1.0, abs=1e-5)
+    assert 0 < found[2, TokenSpan(7, 7)] < 1
 
 
 def test_stops_stay_over_a_new_prompt_and_count_anew(driver: Driver, tmp_path: Path) -> None:

@@ -7,8 +7,17 @@ import pytest
 from engine.errors import InputError
 from engine.saved import check as checks
 from engine.saved.check import check
-from engine.saved.recorder import Recorder
-from engine.saved.session import MAX_DRAFT, MAX_NAME, MAX_NAMES, MAX_STOP, MAX_STOPS, MAX_TEXT, Entry, within_limits
+from engine.saved.recorder import SessionRecorder
+from engine.saved.session import (
+    MAX_DRAFT,
+    MAX_NAME,
+    MAX_NAMES,
+    MAX_STOP,
+    MAX_STOPS,
+    MAX_TEXT,
+    JournalEntry,
+    within_limits,
+)
 from engine.spec.bookmark import MAX_BOOKMARKS, Bookmark, OnStep
 from tests.engine.saved.samples import SAMPLE
 
@@ -29,7 +38,7 @@ from tests.engine.saved.samples import SAMPLE
     ],
 )
 def test_what_is_too_long_or_too_much_is_cut_before_it_is_written(name: str, value: object, kept: object) -> None:
-    recorder = Recorder()
+    recorder = SessionRecorder()
     recorder.put(**{name: value})
     session = recorder.session()
     assert getattr(session, name) == kept
@@ -37,11 +46,11 @@ def test_what_is_too_long_or_too_much_is_cut_before_it_is_written(name: str, val
 
 
 def test_a_token_of_many_characters_is_cut() -> None:
-    assert within_limits(Entry(texts={7: "x" * (MAX_TEXT + 1)})).texts == {7: "x" * MAX_TEXT}
+    assert within_limits(JournalEntry(texts={7: "x" * (MAX_TEXT + 1)})).texts == {7: "x" * MAX_TEXT}
 
 
 def test_an_entry_says_no_more_than_before() -> None:
-    assert within_limits(Entry(live=3)) == Entry(live=3)
+    assert within_limits(JournalEntry(live=3)) == JournalEntry(live=3)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from engine.saved.recorder import Recorder
+from engine.saved.recorder import SessionRecorder
 from engine.spec.cache import CacheSpec
 from engine.wire.changes import TokensForced
 from engine.wire.events import NodeAdded
@@ -13,7 +13,7 @@ from tests.app import samples
 
 
 def test_a_moment_that_was_left_becomes_a_node_and_not_the_present_one() -> None:
-    recorder = Recorder()
+    recorder = SessionRecorder()
     recorder.take([samples.step_record(0), samples.step_record(1)])
     left = Node(2, 1, (TokensForced(0, (7,)),), CacheSpec())
     recorder.take([NodeAdded(left, is_live=False)])
@@ -26,7 +26,7 @@ def test_a_moment_that_was_left_becomes_a_node_and_not_the_present_one() -> None
 
 def test_the_text_of_a_token_is_kept_when_it_is_chosen() -> None:
     """Before a step feeds it, if one ever does."""
-    recorder = Recorder()
+    recorder = SessionRecorder()
     record = samples.step_record(0)
     part = replace(record.sequences[0], sampled=77, sampled_text=" end")
     recorder.take([replace(record, sequences=(part,))])

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from engine.errors import InputError
-from engine.saved.document import Opened, is_session, pieces, read_session, write_session
+from engine.saved.document import ReadSession, is_session, pieces, read_session, write_session
 from engine.saved.journal import JournalFile, read_lines
 from engine.saved.named import decoded, encoded
-from engine.saved.session import Entry, SavedSession, SessionBuilder, entries_of
+from engine.saved.session import JournalEntry, SavedSession, SessionBuilder, entries_of
 from engine.spec.edit import BiasLogits
 from engine.wire.changes import EditMade
 from engine.wire.tree import Node
@@ -47,7 +47,7 @@ def test_a_document_says_it_all(session: SavedSession, tmp_path_factory: pytest.
 def test_a_journal_says_the_same(session: SavedSession, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "s.jsonl"
     journal_of(session, path)
-    assert read_session(path) == Opened(session, path, "2026-01-02T03:04:05+00:00")
+    assert read_session(path) == ReadSession(session, path, "2026-01-02T03:04:05+00:00")
     assert is_session(path)
 
 
@@ -160,9 +160,9 @@ def test_a_moment_stands_on_a_line_of_its_own() -> None:
 
 
 def test_an_entry_that_says_nothing_is_short() -> None:
-    assert encoded(Entry()) == b"{}"
-    assert encoded(Entry(draft="")) == b'{"draft":""}'
-    assert decoded(b'{"live":null}', Entry).live is None
+    assert encoded(JournalEntry()) == b"{}"
+    assert encoded(JournalEntry(draft="")) == b'{"draft":""}'
+    assert decoded(b'{"live":null}', JournalEntry).live is None
 
 
 def test_a_folder_and_a_pipe_are_no_sessions(tmp_path: Path) -> None:

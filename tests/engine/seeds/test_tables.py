@@ -12,7 +12,7 @@ import torch
 
 from engine.seeds import memory, speed
 from engine.seeds.line import SeedLine, checked
-from engine.seeds.models import Models, SeedModel, Setting
+from engine.seeds.models import SeedModel, SeedModels, SeedSetting
 from engine.seeds.page import page, shown
 from engine.seeds.serving import allocated_lines, max_lines
 from engine.seeds.shapes import logit_lines, numbers_line, shape_lines, softmax_by_hand
@@ -22,12 +22,12 @@ from engine.spec.presets import PRESETS
 from tests.engine.cli.conftest import Twin
 from tests.engine.tiny import model_of
 
-QUICK = Setting(num_threads=1, num_tokens=3, repeats=1, is_quick=True)
+QUICK = SeedSetting(num_threads=1, num_tokens=3, repeats=1, is_quick=True)
 
 
 @pytest.fixture(scope="module")
-def models() -> Models:
-    return Models(QUICK)
+def models() -> SeedModels:
+    return SeedModels(QUICK)
 
 
 def by_item(lines: Iterable[SeedLine]) -> dict[str, SeedLine]:
@@ -37,7 +37,7 @@ def by_item(lines: Iterable[SeedLine]) -> dict[str, SeedLine]:
     return found
 
 
-def test_the_cache_grows_by_a_row_and_the_static_one_has_zeros_behind(models: Models) -> None:
+def test_the_cache_grows_by_a_row_and_the_static_one_has_zeros_behind(models: SeedModels) -> None:
     lines = by_item(shape_lines(models))
     for step, count in enumerate((7, 8, 9, 10, 11), 1):
         assert lines[f"dynamic: keys of layer 0, step {step}"].measured == f"[1, 3, {count}, 64]"
@@ -59,7 +59,7 @@ def test_the_cache_grows_by_a_row_and_the_static_one_has_zeros_behind(models: Mo
     assert lines["dynamic: len(past_key_values)"].published == 30
 
 
-def test_the_next_token_by_hand(models: Models) -> None:
+def test_the_next_token_by_hand(models: SeedModels) -> None:
     lines = by_item(logit_lines(models))
     assert lines["next_logits.shape"].measured == "[1, 7, 49152]"
     difference = lines["by hand against torch.softmax: largest difference"].measured
@@ -81,7 +81,7 @@ def test_numbers_are_compared_where_the_weights_are_those_of_the_document() -> N
 
 
 def test_the_memory_table_and_the_slip_of_its_text() -> None:
-    lines = by_item(memory.memory_lines(Models(QUICK)))
+    lines = by_item(memory.memory_lines(SeedModels(QUICK)))
     sizes = [line.measured for line in lines.values()][:9]
     assert sizes == [18.9, 75.5, 302.0, 94.4, 377.5, 1509.9, 268.4, 1073.7, 4295.0]
     assert lines["GPT-2 Small, 512 tokens, float16"].on == "tensors of a dynamic cache"
@@ -92,7 +92,7 @@ def test_the_memory_table_and_the_slip_of_its_text() -> None:
     assert lines["the text: a 7B model at 1,024 tokens, float32"].agrees is True
 
 
-def test_gpt2_cache_is_reserved_and_never_written(models: Models) -> None:
+def test_gpt2_cache_is_reserved_and_never_written(models: SeedModels) -> None:
     lines = by_item(allocated_lines(models))
     names = ("num_layers", "num_key_value_heads", "head_dim", "model_max_seq_len")
     assert [lines[name].measured for name in names] == [12, 12, 64, 1024]
@@ -103,7 +103,7 @@ def test_gpt2_cache_is_reserved_and_never_written(models: Models) -> None:
     assert lines["bytes that hold a token after a step"].measured == 0
 
 
-def test_a_row_that_were_written_would_be_counted(models: Models) -> None:
+def test_a_row_that_were_written_would_be_counted(models: SeedModels) -> None:
     driver = ModeDriver(models.tutorial.loaded, PRESETS["allocated"].spec, 4)
     driver.feed([1, 2, 3, 4])
     assert driver.cache.num_idle_rows_written == 0
@@ -112,7 +112,7 @@ def test_a_row_that_were_written_would_be_counted(models: Models) -> None:
     assert driver.cache.num_idle_rows_written == 1
 
 
-def test_max_parameters_of_the_example(models: Models) -> None:
+def test_max_parameters_of_the_example(models: SeedModels) -> None:
     lines = by_item(max_lines(models))
     assert lines["shape_per_block"].measured == "[2, 12, 128, 12, 64]"
     assert lines["bytes_per_block"].measured == 2 * 12 * 128 * 12 * 64 * 2
@@ -121,7 +121,7 @@ def test_max_parameters_of_the_example(models: Models) -> None:
     assert lines["a page of 64 tokens is allowed"].measured is False
 
 
-def test_tokens_through_the_model_and_a_curve(models: Models) -> None:
+def test_tokens_through_the_model_and_a_curve(models: SeedModels) -> None:
     lines = by_item(TABLES["lengths"].lines(models))
     assert lines["no cache: tokens through the model"].measured == 3040
     assert lines["KV cache: tokens through the model"].measured == 79
@@ -129,7 +129,7 @@ def test_tokens_through_the_model_and_a_curve(models: Models) -> None:
     assert points == {(name, at) for name in ("no cache", "KV cache") for at in (16.0, 64.0)}
 
 
-def test_every_published_run_stands_beside_one_measured_here(models: Models) -> None:
+def test_every_published_run_stands_beside_one_measured_here(models: SeedModels) -> None:
     lines = by_item(TABLES["speed"].lines(models))
     assert [lines[f"{cache} · L4"].published for cache in ("none", "dynamic", "static")] == [32, 32, 153]
     assert isinstance(lines["dynamic · A100"].measured, float)
@@ -149,7 +149,7 @@ def test_where_nothing_can_be_compiled_it_says_so(monkeypatch: pytest.MonkeyPatc
     assert speed.why_not_compiled(model_of("llama"), False) == ""
 
 
-def test_a_compiler_that_fails_is_a_note(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_fails_is_a_note(models: SeedModels, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(model: object, num_tokens: int) -> tuple[float, float]:
         raise RuntimeError("no <linker>\nfound")
 

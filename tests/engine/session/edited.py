@@ -6,7 +6,7 @@ import torch
 from transformers import DynamicCache
 
 from engine.model.text import TokenTexts
-from engine.session.edits.apply import Edited, apply_edit
+from engine.session.edits.apply import EditOutcome, apply_edit
 from engine.session.edits.numbers import RowsFrom
 from engine.session.live import LiveSequence
 from engine.session.session import Session
@@ -33,7 +33,7 @@ def copy_of(session: Session, seq_id: int) -> LiveSequence:
     return LiveSequence(live.sequence.fork(seq_id), cache, live.logits, live.logprobs)
 
 
-def edit_copy(session: Session, edit: Edit, source: RowsFrom | None = None) -> tuple[LiveSequence, Edited]:
+def edit_copy(session: Session, edit: Edit, source: RowsFrom | None = None) -> tuple[LiveSequence, EditOutcome]:
     live = copy_of(session, edit.seq_id)
     return live, apply_edit(session.model, session.live.mode, live, edit, TokenTexts(None), source)
 
@@ -61,7 +61,7 @@ def logits_over(
     return model.model(ids, past_key_values=cache, use_cache=True).logits[0, -1]  # type: ignore[no-any-return]
 
 
-def edit_live(session: Session, edit: Edit, source: RowsFrom | None = None) -> Edited:
+def edit_live(session: Session, edit: Edit, source: RowsFrom | None = None) -> EditOutcome:
     """Make an edit in place."""
     live = session.live.get(edit.seq_id)
     return apply_edit(session.model, session.live.mode, live, edit, session.text_of, source)

@@ -17,7 +17,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.edit import BiasLogits, ReplaceTokens, Rows, Zero
 from engine.spec.sampling import Prompt
-from engine.wire.commands import Branch
+from engine.wire.commands import BeginBranch
 from engine.wire.page_map import PageMaps
 from tests.engine.faults import Injected, counting, failing_at
 from tests.engine.session.sessions import facts, page_faults, prepared, same, stale, tensors
@@ -88,7 +88,7 @@ def work_of(session: Session, phase: str) -> Callable[[], Any]:
     return {
         "edit": lambda: make_edit(session, edit),
         "edit of tokens": lambda: make_edit(session, ReplaceTokens(seq_id, 6, (7,), "re-prefill")),
-        "branch": lambda: branch(session, Branch(seq_id=seq_id, step=1, token_ids=(7, 9))),
+        "branch": lambda: branch(session, BeginBranch(seq_id=seq_id, step=1, token_ids=(7, 9))),
         "go to": lambda: session.go_to(1),
         "undo": lambda: undo_edit(session),
         "join": lambda: join(session, (2,)),

@@ -21,7 +21,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.changes import PromptAppended, SequenceAdded, SequenceForked, SequenceRemoved
 from engine.wire.commands import PreviewPrompt
-from engine.wire.events import Forked
+from engine.wire.events import ForkMade
 from engine.wire.prefix_match import ContinuedFrom
 from tests.engine.chat.templates import CHATML, RAISES, SPECIALS, THINKING
 from tests.engine.session.talks import GREEDY, answered, begun, chat_of, goes_on, ids_of, talking
@@ -208,7 +208,7 @@ def test_a_file_tells_the_turns_and_the_tokens_without_the_model() -> None:
     tokens = last.tokens.sequences[child]
     assert tokens.token_ids == session.sequence(child).token_ids
     assert tokens.num_prompt_tokens == session.sequence(child).num_prompt_tokens
-    events = [event for event in told(again, {}) if isinstance(event, Forked)]
+    events = [event for event in told(again, {}) if isinstance(event, ForkMade)]
     count = session.sequence(child).continued.num_reused  # type: ignore[union-attr]
     assert [(event.parent, event.child, event.num_tokens) for event in events] == [(first, child, count)]
     # as files were before: no conversation, and nothing of it

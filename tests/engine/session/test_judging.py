@@ -13,7 +13,7 @@ from engine.predict.capacity import setting_of
 from engine.session.judging import Judging, SessionSurroundings, check_can_hold, measured, not_compared
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.condition import Span
+from engine.spec.condition import TokenSpan
 from engine.spec.presets import cache_named
 from engine.spec.sampling import Prompt
 from engine.spec.stops import parsed
@@ -140,15 +140,15 @@ def test_attention_of_dropped_tokens_is_none_and_that_of_the_last_is_all() -> No
         record = session.step()
     part = record.sequences[0]
     around = SessionSurroundings(session, {}, not_compared)
-    gone = around.attention(record.step, part, Span(2, 8))
+    gone = around.attention(record.step, part, TokenSpan(2, 8))
     assert gone is not None
     assert gone.peak < 1e-6
-    everything = around.attention(record.step, part, Span(newest=100))
+    everything = around.attention(record.step, part, TokenSpan(newest=100))
     assert everything is not None
     assert everything.mean == pytest.approx(1.0, abs=1e-5)
-    assert around.attention(record.step, part, Span(part.num_tokens, part.num_tokens)) is None
+    assert around.attention(record.step, part, TokenSpan(part.num_tokens, part.num_tokens)) is None
     place = AttentionPlace(record.step, seq_id, part.num_tokens)
-    answer = measured(session, MeasureAttention((place, replace(place, step=99)), (Span(newest=100),)))
+    answer = measured(session, MeasureAttention((place, replace(place, step=99)), (TokenSpan(newest=100),)))
     assert [(mass.step, round(mass.mean, 5)) for mass in answer.masses] == [(record.step, 1.0)]
 
 

@@ -12,7 +12,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import EditMade, SamplingChanged, TokensForced
-from engine.wire.commands import Branch
+from engine.wire.commands import BeginBranch
 from tests.engine.session.histories import MODES, difference, stands
 from tests.engine.session.warm import FORCED, WARM, begun, stepped
 from tests.engine.tiny import model_of, prompt_ids
@@ -211,16 +211,16 @@ def test_a_branch_is_forgotten_unless_it_is_lived_in_or_taken_from() -> None:
 def test_another_road_is_taken_from_any_step_at_once() -> None:
     session = begun()
     steps = stepped(session, 6)
-    assert branch(session, Branch(0, steps[2], token_ids=(7,)))
+    assert branch(session, BeginBranch(0, steps[2], token_ids=(7,)))
     assert session.step().sequences[0].token_ids == (7,)
-    assert branch(session, Branch(0, steps[4], sampling=SamplingParams(temperature=1.0, seed=77)))
+    assert branch(session, BeginBranch(0, steps[4], sampling=SamplingParams(temperature=1.0, seed=77)))
     assert session.step().parent == steps[4]
     where = session.last_step
     for command, why in (
-        (Branch(0, steps[1]), "give one of them"),
-        (Branch(0, 99, token_ids=(7,)), "no step 99"),
-        (Branch(5, steps[1], token_ids=(7,)), "Sequence 5 was not there at step"),
-        (Branch(0, steps[1], token_ids=(10_000,)), "outside the vocabulary"),
+        (BeginBranch(0, steps[1]), "give one of them"),
+        (BeginBranch(0, 99, token_ids=(7,)), "no step 99"),
+        (BeginBranch(5, steps[1], token_ids=(7,)), "Sequence 5 was not there at step"),
+        (BeginBranch(0, steps[1], token_ids=(10_000,)), "outside the vocabulary"),
     ):
         with pytest.raises(InputError, match=why):
             branch(session, command)
@@ -274,9 +274,9 @@ def test_a_branch_that_is_refused_leaves_the_live_moment(spec: CacheSpec) -> Non
     session.history.tree.at(full.step).checkpoint.marks[0] = session.sequence(0).mark()
     session.go_to(2)
     with pytest.raises(InputError, match="no room"):
-        branch(session, Branch(0, full.step, token_ids=(7,)))
+        branch(session, BeginBranch(0, full.step, token_ids=(7,)))
     with pytest.raises(InputError, match="no tokenizer"):
-        branch(session, Branch(0, 3, sampling=SamplingParams(stop=("x",))))
+        branch(session, BeginBranch(0, 3, sampling=SamplingParams(stop=("x",))))
     assert session.last_step == 2
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.spec.cache import CacheSpec
-from engine.spec.condition import Span
+from engine.spec.condition import TokenSpan
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.condition_values import RECENT, recorded_attention
@@ -135,9 +135,9 @@ def test_what_a_record_sums_of_attention_is_of_all_rows_or_of_none(cache: str, i
     record = session.step()
     part = record.sequences[0]
     assert part.attention is not None
-    for span, mass in ((Span(), part.attention.first_mass), (RECENT, part.attention.recent_mass)):
+    for span, mass in ((TokenSpan(), part.attention.first_mass), (RECENT, part.attention.recent_mass)):
         found = recorded_attention(record, part, span)
         assert (found is not None) is is_told
         if found is not None:
             assert (found.mean, found.peak) == (pytest.approx(float(mass.mean())), pytest.approx(float(mass.max())))
-    assert recorded_attention(record, part, Span(1, 2)) is None
+    assert recorded_attention(record, part, TokenSpan(1, 2)) is None

@@ -14,7 +14,7 @@ from engine.analysis.tolerance import TOLERANCES, tolerance_between
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.snapshot import diff
-from engine.snapshot.diff import Difference, difference, row_errors
+from engine.snapshot.diff import SnapshotDifference, difference, row_errors
 from engine.snapshot.read import SnapshotFile
 from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
@@ -22,11 +22,11 @@ from tests.engine.snapshot.sessions import begun, kept, small
 from tests.engine.snapshot.test_read import sparse
 
 
-def compared(one: Path, other: Path) -> Difference:
+def compared(one: Path, other: Path) -> SnapshotDifference:
     with SnapshotFile(one) as a, SnapshotFile(other) as b:
         *progress, found = difference(a, b)
     assert [done for done, _ in progress] == list(range(1, len(progress) + 1))  # type: ignore[misc]
-    assert isinstance(found, Difference)
+    assert isinstance(found, SnapshotDifference)
     return found
 
 

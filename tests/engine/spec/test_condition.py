@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.condition import SIGNS, And, Comparison, Condition, Not, Or, Span, comparisons_of, spans_of
-from engine.spec.possible import Setting, why_never
+from engine.spec.condition import SIGNS, And, Condition, ConditionTerm, Not, Or, TokenSpan, comparisons_of, spans_of
+from engine.spec.possible import ConditionSetting, why_never
 from engine.spec.presets import cache_named
 from engine.spec.quantities import QUANTITIES, ROWS, Quantity, help_lines
 from engine.spec.stops import Stop, parsed
@@ -17,22 +17,22 @@ from engine.spec.stops import Stop, parsed
 NUMBERS = st.floats(-1e12, 1e12, allow_nan=False).map(lambda x: x + 0.0)
 PATTERNS = st.sampled_from([r"\bcat\b", 'say "no"', r"\d+$", "a|b", r"\\", "(?i)x{2,3}", 'quoted \\" one'])
 SPANS = st.one_of(
-    st.tuples(st.integers(0, 999), st.integers(0, 999)).map(lambda ends: Span(min(ends), max(ends))),
-    st.integers(1, 999).map(lambda count: Span(newest=count)),
+    st.tuples(st.integers(0, 999), st.integers(0, 999)).map(lambda ends: TokenSpan(min(ends), max(ends))),
+    st.integers(1, 999).map(lambda count: TokenSpan(newest=count)),
 )
 
 
 @st.composite
-def comparisons(draw: st.DrawFn) -> Comparison:
+def comparisons(draw: st.DrawFn) -> ConditionTerm:
     row = draw(st.sampled_from(ROWS))
     if row.kind == "fact":
-        return Comparison(row.name)
+        return ConditionTerm(row.name)
     sign = draw(st.sampled_from(SIGNS[row.kind]))
     if sign == "~":
-        return Comparison(row.name, sign, draw(PATTERNS))
+        return ConditionTerm(row.name, sign, draw(PATTERNS))
     if row.kind == "token":
-        return Comparison(row.name, sign, draw(st.one_of(st.text(max_size=8), st.integers(0, 10**6).map(float))))
-    return Comparison(row.name, sign, draw(NUMBERS), draw(SPANS) if row.kind == "attention" else None)
+        return ConditionTerm(row.name, sign, draw(st.one_of(st.text(max_size=8), st.integers(0, 10**6).map(float))))
+    return ConditionTerm(row.name, sign, draw(NUMBERS), draw(SPANS) if row.kind == "attention" else None)
 
 
 CONDITIONS: st.SearchStrategy[Condition] = st.recursive(
@@ -81,20 +81,25 @@ def test_the_example_of_every_quantity_is_a_condition_about_it(row: Quantity) ->
 @pytest.mark.parametrize(
     ("text", "condition"),
     [
-        ("stored > 2 MiB", Comparison("stored", ">", 2.0 * 2**20)),
-        ("margin <= 5%", Comparison("margin", "<=", 0.05)),
-        ("pages_evicted", Comparison("pages_evicted", ">", 0.0)),
-        ("NOT differs", Not(Comparison("differs"))),
-        ('token = "\\n"', Comparison("token", "=", "\n")),
-        ("attention(2-5) ≥ .5", Comparison("attention", ">=", 0.5, Span(2, 5))),
-        ("attention(last 16)<1", Comparison("attention", "<", 1.0, Span(newest=16))),
+        ("stored > 2 MiB", ConditionTerm("stored", ">", 2.0 * 2**20)),
+        ("margin <= 5%", ConditionTerm("margin", "<=", 0.05)),
+        ("pages_evicted", ConditionTerm("pages_evicted", ">", 0.0)),
+        ("NOT differs", Not(ConditionTerm("differs"))),
+        ('token = "\\n"', ConditionTerm("token", "=", "\n")),
+        ("attention(2-5) ≥ .5", ConditionTerm("attention", ">=", 0.5, TokenSpan(2, 5))),
+        ("attention(last 16)<1", ConditionTerm("attention", "<", 1.0, TokenSpan(newest=16))),
         (
             "step = 1 or step = 2 and tokens > 3",
-            Or((Comparison("step", "=", 1.0), And((Comparison("step", "=", 2.0), Comparison("tokens", ">", 3.0))))),
+            Or(
+                (
+                    ConditionTerm("step", "=", 1.0),
+                    And((ConditionTerm("step", "=", 2.0), ConditionTerm("tokens", ">", 3.0))),
+                )
+            ),
         ),
         (
             "not (step = 1 or step == 2)",
-            Not(Or((Comparison("step", "=", 1.0), Comparison("step", "=", 2.0)))),
+            Not(Or((ConditionTerm("step", "=", 1.0), ConditionTerm("step", "=", 2.0)))),
         ),
     ],
 )
@@ -128,15 +133,15 @@ def test_where_a_text_is_no_condition_and_what_may_stand_there(text: str, words:
 
 
 def test_a_stop_is_refused_where_its_text_is_none() -> None:
-    assert Stop(1, "entropy > 2").condition == Comparison("entropy", ">", 2.0)
+    assert Stop(1, "entropy > 2").condition == ConditionTerm("entropy", ">", 2.0)
     with pytest.raises(InputError, match="write entropy"):
         Stop(1, "entrpy > 2")
 
 
 def test_the_spans_of_a_condition_are_told_once() -> None:
     assert spans_of(parsed("attention(3) > 0.5 or not (peak_attention(3) > 0.9 and attention(last 2) < 1)")) == (
-        Span(3, 3),
-        Span(newest=2),
+        TokenSpan(3, 3),
+        TokenSpan(newest=2),
     )
 
 
@@ -146,28 +151,32 @@ GROWING, PAGED, H2O = CacheSpec(), cache_named("paged"), cache_named("h2o")
 @pytest.mark.parametrize(
     ("text", "setting", "words"),
     [
-        ("pages_allocated", Setting(GROWING), "Growing has no pages: take a paged cache."),
-        ("pages_allocated", Setting(PAGED), ""),
-        ("not pages_allocated", Setting(GROWING), ""),
-        ("pages_allocated or entropy > 2", Setting(GROWING), ""),
-        ("pages_allocated and entropy > 2", Setting(GROWING), "Growing has no pages"),
-        ("pages_moved", Setting(PAGED), "moves no pages: take the offloaded cache."),
-        ("rows_dropped", Setting(PAGED), "keeps all rows"),
-        ("rows_dropped", Setting(H2O), ""),
-        ("preempted >= 0", Setting(GROWING), ""),
-        ("attention(0) > 50%", Setting(GROWING, captures_attention=False), "no attention of this model is captured"),
-        ("not attention(0) > 50%", Setting(GROWING, captures_attention=False), "no attention of this model"),
-        ("attention(0) > 1", Setting(GROWING), "attention is from 0 to 1, or to 100 %"),
-        ("differs", Setting(GROWING, is_compared=False), "no comparison runs: start one."),
-        ("probability > 2", Setting(GROWING), "probability is from 0 to 1"),
-        ("probability >= 1", Setting(GROWING), ""),
-        ("tokens > 512", Setting(GROWING, max_tokens=512), "a sequence has at most 512 tokens here"),
-        ("tokens >= 512", Setting(GROWING, max_tokens=512), ""),
-        ("step < 0", Setting(GROWING), "step is from 0 up"),
-        ("not tokens >= 0", Setting(GROWING), "It contradicts itself"),
+        ("pages_allocated", ConditionSetting(GROWING), "Growing has no pages: take a paged cache."),
+        ("pages_allocated", ConditionSetting(PAGED), ""),
+        ("not pages_allocated", ConditionSetting(GROWING), ""),
+        ("pages_allocated or entropy > 2", ConditionSetting(GROWING), ""),
+        ("pages_allocated and entropy > 2", ConditionSetting(GROWING), "Growing has no pages"),
+        ("pages_moved", ConditionSetting(PAGED), "moves no pages: take the offloaded cache."),
+        ("rows_dropped", ConditionSetting(PAGED), "keeps all rows"),
+        ("rows_dropped", ConditionSetting(H2O), ""),
+        ("preempted >= 0", ConditionSetting(GROWING), ""),
+        (
+            "attention(0) > 50%",
+            ConditionSetting(GROWING, captures_attention=False),
+            "no attention of this model is captured",
+        ),
+        ("not attention(0) > 50%", ConditionSetting(GROWING, captures_attention=False), "no attention of this model"),
+        ("attention(0) > 1", ConditionSetting(GROWING), "attention is from 0 to 1, or to 100 %"),
+        ("differs", ConditionSetting(GROWING, is_compared=False), "no comparison runs: start one."),
+        ("probability > 2", ConditionSetting(GROWING), "probability is from 0 to 1"),
+        ("probability >= 1", ConditionSetting(GROWING), ""),
+        ("tokens > 512", ConditionSetting(GROWING, max_tokens=512), "a sequence has at most 512 tokens here"),
+        ("tokens >= 512", ConditionSetting(GROWING, max_tokens=512), ""),
+        ("step < 0", ConditionSetting(GROWING), "step is from 0 up"),
+        ("not tokens >= 0", ConditionSetting(GROWING), "It contradicts itself"),
     ],
 )
-def test_what_can_never_hold_and_why(text: str, setting: Setting, words: str) -> None:
+def test_what_can_never_hold_and_why(text: str, setting: ConditionSetting, words: str) -> None:
     why = why_never(parsed(text), setting)
     assert words in why if words else why == ""
     assert not why or (why.endswith(".") and why.count(". ") == 0)
@@ -175,7 +184,7 @@ def test_what_can_never_hold_and_why(text: str, setting: Setting, words: str) ->
 
 def test_every_need_of_a_quantity_is_told() -> None:
     """Whoever adds a quantity that needs something says what."""
-    nothing = Setting(GROWING, captures_attention=False, is_compared=False)
+    nothing = ConditionSetting(GROWING, captures_attention=False, is_compared=False)
     for row in QUANTITIES.values():
         if row.need:
             assert why_never(parsed(row.example), nothing), row.name

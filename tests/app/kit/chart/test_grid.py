@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.draw.grid import grid
-from app.kit.chart.grid import Chosen, GridMaps
+from app.kit.chart.grid import ChosenHead, GridMaps
 from app.kit.chart.surface import Surface
 from app.kit.theme import current_theme, load_fonts
 from tests.app.mouse import move_mouse
@@ -43,7 +43,7 @@ def maps(qtbot: QtBot, qapp: QApplication) -> GridMaps:
     values = np.linspace(0.01, 0.4, 3 * 2 * 12, dtype=np.float32).reshape(3, 2, 12)
     sizes = ((2, 12), (1, 12), (2, 12))
     shown = [grid(f"{name} error", values, (0, 1, 3), sizes, 2, 23) for name in "KV"]
-    maps.show_grids(shown, "token", Chosen(1, 0))
+    maps.show_grids(shown, "token", ChosenHead(1, 0))
     return maps
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF
 
-from app.kit.chart.marks import Frame
+from app.kit.chart.marks import PlotFrame
 from app.kit.theme import DARK
 
 
 def test_the_point_under_the_mouse() -> None:
     """The plot is five times as wide as it is high, its ranges are not 0 … 1, and the reach counts pixels."""
-    frame = Frame(QRectF(40, 10, 500, 100), (0.0, 10.0), (0.0, 1.0), 1.0, DARK)
+    frame = PlotFrame(QRectF(40, 10, 500, 100), (0.0, 10.0), (0.0, 1.0), 1.0, DARK)
     points = np.array([[2.0, 0.5], [4.0, 0.5], [4.0, 0.9]])
     at = frame.point_of(4.0, 0.9)
     assert (at.x(), at.y()) == (240, 20)

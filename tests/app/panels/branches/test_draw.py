@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.draw.change_marks import MarkKind, kind_of
-from app.panels.branches.draw import LEAST_GAP, Axis, BranchRow, Line, Mark, branch_rows, thinned, with_rows
+from app.panels.branches.draw import (
+    LEAST_GAP,
+    BranchLine,
+    BranchRow,
+    DepthAxis,
+    RowMark,
+    branch_rows,
+    thinned,
+    with_rows,
+)
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
 from engine.spec.sampling import SamplingParams
@@ -18,12 +27,12 @@ from engine.wire.changes import EditMade, ModeChanged, SamplingChanged, Sequence
 TREES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(1, 9)), max_size=30)
 
 
-def lines_of(tree: list[tuple[int, int, int]]) -> list[Line]:
-    lines = [Line(0, 9, 10)]
+def lines_of(tree: list[tuple[int, int, int]]) -> list[BranchLine]:
+    lines = [BranchLine(0, 9, 10)]
     for number, (parent, index, count) in enumerate(tree, 1):
         of = lines[parent % len(lines)]
         place = index % of.num_nodes
-        lines.append(Line(100 * number, 100 * number + count - 1, count, of.first + place, of.first, place))
+        lines.append(BranchLine(100 * number, 100 * number + count - 1, count, of.first + place, of.first, place))
     return lines
 
 
@@ -44,7 +53,12 @@ def test_no_line_crosses_another(tree: list[tuple[int, int, int]]) -> None:
 
 
 def test_the_branch_that_parts_last_stands_nearest() -> None:
-    lines = [Line(0, 9, 10), Line(20, 22, 3, 2, 0, 2), Line(30, 31, 2, 7, 0, 7), Line(40, 40, 1, 7, 0, 7)]
+    lines = [
+        BranchLine(0, 9, 10),
+        BranchLine(20, 22, 3, 2, 0, 2),
+        BranchLine(30, 31, 2, 7, 0, 7),
+        BranchLine(40, 40, 1, 7, 0, 7),
+    ]
     assert [(row.branch.first, row.start, row.end) for row in branch_rows(lines)] == [
         (0, 0, 10), (30, 8, 10), (40, 8, 9), (20, 3, 6),
     ]  # fmt: skip
@@ -53,8 +67,8 @@ def test_the_branch_that_parts_last_stands_nearest() -> None:
 def test_what_came_of_a_folded_branch_has_no_row_but_the_live_path_has() -> None:
     """20 and 30 part from 0, 40 from 30, 50 from 40."""
     lines = [
-        Line(0, 9, 10), Line(20, 22, 3, 2, 0, 2), Line(30, 33, 4, 7, 0, 7), Line(40, 41, 2, 31, 30, 1),
-        Line(50, 51, 2, 40, 40, 0),
+        BranchLine(0, 9, 10), BranchLine(20, 22, 3, 2, 0, 2), BranchLine(30, 33, 4, 7, 0, 7),
+        BranchLine(40, 41, 2, 31, 30, 1), BranchLine(50, 51, 2, 40, 40, 0),
     ]  # fmt: skip
     rows = branch_rows(lines)
     assert [row.branch.first for row in rows] == [0, 30, 40, 50, 20]
@@ -68,15 +82,15 @@ def test_what_came_of_a_folded_branch_has_no_row_but_the_live_path_has() -> None
 
 
 def test_a_place_along_the_axis_is_that_of_a_depth_and_back() -> None:
-    axis = Axis(10, 110, 11)
+    axis = DepthAxis(10, 110, 11)
     assert [axis.x_of(depth) for depth in (1, 6, 11)] == [10, 60, 110]
     assert [axis.depth_at(x) for x in (10, 58, 62, 111)] == [1, 6, 6, 11]
-    assert Axis(10, 110, 1).x_of(1) == 10
+    assert DepthAxis(10, 110, 1).x_of(1) == 10
 
 
 @given(st.lists(st.tuples(st.floats(0, 200), st.sampled_from(("edit", "mode", "road", "other"))), max_size=40))
 def test_marks_have_room_beside_each_other_and_edits_come_first(found: list[tuple[float, MarkKind]]) -> None:
-    marks = [Mark(x, kind) for x, kind in found]
+    marks = [RowMark(x, kind) for x, kind in found]
     shown = thinned(marks)
     places = [mark.x for mark in shown]
     assert places == sorted(places)
@@ -96,5 +110,5 @@ def test_what_a_moment_is_marked_for() -> None:
 
 
 def test_a_row_says_where_it_is() -> None:
-    (row,) = branch_rows([Line(5, 7, 3)])
-    assert row == BranchRow(Line(5, 7, 3), 0, None, 0, 3, 0)
+    (row,) = branch_rows([BranchLine(5, 7, 3)])
+    assert row == BranchRow(BranchLine(5, 7, 3), 0, None, 0, 3, 0)

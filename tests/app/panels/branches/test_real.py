@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.draw.format import byte_size, token_label
 from app.draw.step_points import UNJUDGED, WITHIN
-from app.kit.chart.marks import Place
+from app.kit.chart.marks import SelectedLine
 from app.kit.moment_words import branch_name
 from app.kit.view import GO_THERE
 from app.models.branches import origin_of
@@ -166,7 +166,7 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     assert told.endswith(f"A was fed “{a}”, B “{b}”: rows behind that are compared by position alone")
     kinds = points(steps, compared, "kl")[0].kinds
     assert [*kinds][-4:] == [WITHIN, UNJUDGED, UNJUDGED, UNJUDGED]
-    assert Place(5, "muted") in compare_chart(steps, compared, "kl", None).chart.marks, "between steps 3 and 7"
+    assert SelectedLine(5, "muted") in compare_chart(steps, compared, "kl", None).chart.marks, "between steps 3 and 7"
     driver.window.branches.gone_to.emit(STEPS)
     driver.settle(lambda: models.comparison.now is None)
     ended = f"The comparison ended: the branch with step {STEPS} is the live one now."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from app.panels.compare.draw import Matrix, Place, matrix_of, on_same_positions, overlaid, spans_told, told
+from app.panels.compare.draw import Matrix, MatrixRow, matrix_of, on_same_positions, overlaid, spans_told, told
 from engine.wire.requests import AttentionRequest, HeadRequest, WallRequest
 from tests.app import samples
 from tests.app.panels.compare.desk import pooled
@@ -17,7 +17,7 @@ def test_a_wall_is_one_matrix_of_layers_heads_and_channels() -> None:
     rows = piece.low.shape[3]
     row = matrix.row_of(1, 1, 3 * piece.dims_per_row)
     assert row == (samples.KV_HEADS + 1) * rows + 3
-    assert matrix.places[row] == Place(1, 1, 3 * piece.dims_per_row, 4 * piece.dims_per_row - 1)
+    assert matrix.places[row] == MatrixRow(1, 1, 3 * piece.dims_per_row, 4 * piece.dims_per_row - 1)
     np.testing.assert_array_equal(matrix.high[row], piece.high[1, 1, :, 3])
     assert matrix.names(samples.KV_HEADS * rows) == "L1·0"
     assert matrix.names(2 * rows - 1) == "L0·1"
@@ -49,7 +49,7 @@ def test_a_part_of_a_head_whose_window_has_slid_is_of_all_there_is() -> None:
 def test_attention_has_a_row_a_query_head() -> None:
     piece = samples.attention_slice(AttentionRequest(0, 3, 1, 100), 12)
     matrix = matrix_of(piece)
-    assert matrix.places[-1] == Place(1, samples.HEADS - 1)
+    assert matrix.places[-1] == MatrixRow(1, samples.HEADS - 1)
     assert matrix.borders == tuple(range(piece.group_size, samples.HEADS, piece.group_size))
     assert matrix.row_of(1, 2, None) == 2
     assert matrix.row_of(0, 2, None) is None

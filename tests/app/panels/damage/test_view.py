@@ -10,8 +10,8 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QPushButton
 
-from app.draw.grid import Grid, GridCell, GridLine
-from app.models.measurement import State
+from app.draw.grid import GridCell, GridLine, ValueGrid
+from app.models.measurement import MeasurementState
 from app.panels.damage.view import CHANNELS, EFFECT, PLAN, TOKENS, DamageView
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
@@ -75,7 +75,7 @@ def test_a_cell_leads_to_its_place(two: Shell, view: DamageView, engine: FakeEng
         view.choose(shows)
         two.models.selection.update(position=None, tensor="keys", layer=0, kv_head=0)
         cell = GridCell(GridLine(3, 2, samples.HEADS), 0, column, column, column, 0.5)
-        shown = Grid(title, np.zeros((1, samples.HEADS), np.float32), (cell.line,))
+        shown = ValueGrid(title, np.zeros((1, samples.HEADS), np.float32), (cell.line,))
         (view.shift if shows == EFFECT else view.maps).picked.emit((shown, cell))
         now = two.models.selection.now
         assert {name: getattr(now, name) for name in there} == there, (shows, title, column)
@@ -166,6 +166,6 @@ def test_the_damage_is_measured_when_at_rest_read_and_planned(prompted: Prompted
     assert found.plan_bytes <= prompted.damage.plan.budget_bytes
     prompted.damage.plan.copy_name()
     assert cache_named(QGuiApplication.clipboard().text()) == CacheSpec(codec=found.plan_codec)
-    prompted.until(lambda: prompted.damage.state.state is State.ANSWERED)
+    prompted.until(lambda: prompted.damage.state.state is MeasurementState.ANSWERED)
     prompted.damage.plan._use.click()
     prompted.until(lambda: prompted.models.status.now.cache.codec == found.plan_codec)  # type: ignore[union-attr]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.kit.chart.marks import Dots, Span
+from app.kit.chart.marks import Dots, ShadedSpan
 from app.panels.evicted import draw as evicted
 from app.panels.evicted.chart import rank_chart
 from engine.spec.presets import PRESETS
@@ -36,7 +36,7 @@ def test_scores_stand_on_one_line_and_dots_do_not_cover_each_other() -> None:
     went, chosen = (mark for mark in chart.marks if isinstance(mark, Dots))
     assert went.y.tolist() == pytest.approx([0.6, 1.6, 0.6])
     assert chosen.x.tolist() == [0.5]
-    (span,) = (mark for mark in chart.marks if isinstance(mark, Span))
+    (span,) = (mark for mark in chart.marks if isinstance(mark, ShadedSpan))
     assert (span.high, span.name) == (pytest.approx(0.6), "lowest kept")
     assert evicted.rank_of(drop(0, 0, [1, 4], [0.3, 0.1], []), 1) == 2
     assert evicted.rank_of(drop(0, 0, [1, 4], [0.3, 0.1], []), 2) is None

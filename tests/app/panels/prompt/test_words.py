@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from app.panels.prompt.words import IDS, TEXT, Text, shown
+from app.panels.prompt.words import IDS, TEXT, PromptText, shown
 
-FITS = Text("abc", (1, 2, 3), "", 8, False, False)
-EXCEEDS = Text("abc", tuple(range(9)), "", 8, False, False)
-REFUSED = Text("abc", None, "no tokens: 'abc' is no id", 8, True, False)
+FITS = PromptText("abc", (1, 2, 3), "", 8, False, False)
+EXCEEDS = PromptText("abc", tuple(range(9)), "", 8, False, False)
+REFUSED = PromptText("abc", None, "no tokens: 'abc' is no id", 8, True, False)
 READING = "reading 5 of 9"
 
 
@@ -23,7 +23,7 @@ READING = "reading 5 of 9"
     ],
 )
 def test_the_title_says_what_is_wrong_unless_a_prompt_is_read(
-    text: Text, mode: str, now: str, detail: str, brief: str, is_wrong: bool
+    text: PromptText, mode: str, now: str, detail: str, brief: str, is_wrong: bool
 ) -> None:
     found = shown(text, mode, now, "", is_greedy=True)
     assert (found.detail, found.brief, found.is_wrong) == (detail, brief, is_wrong)

@@ -40,7 +40,7 @@ class ManyEngine(FakeEngine):
                 count = samples.PROMPT if step is None else samples.PROMPT - 1
                 info = self._add(count, SamplingParams())
                 at = 0 if step is None else step
-                self.emit(events.Forked(parent, info.seq_id, at, count, "copied the rows", reply_to=command.id))
+                self.emit(events.ForkMade(parent, info.seq_id, at, count, "copied the rows", reply_to=command.id))
             case SetSampling(sampling, seq_id):
                 self._set(tuple(replace(s, sampling=sampling) if s.seq_id == seq_id else s for s in known))
             case Step():

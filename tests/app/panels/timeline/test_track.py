@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from app.panels.timeline.track import Track
+from app.panels.timeline.track import TimelineTrack
 
 
 def test_alone_the_path_takes_the_whole_line() -> None:
-    track = Track(width=1104, count=11)
+    track = TimelineTrack(width=1104, count=11)
     assert (track.start, track.tip, track.end) == (52, 1052, 1052)
     assert [track.x_of(index) for index in (0, 3, 10)] == [52, 352, 1052]
     assert (track.ahead_at(1090), track.left_at(1090), track.num_ahead) == (0, None, 0)
@@ -16,7 +16,7 @@ def test_alone_the_path_takes_the_whole_line() -> None:
 
 @pytest.mark.parametrize("num_left", [1, 5, 400])
 def test_every_moment_that_was_left_is_found_where_it_stands(num_left: int) -> None:
-    track = Track(width=1104, count=11, num_left=num_left)
+    track = TimelineTrack(width=1104, count=11, num_left=num_left)
     assert track.end - track.tip <= 400
     some = {0, num_left // 3, num_left - 1}
     if num_left < 50:
@@ -27,7 +27,7 @@ def test_every_moment_that_was_left_is_found_where_it_stands(num_left: int) -> N
 
 
 def test_steps_ahead_are_as_wide_as_those_before_where_these_are_many() -> None:
-    few, many = Track(width=1104, count=5, goes_on=True), Track(width=1104, count=1001, goes_on=True)
+    few, many = TimelineTrack(width=1104, count=5, goes_on=True), TimelineTrack(width=1104, count=1001, goes_on=True)
     assert few.end - few.tip == 120
     assert few.num_ahead == 16
     assert many.num_ahead == round(120 / (880 / 1000)) == 136
@@ -40,4 +40,4 @@ def test_steps_ahead_are_as_wide_as_those_before_where_these_are_many() -> None:
 
 
 def test_what_was_left_has_the_room_and_none_is_offered_ahead() -> None:
-    assert Track(width=1104, count=5, num_left=3, goes_on=True).num_ahead == 0
+    assert TimelineTrack(width=1104, count=5, num_left=3, goes_on=True).num_ahead == 0

@@ -8,7 +8,7 @@ from PySide6.QtGui import QImage, QPainter
 from PySide6.QtWidgets import QApplication
 
 from app.draw.step_axis import StepAxis
-from app.kit.chart.marks import Frame, Painted
+from app.kit.chart.marks import Painted, PlotFrame
 from app.kit.theme import DARK
 from app.panels.timings import draw as timings
 from app.panels.timings.chart import timing_chart
@@ -27,7 +27,7 @@ def test_a_zoomed_chart_frames_the_selected_step_where_its_bar_is(qapp: QApplica
     assert isinstance(mark, Painted)
     image = QImage(120, 60, QImage.Format.Format_ARGB32)
     painter = QPainter(image)
-    mark.paint(painter, Frame(QRectF(0, 0, 120, 60), (11.5, 17.5), (0.0, 1.2), 1.0, DARK))
+    mark.paint(painter, PlotFrame(QRectF(0, 0, 120, 60), (11.5, 17.5), (0.0, 1.2), 1.0, DARK))
     painter.end()
     is_framed = [image.pixelColor(x, 30) == DARK.color("selected") for x in range(120)]
     assert [x for x, is_it in enumerate(is_framed) if is_it] == [59, 79], "six steps share 120 pixels"

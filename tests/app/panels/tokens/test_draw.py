@@ -8,7 +8,7 @@ from pytestqt.qtbot import QtBot
 from app.models import Models
 from app.panels.tokens.canvas import TokenStrip
 from app.panels.tokens.chips import Chips
-from app.panels.tokens.draw import GAP, ChipLayout, Place
+from app.panels.tokens.draw import GAP, ChipLayout, ChipPlace
 from tests.app import samples
 
 
@@ -22,7 +22,7 @@ def layout(*widths: float, width: int = 100) -> ChipLayout:
 def test_the_chip_under_the_middle_of_another_is_below_it() -> None:
     found = layout(60 - GAP, 40, 50 - GAP, 50)
     assert [found[index] for index in range(4)] == [
-        Place(0, 60 - GAP, 0), Place(60, 40, 0), Place(0, 50 - GAP, 1), Place(50, 50, 1),
+        ChipPlace(0, 60 - GAP, 0), ChipPlace(60, 40, 0), ChipPlace(0, 50 - GAP, 1), ChipPlace(50, 50, 1),
     ]  # fmt: skip
     assert [found.beside(index, +1) for index in range(4)] == [2, 3, 2, 3]
     assert [found.beside(index, -1) for index in range(4)] == [0, 1, 0, 1]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from engine.analysis.duel import start
 from engine.analysis.duel.compare import step_of
-from engine.analysis.duel.duel import Duel, Follower
+from engine.analysis.duel.duel import Duel, DuelFollower
 from engine.analysis.duel.pictures import attention_difference
 from engine.analysis.duel.sides import FileRun, LiveRun
 from engine.errors import InputError
@@ -44,7 +44,7 @@ KIVI = tuned(cache_named("kivi-2"), group=16, residual=16)
 def duel_of(session: Session, seq_id: int, against: CacheSpec) -> Duel:
     sequence = session.sequence(seq_id)
     prompt = sequence.token_ids[: sequence.num_prompt_tokens]
-    follower = Follower(session.model, against, "B", prompt)
+    follower = DuelFollower(session.model, against, "B", prompt)
     return Duel(LiveRun(session, seq_id, "A"), follower.run, session.text_of, follower)
 
 
@@ -237,7 +237,7 @@ def test_two_steps_of_one_run_differ_where_rows_were_coded_in_between() -> None:
 def test_models_of_other_shapes_compare_their_logits_alone() -> None:
     session, seq_id = started()
     sequence = session.sequence(seq_id)
-    follower = Follower(model_of("gpt2"), CacheSpec(), "B", sequence.token_ids[: sequence.num_prompt_tokens])
+    follower = DuelFollower(model_of("gpt2"), CacheSpec(), "B", sequence.token_ids[: sequence.num_prompt_tokens])
     duel = Duel(LiveRun(session, seq_id, "A"), follower.run, session.text_of, follower)
     steps = compared(duel)
     assert steps[-1].is_beyond_rounding
@@ -329,6 +329,6 @@ def test_tokens_of_a_file_are_known_up_to_the_first_that_is_not() -> None:
 def test_nothing_to_compare_is_said() -> None:
     session = Session(model_of("llama"), CacheSpec())
     seq_id = session.submit(Prompt(token_ids=prompt_ids(10)))
-    follower = Follower(session.model, CacheSpec(), "B", prompt_ids(10))
+    follower = DuelFollower(session.model, CacheSpec(), "B", prompt_ids(10))
     with pytest.raises(InputError, match="run a prompt first"):
         Duel(LiveRun(session, seq_id, "A"), follower.run, session.text_of, follower)

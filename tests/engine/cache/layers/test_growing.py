@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.cache.layers import growing
-from engine.cache.layers.growing import SHARED_CAPACITY, GrowingLayer, Room
+from engine.cache.layers.growing import SHARED_CAPACITY, GrowingLayer, LayerBuffers
 from engine.cache.stacking import stacked_view
 from engine.predict.capacity import grown_capacity
 
@@ -78,7 +78,7 @@ def test_a_failed_allocation_changes_nothing(monkeypatch: pytest.MonkeyPatch, fa
 
 
 def test_the_layers_of_a_small_cache_lie_side_by_side_and_are_read_as_one() -> None:
-    room = Room(3)
+    room = LayerBuffers(3)
     layers = [GrowingLayer(room, index) for index in range(3)]
     for step, count in enumerate((1, 64, 3)):
         for index, layer in enumerate(layers):
@@ -89,7 +89,7 @@ def test_the_layers_of_a_small_cache_lie_side_by_side_and_are_read_as_one() -> N
 
 
 def test_a_large_buffer_and_one_of_another_shape_stand_alone() -> None:
-    room = Room(2)
+    room = LayerBuffers(2)
     small, other = GrowingLayer(room, 0), GrowingLayer(room, 1)
     keys, values = new_rows(5)
     small.update(keys, values)
