@@ -1,4 +1,5 @@
-"""A real engine is killed in mid-run, or begun again at rest: what was there before is there again."""
+"""A window on a real engine that can be killed (in `test_nothing_lost`), or begun again at rest: what was there before is
+there again."""
 
 from __future__ import annotations
 
@@ -89,34 +90,10 @@ def desk(qapp: QApplication, request: pytest.FixtureRequest) -> Iterator[Desk]:
     sweep(desk.shell)
 
 
-def assert_same(before: dict[int, list[np.ndarray]], desk: Desk) -> None:
+def assert_rows(before: dict[int, list[np.ndarray]], desk: Desk) -> None:
     for step, pictures in before.items():
         for was, now in zip(pictures, desk.seen_at(step), strict=True):
             assert np.array_equal(was, now, equal_nan=True), f"step {step}"
-
-
-def test_stepping_back_across_the_death_shows_the_rows_that_were_there(desk: Desk) -> None:
-    """Killed while it runs in pages; going on from a step of before is exact, too."""
-    models, intents = desk.models, desk.shell.intents
-    desk.shell.window.actions_["prompt.send"].trigger()
-    desk.until(lambda: len(models.timeline) and desk.shell.controller.is_settled)
-    desk.steps(4)
-    before = {step: desk.seen_at(step) for step in (1, 3, 4)}
-    assert not np.isnan(before[1][0]).any()
-    intents.on_run_to(200)
-    desk.until(lambda: len(models.timeline) > 8)
-    desk.die()
-    last, tokens = len(models.timeline) - 1, models.timeline.tokens(0)
-    desk.begin_again()
-    assert not models.status.failure
-    assert "where it was" in models.status.notice
-    assert models.timeline.latest is not None
-    assert (models.timeline.latest.step, models.timeline.tokens(0)) == (last, tokens)
-    assert_same(before, desk)
-    models.selection.update(step=4)
-    intents.on_go_on_from_here()
-    desk.until(lambda: len(models.timeline) == 5 and desk.shell.controller.is_settled)
-    assert models.timeline.tokens(0) == tokens[: models.timeline.num_tokens(0)]
 
 
 @pytest.mark.parametrize("desk", ["thread"], indirect=True)
@@ -139,4 +116,4 @@ def test_an_engine_that_begins_again_has_the_rows_that_a_rule_left_on_a_branch(d
     before = {path[place]: desk.seen_at(path[place]) for place in (2, 4, 7, 9)}
     desk.begin_again()
     assert (models.status.cache, [record.step for record in models.timeline]) == (H2O, path)
-    assert_same(before, desk)
+    assert_rows(before, desk)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication
@@ -18,7 +19,7 @@ from engine.spec.edit import Rows, Scale
 from engine.spec.stops import Stop
 from engine.wire.commands import BeginBranch, SetSampling
 from engine.wire.status import EngineStatus
-from tests.app.control.test_death import Desk
+from tests.app.control.test_death import Desk, assert_rows
 from tests.app.control.test_death import desk as desk
 
 NOTES = (Bookmark(OnStep(2)), Bookmark(OnToken(6, 0, 4), "here it turns"))
@@ -71,18 +72,38 @@ def left(desk: Desk, tmp_path: Path) -> tuple[JournalFolder, SavedSession]:
     return folder, session
 
 
-def test_the_engine_is_killed(desk: Desk, left: tuple[JournalFolder, SavedSession]) -> None:
+def test_the_engine_is_killed_while_it_runs(desk: Desk, left: tuple[JournalFolder, SavedSession]) -> None:
+    """In pages, behind a branch and an edit: all that was done is there, and so are the rows of the steps before; going
+    on from one of them is exact, too."""
     folder, session = left
-    (path,) = folder.folder.iterdir()
+    models, intents = desk.models, desk.shell.intents
+    path = next(folder.folder.iterdir())
     assert_same(read_session(path).session, session)
+    before = {step: desk.seen_at(step) for step in [record.step for record in models.timeline][1:]}
+    assert not any(np.isnan(pictures[0]).any() for pictures in before.values())
+    models.selection.update(step=None)
+    count = len(models.timeline)
+    intents.on_run_to(100)
+    desk.until(lambda: len(models.timeline) > count + 3)
     desk.die()
-    assert_same(read_session(path).session, session)
+    assert models.timeline.latest is not None
+    last, tokens = models.timeline.latest.step, models.timeline.tokens(0)
+    then = desk.shell.controller.saving.session
+    assert then.live == last
+    assert_same(read_session(path).session, then)
     desk.begin_again()
-    assert not desk.models.status.failure
-    assert "exactly as first" in desk.models.status.notice
-    assert (_status(desk).step, _status(desk).pending, len(_status(desk).stops)) == (session.live, session.pending, 2)
-    assert desk.models.stops.stops == STOPS
-    assert_same(desk.shell.controller.saving.session, session)
+    assert not models.status.failure
+    assert "exactly as first" in models.status.notice
+    assert "where it was" in models.status.notice
+    assert (models.timeline.latest.step, models.timeline.tokens(0)) == (last, tokens)
+    assert (_status(desk).step, _status(desk).pending, len(_status(desk).stops)) == (then.live, then.pending, 2)
+    assert models.stops.stops == STOPS
+    assert_same(desk.shell.controller.saving.session, then)
+    assert_rows(before, desk)
+    models.selection.update(step=list(before)[3])
+    intents.on_go_on_from_here()
+    desk.until(lambda: len(models.timeline) == 5 and desk.shell.controller.is_settled)
+    assert models.timeline.tokens(0) == tokens[: models.timeline.num_tokens(0)]
     desk.steps(1)
     assert_same(read_session(path).session, desk.shell.controller.saving.session)
 
