@@ -110,26 +110,3 @@ def test_without_a_display_a_missing_tour_folder_is_one_line(tmp_path: Path) -> 
     )  # fmt: skip
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-
-
-def test_a_window_beside_its_engine_never_imports_torch(tmp_path: Path) -> None:
-    done = python(
-        """
-        import sys
-        import app.main as program
-        from app.start.arguments import parse
-        made = program.Program.__init__
-        def make(self, *arguments):
-            made(self, *arguments)
-            def on_status(old, new):
-                if new.model is not None:
-                    kind = self.shell.models.status.engine
-                    print(new.model.name, kind, {"torch", "transformers"} & set(sys.modules), flush=True)
-                    self.shell.window.close()
-            self.shell.models.status.changed.connect(on_status)
-        program.Program.__init__ = make
-        sys.exit(program.run(parse(["--settings", sys.argv[1], "--engine", "process"])))
-        """,
-        str(tmp_path / "settings.ini"),
-    )
-    assert done.stdout.splitlines()[0] == "Tales 5M process set()", done.stderr

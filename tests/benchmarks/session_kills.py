@@ -179,6 +179,8 @@ def _live(window: Window, chance: random.Random, tally: Tally, shown: Shown, *, 
         elif told["what"] == "waits":
             state = told["words"]
         elif told["what"] == "works":
+            if told["imported"]:
+                tally.problems.append(f"a window beside its engine imported {told['imported']}")
             _work(window, chance, tally, shown)
             return
         else:

@@ -156,7 +156,7 @@ class Person(QObject):
         elif self._models.status.failure:
             tell("problem", words=self._models.status.failure)
         self._works = True
-        tell("works")
+        tell("works", imported=sorted({"torch", "transformers"} & set(sys.modules)))
         self._on_history()
         self._on_notes()
         if self._is_taking_up and self._notes != self._expected_notes:

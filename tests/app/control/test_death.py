@@ -1,5 +1,5 @@
-"""A window on a real engine that can be killed (in `test_nothing_lost`), or begun again at rest: what was there before is
-there again."""
+"""A window on a real engine that can be killed (in `test_nothing_lost`), or begun again at rest: what was
+there before is there again."""
 
 from __future__ import annotations
 

@@ -28,11 +28,13 @@ from engine.snapshot.convert import (
     write_table,
     write_trace,
 )
+from engine.snapshot.export import export
 from engine.snapshot.read import SnapshotFile
 from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.model import RESOURCES, ModelSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
+from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
 from engine.wire.step_table import COLUMNS
 from tests.engine.snapshot.exports import in_process
@@ -58,15 +60,15 @@ def told(model: LoadedModel, name: str, steps: int = 8, sampling: SamplingParams
     return session
 
 
-def run(script: Path, *arguments: object) -> str:
-    """In a process of its own that knows nothing of this program."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, str(script), *map(str, arguments)]
-    done = subprocess.run(
-        command, cwd=script.parent, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+RUN_BOTH = """
+import runpy, sys
+sys.argv = ["go.py", sys.argv[1], "--steps", "6"]
+runpy.run_path("go.py", run_name="__main__")
+assert not [name for name in sys.modules if name.split(".")[0] == "engine"], "it knows nothing of this program"
+sys.path.insert(0, {root!r})
+sys.argv = ["again.py", "--threads", "1"]
+runpy.run_path("again.py", run_name="__main__")
+"""
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -120,15 +122,31 @@ def test_it_steers_the_logits_as_the_session_does(
     assert expected != usual
 
 
-def test_in_a_process_that_knows_nothing_of_this_program(bundled: LoadedModel, tmp_path: Path) -> None:
+def test_scripts_in_a_process_of_their_own(bundled: LoadedModel, tmp_path: Path) -> None:
+    """One knows nothing of this program; one repeats a session with it: the same tokens, and the same bytes."""
     session = told(bundled, "kivi-4")
     with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
         write_script(file.path, tmp_path / "go.py")
-    ids, text = run(tmp_path / "go.py", MODEL, "--steps", "6").split("\n", 1)
     for _ in range(6):
         step(session)
+    other = Session(bundled, PRESETS["int8"].spec)
+    other.submit(Prompt(text=TEXT))
+    records = tuple(step(other) for _ in range(6))
+    for _ in export(other, Export(tmp_path / "again.py", 0, kind="session", records=records)):
+        pass
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    code = RUN_BOTH.format(root=str(Path(__file__).resolve().parents[3]))
+    done = subprocess.run(
+        [sys.executable, "-c", code, MODEL], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    ids, *text, first, repeated, rows = done.stdout.split("\n")[:-1]
     assert json.loads(ids) == session.sequence(0).token_ids[-6:]
-    assert text == bundled.tokenizer.decode(json.loads(ids)) + "\n"  # type: ignore[union-attr]
+    assert "\n".join(text) == bundled.tokenizer.decode(json.loads(ids))  # type: ignore[union-attr]
+    assert first == "6 steps repeated; the number that is farthest off is off by 0"
+    assert json.loads(repeated) == other.sequence(0).token_ids[: other.sequence(0).num_tokens]
+    count = 2 * 2 * len(bundled.info.geometry.layers)  # codes and scales, of K and of V
+    assert rows == f"{count} of {count} tensors of K and V have the same bytes"
 
 
 def test_some_of_the_layers_are_not_gone_on_from(

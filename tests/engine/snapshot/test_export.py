@@ -6,8 +6,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,25 +134,6 @@ def test_without_steps_there_is_no_table(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="send a prompt first"):
             written(session, Export(tmp_path / "x", 0, kind=kind))  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
-
-
-def test_the_session_as_a_script_gives_the_same_tokens_and_bytes_in_another_process(tmp_path: Path) -> None:
-    model = load(ModelSpec("bundled", dtype="float32", device="cpu", num_threads=1))
-    session = Session(model, PRESETS["int8"].spec)
-    session.submit(Prompt(text="Once upon a time there was"))
-    records = tuple(step(session) for _ in range(6))
-    written(session, Export(tmp_path / "again.py", 0, kind="session", records=records))
-    command = [sys.executable, str(tmp_path / "again.py"), "--threads", "1"]
-    root = str(Path(__file__).resolve().parents[3])
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    first, ids, rows = done.stdout.splitlines()
-    assert first == "6 steps repeated; the number that is farthest off is off by 0"
-    assert json.loads(ids) == session.sequence(0).token_ids[: session.sequence(0).num_tokens]
-    count = 2 * 2 * len(model.info.geometry.layers)  # codes and scales, of K and of V
-    assert rows == f"{count} of {count} tensors of K and V have the same bytes"
 
 
 def test_a_script_repeats_one_sequence_from_its_first_token(tmp_path: Path) -> None:
