@@ -62,7 +62,14 @@ def fresh(qtbot: QtBot, qapp: QApplication, engine: FakeEngine, request: pytest.
     sweep(shell)
 
 
-sizes = pytest.mark.parametrize("fresh", SIZES, indirect=True)
+@pytest.fixture(scope="module", params=SIZES)
+def sized(qapp: QApplication, request: pytest.FixtureRequest) -> Iterator[tuple[Shell, FakeEngine]]:
+    """Such a window of each size, which tests share that arrange it for themselves."""
+    engine = FakeEngine()
+    shell = new_shell(qapp, engine, request.param)
+    take_steps(shell, engine, STEPS)
+    yield shell, engine
+    sweep(shell)
 
 
 # ---- which step is shown -----------------------------------------------------------------------------------------
@@ -157,9 +164,9 @@ def test_a_layer_far_beyond_its_range_keeps_its_name(
 # ---- whole words -------------------------------------------------------------------------------------------------
 
 
-@sizes
-def test_no_label_cuts_a_word(fresh: Shell, spy: type[Spy], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_label_cuts_a_word(sized: tuple[Shell, FakeEngine], spy: type[Spy], monkeypatch: pytest.MonkeyPatch) -> None:
     """What strips, selectors and the status line paint are whole words of what they are to say."""
+    fresh, _ = sized
     window = fresh.window
     for module in (labels, selectors):
         monkeypatch.setattr(module, "QPainter", spy)
@@ -179,6 +186,7 @@ def test_no_label_cuts_a_word(fresh: Shell, spy: type[Spy], monkeypatch: pytest.
         painted = {word for text in shown for word in text.replace("·", " ").replace("…", " ").split()}
         assert painted <= words, (layout, step, painted - words)
         assert not [text for text in shown if text.endswith("…") and not text.endswith(" …")], (layout, step)
+    fresh.models.selection.update(step=None)
 
 
 def test_a_first_window_takes_all_of_a_small_screen(fresh: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,8 +214,8 @@ def test_entries_are_whole_or_left_out() -> None:
     assert whole_entries(entries, 5, 3, len) == entries[0]
 
 
-@sizes
-def test_the_newest_row_lists_whole_entries(fresh: Shell) -> None:
+def test_the_newest_row_lists_whole_entries(sized: tuple[Shell, FakeEngine]) -> None:
+    fresh, _ = sized
     for layout in ("learn", "inspect"):
         fresh.window.arrange(layout)
         turn(fresh)
@@ -226,8 +234,8 @@ def test_the_newest_row_lists_whole_entries(fresh: Shell) -> None:
             assert len(shown) == 5
 
 
-@sizes
-def test_the_inspector_shows_whole_lines(fresh: Shell) -> None:
+def test_the_inspector_shows_whole_lines(sized: tuple[Shell, FakeEngine]) -> None:
+    fresh, _ = sized
     fresh.window.arrange("inspect")
     turn(fresh)
     (area,) = fresh.window.inspector.findChildren(WholeLines)
@@ -258,8 +266,8 @@ def test_the_key_of_the_masses_is_in_a_colour_of_text(
     assert all(contrast(color, theme.panel) >= 4.5 for color in colors)
 
 
-@sizes
-def test_bars_of_the_ledger_are_never_squeezed(fresh: Shell) -> None:
+def test_bars_of_the_ledger_are_never_squeezed(sized: tuple[Shell, FakeEngine]) -> None:
+    fresh, _ = sized
     for layout in ("inspect", "truth"):
         fresh.window.arrange(layout)
         turn(fresh)
@@ -300,8 +308,8 @@ def test_steps_beyond_a_thousand_are_written_as_the_counter_writes_them(fresh: S
     assert window.head._provenance.whole.endswith("step 1,003")
 
 
-@sizes
-def test_the_numbers_of_a_long_run_stand_below_its_bars(fresh: Shell, engine: FakeEngine) -> None:
+def test_the_numbers_of_a_long_run_stand_below_its_bars(sized: tuple[Shell, FakeEngine]) -> None:
+    fresh, engine = sized
     engine.emit(*(samples.step_record(step) for step in range(STEPS + 1, 1_004)))
     turn(fresh)
     fresh.window.arrange("inspect")

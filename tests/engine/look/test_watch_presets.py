@@ -109,7 +109,7 @@ def test_after_every_step_a_picture_is_the_slice_in_its_place(name: str) -> None
     watching = Watching(SPECS[name], "llama", ALL, 11)
     for number in range(16):
         watching.step()
-        if number % effort(2, 1) == 0:  # what an update left wrong is wrong in the next picture as well
+        if number % effort(5, 1) == 0:  # what an update left wrong is wrong in the next picture as well
             watching.check()
     watching.check()
 
@@ -126,7 +126,7 @@ def test_of_layers_with_windows_as_well(architecture: str, name: str) -> None:
     watching = Watching(SPECS[name], architecture, ALL, 7)
     for number in range(14):
         watching.step()
-        if number % effort(2, 1) == 0:
+        if number % effort(5, 1) == 0:
             watching.check()
     watching.check()
 

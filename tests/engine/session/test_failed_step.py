@@ -35,7 +35,7 @@ def test_a_step_that_fails_anywhere_changes_nothing(architecture: str, cache: st
     session, twin = prepared(architecture, cache, phase), prepared(architecture, cache, phase)
     with counting() as clean:
         expected = twin.step()
-    every = 1 if (architecture, cache, phase) == ("tiniest", "growing", "decode") else effort(9, 1)
+    every = 1 if (architecture, cache, phase) == ("tiniest", "growing", "decode") else effort(14, 1)
     before, held = facts(session), tensors(session)
     number, outcome = 1, failing_at(1, session.step)
     while isinstance(outcome, Injected):
@@ -79,7 +79,7 @@ def test_a_step_that_fails_at_any_site_changes_nothing_where_rows_are_coded_drop
     positions, what journals and rules remember, in bytes. The prompt ends with the second chunk, and rows are coded
     and dropped."""
     first = list(LOSSY).index(mode)
-    found = failures(LOSSY[mode], phase, lambda count: {1, count}, every=effort(4, 1), first=first)
+    found = failures(LOSSY[mode], phase, lambda count: {1, count}, every=effort(7, 1), first=first)
     assert found.not_undone == []
     assert found.has_dropped or LOSSY[mode].retention.keeps_all or (mode, phase) == ("snapkv", "decode")
     assert found.num_missed <= found.num_sites // 50, "nearly every site is reached"
@@ -93,7 +93,7 @@ def test_what_fails_in_any_preset_changes_nothing(number: int) -> None:
     architecture = "llama" if name == "kivi-2" else "tiniest"  # 16 codes of 2 bits fill a word
     spec = small(PRESETS[name].spec)
     for phase in [PHASES[number % len(PHASES)]] if effort(0, 1) == 0 else PHASES:
-        found = failures(spec, phase, lambda count: {count}, architecture, every=effort(40, 1), first=number)
+        found = failures(spec, phase, lambda count: {count}, architecture, every=effort(60, 1), first=number)
         assert found.not_undone == [], phase
         assert found.num_failed + found.num_missed, phase
 
