@@ -74,9 +74,8 @@ class Requests:
     def refuse(self, failure: Failed) -> bool:
         """Whether whoever asked says why, and nobody else: a panel that measures, or the prompt."""
         asked = (self.measurements, self.texts, self.edited_texts, self.comparing, self.exports, self.stopping)
-        if any(part.refuse(failure) for part in asked):
+        if any(part.refuse(failure) for part in asked) or self.pictures.refused(failure):
             return True
-        self.pictures.refused(failure)
         self.sequences.refuse(failure)
         return False
 

@@ -4,6 +4,7 @@ engine from then on; those of an earlier step are asked for once."""
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,6 +31,8 @@ from engine.wire.slices import SliceUpdate
 PATIENCE_S = 10.0
 # What the engine refused is asked again after a later step, not sooner than after this many seconds.
 RETRY_S = 1.0
+# Of so many of the latest pictures it is known that they were asked for, when they are refused too late.
+MOST_SENT = 256
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class SliceRequests:
         self._watch_id = 0
         self._waiting: dict[str, float] = {}
         self._refused: dict[str, tuple[int | None, float]] = {}  # after which step, and when
+        self._sent: deque[int] = deque(maxlen=MOST_SENT)  # the ids of pictures, and of what asked for them
         self._tip: int | None = None  # of the branch that was asked about where it is not the live one
 
     @property
@@ -85,12 +89,16 @@ class SliceRequests:
         self._refused.pop(kind, None)
         return True
 
-    def refused(self, failure: Failed) -> None:
-        """The engine refused a picture: it is asked for again when something else is wanted, or after a later step."""
-        for kind, asked in self._asked.items():
-            if failure.reply_to in (asked.watched.id, self._watch_id):
-                self._waiting.pop(kind, None)
-                self._refused[kind] = self._newest_step(), self._clock()
+    def refused(self, failure: Failed) -> bool:
+        """The engine refused a picture: it is asked for again when something else is wanted, or after a later step.
+        True for one that is wanted no more, which nobody is to be told."""
+        refused = [
+            kind for kind, asked in self._asked.items() if failure.reply_to in (asked.watched.id, self._watch_id)
+        ]
+        for kind in refused:
+            self._waiting.pop(kind, None)
+            self._refused[kind] = self._newest_step(), self._clock()
+        return not refused and failure.reply_to in self._sent
 
     def ask(self) -> None:
         """Ask for what is wanted and was not asked yet."""
@@ -129,14 +137,15 @@ class SliceRequests:
         self._is_watching = True
         pictures = tuple(self._asked[kind].watched for kind in wanted if kind in self._asked)
         self._watch_id = self._sender.post(Watch(pictures))
+        self._sent.extend((self._watch_id, *(picture.id for picture in pictures)))
 
     def _send_once(self, changed: dict[str, tuple[Watched, object]]) -> None:
         if self._is_watching:
             self._is_watching = False
-            self._sender.post(Watch(()))
+            self._sent.append(self._sender.post(Watch(())))
         for kind in changed:
             watched = self._asked[kind].watched
-            self._sender.post(TakeSlice(watched.request, node=self._other_node, id=watched.id))
+            self._sent.append(self._sender.post(TakeSlice(watched.request, node=self._other_node, id=watched.id)))
 
     def _changed(self, wanted: dict[str, tuple[Watched, object]]) -> dict[str, tuple[Watched, object]]:
         asked = self._asked

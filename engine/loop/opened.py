@@ -135,6 +135,8 @@ class OpenFile:
         """Answer what can be seen; raises `InputError` for everything that needs a forward."""
         snapshot = self.snapshot
         match command:
+            case Watch(pictures=()) if self.saved is not None:
+                pass  # nothing is watched in a file
             case TakeSlice() | Watch() if self.saved is not None:
                 self.saved.refuse()
             case _ if snapshot is None:

@@ -26,7 +26,7 @@ from PySide6.QtWidgets import (
 
 from app.kit.segments import Segments
 from app.models import Models
-from tests.app.shown import _TAG, changes, painted, paints_itself
+from tests.app.shown import _TAG, changes, kind_of, painted, paints_itself
 
 Key = Qt.Key
 KEYS = (
@@ -58,7 +58,7 @@ class Robot:
             for action in opened.actions()
             if action.text()
         ]
-        self._opened.append(f"opens {type(opened).__name__} {', '.join(texts)}".rstrip())
+        self._opened.append(f"opens {kind_of(opened)} {', '.join(texts)}".rstrip())
 
     def _ask_file(self, *arguments: object, **_: object) -> tuple[str, str]:
         self._opened.append("asks for a file")
@@ -85,12 +85,12 @@ class Robot:
     def _in_list(self, widget: QAbstractItemView) -> Iterator[str]:
         for number in range(min(4, widget.model().rowCount())):
             place = widget.visualRect(widget.model().index(number, 0)).center()
-            yield from self._mouse(widget.viewport(), place, f"{type(widget).__name__} row {number}")
+            yield from self._mouse(widget.viewport(), place, f"{kind_of(widget)} row {number}")
         for key in (Key.Key_Return, Key.Key_Delete):
-            yield from self._try(f"{type(widget).__name__} {key.name}", lambda w=widget, k=key: QTest.keyClick(w, k))  # type: ignore[misc]
+            yield from self._try(f"{kind_of(widget)} {key.name}", lambda w=widget, k=key: QTest.keyClick(w, k))  # type: ignore[misc]
 
     def _in_picture(self, widget: QWidget, surface: QWidget) -> Iterator[str]:
-        name = type(widget).__name__
+        name = kind_of(widget)
         for x, y in PLACES:
             place = QPoint(round(x * surface.width()), round(y * surface.height()))
             yield from self._mouse(surface, place, f"{name} at {x}, {y}")

@@ -45,6 +45,11 @@ FEW = 3  # so many like shapes are listed one by one
 _TAG = re.compile(r"<[^>]*>")
 
 
+def kind_of(widget: QWidget) -> str:
+    """The kind of Qt that it is: what our own classes are called is not seen."""
+    return next(kind.__name__ for kind in type(widget).__mro__ if kind.__module__.startswith("PySide6"))
+
+
 def shown(root: QWidget) -> list[str]:
     """What a person sees of a widget and of everything in it, and what a screen reader is told."""
     lines = [] if root.isVisible() else ["hidden"]
@@ -62,9 +67,9 @@ def _of(widget: QWidget) -> Iterator[str]:
     if words is not None:
         extra = [f"name {name!r}" if name and name != words else "", f"tip {tip!r}" if tip and tip != words else ""]
         if words or any(extra):
-            yield " ".join(filter(None, (f"{type(widget).__name__} {words!r}{marks}", *extra)))
+            yield " ".join(filter(None, (f"{kind_of(widget)} {words!r}{marks}", *extra)))
     elif (tip or told or name) and not isinstance(widget, QAbstractItemView):
-        yield f"{type(widget).__name__} {name!r}{marks}" + (f" tip {tip!r}" if tip else "")
+        yield f"{kind_of(widget)} {name!r}{marks}" + (f" tip {tip!r}" if tip else "")
     for line in told.splitlines():
         yield f"  says {line!r}"
     if isinstance(widget, QAbstractItemView) and widget.model() is not None:

@@ -169,6 +169,20 @@ def test_answers_from_before_a_reset_are_dropped(models: Models, engine: FakeEng
     assert not requests.answered(late)
 
 
+def test_a_refusal_from_before_a_reset_is_told_to_nobody(models: Models, engine: FakeEngine) -> None:
+    requests = requests_of(models, engine, running=False)
+    models.viewport.update(wall_size=(40, 16))
+    requests.ask()
+    (late,) = engine.of(Watch)[-1].pictures
+    requests.reset()
+    assert requests.refused(Failed("A session file has no K and V.", reply_to=late.id))
+    requests.ask()
+    assert requests.refused(Failed("A session file has no K and V.", reply_to=late.id))
+    assert requests.is_waiting
+    assert not requests.refused(Failed("No room for it.", reply_to=engine.of(Watch)[-1].pictures[0].id))
+    assert not requests.refused(Failed("There is no such sequence.", reply_to=10**6))
+
+
 def test_a_refused_picture_is_not_asked_for_ever(models: Models, engine: FakeEngine) -> None:
     requests = requests_of(models, engine, running=False)
     models.viewport.update(wall_size=(40, 16))

@@ -148,13 +148,13 @@ def test_more_steps_are_compiled_than_torch_allows_of_one_function(monkeypatch: 
         return graph.forward
 
     monkeypatch.setattr(torch, "compile", lambda step, **named: compile_(step, backend=backend, **named))
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
 
     def step_of(count: int) -> Any:
         return lambda: [torch.ones(count).cumsum(0)]
 
-    for count in range(2, 14):
-        outputs, replay = Compiled().record(step_of(count))
-        replay()
-        assert outputs[0][-1] == count
+    with torch._dynamo.config.patch(recompile_limit=8):  # a monkeypatch would leave torch without a limit
+        for count in range(2, 14):
+            outputs, replay = Compiled().record(step_of(count))
+            replay()
+            assert outputs[0][-1] == count
     assert len(compiled) == 12
