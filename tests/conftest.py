@@ -7,6 +7,7 @@ import os
 
 from hypothesis import settings
 
+gc.set_threshold(10_000, 20, 20)  # most of what is made here is gone without it
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_HUB_KERNELS"] = "0"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -18,6 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, dtype_bytes
 from engine.geometry.families import ENCODER_DECODER, FAMILY_DEFAULTS, LAYERS_ARE_LISTED
+from tests.effort import effort
 from tests.engine.geometry.tiny_configs import BASE, TINY, C, F, L, M, N, S, X
 from tests.engine.tiny import config_dict
 
@@ -211,7 +212,7 @@ KEYS = sorted(
 
 
 @given(name=st.sampled_from(sorted(TINY)), junk=st.dictionaries(st.sampled_from(KEYS), JUNK, min_size=1, max_size=3))
-@settings(max_examples=300)
+@settings(max_examples=effort(150, 3000))
 def test_a_damaged_config_gives_a_geometry_or_one_plain_sentence(name: str, junk: dict[str, Any]) -> None:
     config = {**TINY[name][0], "model_type": name.split(":")[0], **junk}
     geometry = None

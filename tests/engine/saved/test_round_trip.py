@@ -17,9 +17,10 @@ from engine.saved.session import JournalEntry, SavedSession, SessionBuilder, ent
 from engine.spec.edit import BiasLogits
 from engine.wire.changes import EditMade
 from engine.wire.tree import Node
+from tests.effort import effort
 from tests.engine.saved.trees import MODEL, sessions
 
-FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+FILES = settings(max_examples=effort(50, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def journal_of(session: SavedSession, path: Path) -> bytes:
@@ -32,6 +33,7 @@ def journal_of(session: SavedSession, path: Path) -> bytes:
     return path.read_bytes()
 
 
+@FILES
 @given(session=sessions())
 def test_a_document_says_it_all(session: SavedSession, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "s.json"
@@ -43,6 +45,7 @@ def test_a_document_says_it_all(session: SavedSession, tmp_path_factory: pytest.
     json.loads(path.read_text("utf-8"))  # any JSON reader's
 
 
+@FILES
 @given(session=sessions())
 def test_a_journal_says_the_same(session: SavedSession, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "s.jsonl"

@@ -107,7 +107,7 @@ SPECS = {
 }
 
 
-@settings(max_examples=effort(20, 200), suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(12, 200), suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(list(SPECS)), way=WAYS)
 def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, way: Way) -> None:
     go_back_and_forth(SPECS[name], way)
