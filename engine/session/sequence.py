@@ -61,14 +61,13 @@ class Sequence:
         assert self.sampled is not None
         return [self.sampled]
 
-    def take(self, token_id: int, stop: StopReason | None, full: StopReason | None) -> None:
-        """The sampler chose `token_id`; a forced token goes before it, and before an end of text, but not where there
-        is no room for one (`full`)."""
+    def take(self, token_id: int, stop: StopReason | None) -> None:
+        """The sampler chose `token_id`; a forced token goes before it. `stop`: why nothing follows."""
+        self.stop = stop
         if self.forced:
             self.sampled, self.sampled_is_forced, self.forced = self.forced.first, True, self.forced.rest
-            self.stop = full
         else:
-            self.sampled, self.sampled_is_forced, self.stop = token_id, False, stop
+            self.sampled, self.sampled_is_forced = token_id, False
 
     def force(self, token_ids: list[int]) -> None:
         """Feed these next, the first in place of the token already chosen."""

@@ -248,7 +248,10 @@ class Stepper:
         sequence = live.sequence
         if not sequence.is_prefilling:
             sequence.token_ids.append(forward.work.token_ids[0])
-        stop = mode.stop_after(sequence, choice.token_id, live.cache) if choice else None
+        stop = None
+        if choice is not None:  # where tokens are forced, what was chosen follows on nothing
+            full = mode.full_at(num_tokens, live.cache)
+            stop = full if sequence.forced else mode.stop_after(sequence, choice.token_id, live.cache)
         live.cache.commit(num_tokens)  # first: the record tells the bytes without pages that leave a window here
         part = sequence_step(forward, choice, phase, stop, self._text_of)
         sequence.num_tokens = num_tokens
@@ -259,7 +262,7 @@ class Stepper:
             step, first = self._history.next_step, part.first_position + 1
             self._history.surprisal.put(step, live.seq_id, first, forward.surprisal)
         if choice is not None:
-            sequence.take(choice.token_id, stop, mode.full_at(num_tokens, live.cache))
+            sequence.take(choice.token_id, stop)
         return part
 
     def _undo(self, before: list[RestorePoint], noted: Noted) -> None:

@@ -69,6 +69,7 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
         written_by=written_by(),
         why_not=why_not,
         prompt_ended_at=None if is_past else whole.prompt_ended_at,
+        edited_from=None if (whole.edited_from or 0) >= count else whole.edited_from,
         layers=entries,
         states=states,
         tables=whole.tables if not why_not else (),

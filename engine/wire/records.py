@@ -76,7 +76,8 @@ class AttentionSummary(Part, frozen=True, eq=False):
 
 class SequenceStep(Part, frozen=True, eq=False):
     """What one step did to one sequence: tokens `first_position … num_tokens` were fed, `sampled` was chosen next.
-    `surprisal` is None where there is none, and of a long prompt until `PromptSurprisal` tells it."""
+    `surprisal` is None where there is none, and of a long prompt until `PromptSurprisal` tells it; `stop` says why
+    nothing follows."""
 
     seq_id: int
     phase: Phase

@@ -21,5 +21,5 @@ def choose_again(live: LiveSequence, mode: CacheMode, text_of: TokenTexts) -> Sa
         return choice
     after = mode.stop_after(sequence, choice.token_id, live.cache)
     stop = "stopped" if sequence.stop == "stopped" else after
-    sequence.take(choice.token_id, stop, mode.full_at(count, live.cache))
+    sequence.take(choice.token_id, stop)
     return choice

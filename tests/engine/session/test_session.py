@@ -104,6 +104,22 @@ def test_end_of_text_stops_and_a_forced_token_goes_past_it(monkeypatch: pytest.M
     assert not session.has_work, "the model says again that the text ends"
 
 
+def test_while_tokens_are_forced_no_record_says_that_the_text_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model wants to end it at every step, and as many tokens as it may have are there after the second."""
+    session, seq_id = started(cache=CacheSpec("none"), max_new_tokens=2)
+    (end,) = session.model.end_ids
+    monkeypatch.setattr(type(session.model), "forward", logits_for(end))
+    session.force(seq_id, (9, 10, 11))
+    parts = [session.step().sequences[0] for _ in range(4)]
+    assert [(part.token_ids[-1], part.stop, part.sampled) for part in parts[1:]] == [
+        (9, None, end),
+        (10, None, end),
+        (11, "end of text", end),
+    ]
+    assert parts[0].stop is None
+    assert [moment.node.work.parts[0].stop for moment in session.history.tree] == [None, None, None, "end of text"]  # type: ignore[union-attr]
+
+
 def test_a_forced_token_wakes_a_stopped_sequence() -> None:
     session, seq_id = started()
     session.step()

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from engine.errors import InputError
+from engine.session.editing import make_edit
 from engine.snapshot.export import estimate, export
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed
 from engine.snapshot.verify import verified
+from engine.spec.edit_text import parse_edit
 from engine.wire.exporting import Export
 from tests.engine.snapshot.sessions import begun, goes_on_alike, kept, small
 from tests.engine.tiny import model_of
@@ -64,6 +66,15 @@ def test_an_earlier_step_has_its_tokens_and_no_present(name: str, tmp_path: Path
             assert "logits" not in part
             assert part.manifest.why_not == "it was cut out of a snapshot of a later step"
             assert part.manifest.sequence.sampled is None
+
+
+def test_an_earlier_step_is_edited_where_a_row_of_it_was(tmp_path: Path) -> None:
+    session = begun(small("growing"))
+    make_edit(session, parse_edit("zero pos=25:27 layer=1", 0, 30))
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        for count, edited_from in ((24, None), (25, None), (26, 25), (30, 25)):
+            with SnapshotFile(cut_of(file, tmp_path / "y.safetensors", num_tokens=count)) as part:
+                assert (part.manifest.num_tokens, part.manifest.edited_from) == (count, edited_from)
 
 
 def test_an_earlier_step_behind_an_encoder_has_all_that_it_read_and_fewer_of_the_decoders_rows(tmp_path: Path) -> None:
