@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from engine.cache.paged.cache import PagedCache
 from tests.effort import effort
-from tests.engine.cache.compressed.test_going_back import WAYS, Way, assert_same, go_back_and_forth, state_of
+from tests.engine.cache.compressed.test_going_back import (
+    EVERYWHERE,
+    WAYS,
+    Way,
+    assert_same,
+    go_back_and_forth,
+    state_of,
+)
 from tests.engine.cache.paged.driving import check, store_of
 from tests.engine.cache.paged.retained import BY_RULE, RULES, SPECS, session_of
 from tests.engine.faults import Injected, failing_at
@@ -15,6 +22,7 @@ from tests.engine.faults import Injected, failing_at
 
 @settings(max_examples=effort(15, 200), suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(list(SPECS)), way=WAYS)
+@example("h2o", EVERYWHERE)
 def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, way: Way) -> None:
     go_back_and_forth(SPECS[name], way, check)
 
