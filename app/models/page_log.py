@@ -7,7 +7,7 @@ for its owner.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.wire.page_events import (
@@ -118,15 +118,16 @@ class PageLog:
                     committed = None
         return PageFacts(tuple(owners), committed)
 
-    def page_then(self, seq_id: int, page_id: int, step: int) -> int | None:
-        """The page that stood at a step where the sequence has `page_id` now; None where that is not known."""
-        for number in reversed(self._of_sequence.get(seq_id, [])):
+    def pages_then(self, seq_id: int, page_ids: Iterable[int], step: int) -> list[int]:
+        """The pages that stood at a step where the sequence has `page_ids` now: one that was copied since is the one
+        that it was copied from. 0 where that is not known."""
+        then: dict[int, int] = {}
+        for number in self._of_sequence.get(seq_id, []):
             event = self._events[number]
-            if self._steps[number] <= step:
-                break
-            if isinstance(event, PageCopied) and event.dst_page_id == page_id:
-                page_id = event.src_page_id
-        return page_id if seq_id in self.facts(page_id, step).owners else None
+            if self._steps[number] > step and isinstance(event, PageCopied):
+                then[event.dst_page_id] = then.get(event.src_page_id, event.src_page_id)
+        found = [then.get(page_id, page_id) for page_id in page_ids]
+        return [page_id if seq_id in self.facts(page_id, step).owners else 0 for page_id in found]
 
     def text(self, token_id: int) -> str:
         """A token's text, empty where it was never fed."""

@@ -8,14 +8,17 @@ from engine.wire.records import StepRecord
 
 
 def table_pages(models: Models, record: StepRecord, pool: int) -> list[int]:
-    """The pages of the selected sequence after a step, in logical order; 0 where a page left the window."""
+    """The pages of the selected sequence after a step, in logical order; 0 where a page left the window, or which one it
+    was at an earlier step is not known."""
     table, now = models.slices.table, models.selection.now
     if table is None or table.request.seq_id != now.seq_id or pool >= len(table.tables):
         return []
     num_tokens = models.timeline.num_tokens(now.seq_id, record.step) - num_source(models)
     num_pages = max(0, -(-num_tokens // table.page_size))
     pages: list[int] = table.tables[pool][:num_pages].tolist()
-    return pages
+    if now.step is None or len(record.page_maps) > 1:  # events name no pool
+        return pages
+    return models.pages.pages_then(now.seq_id, pages, record.step)
 
 
 def place_of(models: Models, record: StepRecord, pool: int, page_id: int) -> int | None:
@@ -30,10 +33,7 @@ def page_of(models: Models, record: StepRecord, pool: int, position: int) -> int
     """The page that holds a position of the selected sequence, None where it has none or that is not known."""
     pages = table_pages(models, record, pool)
     number = (position - num_source(models)) // record.page_maps[pool].page_size
-    page_id = pages[number] if 0 <= number < len(pages) else 0
-    if not page_id or len(record.page_maps) > 1:
-        return page_id or None
-    return models.pages.page_then(models.selection.now.seq_id, page_id, record.step)
+    return (pages[number] or None) if 0 <= number < len(pages) else None
 
 
 def chosen_page(models: Models, record: StepRecord) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.table import PageTable
 from engine.spec.cache import CacheSpec
+from engine.wire.page_events import KEPT
 from engine.wire.page_map import PageMap, PageTracker
 from engine.wire.prefix_match import WhyNotReused
 from engine.wire.records import SequenceStep, StepRecord
@@ -57,6 +58,12 @@ class PageStory:
         """A branch; nothing is recorded until it is stepped."""
         self.tables[seq_id] = self.pool.fork(self.tables[parent], seq_id)
         self.ids[seq_id], self.hits[seq_id] = list(self.ids[parent]), 0
+
+    def copy(self, seq_id: int, number: int) -> StepRecord:
+        """A page is shared with a moment that is kept and written by hand: a copy of it takes its place."""
+        self.pool.fork(self.tables[seq_id], KEPT)
+        self.pool.own(self.tables[seq_id], [number])
+        return self.decode(seq_id)
 
     def remove(self, seq_id: int) -> None:
         self.pool.release(self.tables.pop(seq_id))

@@ -15,9 +15,14 @@ def test_a_page_that_was_copied_before_it_was_written_is_the_other_one_until_tha
     own, copied_at = story.tables[0].page_ids[1], story.step - 1
     assert own != shared
     log.take(story.decode(0, 1))
-    assert [log.page_then(0, own, step) for step in range(story.step)] == [shared, *[own] * (story.step - copied_at)]
-    assert log.page_then(1, shared, copied_at) == shared
-    assert log.page_then(1, own, copied_at) is None, "it has never had that one"
+    log.take(story.copy(0, 1))
+    copy, copied_again_at = story.tables[0].page_ids[1], story.step - 1
+    first = story.tables[0].page_ids[0]
+    seen = [log.pages_then(0, [first, copy], step) for step in range(story.step)]
+    then = [shared] * copied_at + [own] * (copied_again_at - copied_at) + [copy]
+    assert seen == [[first, page_id] for page_id in then]
+    assert log.pages_then(1, [first, shared], copied_at) == [first, shared]
+    assert log.pages_then(1, [own], copied_at) == [0], "it has never had that one"
 
 
 def test_a_prompt_is_most_like_the_page_that_goes_on_otherwise() -> None:

@@ -151,6 +151,11 @@ def test_looking_back_shows_the_pool_of_that_step(desk: Desk, view: PagesView) -
     desk.models.selection.update(step=0)
     assert view.state.selected == (0, before[1])
     assert view.state.keys[0].text == "2 used"
+    assert view.state.mine == (tuple(before),), "the pages of then are outlined"
+    click(view, before[1])
+    assert desk.models.selection.now.position == 4
+    click(view, after[1])
+    assert desk.models.selection.now.position is None, "the sequence did not have that page yet"
     point(view, after[1])
     assert readout(view).startswith(f"page {after[1]} free")
 
