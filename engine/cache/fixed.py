@@ -62,10 +62,6 @@ class FixedRows(Protocol):
         """Rows from `length` on hold numbers, whatever they are: they are read, with a weight of zero."""
         ...
 
-    def begin(self) -> None:
-        """A step is about to be replayed: what it, or a later one, reads beside rows that were written are numbers."""
-        ...
-
     def count(self) -> None:
         """A row was written behind those of every layer."""
         ...
@@ -99,9 +95,6 @@ class RoomRows:
             for part in pair:
                 part[:, :, length:].zero_()
 
-    def begin(self) -> None:
-        """`prepare` has seen to it."""
-
     def count(self) -> None:
         for layer in self._layers:
             layer.count_row()
@@ -132,7 +125,7 @@ class PagedRows:
 
     def __init__(self, store: PageStore, pairs: list[Pair]) -> None:
         self.owner, self.buffers = store, PagedBuffers(pairs, store.page_size)
-        self._store, self._page_ids = store, [table.page_ids for table in store.plans[0].tables]
+        self._page_ids = [table.page_ids for table in store.plans[0].tables]
         self.layout: Layout = ("paged", store.page_size, pairs[0][0].shape[1], *addresses(pairs))
 
     @classmethod
@@ -150,12 +143,6 @@ class PagedRows:
 
     def prepare(self, length: int) -> None:
         """Nothing is read of gathered pages that was not written."""
-
-    def begin(self) -> None:
-        """A kernel reads a page to its end."""
-        if (slack := self._store.plans[0].slack) is not None:
-            for rows in (rows for pair in self._store.rows_of.values() for rows in pair):
-                rows.clear(slack)
 
     def count(self) -> None:
         """The tables have counted it when they took the room."""

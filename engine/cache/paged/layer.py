@@ -53,8 +53,6 @@ class PagedLayer(OwnLayer):
         plan = self.store.plans[self.group]
         for stored, new in zip(self.store.rows_of[self.layer_index], (keys, values), strict=True):
             stored.write(plan.writes, new.transpose(0, 1).flatten(1, 2))
-            if plan.slack is not None:
-                stored.clear(plan.slack)
         return plan
 
     def append_apart(

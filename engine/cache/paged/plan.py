@@ -48,7 +48,6 @@ class GroupPlan:
         stops = ((table, table.num_tokens) for table in self.tables)
         return torch.cat([held_slots(t, n - self.num_new, n, self.device, as_tensor=True) for t, n in stops])
 
-    @cached_property
     def slack(self) -> torch.Tensor | None:
         """Slots behind the new rows in pages that this forward begins: a kernel that reads whole pages must not meet
         there what somebody left, which may be no number. None where no page begins."""

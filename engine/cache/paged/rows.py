@@ -119,6 +119,7 @@ class PageRows:
         for mine, theirs in zip(self._buffers, other._buffers, strict=True):
             mine[:, target : target + count].copy_(theirs[:, source : source + count])
 
+    @torch.inference_mode()
     def clear(self, slots: Slots) -> None:
         """Rows of zeros, scales included."""
         for buffer in self._buffers:

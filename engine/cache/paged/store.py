@@ -328,7 +328,10 @@ class PageStore:
         for number, group in enumerate(self.groups):
             device = self.rows_of[group.layers[0].index][0].device
             tables = [mine[number] for mine in tables_of]
-            self.plans[number] = GroupPlan(tables, num_new, self.longest, device, group.window)
+            plan = self.plans[number] = GroupPlan(tables, num_new, self.longest, device, group.window)
+            if (slack := plan.slack()) is not None:
+                for rows in (rows for layer in group.layers for rows in self.rows_of[layer.index]):
+                    rows.clear(slack)
 
 
 def pageable(geometry: CacheGeometry) -> tuple[LayerGeometry, ...]:

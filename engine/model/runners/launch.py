@@ -177,7 +177,6 @@ class Launches:
             return None
         try:
             launch = self._launch(key, decoder, rows, ids, had)
-            rows.begin()
             logits = launch.replay()
         except RuntimeError as error:
             if is_of_device(error) and OF_CAPTURE not in str(error):
