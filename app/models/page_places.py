@@ -8,8 +8,8 @@ from engine.wire.records import StepRecord
 
 
 def table_pages(models: Models, record: StepRecord, pool: int) -> list[int]:
-    """The pages of the selected sequence after a step, in logical order; 0 where a page left the window, or which one it
-    was at an earlier step is not known."""
+    """The pages of the selected sequence after a step, in logical order; 0 where a page left the window, or it is not
+    known which one it was at that step."""
     table, now = models.slices.table, models.selection.now
     if table is None or table.request.seq_id != now.seq_id or pool >= len(table.tables):
         return []
