@@ -61,7 +61,7 @@ def add_parsers(commands: Any) -> None:
     forced = run.add_mutually_exclusive_group()
     forced.add_argument("--force", metavar="TEXT", help="the first tokens of every answer are those of this text")
     forced.add_argument("--force-ids", metavar="1,2,3", help="the first tokens of every answer are these")
-    run.add_argument("--seed", type=int, default=0)
+    run.add_argument("--seed", type=int, help="of what is drawn (0, or that of the snapshot)")
     run.add_argument("--temperature", type=float, help="without it the choice is greedy")
     run.add_argument("--top-k", type=int)
     run.add_argument("--top-p", type=float)
@@ -79,11 +79,13 @@ def run_command(args: argparse.Namespace) -> int:
     steps, conditions, editing = checked_steps(args), stop_conditions(args), Editing(args.edit)
     capture = check_capture(args.capture)
     spec = spec_of(args.cache or "growing", args)
-    sampling = SamplingParams(args.temperature or 0.0, args.top_k, args.top_p, args.min_p, args.seed, tuple(args.stop))
+    sampling = sampled_as(SamplingParams(), args)
     wanted = export_of(args)
-    prompts, later = prompts_of(args, sampling) if args.snapshot is None else [], (args.user or [])[1:]
+    prompts, later = prompts_of(args, sampling), (args.user or [])[1:]
     if args.save_session is not None and args.snapshot is not None:
         raise InputError("A run that goes on from a snapshot cannot be repeated without it: export it instead.")
+    if args.snapshot is not None and (args.force is not None or args.force_ids is not None):
+        raise InputError("An answer of a snapshot has begun: leave --force out, or begin with a --prompt.")
     for target in (args.export, args.events, args.save_session):
         if target is not None:
             writable_target(target)  # refused before minutes are spent on what it should hold
@@ -173,9 +175,20 @@ def opened_session(args: argparse.Namespace, spec: CacheSpec) -> Session:
         if info.stop in ("stopped", "length"):  # as a run ends: whoever goes on wants more
             sequence = session.sequence(info.seq_id)
             sequence.stop, sequence.sampling = None, structs.replace(sequence.sampling, max_new_tokens=None)
-    if args.cache is not None:
+    if args.cache is not None or spec != CacheSpec():
         session.set_cache(spec)
+    for info in session.sequences:
+        before = session.sequence(info.seq_id).sampling
+        if (sampling := sampled_as(before, args)) != before:
+            session.set_sampling(sampling, info.seq_id)
     return session
+
+
+def sampled_as(sampling: SamplingParams, args: argparse.Namespace) -> SamplingParams:
+    """The same with what was given of how tokens are chosen, and of what ends them."""
+    given = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed")}
+    given["stop"] = tuple(args.stop) or None
+    return structs.replace(sampling, **{name: value for name, value in given.items() if value is not None})
 
 
 def records_before(snapshot: Path | None) -> list[StepRecord]:

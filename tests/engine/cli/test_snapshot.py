@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from engine.snapshot.read import SnapshotFile
+from engine.spec.sampling import SamplingParams
 from tests.engine.cli.conftest import IDS, Twin
 from tests.engine.snapshot.attacks import FOUND, REFUSED
 from tests.engine.snapshot.crafted import changed
@@ -148,6 +150,20 @@ def test_a_run_goes_on_from_a_snapshot_as_if_it_had_not_ended(
     status, _, err = twin.run("run", "--from", path, "--steps", 3)
     assert status == 2
     assert "made with other weights" in err
+
+
+def test_a_run_that_goes_on_chooses_as_it_is_told_and_else_as_it_did(twin: Twin, folder: Path, tmp_path: Path) -> None:
+    path, later = tmp_path / "x.safetensors", tmp_path / "y.safetensors"
+    warm = ("--temperature", 1, "--top-k", 40, "--seed", 3)
+    twin.lines("run", "--model", folder, "--token-ids", IDS, *warm, "--steps", 4, "--export", path)
+    begin = ("run", "--model", folder, "--from", path, "--steps", 3)
+    twin.lines(*begin, "--seed", 9, "--min-p", 0.1, "--stop", "zz", "--codec", "int8", "--export", later)
+    with SnapshotFile(later) as file:
+        assert file.manifest.sequence.sampling == SamplingParams(1.0, 40, None, 0.1, 9, ("zz",))
+        assert file.manifest.cache == "int8"
+    assert "leave --force out" in twin.refused(*begin, "--force-ids", "5")
+    assert "before a --user turn" in twin.refused(*begin, "--system", "Be brief.")
+    assert "-1.0 is not a number from 0 up" in twin.refused(*begin, "--temperature", "-1")
 
 
 def test_a_run_takes_a_prompt_or_a_snapshot(twin: Twin, sound: Path, source: str) -> None:
