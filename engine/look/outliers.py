@@ -23,14 +23,16 @@ def outliers_slice(
     keys: Mapping[int, LayerCount],
     values: Mapping[int, LayerCount],
     attention: Mapping[int, torch.Tensor],
+    num_attended: int,
 ) -> OutliersSlice:
-    """`keys` and `values` by layer; `attention` `[H, S]` by layer, NaN where a row had been dropped."""
+    """`keys` and `values` by layer; `attention` `[H, S]` by layer, NaN where a row had been dropped, of the newest of
+    `num_attended` tokens."""
     return OutliersSlice(
         request=request,
         provenance=past.provenance,
         keys=largest(keys, past, "keys", request.count),
         values=largest(values, past, "values", request.count),
-        attended=most_attended(attention, geometry, request.count),
+        attended=most_attended(attention, geometry, request.count, num_attended),
         note="" if keys or values else "No K and V are held now.",
         took_ms=0.0,
     )
@@ -64,7 +66,7 @@ def _located(past: RowsAt, tensor: TensorName, layer: int, head: int, channel: i
 
 
 def most_attended(
-    attention: Mapping[int, torch.Tensor], geometry: CacheGeometry, how_many: int
+    attention: Mapping[int, torch.Tensor], geometry: CacheGeometry, how_many: int, num_tokens: int
 ) -> tuple[Attended, ...]:
     """The positions with the largest weight in the mean of all layers and heads, and the head that gave each most."""
     together = on_one_device(attention.values())
@@ -75,11 +77,11 @@ def most_attended(
     # rows end at the newest token: a shorter one begins later
     aligned = torch.cat([torch.nn.functional.pad(row, (length - row.shape[1], 0)) for row in rows.values()])
     owners = [(layer, head) for layer, row in rows.items() for head in range(row.shape[0])]
-    mean = aligned.mean(0)
+    mean, first = aligned.mean(0), max(0, num_tokens - length)  # where every layer keeps a window
     found = []
-    for position in mean.topk(min(how_many, length)).indices.tolist():
-        layer, head = owners[int(aligned[:, position].argmax())]
+    for column in mean.topk(min(how_many, length)).indices.tolist():
+        layer, head = owners[int(aligned[:, column].argmax())]
         group = max(1, geometry.layers[layer].num_heads // max(1, geometry.layers[layer].num_kv_heads))
-        most = float(aligned[:, position].max())
-        found.append(Attended(position, float(mean[position]), layer, head, head // group, most))
+        most = float(aligned[:, column].max())
+        found.append(Attended(first + column, float(mean[column]), layer, head, head // group, most))
     return tuple(found)

@@ -132,7 +132,7 @@ class OpenedSnapshot:
             for layer in self.info.geometry.attention_layers
             if self._is_newest(request.step) and (row := self.attention(layer.index)) is not None
         }
-        found = outliers_slice(request, past, self.info.geometry, keys, values, attention)
+        found = outliers_slice(request, past, self.info.geometry, keys, values, attention, self.num_tokens)
         assert isinstance(found, OutliersSlice)
         return found
 

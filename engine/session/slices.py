@@ -113,7 +113,9 @@ class SliceReader:
     def _outliers(self, request: OutliersRequest, past: RowsAt, seen: Seen) -> Slice:
         keys, values = seen.magnitudes.of_all(request.seq_id, past, self._geometry)
         attention = self._history.attention_at(request.seq_id, request.step, seen.journal)
-        return outliers_slice(request, past, self._geometry, keys, values, attention)
+        mark = seen.journal.mark(request.seq_id, request.step)
+        num_attended = mark.num_tokens if mark is not None else past.num_tokens
+        return outliers_slice(request, past, self._geometry, keys, values, attention, num_attended)
 
     def _attention(self, request: AttentionRequest, seen: Seen) -> Slice:
         seq_id, history, phases = request.seq_id, self._history, self._stepper.phases

@@ -20,7 +20,7 @@ def test_rows_of_different_lengths_end_at_the_newest_token() -> None:
     }
     geometry = CacheGeometry.uniform(2, 1, 4)
     heads = SimpleNamespace(layers=[SimpleNamespace(num_heads=2, num_kv_heads=1)] * geometry.num_layers)
-    first, second = most_attended(attention, cast(Any, heads), 2)
+    first, second = most_attended(attention, cast(Any, heads), 2, 5)
     assert (first.position, first.layer, first.head, first.kv_head) == (3, 1, 0, 0)
     assert (round(first.weight, 3), round(first.most, 3)) == (0.425, 0.8)
     assert (second.position, second.layer, second.head) == (0, 0, 1)
