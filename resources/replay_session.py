@@ -1,25 +1,25 @@
-"""Repeat a session of KV Loupe and compare every number of its steps with what was recorded.
+"""Repeat a session of KV Loupe, edits by hand included, and compare every number of its steps with what was recorded.
 
-    python THIS_FILE [MODEL] [--threads N]
+    python THIS_FILE [MODEL] [--threads N] [--allow-file SNAPSHOT] [--allow-rounding]
 
 MODEL is `bundled` or the folder of the model that the session ran. It needs KV Loupe's `engine`, and no window.
+Exit 0: all is as it was. 1: a token, a number or a checksum is another one.
 """
 
 import argparse
 import json
 from pathlib import Path
 
-import msgspec
-
 from engine.analysis.tolerance import TOLERANCES
+from engine.errors import InputError
 from engine.model.loader import load
-from engine.session.changes import make
-from engine.session.session import Session
+from engine.saved.named import decoded
+from engine.saved.session import SavedSession
+from engine.session.rebuilding import Rebuilding, only_rows_of
 from engine.snapshot.gather import snapshot_of
+from engine.snapshot.patching import rows_of_file
 from engine.snapshot.write import checksum_of
-from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.changes import Change
 from engine.wire.exporting import Export
 
 DATA = json.loads("{}")
@@ -28,43 +28,49 @@ DATA = json.loads("{}")
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="bundled")
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--threads", type=int, default=DATA["num_threads"] or None)
+    parser.add_argument("--allow-file", type=Path, action="append", default=[], help="a file that an edit may read")
+    parser.add_argument("--allow-rounding", action="store_true", help="K and V of other bytes are no difference")
     arguments = parser.parse_args()
+    try:
+        return repeat(arguments)
+    except InputError as error:
+        raise SystemExit(str(error)) from None
+
+
+def repeat(arguments):
+    """Do every step and every edit once more, and tell what is not as it was."""
     model = load(ModelSpec(arguments.model, DATA["dtype"], num_threads=arguments.threads))
     if model.info.fingerprint != DATA["fingerprint"]:
         raise SystemExit(f"'{model.info.name}' is not the model of this session: name the folder of '{DATA['model']}'.")
-    session, farthest = repeat(model)
-    allowed = TOLERANCES[DATA["dtype"]].logit
-    print(f"{len(DATA['steps'])} steps repeated; the number that is farthest off is off by {farthest:g}")
+    saved = decoded(json.dumps(DATA["session"]), SavedSession)
+    rebuilding = Rebuilding(model, saved, only_rows_of(arguments.allow_file, rows_of_file))
+    farthest = 0.0
+    for step, _ in rebuilding.steps():
+        for seq_id, expected in DATA["numbers"].get(str(step), {}).items():
+            farthest = max(farthest, difference(rebuilding.records[step].of(int(seq_id)), expected))
+    rebuilding.finish()
+    others = [each for each in rebuilding.differences if each.layer is None or not arguments.allow_rounding]
+    for each in others:
+        print(each.describe())
+    num_edits = sum(change["type"] == "EditMade" for node in DATA["session"]["nodes"] for change in node["changes"])
+    print(
+        f"{len(rebuilding.records)} steps{f' and {num_edits} edits' if num_edits else ''} repeated; "
+        f"the number that is farthest off is off by {farthest:g}"
+    )
+    session = rebuilding.session
     sequence = session.sequence(DATA["seq_id"])
-    print(json.dumps(sequence.token_ids[: sequence.num_tokens]))
-    if DATA["checksums"]:
-        print(f"{num_same(session)} of {len(DATA['checksums'])} tensors of K and V have the same bytes")
-    return 0 if farthest <= allowed else 1
+    token_ids = sequence.token_ids[: sequence.num_tokens]
+    print(json.dumps(token_ids))
+    num_same, num_all = same_tensors(session), len(DATA["checksums"])
+    if num_all:
+        print(f"{num_same} of {num_all} tensors of K and V have the same bytes")
+    is_same = not others and token_ids == (DATA["token_ids"] or token_ids)
+    is_same &= num_same == num_all or arguments.allow_rounding
+    return 0 if is_same and farthest <= TOLERANCES[DATA["dtype"]].logit else 1
 
 
-def repeat(model):
-    """Step as the session stepped, and do what was done between steps; the session, and the largest difference of any
-    number."""
-    caches = [msgspec.convert(spec, CacheSpec) for spec in DATA["caches"]]
-    session, farthest = Session(model, caches[DATA["steps"][0]["cache"]]), 0.0
-    for expected in DATA["steps"]:
-        session.history.next_step = expected["step"]
-        for change in msgspec.convert(expected["changes"], tuple[Change, ...]):
-            make(session, change)
-        if session.cache != caches[expected["cache"]]:
-            session.set_cache(caches[expected["cache"]])
-        for part in expected["parts"]:
-            sequence = session.sequence(part["seq_id"])
-            if not sequence.is_prefilling and (sequence.sampled != part["fed"][0] or sequence.stop is not None):
-                session.force(part["seq_id"], tuple(part["fed"]))  # a person chose it, or sampled otherwise then
-        found = {step.seq_id: step for step in session.step().sequences}
-        for part in expected["parts"]:
-            farthest = max(farthest, difference(found.get(part["seq_id"]), part))
-    return session, farthest
-
-
-def num_same(session):
+def same_tensors(session):
     """How many tensors of K and V have the checksum that was recorded; another processor may round otherwise."""
     tensors = snapshot_of(session, Export(Path("unwritten"), DATA["seq_id"])).tensors
     kind, expected = DATA["checksum_kind"], DATA["checksums"]
@@ -72,13 +78,20 @@ def num_same(session):
 
 
 def difference(found, expected):
-    """How far a step is from the one that was recorded; a token fed at another place is infinitely far."""
-    if found is None or list(found.token_ids) != expected["fed"] or found.num_tokens != expected["num_tokens"]:
-        return float("inf")
-    pairs = [(found.entropy, expected["entropy"]), *zip(found.surprisal, expected["surprisal"], strict=True)]
+    """How far the numbers of a step are from those that were recorded."""
+    # tokens of known pages are fed as well, before those that were
+    fed = zip(found.surprisal[::-1], expected["surprisal"][::-1], strict=False)
+    pairs = [(found.entropy, expected["entropy"]), *fed]
     logprobs = {candidate.token_id: candidate.logprob for candidate in found.candidates}
     pairs += [(logprobs.get(int(token), float("inf")), logprob) for token, logprob in expected["logprobs"].items()]
-    return max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
+    return max((apart(a, b) for a, b in pairs if a is not None and b is not None), default=0.0)
+
+
+def apart(one, other):
+    """By how much two numbers differ; a NaN is like another NaN and unlike all else."""
+    if one == other or (one != one and other != other):
+        return 0.0
+    return abs(one - other) if one == one and other == other else float("inf")
 
 
 if __name__ == "__main__":

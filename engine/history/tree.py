@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -36,6 +36,11 @@ class Tree(TreeShape):
     def __iter__(self) -> Iterator[Moment]:
         """In the order in which they were made."""
         return iter(self._moments.values())
+
+    @property
+    def nodes(self) -> dict[int, Node]:
+        """The nodes by their step."""
+        return {step: moment.node for step, moment in self._moments.items()}
 
     def add(self, moment: Moment) -> None:
         """Beyond so many as a path may have the oldest are forgotten."""
@@ -91,17 +96,15 @@ class Tree(TreeShape):
         return self._moments[self.path(step)[0]].node.parent is None
 
     def needed_for(self, step: int) -> list[int]:
-        """The steps that a replay of one does, ascending: its path, and the paths of what was forked or copied from
-        other branches on it."""
-        found: set[int] = set()
-        wanted = [step]
-        while wanted:
-            at: int | None = wanted.pop()
-            while at is not None and at not in found:
-                found.add(at)
-                wanted += referred_to(self.at(at).node.changes)
-                at = self.parent(at)
-        return sorted(found)
+        """As the function of that name; raises `InputError` where something is taken from a moment that is gone."""
+        found = needed_for(self.at(step).node.step, self._node)
+        for at in found:
+            for source in referred_to(self._moments[at].node.changes):
+                self.at(source)
+        return found
+
+    def _node(self, step: int) -> Node | None:
+        return self._moments[step].node if step in self._moments else None
 
     def fed_at(self, seq_id: int, step: int) -> tuple[int, int] | None:
         """The newest step on the path to `step` that fed a sequence, or the one it was forked from, and under which
@@ -127,6 +130,20 @@ class Tree(TreeShape):
         self.forget(steps)
         for step in steps:
             del self._moments[step]
+
+
+def needed_for(step: int, node_at: Callable[[int], Node | None]) -> list[int]:
+    """The steps that a replay of one does, ascending: its path, and the paths of what was forked or copied from other
+    branches on it, as far as they are known."""
+    found: set[int] = set()
+    wanted = [step]
+    while wanted:
+        at: int | None = wanted.pop()
+        while at is not None and at not in found and (node := node_at(at)) is not None:
+            found.add(at)
+            wanted += referred_to(node.changes)
+            at = node.parent
+    return sorted(found)
 
 
 def rewrites(change: Change, seq_id: int) -> bool:

@@ -21,8 +21,8 @@ Kind = TypeVar("Kind")
 NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}  # for which JSON has no number
 
 
-def encoded(value: Struct) -> bytes:
-    """A struct as one JSON object on one line."""
+def encoded(value: Struct | tuple[Struct, ...]) -> bytes:
+    """A struct as one JSON object on one line, or several as a list of them."""
     return msgspec.json.encode(_named(value))
 
 

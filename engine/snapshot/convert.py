@@ -1,30 +1,23 @@
-"""A session for other programs: a plain script beside its snapshot, its steps as table, trace, script. No torch."""
+"""A session for other programs: a plain script beside its snapshot, its steps as a table and a trace. No torch."""
 
 from __future__ import annotations
 
 import importlib
 import json
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from engine.errors import InputError
 from engine.files.atomic import replacing, writable_target, write_text
-from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile
 from engine.spec.bookmark import Bookmark
 from engine.spec.model import RESOURCES
 from engine.spec.presets import cache_name
-from engine.spec.sampling import SamplingParams
-from engine.wire.changes import Change, SequenceAdded
-from engine.wire.records import SequenceStep, StepRecord
+from engine.wire.records import StepRecord
 from engine.wire.step_table import COLUMNS, step_csv, step_table
 
-SCRIPT, SESSION = RESOURCES / "open_snapshot.py", RESOURCES / "replay_session.py"
-DATA_LINE = 'DATA = json.loads("{}")'
+SCRIPT = RESOURCES / "open_snapshot.py"
 NAME_LINE = 'SNAPSHOT = "cache.safetensors"'
 FIRST_WORDS = b'"""Go on from a snapshot of KV Loupe'
 
@@ -84,117 +77,6 @@ def records_of(file: SnapshotFile) -> list[StepRecord]:
     if not records:
         raise InputError(f"'{file.path}' has no steps in it: export it with its steps.")
     return records
-
-
-# ---- the session as a script ---------------------------------------------------------------------------------------
-
-
-class OneSequence(msgspec.Struct, frozen=True):
-    """A sequence with the records of all steps that led to it. `checksums`, of `checksum_kind`, are those of K and V
-    after the last of them, by name; none where it stands elsewhere now."""
-
-    model: str
-    fingerprint: str
-    dtype: str
-    seq_id: int
-    sampling: SamplingParams
-    prompt: tuple[int, ...]
-    records: Sequence[StepRecord]
-    checksum_kind: str
-    checksums: dict[str, str]
-
-
-def write_session(told: OneSequence, path: Path) -> None:
-    """A Python script that repeats the session with `engine` alone and compares every number of its steps."""
-    text = SESSION.read_text("utf-8")
-    assert DATA_LINE in text
-    data = json.dumps(session_data(told), separators=(",", ":"))
-    write_text(path, text.replace(DATA_LINE, f"DATA = json.loads({data!r})"))
-
-
-def sequence_in(file: SnapshotFile) -> OneSequence:
-    """The sequence of a snapshot; raises `InputError` where it has no steps."""
-    manifest, records = file.manifest, records_of(file)
-    is_whole = all(len(entry.heads) == entry.num_kv_heads for entry in manifest.layers)
-    last = records[-1].of(manifest.sequence.seq_id)
-    is_at_its_end = last is not None and last.num_tokens == manifest.num_tokens
-    stands_there = manifest.cache_spec == records[-1].cache and is_at_its_end
-    sums = manifest.checksums if is_whole and stands_there and manifest.form == "stored" else {}
-    return OneSequence(
-        manifest.model,
-        manifest.fingerprint,
-        manifest.dtype,
-        manifest.sequence.seq_id,
-        manifest.sequence.sampling,
-        (*file.token_ids, *file.waiting_ids)[: manifest.sequence.num_prompt_tokens],
-        records,
-        manifest.checksum_kind,
-        {name: digits for name, digits in sums.items() if is_row_tensor(name)},
-    )
-
-
-def is_row_tensor(name: str) -> bool:
-    """Whether a tensor of a snapshot is K or V of a layer, or a part of them."""
-    words = name.split(".")
-    return len(words) > 2 and words[0] == "layers" and words[2] in PARTS
-
-
-def session_data(told: OneSequence) -> dict[str, Any]:
-    """What is needed to repeat all steps from the first token on, and what was done between them: turns of a
-    conversation, forks, forced tokens, other modes. Raises `InputError` where something of it is missing."""
-    records = told.records
-    check_all_are_there(told)
-    caches = list(dict.fromkeys(record.cache for record in records))
-    changes: list[tuple[Change, ...]] = [record.changes for record in records]
-    if not changes[0]:  # they were recorded without: there is one sequence, with its prompt
-        changes[0] = (SequenceAdded(told.seq_id, told.prompt, told.sampling),)
-    return {
-        "model": told.model,
-        "fingerprint": told.fingerprint,
-        "dtype": told.dtype,
-        "seq_id": told.seq_id,
-        "caches": [msgspec.to_builtins(spec) for spec in caches],
-        "steps": [
-            {
-                "step": record.step,
-                "cache": caches.index(record.cache),
-                "changes": msgspec.to_builtins(made),
-                "parts": [_part_data(part) for part in record.sequences],
-            }
-            for record, made in zip(records, changes, strict=True)
-        ],
-        "checksum_kind": told.checksum_kind,
-        "checksums": told.checksums,
-    }
-
-
-def check_all_are_there(told: OneSequence) -> None:
-    """Refuse steps that do not follow on each other from the first token on."""
-    records = told.records
-    if any(record.changes for record in records):
-        is_whole = records[0].parent is None and bool(records[0].changes)
-        is_whole &= all(a.step == b.parent for a, b in pairwise(records))
-    elif any([step.seq_id for step in record.sequences] != [told.seq_id] for record in records):
-        raise InputError("Steps of several sequences, and what began them was not recorded: export the table instead.")
-    else:
-        steps = [record.sequences[0] for record in records]
-        is_whole = not steps[0].first_position and all(a.num_tokens == b.first_position for a, b in pairwise(steps))
-    if not is_whole:
-        raise InputError(
-            "Steps between the first token and the last are missing, or something was edited by hand between them: a "
-            "script repeats all of them. Save the session instead, which keeps edits."
-        )
-
-
-def _part_data(part: SequenceStep) -> dict[str, Any]:
-    return {
-        "seq_id": part.seq_id,
-        "fed": list(part.token_ids),
-        "num_tokens": part.num_tokens,
-        "entropy": part.entropy,
-        "surprisal": list(part.surprisal),
-        "logprobs": {str(candidate.token_id): candidate.logprob for candidate in part.candidates},
-    }
 
 
 # ---- a trace of timings --------------------------------------------------------------------------------------------

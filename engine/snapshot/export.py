@@ -18,20 +18,12 @@ from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.snapshot import npz
 from engine.snapshot.checksum import WRITTEN
-from engine.snapshot.convert import (
-    OneSequence,
-    is_row_tensor,
-    script_beside,
-    sequence_in,
-    write_script,
-    write_session,
-    write_table,
-    write_trace,
-)
+from engine.snapshot.convert import script_beside, write_script, write_table, write_trace
 from engine.snapshot.cut import cut
 from engine.snapshot.format import LayerEntry
 from engine.snapshot.gather import snapshot_of
 from engine.snapshot.read import SnapshotFile
+from engine.snapshot.session_script import RepeatedSequence, is_row_tensor, nodes_to, sequence_in, write_session
 from engine.snapshot.write import Later, Snapshot, checksum_of, header_of, made, pieces, write_snapshot
 from engine.wire.exporting import Export, ExportEstimate
 from engine.wire.records import StepRecord
@@ -59,7 +51,7 @@ def export(source: Source, command: Export) -> Iterator[tuple[int, int]]:
         case "trace":
             write_trace(_records(command), command.path)
         case "session":
-            write_session(_one_sequence(source, command), command.path)
+            write_session(_repeated(source, command), command.path)
 
 
 def estimate(source: Source, command: Export) -> ExportEstimate:
@@ -138,30 +130,32 @@ def _records(command: Export) -> tuple[StepRecord, ...]:
     return command.records
 
 
-def _one_sequence(source: Source, command: Export) -> OneSequence:
+def _repeated(source: Source, command: Export) -> RepeatedSequence:
     if isinstance(source, SnapshotFile):
         return sequence_in(source)
-    session = source
-    info, sequence, records = session.model.info, session.sequence(command.seq_id), _records(command)
-    return OneSequence(
+    session, records = source, _records(command)
+    info, sequence = session.model.info, session.sequence(command.seq_id)
+    is_now = command.num_tokens in (None, sequence.num_tokens)
+    at = session.last_step if is_now else records[-1].step
+    assert at is not None, "there are records"
+    return RepeatedSequence(
         info.name,
         info.fingerprint,
         info.dtype,
         command.seq_id,
-        sequence.sampling,
-        tuple(sequence.token_ids[: sequence.num_prompt_tokens]),
+        nodes_to(at, records, session.history.tree.nodes),
         records,
+        tuple(sequence.token_ids[: sequence.num_tokens]) if is_now else (),
         WRITTEN,
-        _checksums(session, command) if records[-1].cache == session.cache else {},
+        _checksums(session, command),
+        info.num_threads,
     )
 
 
 def _checksums(session: Session, command: Export) -> dict[str, str]:
-    """Those of K and V after the last step of the records; none where these are not known any more."""
-    part = command.records[-1].of(command.seq_id)
+    """Those of K and V of the moment; none where these are not known any more."""
     try:
-        asked = Export(Path("unwritten"), command.seq_id, part.num_tokens if part is not None else None)
-        tensors = snapshot_of(session, asked).tensors
+        tensors = snapshot_of(session, Export(Path("unwritten"), command.seq_id, command.num_tokens)).tensors
     except InputError:
         return {}
     return {name: checksum_of(tensors[name], WRITTEN) for name in filter(is_row_tensor, tensors)}

@@ -176,6 +176,7 @@ class Manifest(Struct, frozen=True):
     pyramid: PyramidEntry | None = None
     sequence: SequenceEntry = SequenceEntry()
     record_fields: dict[str, tuple[str, ...]] = {}
+    moments: str = "[]"
     checksum_kind: str = "sha256"  # the only one of version 2
     checksums: dict[str, str] = {}
 

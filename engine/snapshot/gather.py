@@ -32,6 +32,7 @@ from engine.snapshot.manifest import table_name, written
 from engine.snapshot.preview import Preview, preview_shape, some_rows
 from engine.snapshot.pyramid import pyramid_for, pyramid_of
 from engine.snapshot.records import record_bytes, record_fields
+from engine.snapshot.session_script import moments_beside
 from engine.snapshot.write import Later, Snapshot
 from engine.spec.codec import Coding, Part
 from engine.spec.presets import cache_name
@@ -86,6 +87,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         pyramid=stored.pyramid,
         sequence=sequence_entry(command.seq_id, sequence.num_prompt_tokens, mark),
         record_fields=record_fields() if command.records else {},
+        moments=moments_beside(step, command.records, session.history.tree.nodes),
     )
     return Snapshot(tensors, written(manifest))
 

@@ -18,18 +18,10 @@ import torch
 from engine.errors import InputError
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
-from engine.snapshot.convert import (
-    is_row_tensor,
-    records_of,
-    sequence_in,
-    trace_events,
-    write_script,
-    write_session,
-    write_table,
-    write_trace,
-)
+from engine.snapshot.convert import records_of, trace_events, write_script, write_table, write_trace
 from engine.snapshot.export import export
 from engine.snapshot.read import SnapshotFile
+from engine.snapshot.session_script import is_row_tensor, sequence_in, write_session
 from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.model import RESOURCES, ModelSpec
 from engine.spec.presets import PRESETS

@@ -12,25 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.model.loader import load
-from engine.session.continuing import go_on
-from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.snapshot import write
 from engine.snapshot.convert import FIRST_WORDS
 from engine.snapshot.export import estimate, export
 from engine.snapshot.read import SnapshotFile
-from engine.spec.edit import Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.numbers import parse_numbers
 from engine.spec.presets import PRESETS
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import Prompt
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
-from tests.engine.snapshot.exports import in_process
 from tests.engine.snapshot.sessions import begun, kept, small, step
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -134,45 +129,6 @@ def test_without_steps_there_is_no_table(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="send a prompt first"):
             written(session, Export(tmp_path / "x", 0, kind=kind))  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
-
-
-def test_a_script_repeats_one_sequence_from_its_first_token(tmp_path: Path) -> None:
-    session, records = told()
-    with pytest.raises(InputError, match="are missing"):
-        written(session, Export(tmp_path / "x.py", 0, kind="session", records=records[1:]))
-    session.submit(Prompt(token_ids=prompt_ids(5)))
-    both = tuple(replace(record, changes=()) for record in (*records, step(session), step(session)))
-    with pytest.raises(InputError, match="several sequences"):
-        written(session, Export(tmp_path / "x.py", 0, kind="session", records=both))
-    make_edit(session, Zero(0, Rows(2, 4)))
-    with pytest.raises(InputError, match="edited by hand"):
-        written(session, Export(tmp_path / "x.py", 0, kind="session", records=(*records, step(session))))
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_conversation_its_forks_and_its_modes_are_repeated_by_a_script(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Turns go on from rows of the turn before, under another number."""
-    model = load(ModelSpec("bundled", dtype="float32", device="cpu", num_threads=1))
-    session = Session(model, PRESETS["paged"].spec)
-    session.submit(Prompt(text="Once upon a time"))
-    records = [session.step() for _ in range(4)]
-    ids = tuple(session.sequence(0).token_ids)
-    seq_id = go_on(session, 0, Prompt(token_ids=(*ids, 17, 18, 19), sampling=SamplingParams(0.9, seed=3)))
-    assert seq_id != 0
-    records += [session.step() for _ in range(3)]
-    other = session.fork(seq_id, None).child
-    session.force(other, (21, 22))
-    records += [session.step() for _ in range(3)]
-    session.set_cache(PRESETS["growing"].spec)
-    records += [session.step() for _ in range(2)]
-    written(session, Export(tmp_path / "again.py", other, kind="session", records=tuple(records)))
-    out = in_process(tmp_path / "again.py", capsys, monkeypatch, "--threads", "1").splitlines()
-    assert out[0] == "12 steps repeated; the number that is farthest off is off by 0"
-    assert json.loads(out[1]) == session.sequence(other).token_ids[: session.sequence(other).num_tokens]
-    count = 2 * len(model.info.geometry.layers)
-    assert out[2] == f"{count} of {count} tensors of K and V have the same bytes"
 
 
 def test_a_snapshot_with_its_script_beside_it(tmp_path: Path) -> None:

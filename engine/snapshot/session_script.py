@@ -1,0 +1,184 @@
+"""The session as a Python script that does all of it once more with `engine` alone, and compares. No torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from engine.errors import InputError
+from engine.files.atomic import write_text
+from engine.history.tree import needed_for
+from engine.saved.check import Unusable, check
+from engine.saved.named import decoded, encoded
+from engine.saved.session import SavedSession
+from engine.snapshot.convert import records_of
+from engine.snapshot.format import PARTS
+from engine.snapshot.read import SnapshotFile
+from engine.spec.model import RESOURCES
+from engine.wire.changes import SequenceAdded
+from engine.wire.records import SequenceStep, StepRecord
+from engine.wire.tree import Node
+
+SCRIPT = RESOURCES / "replay_session.py"
+DATA_LINE = 'DATA = json.loads("{}")'
+MISSING = (
+    "Steps between the first token and the last are missing, and a script repeats all of them: export it where they "
+    "were made, or with all steps."
+)
+MAX_MOMENTS_BYTES = 4 << 20  # of the moments that stand in a snapshot's manifest
+
+
+class RepeatedSequence(msgspec.Struct, frozen=True):
+    """A sequence, the moments that led to it, and the records of their steps. `token_ids` are those it has in its cache
+    at the end, and `checksums`, of `checksum_kind`, those of K and V then, by name; none where that is not known."""
+
+    model: str
+    fingerprint: str
+    dtype: str
+    seq_id: int
+    nodes: tuple[Node, ...]
+    records: Sequence[StepRecord]
+    token_ids: tuple[int, ...]
+    checksum_kind: str
+    checksums: dict[str, str]
+    num_threads: int = 0
+
+
+def write_session(told: RepeatedSequence, path: Path) -> None:
+    """A Python script that repeats the session with `engine` alone and compares every number of its steps."""
+    text = SCRIPT.read_text("utf-8")
+    assert DATA_LINE in text
+    data = json.dumps(session_data(told), separators=(",", ":"))
+    write_text(path, text.replace(DATA_LINE, f"DATA = json.loads({data!r})"))
+
+
+def session_data(told: RepeatedSequence) -> dict[str, Any]:
+    """The session as its own file has it (`resources/session-format.md`), and the numbers that are compared."""
+    saved = SavedSession(nodes=told.nodes, live=told.nodes[-1].step)
+    steps = {node.step for node in told.nodes}
+    return {
+        "model": told.model,
+        "fingerprint": told.fingerprint,
+        "dtype": told.dtype,
+        "num_threads": told.num_threads,
+        "seq_id": told.seq_id,
+        "session": json.loads(encoded(saved)),
+        "numbers": {
+            record.step: {part.seq_id: _numbers_of(part) for part in record.sequences}
+            for record in told.records
+            if record.step in steps
+        },
+        "token_ids": told.token_ids,
+        "checksum_kind": told.checksum_kind,
+        "checksums": told.checksums,
+    }
+
+
+def _numbers_of(part: SequenceStep) -> dict[str, Any]:
+    return {
+        "entropy": part.entropy,
+        "surprisal": part.surprisal,
+        "logprobs": {candidate.token_id: candidate.logprob for candidate in part.candidates},
+    }
+
+
+# ---- the moments that have to be done --------------------------------------------------------------------------------
+
+
+def nodes_to(at: int, records: Iterable[StepRecord], others: Mapping[int, Node]) -> tuple[Node, ...]:
+    """The moments from the first token to `at`, and those that their changes take something from: steps that were
+    recorded, and `others`. Raises `InputError` where one is missing."""
+    known = {**others, **{record.step: Node.of(record) for record in records}}
+    found = [known[step] for step in needed_for(at, known.get)]
+    here = {node.step for node in found}
+    if not found or any(node.parent not in here if node.parent is not None else not node.changes for node in found):
+        raise InputError(MISSING)
+    return tuple(found)
+
+
+def moments_beside(step: int | None, records: Sequence[StepRecord], nodes: Mapping[int, Node]) -> str:
+    """The moments that led to `step` and are no recorded steps, above all edits, as JSON of the form of a session's own
+    file; an empty list where a step of the way was not recorded, for nobody could repeat that."""
+    recorded = {record.step for record in records}
+    at = step
+    while at is not None:
+        node = nodes.get(at)
+        if at not in recorded and (node is None or node.work is not None):
+            return "[]"
+        at = node.parent if node is not None else None
+    try:
+        found = nodes_to(step, records, nodes) if step is not None else ()
+    except InputError:
+        return "[]"
+    content = encoded(tuple(node for node in found if node.step not in recorded))
+    return content.decode() if len(content) <= MAX_MOMENTS_BYTES else "[]"
+
+
+def sequence_in(file: SnapshotFile) -> RepeatedSequence:
+    """The sequence of a snapshot; raises `InputError` where it has no steps."""
+    manifest, records = file.manifest, with_begin(file, records_of(file))
+    others = {node.step: node for node in _moments_in(file)}
+    recorded = {record.step for record in records}
+    at = manifest.step if manifest.step in recorded | others.keys() else records[-1].step
+    assert at is not None, "it is one of those"
+    nodes = nodes_to(at, records, others)
+    try:
+        check(SavedSession(nodes=nodes, live=at))
+    except Unusable as error:
+        raise InputError(f"'{file.path}' cannot be written as a script: {error}.") from None
+    is_whole = all(len(entry.heads) == entry.num_kv_heads for entry in manifest.layers)
+    stands_there = at == manifest.step and nodes[-1].cache == manifest.cache_spec
+    sums = manifest.checksums if is_whole and stands_there and manifest.form == "stored" else {}
+    return RepeatedSequence(
+        manifest.model,
+        manifest.fingerprint,
+        manifest.dtype,
+        manifest.sequence.seq_id,
+        nodes,
+        records,
+        file.token_ids if stands_there else (),
+        manifest.checksum_kind,
+        {name: digits for name, digits in sums.items() if is_row_tensor(name)},
+    )
+
+
+def _moments_in(file: SnapshotFile) -> tuple[Node, ...]:
+    try:
+        return decoded(file.manifest.moments, tuple[Node, ...])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InputError(f"'{file.path}' is damaged: its moments cannot be read ({str(error)[:120]}).") from None
+
+
+def with_begin(file: SnapshotFile, records: list[StepRecord]) -> list[StepRecord]:
+    """Records of a program that did not note what was done between steps: there is one sequence, with its prompt, and
+    they follow on each other. Raises `InputError` where there are several, or one is missing."""
+    entry, fed = file.manifest.sequence, 0
+    if any(record.changes for record in records):
+        return records
+    for record in records:
+        if [part.seq_id for part in record.sequences] != [entry.seq_id]:
+            raise InputError(
+                "Steps of several sequences, and what began them was not recorded: export the table instead."
+            )
+        part = record.sequences[0]
+        if part.first_position != fed:
+            raise InputError(MISSING)
+        fed = part.num_tokens
+    prompt = (*file.token_ids, *file.waiting_ids)[: entry.num_prompt_tokens]
+    begun = (SequenceAdded(entry.seq_id, prompt, entry.sampling),)
+    parents = [None, *(record.step for record in records)]
+    return [
+        replace(record, parent=parent, changes=() if number else begun)
+        for number, (record, parent) in enumerate(zip(records, parents, strict=False))
+    ]
+
+
+def is_row_tensor(name: str) -> bool:
+    """Whether a tensor of a snapshot is K or V of a layer, or a part of them."""
+    words = name.split(".")
+    return len(words) > 2 and words[0] == "layers" and words[2] in PARTS
