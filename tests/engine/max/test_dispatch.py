@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,6 +87,31 @@ def test_nvidia_latent_partitions(batch: int, keys: int, heads: int, expected: i
 )
 def test_amd_partitions(batch: int, keys: int, heads: int, expected: int) -> None:
     assert AmdHeuristic(256).num_partitions(DecodeShape(batch, 1, keys, heads, is_mla=True)) == expected
+
+
+SIZES = (1, 2, 4, 8, 9, 16, 18, 20, 32, 37, 48, 64, 72, 74, 96, 128, 192, 256)
+CONTEXTS = (128, 256, 257, 400, 511, 600, 2000, 2176, 2177, 4608, 9000, 66_000, 200_000)
+
+
+@pytest.mark.parametrize(
+    ("heuristic", "is_mla", "expected"),
+    [
+        (NvidiaHeuristic(132), False, 3_869_781_080),
+        (NvidiaHeuristic(148), True, 3_335_730_407),
+        (AmdHeuristic(304), False, 2_963_126_156),
+    ],
+)
+def test_the_rules_of_a_revision_are_as_they_were(heuristic: Any, is_mla: bool, expected: int) -> None:
+    """A sum of all that the published rule gives for shapes on both sides of its bounds: change it with the version."""
+    places = [
+        SIZES.index(heuristic.num_partitions(DecodeShape(batch, width, keys, heads, is_mla, is_fp8)))
+        for batch in (*range(1, 13), 15, 16, 18, 19, 20, 24, 32, 37, 38, 60, 63, 64, 76, 100, 106, 128, 148, 256)
+        for width in ((1, 2) if is_mla else (1,))
+        for heads in (4, 8, 32, 64, 65, 128)
+        for is_fp8 in (False, True)
+        for keys in CONTEXTS
+    ]
+    assert zlib.crc32(bytes(places)) == expected
 
 
 @given(
