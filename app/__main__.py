@@ -29,9 +29,12 @@ def main(argv: list[str] | None = None) -> int:
     if problem is not None:
         sys.stderr.write(f"{problem}\n")
         return 2
-    from app.main import run  # only now: importing Qt needs the libraries that were just looked for
+    from app.start.beginning import Beginning  # only now: importing Qt needs the libraries that were just looked for
 
-    return _leave(run(arguments))
+    beginning = Beginning(arguments)
+    from app.main import run  # while the engine starts
+
+    return _leave(run(arguments, beginning))
 
 
 def _leave(status: int) -> int:

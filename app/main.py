@@ -1,4 +1,4 @@
-"""Start, run and end: the window is painted first, the engine starts then, and closing ends within two seconds."""
+"""Start, run and end of the window, which waits for its engine neither when it opens nor when it closes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from PySide6.QtCore import QObject, QTimer
 from PySide6.QtWidgets import QApplication
 
 from app.control.clock import TickClock
-from app.control.engine import Engine
 from app.control.recovering import Recovering
 from app.kit.changes import connect_all
-from app.kit.theme import ThemeChoice, load_fonts
+from app.kit.theme import load_fonts
 from app.shell import Shell
 from app.start.arguments import Arguments
+from app.start.beginning import Beginning
 from app.start.paths import sessions_path, settings_path
-from app.start.settings import Settings
 from app.tour import Tour
 from engine.client import CHOICES
 from engine.saved.folder import JournalFolder
@@ -37,22 +36,13 @@ ENGINE_END_S = 1.3
 class Program(QObject):
     """The parts that live as long as the process, and the order in which they begin and end."""
 
-    def __init__(self, app: QApplication, arguments: Arguments) -> None:
+    def __init__(self, app: QApplication, arguments: Arguments, beginning: Beginning) -> None:
         super().__init__()
         self._app = app
         self._path: Path = arguments.settings or settings_path()
         self._is_tour = arguments.tour is not None
-        self._settings = Settings() if self._is_tour else Settings.load(self._path)
-        if arguments.theme is not None:
-            self._settings.theme = _theme(arguments.theme)
-        if arguments.prompt is not None:
-            self._settings.prompt = arguments.prompt
-        if arguments.kept_bytes is not None:
-            self._settings.kept_bytes = arguments.kept_bytes
-        if arguments.loading is not None:
-            self._settings.loading = arguments.loading
-        self._arguments = arguments
-        self._engine = Engine(arguments.engine or self._settings.engine)
+        self._beginning = beginning
+        self._settings, self._engine = beginning.settings, beginning.engine
         self.shell = Shell(app, self._settings, self._engine.send, self._engine.drain)
         self._clock = TickClock(self.shell.controller, self)
         self._engine.listen(self._clock.ring)
@@ -89,7 +79,7 @@ class Program(QObject):
         self.shell.window.sessions.set_paths([str(path) for path in self._journals.ended()])
 
     def open(self) -> None:
-        """Show the window; the engine starts when it is on the screen."""
+        """Show the window; when it is on the screen the engine starts, if it has not, and is listened to."""
         sys.excepthook = self._on_exception
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, self._on_signal)
@@ -111,13 +101,7 @@ class Program(QObject):
     def _start_engine(self) -> None:
         if not self._has_started:
             self._has_started = True
-            model = self._arguments.model.loaded_as(self._settings.loading)
-            self._engine.start(
-                model,
-                self._arguments.cache,
-                self._arguments.snapshot,
-                is_remembered=self._arguments.loading is None,
-            )
+            self._beginning.start_engine()
             self._show_engine()
             self._clock.start()
             threading.Thread(target=_import_pictures, name="pictures", daemon=True).start()
@@ -189,19 +173,16 @@ def _import_pictures() -> None:
     gc.freeze()
 
 
-def _theme(name: str) -> ThemeChoice:
-    return "light" if name == "light" else "system" if name == "system" else "dark"
-
-
-def run(arguments: Arguments) -> int:
+def run(arguments: Arguments, beginning: Beginning | None = None) -> int:
     """Open the window and stay until it is closed."""
+    beginning = beginning or Beginning(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     app = QApplication(sys.argv[:1])
     app.setApplicationName("kvloupe")
     app.setApplicationDisplayName("KV Loupe")
     app.setDesktopFileName("kvloupe")
     load_fonts()
-    program = Program(app, arguments)
+    program = Program(app, arguments, beginning)
     program.open()
     app.exec()
     has_ended = program.end()

@@ -33,6 +33,8 @@ class Engine:
     def listen(self, ring: Callable[[], None]) -> None:
         """Have this called, on any thread, when there is something to drain."""
         self._ring = ring
+        if self._client is not None:
+            self._client.listen(ring)
 
     @property
     def kind(self) -> Kind | None:

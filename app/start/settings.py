@@ -54,7 +54,7 @@ class Settings:
         store = QSettings(str(path), QSettings.Format.IniFormat)
         theme = _text(store, "window/theme", "dark")
         return cls(
-            theme=cast(ThemeChoice, theme) if theme in get_args(ThemeChoice) else "dark",
+            theme=theme_choice(theme),
             layout=_text(store, "window/layout", "inspect"),
             pace=pace if (pace := _text(store, "run/pace", USUAL_PACE)) in PACES else USUAL_PACE,
             engine=engine if (engine := _text(store, "run/engine", "auto")) in CHOICES else "auto",
@@ -118,6 +118,11 @@ def _kept_bytes(store: QSettings) -> int | None:
     """What kept moments may take; nonsense leaves it to the engine."""
     mib = _text(store, "run/kept_mib", "")
     return int(mib) << 20 if mib.isdecimal() and len(mib) <= MAX_MIB_DIGITS else None
+
+
+def theme_choice(name: str) -> ThemeChoice:
+    """The theme of that name; dark for any other."""
+    return cast(ThemeChoice, name) if name in get_args(ThemeChoice) else "dark"
 
 
 def _loading(store: QSettings) -> ModelSpec:

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
 def load_model(spec: ModelSpec, reporter: Reporter, activity: Activity, *, is_first: bool) -> LoadedModel:
     """A model; raises `Cancelled` where it is wanted no more. `is_first`: nothing was loaded before."""
     reporter.begin("Starting torch and transformers", can_cancel=False)
+    if is_first:
+        _import_libraries()
     from engine.model.loader import load
 
-    if is_first:
-        # The libraries' own objects, some 350,000, stay for good: a full collection that visits them all would hold a
-        # step up for two tenths of a second.
-        gc.freeze()
     why_not = ""
     try:
         model = load(spec, reporter.progress)
@@ -43,6 +41,19 @@ def load_model(spec: ModelSpec, reporter: Reporter, activity: Activity, *, is_fi
         raise InputError(no_room(spec, has_present=not is_first))
     model.mark, model.runners.telling = activity.mark, reporter.meanwhile
     return model
+
+
+def _import_libraries() -> None:
+    """Import torch and transformers. Their own objects, some 350,000, stay for good: collecting among them while they
+    are made takes a seventh of the time, and a full collection that visits them all would hold a step up for two tenths
+    of a second."""
+    gc.disable()
+    try:
+        import engine.model.loader  # noqa: F401
+
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def found_models() -> tuple[LocalModel, ...]:

@@ -110,3 +110,32 @@ def test_without_a_display_a_missing_tour_folder_is_one_line(tmp_path: Path) -> 
     )  # fmt: skip
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_an_engine_of_its_own_process_is_at_work_before_the_window_is_imported(tmp_path: Path) -> None:
+    """It has torch to import, the window has itself; what it says meanwhile is there when somebody listens. One that
+    shares the window's interpreter waits until that is painted."""
+    done = python(
+        """
+        import sys
+        from app.start.arguments import parse
+        from app.start.beginning import Beginning
+        from engine.wire.events import StateChanged
+        waits = Beginning(parse(["--settings", sys.argv[1], "--engine", "thread"]))
+        print(waits.engine.kind, flush=True)
+        begun = Beginning(parse(["--settings", sys.argv[1], "--engine", "process"]))
+        print(begun.engine.kind, "app.shell" in sys.modules, flush=True)
+        import threading
+        rung = threading.Event()
+        begun.engine.listen(rung.set)
+        found = []
+        while not any(isinstance(event, StateChanged) and event.status.work for event in found):
+            found += begun.engine.drain()
+            rung.wait(1)
+        begun.start_engine()  # it has
+        print(next(event.status.work.label for event in found if event.status.work), flush=True)
+        begun.engine.close(1)
+        """,
+        str(tmp_path / "settings.ini"),
+    )
+    assert done.stdout.splitlines() == ["None", "process False", "Starting torch and transformers"], done.stderr

@@ -1,0 +1,40 @@
+"""What a run begins with: the settings, and the engine, which starts at once where it has a processor of its own."""
+
+from __future__ import annotations
+
+import os
+
+from app.control.engine import Engine
+from app.start.arguments import Arguments
+from app.start.paths import settings_path
+from app.start.settings import Settings, theme_choice
+from engine.client import kind_for
+
+
+class Beginning:
+    """The settings as the command line changes them, and the engine that they ask for. An engine in a process of its
+    own starts here, before the window is imported: it has torch to import meanwhile. One that would share the
+    interpreter, or the only processor, with a window that is not painted yet starts with `start_engine`."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        path = arguments.settings or settings_path()
+        self.settings = settings = Settings() if arguments.tour is not None else Settings.load(path)
+        if arguments.theme is not None:
+            settings.theme = theme_choice(arguments.theme)
+        if arguments.prompt is not None:
+            settings.prompt = arguments.prompt
+        if arguments.kept_bytes is not None:
+            settings.kept_bytes = arguments.kept_bytes
+        if arguments.loading is not None:
+            settings.loading = arguments.loading
+        self._arguments = arguments
+        self._model = arguments.model.loaded_as(settings.loading)
+        self.engine = Engine(arguments.engine or settings.engine)
+        if kind_for(self.engine.choice, self._model.device) == "process" and (os.cpu_count() or 1) > 1:
+            self.start_engine()
+
+    def start_engine(self) -> None:
+        """Start it, unless it has started."""
+        if self.engine.kind is None:
+            given = self._arguments
+            self.engine.start(self._model, given.cache, given.snapshot, is_remembered=given.loading is None)
