@@ -65,6 +65,13 @@ class Probe:
             together = latest.clone() if is_first else torch.cat([self.latest[layer], latest], 2)
             self.latest[layer] = together[:, :, -self.num_rows :]
 
+    def keep(self) -> None:
+        """Weights that the next forward would overwrite are copied."""
+        if self.is_borrowed:
+            rows, is_one_kind = list(self.weights.values()), len({row.shape for row in self.weights.values()}) == 1
+            kept = torch.stack(rows) if is_one_kind else [row.clone() for row in rows]
+            self.weights, self.is_borrowed = dict(zip(self.weights, kept, strict=True)), False
+
     def apart(self, count: int) -> list[Probe]:
         """A probe for each of so many sequences."""
         self.parts = [Probe(timer=self.timer) for _ in range(count)]

@@ -100,6 +100,30 @@ class SteppedRows(EditableRows):
     def give_room_back(self) -> None:
         """No forward follows on `begin` after all: the pages that were taken for its rows are free again."""
 
+    def has_row_behind(self, num_tokens: int) -> bool:
+        """Whether the row of a token behind `num_tokens` can be written before that token is one of the sequence:
+        where every row stays where and as it was written, in room that is there already and nobody else reads."""
+        is_plain = self.spec.is_append_only and not self.by_hand
+        return is_plain and all(layer.has_row_behind for layer in self.layers)
+
+    def hide_row(self, num_tokens: int) -> None:
+        """The newest row, behind `num_tokens`, is written, and not counted."""
+        for layer in self.layers:
+            layer.hide_row()
+
+    def count_row(self) -> None:
+        """A hidden row is counted; `begin` has made room for it."""
+        for layer in self.layers:
+            layer.count_row()
+
+    @torch.inference_mode()
+    def clear_row_behind(self, num_tokens: int) -> None:
+        """The row behind `num_tokens` is as if it had never been written; it is hidden, or some layers count it."""
+        for layer in self.layers:
+            layer.crop(num_tokens)
+            layer.count_row()
+            layer.crop(num_tokens)
+
     @property
     def _is_copied_first(self) -> bool:
         """Whether a step that fails is undone by a copy: rows edited by hand cannot be computed again, and windows,

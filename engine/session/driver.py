@@ -19,6 +19,7 @@ from engine.session.chunks import PrefillPlan
 from engine.session.ledger import cache_bytes
 from engine.session.mode import CacheMode
 from engine.spec.cache import CacheSpec
+from engine.to_device import sent
 from engine.wire.records import CacheBytes
 
 
@@ -39,7 +40,7 @@ def feed(
     """One forward of one sequence whose cache has room; the newest logits `[V]`. `fed` are ids, or a tensor `[1, T]`
     that the host has not read. `check` is called between layers, `passed` behind each."""
     cache.plan_forward(num_new)
-    ids = fed if isinstance(fed, torch.Tensor) else torch.tensor([fed], device=model.device)
+    ids = fed if isinstance(fed, torch.Tensor) else sent(torch.tensor([fed]), model.device)
     hidden_rows = cache.hidden_rows()
     logits = model.forward(ids, cache.live, probe, surprisal, check=check, passed=passed, hidden_rows=hidden_rows)
     return logits[0, -1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,18 +10,20 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.paged.store import PageStore
 from engine.cache.part_timer import PartTimer, timed_layers
+from engine.cache.sequence_cache import SequenceCache
 from engine.history.late_surprisal import LateSurprisal
-from engine.look.probe import own_rows, spread
+from engine.look.probe import spread
 from engine.model.loader import LoadedModel
 from engine.model.products import products_ms
+from engine.model.runners.decoder import Passed
 from engine.model.surprisal import Surprisal
-from engine.session.ahead import LaunchedAhead, growing, hide_row
+from engine.session.ahead import LaunchedAhead
 from engine.session.captured import Captured
 from engine.session.clock import StepClock
 from engine.session.driver import feed
-from engine.session.live import LiveSequence
 from engine.session.phases import PhasedStep, WeightsOf
 from engine.session.scheduler import Batch, SequenceWork
+from engine.to_device import sent
 
 
 @dataclass(eq=False)
@@ -56,12 +58,10 @@ class Runner:
     ) -> list[Forward]:
         """`check` is called between the layers of a prefill; a decode step is short, and goes to its end. With `phases`
         either stops behind every layer."""
-        is_together = store is not None and store.can_batch and not any(w.live.cache.is_fed_alone for w in batch.work)
-        if len(batch.work) > 1 and store is not None and is_together:
+        if store is not None and is_fed_together(batch.work, store):
             return self._run_together(batch.work, store, clock, phases)
         check = check if batch.phase == "prefill" else None
-        last = batch.work[-1] if batch.work else None
-        return [self._run_one(work, clock, check, phases, is_last=work is last) for work in batch.work]
+        return [self._run_one(work, clock, check, phases, is_last=work is batch.work[-1]) for work in batch.work]
 
     def _run_one(
         self,
@@ -86,31 +86,49 @@ class Runner:
         logits = logits.clone()
         clock.lap("forward")
         clock.encoder_s += cache.take_encoder_s()
-        return self._seen(work, logits, surprisal, probe, clock, is_last=is_last)
+        if probe is not None and not is_last:  # the forward of the next sequence comes before anything is measured
+            probe.keep()
+        return self._seen(work, logits, surprisal, probe, clock)
 
-    def launch(self, live: LiveSequence, chosen: torch.Tensor, step: int, clock: StepClock) -> LaunchedAhead:
-        """Feed the `chosen` token, which the host has not read, behind `step`: its row is written, and not counted. A
-        failure leaves the cache as it was."""
-        cache, runners = live.cache, self._model.runners
-        probe, held = cache.probe(self._captured.attention_rows), [(each, each.length) for each in growing(cache)]
+    def launch(
+        self, work: list[SequenceWork], chosen: list[torch.Tensor], store: PageStore | None, step: int, clock: StepClock
+    ) -> LaunchedAhead:
+        """Feed the `chosen` tokens, which the host has not read, behind the `work` of `step`: their rows are written,
+        and not counted. A failure leaves the caches as they were."""
+        caches, runners = [each.live.cache for each in work], self._model.runners
+        together = store is not None and is_fed_together(work, store)
+        ids, lengths = torch.stack(chosen)[:, None].to(self._model.device), [each.num_tokens for each in work]
+        runners.begin()
         try:
-            runners.begin()
-            cache.begin(1)
-            logits = feed(self._model, cache, chosen.view(1, 1), 1, probe).clone()
-            hide_row(cache)
+            for cache in caches:
+                cache.begin(1)
+            if store is not None and together:
+                probe = self._together_probe()
+                probes, logits = [probe], list(self._fed_together(caches, store, ids, lengths, probe))
+            else:
+                probes = [cache.probe(self._captured.attention_rows) for cache in caches]
+                logits = []
+                for cache, one, probe in zip(caches, ids[:, None], probes, strict=True):
+                    logits.append(feed(self._model, cache, one, 1, probe).clone())
+                    if probe is not None and cache is not caches[-1]:
+                        probe.keep()
+            for cache, length in zip(caches, lengths, strict=True):
+                cache.hide_row(length)
         except BaseException:
-            with torch.inference_mode():
-                for layer, length in held:
-                    layer.crop(length)
+            for cache, length in zip(caches, lengths, strict=True):
+                cache.clear_row_behind(length)
             raise
         clock.lap("forward")
-        return LaunchedAhead(live, cache, step, self._captured.level, logits, probe, runners.used, clock)
+        level, used = self._captured.level, runners.used
+        return LaunchedAhead(work, caches, lengths, step, level, logits, probes, together, used, clock)
 
     def take(self, batch: Batch, ahead: LaunchedAhead, clock: StepClock) -> list[Forward]:
         """What was launched ahead is the forward of this step."""
         ahead.count()
-        (work,) = batch.work
-        return [self._seen(work, ahead.logits, None, ahead.probe, clock, is_last=True)]
+        if ahead.together:
+            return self._seen_together(batch.work, ahead.logits, ahead.probes[0], clock)
+        seen = zip(batch.work, ahead.logits, ahead.probes, strict=True)
+        return [self._seen(work, logits, None, probe, clock) for work, logits, probe in seen]
 
     def _seen(
         self,
@@ -119,15 +137,11 @@ class Runner:
         surprisal: Surprisal | None,
         probe: Probe | None,
         clock: StepClock,
-        *,
-        is_last: bool,
     ) -> Forward:
         """The forward of a sequence with the rows of attention that it showed."""
         seen = probe.rows() if probe and self._captured.attention_rows else {}
         weights = {layer: weights_of_one(work, layer, rows) for layer, rows in seen.items()}
         is_borrowed = probe is not None and probe.is_borrowed
-        if is_borrowed and not is_last:  # the forward of the next sequence comes before anything is measured
-            weights, is_borrowed = own_rows(weights, work.num_tokens, is_borrowed=True), False
         clock.lap("observe")
         return Forward(work, logits, surprisal, weights, probe, is_borrowed=is_borrowed)
 
@@ -135,23 +149,42 @@ class Runner:
         self, work: list[SequenceWork], store: PageStore, clock: StepClock, phases: PhasedStep | None
     ) -> list[Forward]:
         """One decode step of several sequences."""
-        device, caches = self._model.device, [each.live.cache for each in work]
-        store.plan([cache.tables for cache in caches], 1)
-        lengths = [w.live.sequence.num_tokens for w in work]
-        is_probed = self._captured.attention_rows or self._captured.by_layer
-        probe = self._timed(Probe() if is_probed else None, clock)
-        fed = torch.tensor([w.token_ids for w in work], device=device)
+        caches, lengths = [each.live.cache for each in work], [each.live.sequence.num_tokens for each in work]
+        probe = self._timed(self._together_probe(), clock)
+        fed = sent(torch.tensor([each.token_ids for each in work]), self._model.device)
         passed = phases.after_layer(work, probe, weights_among(work)) if phases else None
         with timed_layers(caches[0].live, clock.parts):
-            logits = self._model.forward(fed, caches[0].live, probe, lengths=lengths, passed=passed).clone()
+            logits = self._fed_together(caches, store, fed, lengths, probe, passed)
         clock.lap("forward")
+        return self._seen_together(work, list(logits), probe, clock)
+
+    def _together_probe(self) -> Probe | None:
+        return Probe() if self._captured.attention_rows or self._captured.by_layer else None
+
+    def _fed_together(
+        self,
+        caches: Sequence[SequenceCache],
+        store: PageStore,
+        ids: torch.Tensor,
+        lengths: list[int],
+        probe: Probe | None,
+        passed: Passed | None = None,
+    ) -> torch.Tensor:
+        """The logits `[B, V]` of ids `[B, 1]` of sequences that had so many tokens, and have room for another."""
+        store.plan([cache.tables for cache in caches], 1)
+        logits = self._model.forward(ids, caches[0].live, probe, lengths=lengths, passed=passed)
+        return logits[:, -1].clone()
+
+    def _seen_together(
+        self, work: list[SequenceWork], logits: Sequence[torch.Tensor], probe: Probe | None, clock: StepClock
+    ) -> list[Forward]:
+        """The forwards of sequences that were fed together, each with its rows of attention."""
         weights, is_apart = [dict[int, torch.Tensor]() for _ in work], False
         if probe is not None and self._captured.attention_rows:
             is_apart, weights = weights_of_all(work, probe)
         num_together, is_borrowed = (1, probe is not None and probe.is_borrowed) if is_apart else (len(work), False)
         forwards = [
-            Forward(each, logits[n, -1], None, weights[n], None, num_together, is_borrowed)
-            for n, each in enumerate(work)
+            Forward(each, logits[n], None, weights[n], None, num_together, is_borrowed) for n, each in enumerate(work)
         ]
         clock.lap("observe")
         return forwards
@@ -164,6 +197,11 @@ class Runner:
             clock.parts = clock.parts or PartTimer(self._model.device)
             clock.products_ms, probe.timer = self._products_ms, clock.parts
         return probe
+
+
+def is_fed_together(work: Sequence[SequenceWork], store: PageStore) -> bool:
+    """Whether these sequences go through one forward."""
+    return len(work) > 1 and store.can_batch and not any(each.live.cache.is_fed_alone for each in work)
 
 
 def weights_of_one(work: SequenceWork, layer: int, rows: torch.Tensor) -> torch.Tensor:

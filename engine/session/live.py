@@ -84,6 +84,7 @@ class RestorePoint:
     live: LiveSequence
     mark: Mark
     logits: torch.Tensor | None
+    logprobs: torch.Tensor | None
 
 
 class LiveSequences:
@@ -156,7 +157,10 @@ class LiveSequences:
 
     def restore_points(self, some: Iterable[LiveSequence] | None = None) -> list[RestorePoint]:
         """Where these sequences stand (None: all), to come back to."""
-        return [RestorePoint(live, live.sequence.mark(), live.logits) for live in (self if some is None else some)]
+        return [
+            RestorePoint(live, live.sequence.mark(), live.logits, live.logprobs)
+            for live in (self if some is None else some)
+        ]
 
     def restore(self, points: list[RestorePoint], history: History) -> None:
         """After a failure: new rows are dropped, or, where they cannot be, computed again before the next step."""
@@ -164,7 +168,7 @@ class LiveSequences:
             live, sequence = point.live, point.live.sequence
             live.is_stale = live.is_stale or sequence.num_preemptions != point.mark.num_preemptions
             sequence.go_back(point.mark)
-            live.set_logits(point.logits)
+            live.set_logits(point.logits, point.logprobs)
             history.unlog(live.seq_id)
             self.crop(live)
 

@@ -10,6 +10,7 @@ import torch
 from engine.errors import InputError
 from engine.look.candidates import Sample, candidate_measures, next_token
 from engine.spec.sampling import LogitBias, SamplingParams
+from engine.to_device import sent
 from engine.wire.records import Candidate
 
 
@@ -46,7 +47,7 @@ def drawn(probs: torch.Tensor, seed: int) -> torch.Tensor:
     CPU with that seed, since the random numbers are the CPU's."""
     generator = torch.Generator().manual_seed(seed % 2**63)
     noise = torch.empty(probs.shape, dtype=probs.dtype).exponential_(1, generator=generator)
-    return (probs / noise.to(probs.device)).argmax()
+    return (probs / sent(noise, probs.device)).argmax()
 
 
 def choose(

@@ -106,24 +106,28 @@ class Stepper:
 
     def _taken_ahead(self) -> LaunchedAhead | None:
         """The forward of this step, where it is the one that was launched with the step before."""
-        ahead, self._ahead = self._ahead, None
+        ahead = self._ahead
         is_next = ahead is not None and ahead.belongs_to(self._live, self._history, self._captured.level)
-        return ahead if is_next and not self._captured.by_layer else None
+        if not is_next or self._captured.by_layer:
+            self.forget_ahead()
+            return None
+        self._ahead = None
+        return ahead
 
     def _launched(
         self, forwards: list[Forward], choices: list[Sample | None], clock: StepClock
     ) -> LaunchedAhead | None:
-        """The forward of the next step on its way, before anybody has read what these steps chose; None where that
-        cannot be."""
-        live, choice = forwards[0].work.live, choices[0]
-        if choice is None or self._captured.by_layer or self._observer.ring.late_steps == 0:
+        """The forward of the next step on its way, before anybody has read what this step chose; None where that cannot
+        be."""
+        work, chosen = [forward.work for forward in forwards], [choice.chosen for choice in choices if choice]
+        if self._captured.by_layer or self._observer.ring.late_steps == 0:
             return None  # a CPU waits for nothing: the forward behind an end of text would be lost time
-        if not may_launch(self._live, live, forwards[0].work.num_tokens):
+        if len(chosen) < len(work) or not may_launch(self._live, work):
             return None
         clock.end()
-        following = StepClock(self._model.device, clock)
+        following, step = StepClock(self._model.device, clock), self._history.next_step
         try:
-            return self._runner.launch(live, choice.chosen, self._history.next_step, following)
+            return self._runner.launch(work, chosen, self._live.mode.store, step, following)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -147,6 +151,7 @@ class Stepper:
         if planned is None:
             self._scheduler.check_has_work()
         before, noted = self._live.restore_points(), self._history.journal.num_noted()
+        launched: LaunchedAhead | None = None
         try:
             batch = self._scheduler.next_batch() if planned is None else self._scheduler.planned_batch(planned)
             clock.lap("prepare")
@@ -185,7 +190,11 @@ class Stepper:
             as_told = record if planned is None else with_choices(record, told)
             self._history.add({live.seq_id: live.sequence.mark() for live in self._live}, Node.of(record))
         except BaseException:
-            self._undo(before, noted)
+            try:
+                if launched is not None:
+                    launched.take_back()
+            finally:
+                self._undo(before, noted)
             raise
         with suppress(MemoryError):  # the step is done, and what it would have gone back to can go with the next one
             for work in batch.work:
@@ -195,7 +204,7 @@ class Stepper:
         if is_late:
             self._observer.complete_later(record, measuring, clock)
         self._ahead = launched
-        if launched is not None and not launched.live.sequence.has_work:  # its token ended the text
+        if launched is not None and not all(each.live.sequence.has_work for each in launched.work):  # a text ended
             self.forget_ahead()
         return as_told
 

@@ -78,8 +78,14 @@ class GrowingLayer(OwnLayer):
         return self.held_keys, self.held_values
 
     def count_row(self) -> None:
-        """A row was written behind those that are there."""
         self.length += 1
+
+    def hide_row(self) -> None:
+        self.length -= 1
+
+    @property
+    def has_row_behind(self) -> bool:
+        return self.is_initialized and self.length < self.keys.shape[2]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0

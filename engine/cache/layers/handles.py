@@ -24,9 +24,9 @@ class CountedStaticLayer(StaticLayer):  # type: ignore[misc]
     num_rows = 0
     is_ahead = False  # of the number on the device
 
-    def count_row(self) -> None:
+    def count_row(self, count: int = 1) -> None:
         """A row was written behind those that are there; the number on the device follows when it is needed."""
-        self.num_rows += 1
+        self.num_rows += count
         self.is_ahead = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Pair:
@@ -105,6 +105,16 @@ class CountedStaticRows(StaticRows):
         if self.layer.is_initialized:
             self.layer.num_rows, self.layer.is_ahead = num_tokens, False
         return 0
+
+    @property
+    def has_row_behind(self) -> bool:
+        return bool(self.layer.is_initialized) and self.layer.num_rows < self.layer.max_cache_len
+
+    def hide_row(self) -> None:
+        self.layer.count_row(-1)
+
+    def count_row(self) -> None:
+        self.layer.count_row()
 
 
 class WindowRows(RowsOfTransformers):

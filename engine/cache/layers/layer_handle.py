@@ -53,6 +53,19 @@ class LayerHandle:
     def reserve(self, num_new: int) -> None:
         """Room for `num_new` more rows; a failed allocation changes nothing."""
 
+    @property
+    def has_row_behind(self) -> bool:
+        """Whether there is room for a row behind those that are held which is none of them yet: `hide_row`."""
+        return False
+
+    def hide_row(self) -> None:
+        """The newest row is written, and not counted."""
+        raise NotImplementedError
+
+    def count_row(self) -> None:
+        """A row was written behind those that are counted, and is one of them."""
+        raise NotImplementedError
+
     def commit(self, written: RowDelta) -> RowDelta:
         """A step is done: what it did to the rows, where it did more than `written`."""
         return written

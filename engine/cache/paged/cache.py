@@ -125,6 +125,32 @@ class PagedCache(EvictingPages):
                 group.pool.truncate(table, table.num_tokens - num_new)
             raise
 
+    def has_row_behind(self, num_tokens: int) -> bool:
+        """Not with a page that begins, or leaves a window, behind `num_tokens`: it would be told a step too early."""
+        if self.by_hand or self.num_source or self.keeper is not None or self._unpaged:
+            return False
+        size = self.store.page_size
+        return all(
+            group.pool.has_room(table, 1)
+            and (group.window is None or (num_tokens - group.window + 1) // size <= table.num_slid_pages)
+            for group, table in zip(self.store.groups, self.tables, strict=True)
+        )
+
+    def hide_row(self, num_tokens: int) -> None:
+        self._truncate(num_tokens)
+
+    def count_row(self) -> None:
+        """`begin` has counted it in the tables."""
+
+    @torch.inference_mode()
+    def clear_row_behind(self, num_tokens: int) -> None:
+        self._truncate(num_tokens)
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            slot = table.slot(num_tokens - 1) + 1  # on the same page, or there was no room for it
+            for layer in group.layers:
+                for rows in self.store.rows_of[layer.index]:
+                    rows.clear(slice(slot, slot + 1))
+
     def _num_new_rows(self, num_new: int) -> int:
         """How many of the next tokens have rows in pages."""
         return self.num_decoded(self.num_tokens + num_new) - self.num_decoded(self.num_tokens)

@@ -31,6 +31,14 @@ class PagePool(PrefixCache):
         num_pages = -(-(table.num_tokens + num_tokens) // self.page_size) - len(table.page_ids)
         return num_pages + (num_tokens > 0 and self._is_last_page_foreign(table))
 
+    def has_room(self, table: PageTable, num_tokens: int) -> bool:
+        """Whether the next tokens have room on the last page, which nobody else has and nobody finds: they take
+        nothing."""
+        page_ids = table.page_ids
+        if len(page_ids) * self.page_size - table.num_tokens < num_tokens:
+            return False
+        return self._refs[page_ids[-1]] == 1 and self._index.entry(page_ids[-1]) is None
+
     def append(self, table: PageTable, num_tokens: int) -> PageCopied | None:
         """Make room for the next `num_tokens` tokens of a sequence.
 
@@ -44,10 +52,10 @@ class PagePool(PrefixCache):
         page_size = self.page_size
         page_ids = table.page_ids
         stop = table.num_tokens + num_tokens
-        num_slack = len(page_ids) * page_size - table.num_tokens
-        if num_slack >= num_tokens and self._refs[page_ids[-1]] == 1 and self._index.entry(page_ids[-1]) is None:
-            table.num_tokens = stop  # the usual decode step: its own page, with room
+        if self.has_room(table, num_tokens):  # the usual decode step
+            table.num_tokens = stop
             return None
+        num_slack = len(page_ids) * page_size - table.num_tokens
         self._require(self.num_pages_needed(table, num_tokens))
         copied = self._own_last_page(table) if num_slack else None
         for _ in range(-(-stop // page_size) - len(page_ids)):

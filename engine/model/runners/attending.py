@@ -20,6 +20,7 @@ from engine.model.attention import (
     explicit_weights,
     read_by,
 )
+from engine.to_device import sent
 
 HiddenRows = Mapping[int, torch.Tensor]
 # attention module, queries [B, H, T, D], new keys and values [B, H_kv, T, D] -> what was read, [B, T, H, D]
@@ -134,6 +135,6 @@ def attended(
 def right_aligned(lengths: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """The padding `[B, S + 1]` of right-aligned sequences that have had so many tokens, and where their next tokens
     stand, `[B, 1]`."""
-    positions = torch.tensor(lengths, device=device)[:, None]
+    positions = sent(torch.tensor(lengths), device)[:, None]
     columns = torch.arange(max(lengths) + 1, device=device)
     return (columns >= max(lengths) - positions).long(), positions

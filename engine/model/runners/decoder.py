@@ -25,6 +25,7 @@ from engine.model.runners.guard import Guard
 from engine.model.runners.joined import Joined, product
 from engine.model.runners.last_layer import WORTH_PRODUCTS, LaterOutputs, NewestOfChunk
 from engine.model.surprisal import Surprisal
+from engine.to_device import sent
 
 Passed = Callable[[int, torch.Tensor], None]  # a layer that a forward has passed, and its output `[B, T, hidden]`
 
@@ -273,7 +274,7 @@ def places_of(starts: Sequence[int], ids: torch.Tensor) -> torch.Tensor:
     """Where ids `[B, T]` stand, `[B, T]`, of sequences that have had so many tokens."""
     if len(starts) == 1:
         return torch.arange(starts[0], starts[0] + ids.shape[1], device=ids.device)[None]
-    return torch.tensor(starts, device=ids.device)[:, None] + torch.arange(ids.shape[1], device=ids.device)
+    return sent(torch.tensor(starts), ids.device)[:, None] + torch.arange(ids.shape[1], device=ids.device)
 
 
 def appended_apart(cache: Any) -> AppendApart:

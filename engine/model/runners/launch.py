@@ -19,6 +19,7 @@ from engine.model.runners.attending import Attend
 from engine.model.runners.decoder import FusedDecoder
 from engine.model.runners.pages import Kernel
 from engine.model.runners.recorders import GraphRecorder
+from engine.to_device import sent
 
 SMALLEST_BUCKET = 64
 OF_CAPTURE = "captur"  # in CUDA's words for what cannot be recorded, which leaves the device as it was
@@ -77,10 +78,10 @@ class Launch:
     def fill(self, ids: torch.Tensor, lengths: Sequence[int], rows: FixedRows) -> None:
         """The inputs of the next replay."""
         self._ids.copy_(ids)
-        self._positions.copy_(torch.tensor(lengths)[:, None])
+        self._positions.copy_(sent(torch.tensor(lengths)[:, None], ids.device))
         table = rows.tables(self._bucket)
         if table is not None and self._table is not None and not torch.equal(table, self._host_table):  # type: ignore[arg-type]
-            self._table.copy_(table)
+            self._table.copy_(sent(table, ids.device))
             self._host_table = table
 
     def replay(self) -> torch.Tensor:

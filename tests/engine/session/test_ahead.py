@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from msgspec import structs
 
 from engine.cache.layers.growing import GrowingLayer
+from engine.cache.sequence_cache import SequenceCache
 from engine.errors import Cancelled
 from engine.look.candidates import Sample
 from engine.model.runners.runners import Runners
@@ -20,7 +22,7 @@ from engine.spec.runners import RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.phases import Chosen, PhaseReached
 from engine.wire.records import StepRecord
-from tests.engine.session.sessions import GROWING
+from tests.engine.session.sessions import GROWING, tensors
 from tests.engine.session.test_capture import same, told
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -107,11 +109,11 @@ def test_a_forward_that_finds_no_room_ahead_of_its_step_costs_no_token(monkeypat
     """The step before it is done and told; the step that needs the forward does it itself."""
     tried: list[int] = []
 
-    def fail(cache: object) -> None:
+    def fail(cache: object, num_tokens: int) -> None:
         tried.append(1)
         raise MemoryError("no room")
 
-    monkeypatch.setattr(forward, "hide_row", fail)
+    monkeypatch.setattr(SequenceCache, "hide_row", fail)
     at_once, late = begun(0), begun(2)
     expected, found = [at_once.step() for _ in range(5)], run(late, 5)
     assert len(tried) == 4
@@ -139,6 +141,92 @@ def test_what_was_computed_behind_the_end_of_a_text_is_nowhere(why: str) -> None
     for session in (at_once, late):
         session.force(0, prompt_ids(2, seed=3))
     assert same(told(at_once.step()), told(late.step()))
+
+
+SPECS = {
+    "growing": GROWING,
+    "static": CacheSpec("static", max_length=64),
+    "paged": CacheSpec("paged", page_size=4),
+    "paged-int8": structs.replace(cache_preset("paged-int8").spec, page_size=4),
+}
+LATER = 12  # steps
+
+
+def several(late_steps: int, spec: CacheSpec, runner: RunnerName, count: int, ends: frozenset[int]) -> Session:
+    # of Gemma some layers have a window
+    model = model_of("gemma3_text" if runner == "transformers" and spec.is_paged else "llama")
+    model = replace(model, runners=Runners(model.runners.decoder, runner))
+    vars(model)["end_ids"] = ends
+    session = Session(model, spec, capture="everything", late_steps=late_steps)
+    for number in range(count):
+        sampling = SamplingParams(0.9, seed=7 + number)
+        session.submit(Prompt(token_ids=prompt_ids(5 + number, seed=number), sampling=sampling))
+    while session.is_prefilling:
+        session.step()
+    return session
+
+
+def rows_behind(session: Session, seq_id: int) -> list[torch.Tensor]:
+    """The row behind those that are held, of every layer, where there is room for it."""
+    store, live = session.live.mode.store, session.live.get(seq_id)
+    if store is None:
+        length, layers = live.sequence.num_tokens, [getattr(layer, "layer", layer) for layer in live.cache.layers]
+        return [part[:, :, length] for layer in layers for part in (layer.keys, layer.values)]
+    slots = [(t.page_ids[-1] + 1) * t.page_size - t.num_slack_tokens for t in live.cache.tables]
+    return [
+        part.float()
+        for group, slot, table in zip(store.groups, slots, live.cache.tables, strict=True)
+        for layer in group.layers if table.num_slack_tokens
+        for rows in store.rows_of[layer.index]
+        for part in rows.codes(slice(slot, slot + 1))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("runner", ["fused", "graph", "transformers"])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("name", SPECS)
+def test_of_any_number_of_sequences_in_every_mode_that_permits_it_nobody_can_tell(
+    name: str, count: int, runner: RunnerName
+) -> None:
+    """One of them ends while the next token of all is on its way."""
+    spec, nobody = SPECS[name], frozenset[int]()
+    at_once = several(0, spec, runner, count, nobody)
+    chosen = [[part.sampled for part in at_once.step().sequences] for _ in range(LATER)]
+    last = chosen[LATER // 2][-1]
+    assert last is not None
+    at_once, late = (several(late_steps, spec, runner, count, frozenset({last})) for late_steps in (0, 2))
+    expected, found, launched = list[StepRecord](), list[StepRecord](), 0
+    for _ in range(LATER):
+        if at_once.has_work:
+            expected.append(at_once.step())
+            found += late.step_late()
+            launched += is_launched(late)
+    found += late.finish_records()
+    assert late.sequences[-1].stop == "end of text"
+    assert launched >= 2, "not with a page that begins"
+    assert [same(told(one), told(other)) for one, other in zip(expected, found, strict=True)] == [True] * len(expected)
+    assert {record.runner.split("+")[0] for record in found} <= {runner, "fused"}
+    late.forget_ahead()
+    mine, others = tensors(at_once), tensors(late)
+    assert mine.keys() == others.keys()
+    assert all(torch.equal(mine[key], others[key]) for key in mine)
+    assert not any(row.any() for row in rows_behind(late, count - 1)), "what was computed too much is nowhere"
+    for session in (at_once, late):
+        session.force(count - 1, prompt_ids(2, seed=3))
+    assert same(told(at_once.step()), told(late.step()))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_step_that_fails_behind_a_launch_takes_it_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once, late = (several(late_steps, SPECS[name], "fused", 2, frozenset()) for late_steps in (0, 2))
+    for session in (at_once, late):
+        session.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(stepper, "sequence_step", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            late.step_late()
+    assert not is_launched(late)
+    assert [same(told(at_once.step()), told(late.step())) for _ in range(3)] == [True] * 3
 
 
 def give_up(session: Session) -> None:
@@ -181,7 +269,7 @@ def test_a_command_between_two_steps_finds_the_session_as_it_is(name: str) -> No
     assert all(same(one, other) for one, other in pairs)
 
 
-@pytest.mark.parametrize("preset", ["paged", "h2o", "int8", "dynamic", "none"])
+@pytest.mark.parametrize("preset", ["h2o", "int8", "dynamic", "none"])
 def test_where_a_row_cannot_be_hidden_the_token_is_read_first(preset: str) -> None:
     session = begun(2, spec=cache_preset(preset).spec)
     run(session, 4)
