@@ -40,7 +40,7 @@ def measured_damage(session: Session, request: MapDamage) -> Iterator[tuple[int,
     before, after = Probe(), Probe()
     baseline = exact_logits(trial, before)
     cache = scratch_cache(trial, CacheSpec(codec=request.codec))
-    pairs = {index: cache.rows(index) for index in trial.rows}
+    pairs, num_bytes = {index: cache.rows(index) for index in trial.rows}, cache.stored_bytes
     kl = divergence(baseline, newest_logits(trial, cache, after))
     layers = tuple(trial.rows)
     per_column = max(1, -(-(trial.num_tokens - 1) // max(1, request.max_columns)))
@@ -66,7 +66,7 @@ def measured_damage(session: Session, request: MapDamage) -> Iterator[tuple[int,
         kl=kl,
         kl_by_layer=read_only_floats(np.array(alone)),
         exact_bytes=sum(exact_bytes(trial, index) for index in layers),
-        kv_bytes=cache.stored_bytes,
+        kv_bytes=num_bytes,
         plan=steps,
         plan_codec=plan if steps else None,
         plan_kl=layer_kl(trial, baseline, plan) if steps else None,
