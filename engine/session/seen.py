@@ -84,6 +84,7 @@ class OtherBranches:
     kept: KeptStates
     num_layers: int
     _path: tuple[Tree | None, int, Journal] = field(default=(None, -1, Journal()), init=False)
+    _counted: tuple[Tree | None, int, SessionMagnitudes] = field(default=(None, -1, SessionMagnitudes()), init=False)
 
     def is_of(self, node: int | None) -> bool:
         """Whether a moment is on another branch than the live one; refuses one that there is not."""
@@ -108,7 +109,7 @@ class OtherBranches:
             moves = state.moves.get(seq_id, ())
             moves = tuple(move for move in moves if move.step >= node or move.had < mark.num_tokens)
             found = Seen(
-                live.cache, mark.num_tokens, kept_provenance(state.mode), moves, journal, SessionMagnitudes(),
+                live.cache, mark.num_tokens, kept_provenance(state.mode), moves, journal, self._magnitudes,
                 has_tables=not state.mode.spec.is_paged or all(move.step < node for move in moves), is_live=False,
             )  # fmt: skip
             if found.past(mark.num_tokens).is_known:
@@ -119,7 +120,17 @@ class OtherBranches:
             return without_tables
         gone = f"Step {node} is on another branch, and its K and V are not kept: going there computes them again."
         nothing = NoRows(checkpoint.cache, mark.num_tokens, (None,) * self.num_layers)
-        return Seen(nothing, mark.num_tokens, "kept", (), journal, SessionMagnitudes(), why_not=gone, is_live=False)
+        return Seen(nothing, mark.num_tokens, "kept", (), journal, self._magnitudes, why_not=gone, is_live=False)
+
+    @property
+    def _magnitudes(self) -> SessionMagnitudes:
+        """Those of moments of other branches, until a step or an edit: caches that are kept stay what they are so
+        long."""
+        tree, step, counted = self._counted
+        if tree is not self.history.tree or step != self.history.next_step:
+            counted = SessionMagnitudes()
+            self._counted = self.history.tree, self.history.next_step, counted
+        return counted
 
     def _journal(self, node: int) -> Journal:
         """That of the path to a moment, which stays what it is; the newest that was asked for is at hand."""

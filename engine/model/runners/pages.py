@@ -80,15 +80,15 @@ def mask_of(blocks: PageBlocks, num_slots: int) -> BlockMask:
 
 class PagedAttention:
     """How the forwards of a model read pages: as is `chosen`, as far as that can be. With a `kernel` all pages are read
-    at once. `refused` says why they are not read in place, once that has been tried, `hindrance` why those of the
-    latest forward were not; `telling` is called with what is said while a kernel is made."""
+    at once. `refused` says why the kernel could not be made for the latest forward, or for any, `hindrance` why else its
+    pages were not read in place; `telling` is called with what is said while a kernel is made."""
 
     def __init__(self, why_not: str = "", device: torch.device = CPU, chosen: PagedAttentionName = "auto") -> None:
         self.why_not, self.chosen = why_not, chosen
         self.kernel: Kernel | None = Flex() if device.type == "cuda" else None
         self.telling: Callable[[str], AbstractContextManager[None]] = lambda label: nullcontext()
         self.refused = self.hindrance = ""
-        self._made = set[object]()  # shapes of which the kernel has computed one
+        self._tried: dict[object, str] = {}  # shapes, and why the kernel cannot be made for one; empty where it can
 
     @property
     def note(self) -> str:
@@ -109,13 +109,16 @@ class PagedAttention:
         if row.name == "pages" and self.why_not:
             raise InputError(f"This model cannot read pages in place: {self.why_not}. Use auto.")
         self.chosen, self.refused = row.name, ""
+        self._tried = {shape: why for shape, why in self._tried.items() if not why}
 
     def reader(self, cache: Any) -> PageReader | None:
         """What reads the pages of a forward that is planned, in the place of gathered rows; None where rows are to be
         gathered, or lie in no pages. From then on the layers of the cache gather nothing."""
         self.hindrance = ""
-        if cache is None or not self._is_wanted or self.why_not or self.refused:
+        can_none = bool(self._tried) and all(self._tried.values())
+        if cache is None or not self._is_wanted or self.why_not or can_none:
             return None
+        self.refused = ""
         if not all(type(layer) is PagedLayer for layer in cache.layers):
             return None
         store: PageStore = cache.layers[0].store
@@ -137,19 +140,19 @@ class PagedAttention:
             return False
         blocks, (keys, values) = plan.blocks(store.num_pages), (part.codes(ALL)[0][None] for part in pair)
         shape = (keys.shape, values.shape, keys.dtype, layer.num_heads, blocks.places.shape, plan.window)
-        if shape in self._made:
-            return True
-        query = keys.new_zeros(len(plan.tables), layer.num_heads, plan.num_new, layer.key_dim)
-        try:
-            with self.telling("Compiling attention over pages"):
-                kernel(query, keys, values, blocks, 1.0)
-        except (RuntimeError, FailOnRecompileLimitHit) as error:
-            if is_of_machine(error):
-                raise
-            self.refused = first_line(error)
-            return False
-        self._made.add(shape)
-        return True
+        if shape not in self._tried:
+            query = keys.new_zeros(len(plan.tables), layer.num_heads, plan.num_new, layer.key_dim)
+            why_not = ""
+            try:
+                with self.telling("Compiling attention over pages"):
+                    kernel(query, keys, values, blocks, 1.0)
+            except (RuntimeError, FailOnRecompileLimitHit) as error:
+                if is_of_machine(error):
+                    raise
+                why_not = first_line(error)
+            self._tried[shape] = why_not
+        self.refused = self._tried[shape]
+        return not self.refused
 
 
 def why_not_in_place(geometry: CacheGeometry, captures_attention: bool, layer_devices: Sequence[str]) -> str:

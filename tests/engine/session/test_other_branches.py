@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from engine.errors import InputError
+from engine.look import magnitudes
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.edit import Rows, Scale
@@ -113,6 +114,29 @@ def test_a_moment_of_another_branch_is_drawn_as_it_was_when_it_was_live(mode: st
     tip = max(seen)
     head = session.take_slice(requests_of(seen[tip][0], tip)[2], tip)
     assert head.provenance == ("dequantised" if mode in ("int8", "kivi") else "kept")  # type: ignore[union-attr]
+
+
+def test_magnitudes_of_another_branch_are_counted_once_and_again_after_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, seen = grown("growing")
+    counted: list[int] = []
+
+    def counting(items: Any, num_tokens: int) -> Any:
+        counted.extend(numbers.numel() for _, _, numbers, _ in items)
+        return counted_rows(items, num_tokens)
+
+    counted_rows = magnitudes.counted
+    monkeypatch.setattr(magnitudes, "counted", counting)
+    tip, (count, then) = max(seen.items())
+    before = next(step for step in seen if seen[step][0] < count)
+    assert differing(then, pictures(session, count, tip, tip)) == []
+    assert sum(counted)
+    pictures(session, seen[before][0], before, before)
+    counted.clear()
+    assert differing(then, pictures(session, count, tip, tip)) == []
+    assert sum(counted) == 0
+    session.step()
+    assert differing(then, pictures(session, count, tip, tip)) == []
+    assert sum(counted)
 
 
 def test_page_tables_that_an_edit_changed_are_not_told_of_the_moments_before_it() -> None:

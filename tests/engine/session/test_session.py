@@ -148,3 +148,14 @@ def test_a_full_static_cache_says_so_and_a_larger_one_goes_on() -> None:
     session.set_cache(GROWING)
     assert session.has_work
     assert session.step().sequences[0].num_tokens == 11
+
+
+def test_a_mode_that_keeps_nothing_has_the_tokens_from_the_moment_that_it_is_chosen() -> None:
+    session, seq_id = started(cache=GROWING, length=10)
+    for _ in range(3):
+        session.step()
+    count = session.sequence(seq_id).num_tokens
+    assert count > 10
+    session.set_cache(CacheSpec("none"))
+    assert session.cache_of(seq_id).num_tokens == count
+    assert session.fork(seq_id).num_tokens == count

@@ -229,6 +229,27 @@ def test_a_kernel_that_cannot_be_made_is_told_once_and_pages_are_gathered(kind: 
     assert not session.model.runners.state.note
 
 
+def test_a_kernel_that_cannot_be_made_of_one_shape_is_made_of_the_others() -> None:
+    calls = []
+
+    def of_few_pages(query: torch.Tensor, keys: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:
+        if query.shape[0] > 1:
+            calls.append(query.shape[0])
+            raise RuntimeError("too many registers")
+        return listed_alone(query, keys, *more, **named)
+
+    spec = CacheSpec("paged", page_size=16, num_pages=20)
+    session = session_of("llama", [20], spec, "pages", Flex(of_few_pages))
+    assert session.step().runner == "fused+pages"
+    fork = session.fork(0).child
+    assert [session.step().runner for _ in range(3)] == ["fused"] * 3
+    assert session.model.runners.state.note == "pages are gathered before they are read: too many registers"
+    assert len(calls) == 1, "it is not tried again with every step"
+    session.remove(fork)
+    assert session.step().runner == "fused+pages"
+    assert not session.model.runners.state.note
+
+
 def test_what_cannot_be_read_in_place_is_refused_with_the_reason() -> None:
     small = session_of("llama", [20], CacheSpec("paged", page_size=8), "pages", Flex(listed_alone))
     assert small.step().runner == "fused"
