@@ -80,8 +80,8 @@ def mask_of(blocks: PageBlocks, num_slots: int) -> BlockMask:
 
 class PagedAttention:
     """How the forwards of a model read pages: as is `chosen`, as far as that can be. With a `kernel` all pages are read
-    at once. `refused` says why the kernel could not be made for the latest forward, or for any, `hindrance` why else its
-    pages were not read in place; `telling` is called with what is said while a kernel is made."""
+    at once. `refused` says why the kernel could not be made for the latest forward, or for any, `hindrance` why else
+    its pages were not read in place; `telling` is called with what is said while a kernel is made."""
 
     def __init__(self, why_not: str = "", device: torch.device = CPU, chosen: PagedAttentionName = "auto") -> None:
         self.why_not, self.chosen = why_not, chosen
