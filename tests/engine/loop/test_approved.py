@@ -1,0 +1,278 @@
+"""All that an engine says in long stories in which commands of every kind occur and everything differs, approved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec.structs import asdict, replace
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from engine.loop.inbox import Inbox
+from engine.loop.loop import EngineLoop
+from engine.spec.cache import CacheSpec
+from engine.spec.chat import Chat, Turn
+from engine.spec.condition import TokenSpan
+from engine.spec.edit_text import parse_edit
+from engine.spec.grid import SweepMode
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_named
+from engine.spec.sampling import LogitBias, Prompt, SamplingParams
+from engine.spec.stops import Stop
+from engine.spec.texts import SweepText
+from engine.spec.tuning import tuned
+from engine.wire import commands as c
+from engine.wire.devices import ForecastLoad, UnloadModel
+from engine.wire.events import Event, StateChanged
+from engine.wire.exporting import EstimateExport, Export
+from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.opponents import OtherFile, OtherRun, OtherStep
+from engine.wire.records import StepRecord
+from engine.wire.requests import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
+from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
+from engine.wire.tree import Node
+from tests.engine.model.folders import write_tokenizer
+from tests.engine.tiny import COMMON, prompt_ids
+from tests.engine.told import approve, told
+
+PAGED = CacheSpec("paged", page_size=4, num_pages=24)
+H2O = tuned(cache_named("h2o"), budget=10)
+KIVI = tuned(cache_named("kivi-4"), group=8, residual=8)
+WARM = SamplingParams(0.9, top_k=50, top_p=0.97, min_p=0.001, seed=11)
+ENDLESS = SamplingParams(bias=LogitBias(banned=(2,)))
+Script = Iterator[c.Command]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of which no two sizes are the same, with texts for its tokens and a chat template."""
+    folder = tmp_path_factory.mktemp("models") / "uneven"
+    torch.manual_seed(4)
+    sizes = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "head_dim": 16}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **{**COMMON, **sizes}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, 0.3)
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}\n<{{ m.role[0] }}>{{ m.content }}\n{% endfor %}"
+    )
+    return folder
+
+
+class Story:
+    """Runs a script, each command when there is nothing else to do, and notes what is said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events: list[Event] = []
+        self.lines: list[str] = []
+        self._status: dict[str, object] = {}
+        self._work, self._number = "", 0
+        self._monkeypatch = monkeypatch
+
+    def run(self, script: Callable[[Story], Script]) -> list[str]:
+        loop = EngineLoop(self._take)
+        found = script(self)
+
+        def wait(_inbox: Inbox, timeout_s: float | None = None) -> c.Command | None:
+            command = next(found, c.Shutdown())
+            self._number += 1
+            self._work = ""
+            self.lines.append(f"> {re.sub(r'(records|nodes)=.*', '…', told(command))}")
+            return replace(command, id=self._number)
+
+        self._monkeypatch.setattr(Inbox, "wait", wait)
+        loop.run()
+        return self.lines
+
+    def _take(self, event: Event) -> None:
+        self.events.append(event)
+        if not isinstance(event, StateChanged):
+            self.lines.append(told(event))
+            return
+        now = asdict(event.status)
+        work = now.pop("work")
+        if work is not None and work.label != self._work:
+            self._work = work.label
+            self.lines.append(
+                f"  work {work.label!r} of {work.total}, {'can' if work.can_cancel else 'cannot'} be cancelled"
+            )
+        for name, value in now.items() if work is None else ():  # while it works a clock says when that is told
+            if (words := told(value)) != self._status.get(name):
+                self._status[name] = words
+                self.lines.append(f"  {name}: {words}")
+
+    @property
+    def records(self) -> tuple[StepRecord, ...]:
+        return tuple(event for event in self.events if isinstance(event, StepRecord))
+
+
+def pictures(seq_id: int, count: int, step: int) -> tuple[c.SliceRequest, ...]:
+    return (
+        WallRequest(seq_id, count, count - 2, "values", True, 40, 24),
+        HeadRequest(seq_id, count, "keys", 2, 1, 3, count, 7),
+        AttentionRequest(seq_id, step, 1, 40),
+        RowRequest(seq_id, count, count - 2),
+        TableRequest(seq_id, count),
+        OutliersRequest(seq_id, count, step, 5),
+    )
+
+
+def many_moments(folder: Path) -> Callable[[Story], Script]:
+    """Two sequences in pages, watched; branches, edits, stops, phases; other modes; what is measured of all that."""
+
+    def script(story: Story) -> Script:
+        spec = ModelSpec(str(folder), device="cpu", num_threads=1)
+        yield c.Step()
+        yield c.LoadModel(spec, PAGED)
+        yield c.SetPace(None, None)
+        yield c.SetCapture("everything")
+        yield c.SetKeptLimit(1 << 20)
+        yield c.SetSampling(WARM)
+        yield c.Tokenize("ab c")
+        yield c.SubmitPrompt(Prompt(token_ids=prompt_ids(13)), num_steps=2)
+        watched = (
+            c.Watched(WallRequest(0, 0, 0, "keys", False, 64, 24), id=71),
+            c.Watched(HeadRequest(0, 0, "values", 1, 1, 2, 9, 64), "newest", id=72),
+            c.Watched(AttentionRequest(0, 0, 2, 64), id=73),
+            c.Watched(TableRequest(0, 0), id=74),
+        )
+        yield c.Watch(watched)
+        yield c.SubmitPrompt(
+            Prompt(token_ids=(*prompt_ids(13)[:9], 40, 41), sampling=SamplingParams(stop=("q",))), alone=False
+        )
+        yield c.Step(2)
+        yield c.Force(1, (30, 31, 32))
+        yield c.SetStops(
+            (Stop(1, "tokens = 16"), Stop(2, "probability > 2", is_enabled=False), Stop(3, "rows_dropped"))
+        )
+        yield c.Run(6)
+        yield c.Run(3, until="step = 7")
+        yield c.SetStops(())
+        yield c.NextPhase()
+        for _ in range(9):
+            yield c.NextPhase()
+        for request in pictures(1, 12, 6):
+            yield c.TakeSlice(request)
+        yield c.Watch(watched[1:3])
+        yield c.SetCapture("statistics")
+        yield c.Fork(0)
+        yield c.Fork(1, 5)
+        yield c.StopSequence(3)
+        yield c.Step(2)
+        yield c.MakeEdit(parse_edit("scale by=1.5 pos=3:6 layer=1 head=1 part=values", 0, 16))
+        yield c.MakeEdit(parse_edit("bias add=20:+9 ban=21", 1, 14))
+        yield c.Step(2)
+        yield c.UndoEdit()
+        yield c.UndoEdit()
+        yield c.RedoEdit()
+        yield c.GoTo(6)
+        yield c.BeginBranch(0, 8, (50, 51), sampling=SamplingParams(seed=3))
+        yield c.Step(2)
+        yield c.JoinBranches((9,))
+        yield c.DeleteBranch(10)
+        yield c.DeleteBranch(5)
+        yield c.TakeSlice(WallRequest(0, 15, 15, "keys", False, 40, 24), node=9)
+        yield MeasureAttention(
+            (AttentionPlace(3, 0, 15), AttentionPlace(4, 1, 12)), (TokenSpan(0, 3), TokenSpan(0, 0, 4))
+        )
+        yield c.RemoveSequence(1)
+        yield c.StartDuel(0, OtherRun(KIVI))
+        yield c.Step(2)
+        for side in ("a", "b", "difference"):
+            yield c.TakeSlice(HeadRequest(0, 12, "keys", 1, 0, 0, 12, 20), side)
+        yield c.EndDuel()
+        yield c.StartDuel(0, OtherStep(7))
+        yield WhatIf(0, H2O)
+        yield CheckParity(0)
+        yield MapDamage(0, KIVI.codec, 12)
+        yield MeasureRegret(0, H2O, 4)
+        texts = (SweepText("own", Prompt(token_ids=prompt_ids(10))),)
+        modes = tuple(SweepMode(name, spec) for name, spec in (("a", CacheSpec()), ("b", H2O), ("c", KIVI)))
+        yield Sweep(texts, 4, modes)
+        yield Bench((("growing", CacheSpec()), ("pages", PAGED)), (6,), 2, (1, 2))
+        for mode in (CacheSpec(), H2O, KIVI, CacheSpec("static", max_length=40), CacheSpec("none")):
+            yield c.SetCache(mode)
+            yield c.Step()
+            count = max(part.num_tokens for part in story.records[-1].sequences if part.seq_id == 0)
+            for request in pictures(0, count, story.records[-1].step)[:3]:
+                yield c.TakeSlice(request)
+        yield c.GoTo(None)
+
+    return script
+
+
+def files(folder: Path, out: Path) -> Callable[[Story], Script]:
+    """A conversation, a pool too small for two, what is written of it, looked at, compared and gone on from; another
+    engine that does all of it once more; and what is refused."""
+
+    def script(story: Story) -> Script:
+        model = ModelSpec(str(folder), device="cpu", num_threads=1)
+        yield ForecastLoad(model, PAGED, 64)
+        yield c.LoadModel(model, CacheSpec("paged", page_size=4, num_pages=11))
+        yield c.SetPace(None, None)
+        turn = Chat((Turn("system", "A"), Turn("user", "Hi")))
+        yield c.PreviewPrompt(Prompt(chat=turn))
+        yield c.SubmitPrompt(Prompt(chat=turn, sampling=WARM), in_phases=True)
+        yield c.TakeSlice(RowRequest(0, 9, 3))
+        yield CheckParity(0)
+        yield c.Step(3)
+        yield c.PreviewPrompt(Prompt(chat=turn.answered("x", "Yo")), after=0)
+        yield c.SubmitPrompt(Prompt(chat=turn.answered("x", "Yo")), num_steps=2, after=0)
+        yield c.SubmitPrompt(Prompt(text="pqr stu", sampling=ENDLESS), alone=False)
+        yield c.ForceText(2, "vw")
+        yield c.Step(8)
+        yield c.SubmitPrompt(
+            Prompt(token_ids=prompt_ids(6), sampling=SamplingParams(max_new_tokens=2)), alone=False, num_steps=3
+        )
+        yield from (
+            *(c.Step(0), c.Run(2, until="rows_dropped"), c.GoTo(99), c.Fork(9), c.Force(0, (500,)), c.ForceText(2, "")),
+            *(c.SetCache(replace(PAGED, num_pages=3)), c.RemoveSequence(9), c.SetPace(0.0, None), c.SetKeptLimit(-1)),
+            *(c.EndDuel(), c.TakeSlice(HeadRequest(2, 9, "keys", 7, 0, 0, 9, 9)), MeasureRegret(2, KIVI)),
+            *(c.MakeEdit(parse_edit("zero pos=40:41", 2, 50)), SetStops((Stop(1, "step = 1"), Stop(1, "step = 2")))),
+            *(WhatIf(9, H2O), c.StartDuel(2, OtherFile(out / "none.safetensors")), c.CloseSnapshot(model)),
+            *(c.Continue(model), c.Cancel(), c.Pause(), c.NextPhase(session=3), c.ChooseRunner("transformers")),
+            c.ChoosePagedAttention("pages"),
+        )
+        yield c.RemoveSequence(1)
+        yield c.Step(8)
+        wanted = Export(out / "x.safetensors", 2, notes="a note", records=story.records[-5:], with_script=True)
+        nodes = tuple(Node.of(record) for record in story.records)
+        yield EstimateExport(wanted)
+        yield wanted
+        yield Export(out / "part.safetensors", 2, layers=(1, 2), kv_heads=(1,), form="rows")
+        yield Export(out / "x.npz", 2, kind="npz")
+        yield c.StartDuel(2, OtherFile(out / "x.safetensors"))
+        yield c.Step()
+        for name in ("x.safetensors", "part.safetensors", "x.npz"):
+            yield c.OpenSnapshot(out / name)
+            yield c.Step()
+            yield c.Watch((c.Watched(RowRequest(2, 0, 9), id=81),))
+            seq_id = 0 if name == "x.npz" else 2
+            for request in pictures(seq_id, 12, 20):
+                yield c.TakeSlice(request)
+            yield EstimateExport(Export(out / "y.safetensors", seq_id, 10))
+        yield c.OpenSnapshot(out / "x.safetensors")
+        yield c.Continue(model)
+        yield c.Step(2)
+        yield c.GoTo(None)
+        yield c.LoadModel(model, CacheSpec("paged", page_size=4, num_pages=11))
+        yield c.Redo(nodes, nodes[-2].step)
+        yield c.Step()
+        yield UnloadModel()
+        yield UnloadModel()
+
+    return script
+
+
+def test_files_are_told_as_approved(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    approve(Path(__file__).parent / "approved" / "files.txt", Story(monkeypatch).run(files(folder, tmp_path)))
+
+
+def test_many_moments_are_told_as_approved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    approve(Path(__file__).parent / "approved" / "moments.txt", Story(monkeypatch).run(many_moments(folder)))
