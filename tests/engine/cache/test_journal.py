@@ -78,8 +78,13 @@ def test_a_copy_goes_its_own_way() -> None:
     copy = journal.copy()
     copy.back_to(1)
     assert [gone.at for gone in journal.since(0)] == [1, 2, 3]
+    assert [journal.memory(n) for n in (1, 2, 3)] == ["memory 1", "memory 2", "memory 3"]
+    assert [copy.memory(n) for n in (1, 2, 3)] == ["memory 1", None, None]
     assert [gone.at for gone in copy.since(0)] == [1]
     assert (journal.num_bytes, copy.num_bytes) == (12 + 9, 4 + 3)
+    journal.forget(3)
+    assert copy.since(0)
+    assert copy.knows_rows(0)
 
 
 def test_a_copy_knows_as_little_of_what_was_forgotten() -> None:
