@@ -9,15 +9,16 @@ from msgspec.structs import replace
 from app.draw.token_range import rows_of
 from app.models import Models
 from engine.spec.bookmark import Bookmark, OnHead, OnStep, OnToken
-from engine.spec.edit import Rows, Zero
+from engine.spec.edit import Rows, Scale, Zero
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.spec.stops import Stop
 from engine.spec.tuning import tuned
 from engine.wire.changes import EditMade, TokensForced
+from engine.wire.edits import EditMeasured, KeptRows
 from engine.wire.events import NodeAdded
 from engine.wire.evictions import Eviction, Survivors
-from engine.wire.records import ByteGap, CacheBytes, LayerBytes, LayerTimes, NonFinite, StepRecord
+from engine.wire.records import ByteGap, CacheBytes, Candidate, LayerBytes, LayerTimes, NonFinite, StepRecord
 from engine.wire.requests import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, TensorName, WallRequest
 from engine.wire.slices import HeadSlice, WallSlice
 from engine.wire.status import CaptureState, EngineStatus, SequenceInfo
@@ -30,6 +31,15 @@ LONG = 9  # tokens in the prompt of the second sequence; the first has samples.P
 HEADS = (4, 4, 2, 4, 4, 3)  # kv heads of the layers, as the wall tells them
 LEFT, LIVE = (0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 6, 8, 9, 10)  # the steps of the branch that was left, and of the live one
 EDIT = 7  # the node of the edit, between steps 6 and 8
+OTHER_EDIT = 11  # of the second sequence, on the branch that was left
+
+
+def candidates(step: int, count: int = 8) -> tuple[Candidate, ...]:
+    """Of which the probabilities before and after temperature and top-p differ, and the least is never drawn."""
+    found = samples.candidates(step, count)
+    sharp = [one.prob**2 for one in found[:-1]]
+    drawn = [*(one / sum(sharp) for one in sharp), 0.0]
+    return tuple(replace(one, sampled_prob=prob) for one, prob in zip(found, drawn, strict=True))
 
 
 def record(step: int, place: int, parent: int | None) -> StepRecord:
@@ -43,9 +53,11 @@ def record(step: int, place: int, parent: int | None) -> StepRecord:
         surprisal=tuple(0.5 + 0.1 * n for n in new), first_position=first, num_tokens=LONG + place,
         rows=samples.row_stats(len(new), 90 + place), sampled_text=f" other{LONG + place}", sampled=703,
     )  # fmt: skip
+    first_part = replace(own.sequences[0], candidates=candidates(place))
+    other = replace(other, candidates=candidates(place + 50, 5))
     found = replace(
         own, step=step, parent=parent, cache=SPEC, dtype="bfloat16", num_bytes=num_bytes(place), runner="transformers",
-        sequences=(own.sequences[0], other), wall_time=1_700_000_000.0 + 0.05 * step,
+        sequences=(first_part, other), wall_time=1_700_000_000.0 + 0.05 * step,
         timings=replace(own.timings, gap_ms=0.25 + 0.1 * place, wall_ms=0.3),
     )  # fmt: skip
     return _with_events(found, step)
@@ -63,6 +75,15 @@ def _with_events(found: StepRecord, step: int) -> StepRecord:
         times = LayerTimes(tuple(range(6)), parts[0], parts[1], parts[2], parts[3], 2.5)
         found = replace(found, timings=replace(found.timings, layers=times, encoder_ms=0.75))
     return found
+
+
+def edit_measured() -> EditMeasured:
+    """The third token became the first, another came anew, and rows behind stand apart, but for a hole in layer 2."""
+    before, after = candidates(4, 4), candidates(4, 6)
+    after = (replace(after[2], prob=0.6), replace(after[0], prob=0.3), *after[4:])
+    keys = np.array([[0, 0, 0], [0.1, 0.2, 0.3], [0.5, np.nan, 0.7], [np.nan] * 3], np.float32)
+    kept = KeptRows((0, 1, 2, 4), 3, keys, keys[::-1] * 3)
+    return EditMeasured(EDIT, 0, 0.25, before, after, 1.5, 20.0, kept, entropy=0.5)
 
 
 def eviction(layer: int, kv_head: int) -> Eviction:
@@ -103,9 +124,9 @@ def status() -> EngineStatus:
     assert base.model is not None
     model = replace(base.model, note="a note of the model", templates=("default", "tools"))
     capture = CaptureState("everything", costs_ms=(("off", 0.125), ("everything", 0.75)))
-    kept = (BranchBytes(5, 2_000, 3_000),)
+    kept = (BranchBytes(5, 2_000, 3_000), BranchBytes(OTHER_EDIT, 700, 5_000))
     return replace(
-        base, model=model, sequences=infos, stops=stops, capture=capture, kept=kept, kept_bytes=3_000,
+        base, model=model, sequences=infos, stops=stops, capture=capture, kept=kept, kept_bytes=8_000,
         kept_limit=1 << 28,
         sampling=SamplingParams(temperature=0.7, top_p=0.9, seed=7),
     )  # fmt: skip
@@ -124,6 +145,9 @@ def rich_models() -> Models:
             made = EditMade(Zero(0, Rows(1, 3, (2, 3), (1,))))
             models.history.add(NodeAdded(Node(EDIT, 6, (made,), SPEC), True, "written", 0.25))
         models.timeline.append(models.history.take([record(step, place, parent)]))
+    other = EditMade(Scale(1, Rows(4, 9, (0, 5), (0, 2), (1, 3), "keys"), 0.5))
+    models.history.add(NodeAdded(Node(OTHER_EDIT, 5, (other,), SPEC), False, "written"))
+    models.edits.take(edit_measured())
     models.history.rename(4, "the other way")
     models.status.set(status())
     models.stops.set(one.stop for one in status().stops)

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from app.models import Models
-from engine.spec.codec import CodecSpec, Coding, LayerCoding
+from engine.spec.codec import CodecSpec, Coding, LayerCoding, coding_of
 from engine.spec.grid import SweepMode
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
@@ -32,6 +32,7 @@ from tests.app.panels.bench.rows import ROWS
 from tests.app.rich import SPEC, rich_models
 
 KIVI = cache_preset("kivi-2").spec
+CHOSEN = coding_of("kivi", 4, samples.HEAD_DIM, samples.HEAD_DIM)  # what the panel of codecs has at its start
 LAYERS, KV_HEADS, DIM = samples.LAYERS, samples.KV_HEADS, samples.HEAD_DIM
 
 
@@ -115,7 +116,7 @@ def measured_models() -> Models:
     known = models.measurements
     questions: tuple[tuple[Any, Any, Any], ...] = (
         (known.what_if, WhatIf(0, KIVI, id=1), what_if), (known.parity, CheckParity(0, id=2), parity),
-        (known.damage, MapDamage(0, KIVI.codec, budget_bytes=8_000, id=3), damage),
+        (known.damage, MapDamage(0, CodecSpec(CHOSEN, CHOSEN), budget_bytes=8_000, id=3), damage),
         (known.regret, MeasureRegret(0, SPEC, id=4), regret),
     )  # fmt: skip
     for measurement, question, answer in questions:

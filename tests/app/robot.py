@@ -3,6 +3,7 @@ hand. Each becomes a line: what was done, and what came of it: signals with thei
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,6 +34,7 @@ KEYS = (
     Key.Key_Left, Key.Key_Right, Key.Key_Up, Key.Key_Down, Key.Key_Home, Key.Key_End, Key.Key_PageUp, Key.Key_PageDown,
     Key.Key_Return, Key.Key_Delete, Key.Key_Escape, Key.Key_Plus, Key.Key_Minus, Key.Key_Space, Key.Key_F,
 )  # fmt: skip
+LETTERS = string.ascii_letters + string.digits + "*+-/=<>#@&%$!?~^|"
 PLACES = [(0.06, 0.12), (0.31, 0.12), (0.57, 0.5), (0.31, 0.83), (0.86, 0.83)]
 
 
@@ -43,6 +45,8 @@ class Robot:
         self._view, self._models = view, models
         self._opened: list[str] = []
         self._told: list[str] = []
+        self._said: dict[int, str] = {}
+        self._saying: set[int] = set()  # the labels that tell of what is pointed at
         for name in _signals(view):
             getattr(view, name).connect(lambda *found, name=name: self._told.append(f"{name}{found}"))
         self._start = asdict_of(models)
@@ -91,27 +95,59 @@ class Robot:
 
     def _in_picture(self, widget: QWidget, surface: QWidget) -> Iterator[str]:
         name = kind_of(widget)
+        yield from self._under_the_mouse(name, surface)
         for x, y in PLACES:
             place = QPoint(round(x * surface.width()), round(y * surface.height()))
             yield from self._mouse(surface, place, f"{name} at {x}, {y}")
+        QApplication.sendEvent(surface, QEvent(QEvent.Type.Leave))
         if widget.focusPolicy() != Qt.FocusPolicy.NoFocus:
             for key in KEYS:
                 yield from self._try(f"{name} {key.name}", lambda k=key: QTest.keyClick(widget, k))  # type: ignore[misc]
 
-    def _mouse(self, widget: QWidget, place: QPoint, name: str) -> Iterator[str]:
-        def point() -> None:
-            at, there = QPointF(place), QPointF(widget.mapToGlobal(place))
-            none = Qt.MouseButton.NoButton
-            moved = QMouseEvent(QEvent.Type.MouseMove, at, there, none, none, Qt.KeyboardModifier.NoModifier)
-            QApplication.sendEvent(widget, moved)
-            QApplication.sendEvent(widget, QHelpEvent(QEvent.Type.ToolTip, place, widget.mapToGlobal(place)))
+    def _under_the_mouse(self, name: str, surface: QWidget) -> Iterator[str]:
+        """What is said at places all over it: a letter for each text, and where it is said."""
+        self._said, self._saying = said(self._view), set()
+        columns, rows = max(1, min(24, surface.width() // 12)), max(1, min(8, surface.height() // 12))
+        texts: dict[str, str] = {}
+        lines = []
+        for y in range(rows):
+            line = ""
+            for x in range(columns):
+                place = QPoint(int((x + 0.5) * surface.width() / columns), int((y + 0.5) * surface.height() / rows))
+                text = self._said_at(surface, place)
+                line += texts.setdefault(text, LETTERS[len(texts) % len(LETTERS)]) if text else "."
+            lines.append(f"    {line}")
+        QApplication.sendEvent(surface, QEvent(QEvent.Type.Leave))
+        self._told.clear()
+        if texts:
+            yield f"{name} all over:"
+            yield from (f"  {letter} {text}" for text, letter in texts.items())
+            yield from lines
 
+    def _said_at(self, surface: QWidget, place: QPoint) -> str:
+        """The tool tip of a place and what the panel says beside it."""
+        self._point(surface, place)
+        now = said(self._view)
+        self._saying |= {key for key, text in now.items() if self._said.get(key) != text}
+        self._said = now
+        found = [plain(text) for text in (*self._opened, *(now[key] for key in now if key in self._saying))]
+        self._opened.clear()
+        return " ; ".join(found)
+
+    def _point(self, widget: QWidget, place: QPoint) -> None:
+        at, there = QPointF(place), QPointF(widget.mapToGlobal(place))
+        none = Qt.MouseButton.NoButton
+        moved = QMouseEvent(QEvent.Type.MouseMove, at, there, none, none, Qt.KeyboardModifier.NoModifier)
+        QApplication.sendEvent(widget, moved)
+        QApplication.sendEvent(widget, QHelpEvent(QEvent.Type.ToolTip, place, widget.mapToGlobal(place)))
+
+    def _mouse(self, widget: QWidget, place: QPoint, name: str) -> Iterator[str]:
         def menu() -> None:
             event = QContextMenuEvent(QContextMenuEvent.Reason.Mouse, place, widget.mapToGlobal(place))
             QApplication.sendEvent(widget, event)
 
         before = list(painted(widget))
-        yield from self._try(f"{name} pointed at", point)
+        yield from self._try(f"{name} pointed at", lambda: self._point(widget, place))
         marks = changes(before, list(painted(widget)))
         if marks:
             yield f"{name} pointed at: paints {len(marks)} lines anew, {marks[0]}"

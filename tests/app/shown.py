@@ -41,7 +41,7 @@ from app.kit.panel import TitleBar
 from app.kit.theme import current_theme
 
 TOLERANCE = 3  # pixels
-FEW = 3  # so many like shapes are listed one by one
+FEW, MANY = 3, 48  # so many like shapes have a line each; so many their places on one line
 _TAG = re.compile(r"<[^>]*>")
 
 
@@ -176,9 +176,11 @@ def painted(widget: QWidget) -> Iterator[str]:
             yield f"{style} {texts} @{' '.join(map(_numbers, places))}"
         elif style.startswith("image") or len(places) <= FEW:
             yield from (f"{style} @{_numbers(place)}" for place in places)
+        elif len(places) <= MANY:
+            yield f"{style} × {len(places)} @{' '.join(map(_numbers, places))}"
         else:
-            ends = f"{_numbers(places[0])} … {_numbers(places[-1])}"
-            yield f"{style} × {len(places)} @{ends} ~ {_numbers(places.mean(0))}"
+            some = places[:: -(-len(places) // MANY)]
+            yield f"{style} × {len(places)} @{' '.join(map(_numbers, some))} ~ {_numbers(places.mean(0))}"
 
 
 def _numbers(values: Sequence[float] | np.ndarray) -> str:
@@ -230,14 +232,19 @@ def _moved(low: tuple[float, float], high: tuple[float, float], matrix: list[flo
 
 
 def _colors(shape: ElementTree.Element) -> list[float]:
-    """The mean colour of a picture, and how bright its parts are, six by four."""
+    """The mean colour of a picture, and how bright its parts are: twelve by eight, of a dot three by three. Of one that
+    is transparent in places: how much of each part is covered, against the part that is covered most."""
     link = next(value for name, value in shape.attrib.items() if name.endswith("href"))
     image = QImage.fromData(base64.b64decode(link.partition(",")[2])).convertToFormat(QImage.Format.Format_RGBA8888)
     pixels = np.frombuffer(image.constBits(), np.uint8).reshape(image.height(), image.bytesPerLine() // 4, 4)
-    pixels = pixels[:, : image.width(), :3].astype(float)
-    grey = pixels.mean(axis=2)
-    parts = (part for band in np.array_split(grey, 4) for part in np.array_split(band, 6, axis=1))
-    return [*pixels.mean(axis=(0, 1)), *(float(part.mean()) if part.size else 0.0 for part in parts)]
+    colors, alpha = pixels[:, : image.width(), :3].astype(float), pixels[:, : image.width(), 3].astype(float)
+    is_whole = bool((alpha == 255).all())
+    grey = colors.mean(axis=2) if is_whole else alpha
+    most = (8, 12) if max(grey.shape) > 16 else (3, 3)
+    bands = np.array_split(grey, min(most[0], grey.shape[0]))
+    parts = [float(part.mean()) for band in bands for part in np.array_split(band, min(most[1], band.shape[1]), axis=1)]
+    scale = 1.0 if is_whole else 255 / max(*parts, 1e-9)
+    return [*colors.mean(axis=(0, 1)), *(part * scale for part in parts)]
 
 
 # ---- approved ----------------------------------------------------------------------------------------------------
@@ -257,7 +264,7 @@ def changes(before: Sequence[str], after: Sequence[str]) -> list[str]:
 def approve(path: Path, lines: Sequence[str]) -> None:
     """Fail where this is not what the file has, but for places within the tolerance."""
     if os.environ.get("KVLOUPE_APPROVE"):
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return
     approved = path.read_text(encoding="utf-8").splitlines() if path.exists() else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.draw.format import thousands, token_label
+from app.draw.format import counted, thousands, token_label
 from app.kit.page_words import short_hash, state_name
 from app.kit.theme import NUM_OWNER_COLORS
 from app.models import Models
@@ -34,7 +34,7 @@ def pools_words(pools: Sequence[PageMap]) -> tuple[str, str]:
     first = pools[0]
     count = f"{len(pools)} pools" if len(pools) > 1 else "pool"
     parts = [f"{count} of {thousands(first.num_pages)}"]
-    parts.append(f"slack {thousands(sum(pool.num_slack_tokens for pool in pools))} tokens")
+    parts.append(f"slack {counted(sum(pool.num_slack_tokens for pool in pools), 'token')}")
     if first.host_pages:
         parts.append(f"host {thousands(first.host_used)} of {thousands(first.host_pages)} pages")
     parts.append(f"{thousands(first.page_size)} tokens a page")
@@ -118,7 +118,7 @@ def page_words(models: Models, record: StepRecord, pool: int, page_id: int) -> t
         words.append(f"ref count {int(cell['ref_count'])}")
     if is_filled:
         age = record.step - int(cell["step"])
-        words.append("touched this step" if age == 0 else f"age {thousands(age)} steps")
+        words.append("touched this step" if age == 0 else f"age {counted(age, 'step')}")
     if cell["on_host"]:
         words.append("copy on host")
     if committed is not None:

@@ -18,6 +18,8 @@ from app.panels.attention.view import AttentionView
 from app.panels.bench.view import BenchView
 from app.panels.branches.view import BranchesView
 from app.panels.bytes.view import BytesView
+from app.panels.compare.steps_view import CompareStepsView
+from app.panels.compare.view import DISPLAYS, CompareView
 from app.panels.damage.view import DamageView
 from app.panels.edits.view import EditsView
 from app.panels.evicted.view import EvictedView
@@ -25,6 +27,7 @@ from app.panels.head.view import HeadView
 from app.panels.inspector.view import InspectorView
 from app.panels.next_token.view import NextTokenView
 from app.panels.notes.view import NotesView
+from app.panels.pages.view import PagesView
 from app.panels.parity.view import ParityView
 from app.panels.prompt.view import PromptPanel
 from app.panels.sequences.view import SequencesView
@@ -37,14 +40,18 @@ from app.panels.wall.view import WallView
 from app.panels.what_if.view import WhatIfView
 from engine.wire.events import Failed
 from engine.wire.status import Work
+from tests.app import samples
 from tests.app.rich import feed, rich_models
 from tests.app.rich_answers import measured_models
+from tests.app.rich_compared import COMPARED, compared_models, feed_compared
+from tests.app.rich_pages import PagedRun
 from tests.app.robot import Robot
 from tests.app.shown import approve, changes, shown
 
+PanelOfSize = tuple[Callable[[Models], QWidget], tuple[int, int]]
 APPROVED = Path(__file__).parent / "approved"
 
-PANELS: dict[str, tuple[Callable[[Models], QWidget], tuple[int, int]]] = {
+PANELS: dict[str, PanelOfSize] = {
     "attention": (AttentionView, (900, 320)),
     "branches": (BranchesView, (640, 260)),
     "bytes": (BytesView, (700, 420)),
@@ -74,7 +81,7 @@ MOMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-MEASURED: dict[str, tuple[Callable[[Models], QWidget], tuple[int, int]]] = {
+MEASURED: dict[str, PanelOfSize] = {
     "what_if": (WhatIfView, (640, 340)),
     "evicted": (EvictedView, (700, 420)),
     "damage": (DamageView, (760, 480)),
@@ -90,12 +97,33 @@ OTHERS: dict[str, dict[str, Any]] = {
     "the other sequence": {"seq_id": 1, "position": 11},
 }
 
+IN_PAGES: dict[str, PanelOfSize] = {
+    "pages": (PagesView, (640, 300)),
+    "pages_wide": (PagesView, (900, 220)),
+    "sequences_in_pages": (SequencesView, (760, 220)),
+    "inspector_in_pages": (InspectorView, (420, 760)),
+}
+SEQUENCES: dict[str, dict[str, Any]] = {
+    "a sequence that shares": {"seq_id": 1, "position": 9},
+    "a fork": {"seq_id": 2, "position": 3},
+    "step 2": {"step": 2},
+    "step 4": {"step": 4, "position": None},
+    "a page": {"page": 6, "position": None},
+    "a page of the other pool": {"pool": 1, "page": 2, "position": None},
+    "a cached page": {"page": 8, "position": None},
+}
+BOTH: dict[str, PanelOfSize] = {
+    "compare": (CompareView, (900, 420)),
+    "compared_steps": (CompareStepsView, (1100, 300)),
+    "compared_steps_narrow": (CompareStepsView, (720, 260)),
+}
+
 
 class Witness:
     """Notes down what a panel shows, moment by moment, and what can be done to it."""
 
-    def __init__(self, view: Any, models: Models) -> None:
-        self.view, self.models, self.start = view, models, models.selection.now
+    def __init__(self, view: Any, models: Models, answer: Callable[[], None]) -> None:
+        self.view, self.models, self.start, self._answer = view, models, models.selection.now, answer
         self.lines: list[str] = []
         self._seen: list[str] = []
         view.show()
@@ -130,6 +158,15 @@ class Witness:
             self.lines += ["", "== what can be done", *Robot(self.view, self.models, patched).lines()]
         self.back()
 
+    def shrink(self) -> None:
+        """What gives way where there is little room."""
+        wide, high = self.view.width(), self.view.height()
+        for moment, size in (("narrow", (wide // 2, high)), ("low", (wide, high // 2))):
+            self.view.resize(*size)
+            self.look(moment)
+        self.view.resize(wide, high)
+        self.back()
+
     def back(self) -> None:
         self.models.selection.update(**vars(self.start))
         self._settle()
@@ -138,32 +175,31 @@ class Witness:
     def _settle(self) -> None:
         for _ in range(2):
             QApplication.processEvents()
-            feed(self.models)
+            self._answer()
         QApplication.processEvents()
 
 
 @pytest.fixture(autouse=True)
 def _theme(qapp: QApplication) -> Iterator[None]:
-    """The dark theme with its shapes, whatever the tests before left."""
+    """The dark theme with its shapes, whatever the tests before left; no text cursor blinks."""
     load_fonts()
-    before = qapp.styleSheet()
+    before, flash = qapp.styleSheet(), qapp.cursorFlashTime()
     apply_theme(qapp, DARK)
+    qapp.setCursorFlashTime(0)
     yield
     qapp.setStyleSheet(before)
+    qapp.setCursorFlashTime(flash)
 
 
 @pytest.mark.parametrize("name", PANELS)
 def test_a_panel_shows_what_was_approved(qtbot: QtBot, name: str) -> None:
-    build, size = PANELS[name]
     models = rich_models()
-    view = build(models)
-    qtbot.addWidget(view)
-    view.resize(*size)
-    witness = Witness(view, models)
+    witness = witness_of(qtbot, PANELS[name], models, lambda: feed(models))
     witness.look("now")
     witness.select(MOMENTS)
     witness.choose()
     witness.act()
+    witness.shrink()
     status = models.status.now
     assert status is not None
     models.status.set(replace(status, running=True))
@@ -173,16 +209,13 @@ def test_a_panel_shows_what_was_approved(qtbot: QtBot, name: str) -> None:
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_measurement_is_shown_as_approved(qtbot: QtBot, name: str) -> None:
-    build, size = MEASURED[name]
     models = measured_models()
-    view = build(models)
-    qtbot.addWidget(view)
-    view.resize(*size)
-    witness = Witness(view, models)
+    witness = witness_of(qtbot, MEASURED[name], models, lambda: feed(models))
     witness.look("answered")
     witness.choose()
     witness.select(OTHERS)
     witness.act()
+    witness.shrink()
     measurement = getattr(models.measurements, {"evicted": "regret"}.get(name, name))
     measurement.ask(replace(measurement.question, id=70), 10)
     measurement.follow(Work("measuring", 3, 8, reply_to=70))
@@ -192,3 +225,63 @@ def test_a_measurement_is_shown_as_approved(qtbot: QtBot, name: str) -> None:
     measurement.outdate()
     witness.look("out of date")
     approve(APPROVED / f"{name}.txt", witness.lines[1:])
+
+
+@pytest.mark.parametrize("name", IN_PAGES)
+def test_pages_are_shown_as_approved(qtbot: QtBot, name: str) -> None:
+    run = PagedRun()
+    witness = witness_of(qtbot, IN_PAGES[name], run.models, run.feed)
+    witness.look("now")
+    witness.select(SEQUENCES)
+    witness.choose()
+    witness.act()
+    witness.shrink()
+    approve(APPROVED / f"{name}.txt", witness.lines[1:])
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str) -> None:
+    models = compared_models()
+    witness = witness_of(qtbot, BOTH[name], models, lambda: feed_compared(models))
+    witness.look("now")
+    witness.select(OTHERS | {"V": {"tensor": "values"}, "no token, no channel": {"position": None, "channel": None}})
+    witness.choose()
+    for _, display, _ in DISPLAYS[1:] if name == "compare" else ():
+        witness.view.displays.choose(display)
+        witness.look(display)
+        witness.view.flip()
+        witness.look(f"{display}, flipped")
+    witness.act()
+    witness.shrink()
+    models.comparison.ask(COMPARED.against)
+    witness.look("asked again")
+    models.comparison.refuse("It cannot be: choose another.")
+    witness.look("refused")
+    models.comparison.scan(11, None)
+    models.comparison.refuse_pictures("They have no rows in common.")
+    witness.look("nothing in common")
+    models.comparison.end("The other run ended.")
+    witness.look("ended")
+    approve(APPROVED / f"{name}.txt", witness.lines[1:])
+
+
+@pytest.mark.parametrize("name", [*PANELS, *MEASURED, "pages", "compare", "compared_steps"])
+def test_a_panel_says_why_it_is_empty_as_approved(qtbot: QtBot, name: str) -> None:
+    models = Models()
+    panel = next(runs[name] for runs in (PANELS, MEASURED, IN_PAGES, BOTH) if name in runs)
+    witness = witness_of(qtbot, panel, models, lambda: None)
+    witness.look("no model")
+    models.status.set(samples.status())
+    witness.look("no step")
+    models.timeline.append(models.history.take([samples.step_record(0)]))
+    models.status.set(samples.status(0, num_tokens=samples.PROMPT))
+    witness.look("one step, and nothing else is known")
+    approve(APPROVED / "empty" / f"{name}.txt", witness.lines[1:])
+
+
+def witness_of(qtbot: QtBot, panel: PanelOfSize, models: Models, answer: Callable[[], None]) -> Witness:
+    build, size = panel
+    view = build(models)
+    qtbot.addWidget(view)
+    view.resize(*size)
+    return Witness(view, models, answer)

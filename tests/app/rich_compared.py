@@ -1,0 +1,86 @@
+"""The rich run beside another one: every step, layer, head and channel of both sides differs."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from app.draw.token_range import rows_of
+from app.models import Models
+from app.models.comparison import SIDES, ComparedPair, Pictures
+from engine.spec.presets import cache_named
+from engine.wire.duel import Departure, DuelSide
+from engine.wire.opponents import OtherRun
+from engine.wire.requests import AttentionRequest, HeadRequest, Side, SliceRequest, WallRequest
+from engine.wire.slices import Slice
+from tests.app import samples
+from tests.app.rich import LIVE, head, rich_models, wall
+
+COMPARED = ComparedPair(
+    0, OtherRun(cache_named("kivi-2")),
+    DuelSide("sequence 0", "Tales", "H2O", "bfloat16", is_lossy=True, moves=True, edited_from=9),
+    DuelSide("the same tokens in KIVI-2", "Tales", "KIVI-2", "float32", is_lossy=True, moves=True),
+    tuple(range(samples.LAYERS)), 1e-3, "",
+)  # fmt: skip
+FIRST = Departure(5, 2, "values", 1, 9, 0.5, 0.75, 0.125, 0.001)
+
+
+def compared_models() -> Models:
+    models = rich_models()
+    steps = []
+    for place, step in enumerate(LIVE):
+        one = samples.duel_step(place)
+        layers = np.linspace(0.01, 0.09, samples.LAYERS, dtype=np.float32) * (place + 1)
+        steps.append(
+            replace(
+                one,
+                step=step,
+                kl=0.01 * place**2,
+                keys=layers,
+                values=layers[::-1] * 2,
+                attention=np.roll(layers, 2) / 2,
+                is_beyond_rounding=place > 2,
+                ms=(3.0 + place, 7.5 - place / 2),
+                kv_bytes=(4096 + 100 * place, 1024 + 10 * place),
+            )
+        )
+    models.comparison.start(COMPARED, tuple(steps))
+    models.comparison.scan(11, FIRST)
+    models.selection.update(channel=3)
+    return models
+
+
+def feed_compared(models: Models) -> None:
+    """The pictures of both sides that are wanted now; B is brighter, and upside down in its rows."""
+    now, wanted = models.selection.now, models.viewport.now.compared
+    count = models.timeline.num_tokens(0, now.step)
+    if wanted is None or not count:
+        return
+    request: SliceRequest
+    if wanted.kind == "wall":
+        request = WallRequest(0, count, count - 1, now.tensor, False, wanted.columns, wanted.rows)
+    elif wanted.kind == "head":
+        start, stop = rows_of(models.viewport.now.head_range, count)
+        request = HeadRequest(0, count, now.tensor, now.layer, now.kv_head, start, stop, wanted.columns)
+    else:
+        start, stop = rows_of(models.viewport.now.attention_range, count)
+        found = models.timeline.fed(0, now.step)
+        assert found is not None
+        request = AttentionRequest(0, found.step, now.layer, wanted.columns, start, stop)
+    models.comparison.put(Pictures(*(_piece(request, side, count) for side in SIDES)))
+
+
+def _piece(request: SliceRequest, side: Side, count: int) -> Slice:
+    provenance = "difference" if side == "difference" else "live cache"
+    if isinstance(request, AttentionRequest):
+        row = samples.attention_slice(request, count)
+        other = row.weights[::-1]
+        weights = {"a": row.weights, "b": other, "difference": row.weights - other}[side]
+        return replace(row, weights=weights, provenance=provenance)
+    piece = wall(request) if isinstance(request, WallRequest) else head(request)  # type: ignore[arg-type]
+    low, high = (part[..., ::-1] + np.float32(0.5) for part in (piece.low, piece.high))
+    if side == "difference":
+        low, high = piece.low - low, piece.high - high
+    elif side == "a":
+        low, high = piece.low, piece.high
+    return replace(piece, low=low, high=high, provenance=provenance)
