@@ -246,7 +246,7 @@ class ReplaceTokens(_Edit, frozen=True):
 
     def describe(self) -> str:
         count, replaced = len(self.token_ids), self.stop - self.position
-        what = f"{count} token{'s' if count != 1 else ''} for {replaced}" if replaced != count else f"{count} tokens"
+        what = f"{count} token{'s' if count != 1 else ''}" + (f" for {replaced}" if replaced != count else "")
         return f"replace {what} at position {self.position}, {REPLACEMENT_LABELS[self.how]}"
 
     def check(self, geometry: CacheGeometry, num_tokens: int) -> None:

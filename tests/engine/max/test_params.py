@@ -76,6 +76,7 @@ def test_page_size_is_not_checked_by_the_parameters() -> None:
         (lambda: make(num_draft_tokens=-1), ["-1"]),
         (lambda: make(dtype="bf17"), ["bf17"]),
         (lambda: KVCacheQuantizationConfig(quantization_granularity=0), ["0"]),
+        (lambda: KVCacheQuantizationConfig("bf17"), ["bf17"]),
         (lambda: make().shape_per_scale_block, ["None"]),
         (lambda: make().allocate_buffers(0), ["0"]),
         (lambda: make(8, 4, 4).copy_as_dp_1(4), ["4"]),

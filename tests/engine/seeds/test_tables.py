@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable
 from html.parser import HTMLParser
@@ -162,7 +163,9 @@ def test_a_compiler_that_fails_is_a_note(models: SeedModels, monkeypatch: pytest
 
 def test_what_is_of_another_type_does_not_agree() -> None:
     line = SeedLine(document="d", table="max", item="i", published=0, measured=False)
-    assert checked(line).agrees is False
+    assert (checked(line).agrees, checked(line).must_agree) == (False, True)
+    same = checked(dataclasses.replace(line, measured=0))
+    assert (same.agrees, same.must_agree) == (True, True)
 
 
 # ---- the page and the command ------------------------------------------------------------------------------------

@@ -186,6 +186,13 @@ WHOLE_WORDS = "position 4 · layer 1 · kv heads 0, 2"
             "bias logits: -1.5 on token 7, +2 on token 8, ban 3-5, only 9",
         ),
         (BiasLogits(3), "end the bias of logits"),
+        (ReplaceTokens(3, 7, (5,)), "replace 1 token at position 7, overwrite their K and V alone"),
+        (ReplaceTokens(3, 7, (5, 6), "re-prefill"), "replace 2 tokens at position 7, compute what follows anew"),
+        (
+            ReplaceTokens(3, 7, (5, 6), "re-prefill", 1),
+            "replace 2 tokens for 1 at position 7, compute what follows anew",
+        ),
+        (ReplaceTokens(3, 7, (), "re-prefill", 4), "replace 0 tokens for 4 at position 7, compute what follows anew"),
     ],
     ids=lambda value: type(value).__name__,
 )

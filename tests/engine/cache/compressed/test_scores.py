@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engine.cache.compressed.codecs import row_codec
+from engine.cache.compressed.kivi import encode_keys, encode_values
 from engine.cache.compressed.retention import LayerView, rule_of
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -109,3 +110,43 @@ def test_heavy_hitters_carry_what_each_row_that_is_left_has_received(layout: dic
             assert stored.memory is not None
             assert torch.allclose(stored.memory, received[layer].gather(1, places), atol=1e-5)
     assert kept.layers[1].num_rows < 17
+
+
+def uneven_rows() -> torch.Tensor:
+    """`[1, 2, 16, 32]`: every head, token and channel of another size, and above or below zero as a whole."""
+    made = torch.randn(1, 2, 16, 32, generator=torch.Generator().manual_seed(5))
+    sizes = torch.arange(1.0, 3.0).view(2, 1, 1) * torch.arange(1.0, 17.0).view(16, 1) * torch.arange(1.0, 33.0)
+    return made * sizes + sizes.sqrt() * 2
+
+
+@pytest.mark.parametrize(
+    ("coding", "group", "most"),
+    [(Coding("int8"), 32, 127), (Coding("fp8-token-head"), 32, 448), (Coding("fp8-max", 8), 8, 448)],
+    ids=str,
+)
+def test_a_scale_of_a_row_is_that_of_the_numbers_that_share_it(coding: Coding, group: int, most: int) -> None:
+    rows = uneven_rows()
+    codes, scales = row_codec(coding).encode(rows)
+    assert codes.shape == rows.shape
+    expected = rows.view(1, 2, 16, -1, group).abs().amax(-1) / most
+    assert scales.shape == expected.shape
+    assert torch.allclose(scales.float(), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_kivis_groups_are_tokens_of_a_channel_and_channels_of_a_token(bits: int) -> None:
+    """Scales are rounded up and offsets down in float16, so that no number is beyond its codes."""
+    rows = uneven_rows()
+    of_keys = rows.view(1, 2, 2, 8, 32).transpose(3, 4)  # [1, 2, groups of tokens, channels, 8]
+    of_values = rows.view(1, 2, 16, 4, 8)
+    for (_, scales, offsets), groups in (
+        (encode_keys(rows, bits, 8), of_keys),
+        (encode_values(rows, bits, 8), of_values),
+    ):
+        low, high = groups.amin(-1), groups.amax(-1)
+        assert scales.shape == offsets.shape == low.shape
+        assert bool((offsets.float() <= low).all())
+        assert torch.allclose(offsets.float(), low, rtol=2e-3, atol=1e-4)
+        step = (high - offsets.float()) / (2**bits - 1)
+        assert bool((scales.float() >= step).all())
+        assert torch.allclose(scales.float(), step, rtol=2e-3, atol=1e-4)
