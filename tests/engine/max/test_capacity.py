@@ -49,6 +49,8 @@ def test_impossible_capacity_questions(arguments: tuple[int, ...]) -> None:
 
 def test_capacity_warnings() -> None:
     assert capacity_warnings(llama(), 64, 4, 1000) == ()
+    assert capacity_warnings(llama(), 8, 8, 1024) == (), "as many pages as requests, and as a request needs"
+    assert len(capacity_warnings(llama(), 8, 9, 1025)) == 2
     few, long = capacity_warnings(llama(), 2, 4, 1000)
     assert "4" in few
     assert "2" in few

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable
 from html.parser import HTMLParser
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from engine.seeds import memory, speed
 from engine.seeds.line import SeedLine, checked
@@ -164,7 +164,7 @@ def test_a_compiler_that_fails_is_a_note(models: SeedModels, monkeypatch: pytest
 def test_what_is_of_another_type_does_not_agree() -> None:
     line = SeedLine(document="d", table="max", item="i", published=0, measured=False)
     assert (checked(line).agrees, checked(line).must_agree) == (False, True)
-    same = checked(dataclasses.replace(line, measured=0))
+    same = checked(replace(line, measured=0))
     assert (same.agrees, same.must_agree) == (True, True)
 
 
