@@ -234,8 +234,8 @@ class Path:
         self._lanes.setdefault(seq_id, Lane()).begin(tokens[:num_tokens])
         return True
 
-    def _elsewhere(self, step: int) -> Path:
-        """The path to a node of another branch; kept until another one is asked for."""
+    def _elsewhere(self, step: int | None) -> Path:
+        """The path to a node of another branch (None: to the start); kept until another one is asked for."""
         if self._other is None or self._other.tip != step:
             self._other = Path(self.history, self._prompts)
             self._other.follow(step)

@@ -110,9 +110,10 @@ class Stops(QObject):
     def _begin_anew(self, *_: object) -> None:
         """The path is another one, or records of it are."""
         self._searches = {text: self._new(text) for text in self._searches}
-        if not len(self._timeline):
+        if not len(self._timeline) and not len(self._timeline.history):  # another history, not the start of this one
             self.hits.clear()
             self._masses.clear()
+            self._asked.clear()  # what comes still is of the steps that were
         self._go_on_soon()
         self.changed.emit()
 

@@ -155,8 +155,7 @@ class Timeline(Path, QObject):
     @property
     def live_path(self) -> Path:
         """The path to the live moment, whatever is looked at."""
-        live = self.history.live
-        return self if self.is_of_live or live is None else self._elsewhere(live)
+        return self if self.is_of_live else self._elsewhere(self.history.live)
 
     @property
     def num_steps_ahead(self) -> int:

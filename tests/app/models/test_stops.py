@@ -264,3 +264,36 @@ def test_nothing_is_known_where_nobody_answers(qtbot: QtBot) -> None:
 def test_the_model_of_stops_is_one_of_the_models() -> None:
     assert isinstance(Models().stops, Stops)
     assert Attention(0.5, 1.0).peak == 1.0
+
+
+def test_the_start_of_a_history_keeps_what_halted_there_and_another_history_does_not() -> None:
+    models = Models()
+    models.timeline.append(models.history.take(samples.story(5)))
+    models.stops.take_hit(StopHit(1, "step = 3", 3, 0, "3"))
+    for act in (models.history.go_to, models.timeline.go_to):
+        act(None)
+    assert not len(models.timeline)
+    assert list(models.stops.hits) == [3]
+    models.selection.update(step=3)
+    assert models.timeline.num_tokens(0) > 0
+    assert (len(models.timeline.live_path), models.timeline.live_path.num_tokens(0)) == (0, 0)
+    models.history.clear()
+    models.timeline.clear()
+    assert not models.stops.hits
+
+
+def test_attention_of_the_history_before_is_asked_again_of_the_next(qtbot: QtBot) -> None:
+    models = Models()
+    asked: list[tuple[object, ...]] = []
+    models.stops.attention_wanted.connect(asked.append)
+    models.stops.search("attention(2-3) > 50%")
+    models.timeline.append(models.history.take(recorded()[:3]))
+    models.timeline.tell()
+    qtbot.waitUntil(lambda: len(asked) == 1)
+    models.history.clear()
+    models.timeline.clear()
+    models.stops.take_masses(AttentionMeasured(()))  # the answer came too late
+    models.timeline.append(models.history.take(recorded()[:3]))
+    models.timeline.tell()
+    qtbot.waitUntil(lambda: len(asked) == 2)
+    assert asked[0] == asked[1]

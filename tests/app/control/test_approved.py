@@ -1,0 +1,282 @@
+"""All that a person may wish and all that an engine may say, one after the other in a window without its panels: which
+commands that sends, and what it changes in the models, as approved (`approved/*.txt`; `KVLOUPE_APPROVE=1` writes them
+anew)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from app.control.pace import PACES
+from engine.spec.cache import CacheSpec
+from engine.spec.chat import Chat, Turn
+from engine.spec.codec import uniform
+from engine.spec.edit import Mask, ReplaceTokens, Rows, Zero
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import SamplingParams
+from engine.spec.stops import Stop
+from engine.wire import commands, devices, duel, events, stopping
+from engine.wire.changes import EditMade
+from engine.wire.edits import EditMeasured
+from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, WhatIf
+from engine.wire.opponents import OtherStep
+from engine.wire.phases import (
+    Chosen,
+    ChosenToken,
+    LayerDone,
+    PhaseReached,
+    Scheduled,
+    ScheduledSequence,
+    SuspendedStep,
+    Written,
+    WrittenRows,
+)
+from engine.wire.status import Work
+from engine.wire.tree import Node
+from tests.app import answers, samples
+from tests.app.control.later_story import lose, of_branches, of_files
+from tests.app.control.story import Story, info, step
+from tests.app.shown import approve
+
+APPROVED = Path(__file__).parent / "approved"
+CHAT = Chat((Turn("user", "Who?"),))
+WARM = SamplingParams(0.8, seed=7)
+FEW, MANY = Rows(1, 3, (2,), (1,)), Rows(1, 90)
+
+
+class Clock:
+    """Of one piece of news to the next it is long."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        self._now += 60.0
+        return self._now
+
+
+def test_wishes_and_answers_are_as_approved(qapp: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.control.status_writer.time", Clock())
+    story = Story()
+    _without_model(story)
+    _begin(story)
+    _look_back(story)
+    _measure(story)
+    _compare(story)
+    _edit(story)
+    of_branches(story)
+    of_files(story)
+    lose(story)
+    approve(APPROVED / "wishes.txt", story.lines[1:])
+
+
+def _without_model(story: Story) -> None:
+    story.engine.is_silent = True
+    wish, tell = story.wish, story.tell
+    story.go(
+        "nothing is there: a pace, a limit, stops",
+        lambda: wish.set_pace(PACES["5"]),
+        lambda: wish.on_kept_limit_chosen(5 << 20),
+        lambda: wish.on_stops_changed((Stop(1, "step = 90"),)),
+    )
+    story.go(
+        "models, devices, what it would take",
+        wish.on_models_wanted,
+        wish.on_devices_wanted,
+        lambda: wish.on_forecast_wanted(ModelSpec("org/a", "float16"), 0),
+        lambda: wish.on_forecast_wanted(ModelSpec("org/a", "float16"), 700),
+    )
+    story.go(
+        "they are told",
+        tell(events.ModelsFound((events.LocalModel("One", "org/one", "Llama", 5, 6),))),
+        tell(devices.DevicesFound((devices.Device("cpu", "A CPU", 9, 8),), (), "why not")),
+        tell(
+            devices.LoadForecast(
+                ModelSpec("org/a"), problem="older", reply_to=story.engine.ids_of(devices.ForecastLoad)[0]
+            )
+        ),
+        story.answer(devices.ForecastLoad, devices.LoadForecast(ModelSpec("org/a"), "cpu", "float32", 1, 2, 3, 4)),
+    )
+    story.go("it fails", tell(events.Failed("There is no such model: choose another.")))
+    story.go(
+        "models are loaded so from now on",
+        lambda: wish.on_loading_chosen(ModelSpec("org/a", "float16", "cpu", num_threads=3)),
+    )
+    story.go("a model", lambda: wish.on_model_chosen(ModelSpec("org/b")))
+    story.go("it is there", tell(events.Restarted()), story.status())
+
+
+def _begin(story: Story) -> None:
+    wish, tell = story.wish, story.tell
+    story.go("what is typed is counted", lambda: wish.on_text_edited("Once"), lambda: wish.on_edited_text("twice"))
+    story.go("counted", story.answer(commands.Tokenize, events.Tokenized((5, 6), ("a", "b"))))
+    story.go("a conversation is counted", lambda: wish.on_chat_edited(CHAT, 0))
+    story.go("previewed", story.answer(commands.PreviewPrompt, events.Previewed((7,), ("c",), "text")))
+    story.go(
+        "not counted", lambda: wish.on_text_edited("x"), lambda: story.answer(commands.Tokenize, events.Failed("no"))()
+    )
+    story.go("a prompt", lambda: wish.on_prompt_submitted("Once upon", WARM))
+    texts = samples.prompt_tokens()
+    story.go(
+        "it is taken",
+        story.answer(commands.SubmitPrompt, events.Restarted()),
+        story.status(sequences=(info(0, 0, state="waiting"),)),
+        story.answer(commands.SubmitPrompt, events.Submitted(0, *texts, note="a note")),
+    )
+    story.go("it is read", tell(step(0, 0, None)), story.status(sequences=(info(0, 4),), step=0))
+    story.go("panels appear", lambda: story.models.viewport.update(wall_size=(20, 8), head_columns=30, wants_row=True))
+    story.go("a step", wish.on_step)
+    story.go("it is done", tell(step(1, 1, 0)), story.status(sequences=(info(0, 5),), step=1))
+    story.go("another cache", lambda: wish.on_cache_chosen(cache_preset("h2o").spec))
+    story.go(
+        "it is there",
+        tell(events.CacheChanged(cache_preset("h2o").spec, "dropped", 3.0, samples.cache_bytes(5))),
+        story.status(cache=cache_preset("h2o").spec),
+    )
+    story.go("a run", lambda: wish.on_run_to(3))
+    story.go("it runs", story.status(running=True), tell(step(2, 2, 1)))
+    story.go("it is paused", wish.on_run_or_pause)
+    story.go(
+        "it halts",
+        tell(step(3, 3, 2), stopping.StopHit(1, "step = 3", 3, 0, "3")),
+        story.status(running=False, sequences=(info(0, 7),), step=3),
+    )
+    story.go("a run to a condition", lambda: wish.on_run_to_chosen("entropy > 2"))
+    story.go("a number of steps", lambda: wish.on_run_to_chosen(12))
+    story.go(
+        "a pace, a limit, stops",
+        lambda: wish.set_pace(PACES["all"]),
+        lambda: wish.on_kept_limit_chosen(6 << 20),
+        lambda: wish.on_kept_limit_chosen(None),
+        lambda: wish.on_stops_changed((Stop(1, "step = 90"), Stop(2, "entropy > 9", False))),
+    )
+    story.go("all stops", wish.on_all_stops_switched)
+    story.go("all stops again", wish.on_all_stops_switched)
+    story.go(
+        "runner, pages, capture",
+        lambda: wish.on_runner_chosen("eager"),
+        lambda: wish.on_paged_attention_chosen("gather"),
+        lambda: wish.on_capture_chosen("off"),
+        wish.on_time_by_layer_switched,
+    )
+    story.go("a phase", wish.on_next_phase)
+    fed = ScheduledSequence(0, "decode", 7, (9,), ("!",))
+    waits = SuspendedStep(4, samples.LAYERS, (0,), (1,))
+    story.go("it waits", tell(PhaseReached(4, samples.LAYERS, Scheduled((fed,)))), story.status(suspended=waits))
+    story.go("a layer", tell(PhaseReached(4, samples.LAYERS, LayerDone(0, ()))))
+    story.models.selection.update(step=1)
+    story.go("a step finishes it, wherever one looks", wish.on_step)
+    story.go("it is given up", story.status(suspended=None))
+    chosen, rows = ChosenToken(0, 3, "x", (), 1.0, 7, None), WrittenRows(0, 6, 0, 0, 0)
+    for phase in (Scheduled((fed,)), Chosen((chosen,)), Written((rows,))):
+        story.engine.outbox.append(PhaseReached(4, samples.LAYERS, phase))
+    story.go("all of another", story.status(step=4, sequences=(info(0, 8),)), tell(step(4, 4, 3)))
+
+
+def _look_back(story: Story) -> None:
+    wish, tell, models = story.wish, story.tell, story.models
+    models.selection.update(position=6)
+    story.go("back", wish.on_step_back)
+    story.go("on", wish.on_step)
+    story.go("the step of a token", wish.on_step_of_token)
+    story.go("other sampling", lambda: wish.on_sampling_changed(WARM))
+    story.go("to the step of a token", wish.on_run_to_token)
+    story.go("a fork", lambda: wish.on_forked(0))
+    story.go(
+        "it is there",
+        story.answer(commands.Fork, events.ForkMade(0, 1, 2, 6, "shared")),
+        story.status(sequences=(info(0, 8), info(1, 6))),
+    )
+    story.go("sampling of the one that is selected", lambda: wish.on_sampling_changed(WARM))
+    story.go("another one beside", lambda: wish.on_prompt_added((5, 6, 7), WARM))
+    story.go("it is refused", story.answer(commands.SubmitPrompt, events.Failed("There is no room.")))
+    story.go("in phases", lambda: wish.on_prompt_begun(CHAT, WARM))
+    story.go("refused", story.answer(commands.SubmitPrompt, events.Failed("No.")))
+    story.go("a conversation goes on", lambda: wish.on_chat_continued(CHAT, 1, WARM))
+    story.go("refused", story.answer(commands.SubmitPrompt, events.Failed("No.")))
+    story.go("nothing is said", lambda: wish.on_prompt_submitted("", WARM))
+    story.go("one is stopped", lambda: wish.on_sequence_stopped(1))
+    story.go("it has stopped", story.status(sequences=(info(0, 8), info(1, 6, state="finished", stop="stopped"))))
+    story.go("it is removed", lambda: wish.on_sequence_removed(1))
+    story.go("gone", story.status(sequences=(info(0, 8),)))
+    story.go(
+        "another step of a branch",
+        lambda: models.selection.update(step=2),
+        lambda: wish.on_sampling_tried(WARM),
+        lambda: wish.on_token_forced(7),
+    )
+    story.go(
+        "there",
+        story.answer(commands.BeginBranch, events.WentTo(2, "a swap", 0.5)),
+        story.status(step=2, sequences=(info(0, 6),)),
+    )
+    story.go("a step of it", tell(step(5, 3, 2)), story.status(step=5, sequences=(info(0, 7),)))
+    story.go("from the live step", lambda: wish.on_text_forced(" cat"))
+    story.go("full", story.status(sequences=(info(0, 7, state="finished", stop="context full"),)))
+    story.go("nothing goes on", lambda: wish.on_token_forced(9))
+    story.go("room again", story.status(sequences=(info(0, 7),)))
+    story.go("late surprisals", tell(events.PromptSurprisal(0, 0, 1, (1.5, 2.5))))
+
+
+def _measure(story: Story) -> None:
+    wish, tell, kivi = story.wish, story.tell, cache_preset("kivi-2").spec
+    asked = (WhatIf(0, kivi), CheckParity(0), MapDamage(0, uniform("int8")), MeasureRegret(0, kivi))
+    for question in asked:
+        story.go(f"measure {type(question).__name__}", lambda question=question: wish.on_truth_wanted(question))
+    at = story.engine.id_of(WhatIf)
+    story.go("it works", story.status(work=Work("Measuring", 3, 12, reply_to=at)))
+    question = story.models.measurements.what_if.question
+    story.go("an answer to another", tell(replace(answers.what_if(asked[0], 0.5), reply_to=at - 1)))
+    story.go("its own", tell(replace(answers.what_if(question, 0.5), reply_to=at)))
+    story.go("one is refused", story.answer(MapDamage, events.Failed("Rows are gone.", can_rebuild=True)))
+    story.go("rebuild them", wish.on_rebuild_wanted)
+    story.go("asked anew", lambda: wish.on_truth_wanted(asked[2]))
+    story.go("given up", wish.on_cancel)
+    story.go("it rests", story.status(work=None))
+    story.go(
+        "asked twice, the older refused",
+        lambda: wish.on_truth_wanted(asked[1]),
+        lambda: wish.on_truth_wanted(asked[1]),
+        lambda: tell(events.Failed("older", reply_to=story.engine.ids_of(CheckParity)[-2]))(),
+    )
+
+
+def _compare(story: Story) -> None:
+    wish, tell = story.wish, story.tell
+    story.go("a comparison", lambda: wish.on_compared(OtherStep(3)))
+    story.go("it stands", story.answer(commands.StartDuel, samples.duel_started(2)))
+    story.go("a further step, and all rows", tell(samples.duel_step(2), duel.DuelScanned(6, None)))
+    story.go(
+        "another one is refused",
+        lambda: wish.on_compared(OtherStep(90)),
+        lambda: story.answer(commands.StartDuel, events.Failed("No such step."))(),
+    )
+    story.go("another one is given up", lambda: wish.on_compared(OtherStep(1)), wish.on_cancel)
+    story.go("too late", story.answer(commands.StartDuel, samples.duel_started(2)))
+    story.go("it ends", wish.on_comparison_ended, tell(duel.DuelEnded("it was removed")))
+
+
+def _edit(story: Story) -> None:
+    wish, tell, models = story.wish, story.tell, story.models
+    models.selection.update(step=1)
+    story.go("not in the past", lambda: wish.on_edited(Zero(0, FEW)))
+    models.selection.update(step=None)
+    story.go("beyond the tokens", lambda: wish.on_edited(Zero(0, MANY)))
+    story.go("an edit", lambda: wish.on_edited(Zero(0, FEW)))
+    node = Node(6, 5, (EditMade(Zero(0, FEW)),), CacheSpec())
+    story.go("it is made", story.answer(commands.MakeEdit, events.NodeAdded(node, True, "written in 3 ms", 0.25)))
+    story.go("it is measured", tell(EditMeasured(6, 0, 0.5, (), samples.candidates(2), 1.0, 2.0)))
+    story.go("some of them, or none", lambda: wish.on_edits_repeated((Mask(0, FEW), Zero(0, MANY))))
+    story.go("all of them", lambda: wish.on_edits_repeated((Mask(0, FEW), Zero(0, FEW))))
+    other = Node(7, 6, (EditMade(ReplaceTokens(0, 2, (7, 8), "re-prefill", 1)),), CacheSpec())
+    story.go(
+        "other tokens",
+        tell(events.NodeAdded(other, True, "computed anew", None, ("<7>", "<8>"))),
+        story.status(step=7, sequences=(info(0, 8),)),
+    )
+    story.go("undo", wish.on_edit_undone)
+    story.go("undone", tell(events.WentTo(6, "a swap", 0.25)), story.status(step=6, sequences=(info(0, 7),)))
+    story.go("redo", wish.on_edit_redone)
