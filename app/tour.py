@@ -117,7 +117,7 @@ class Tour(QObject):
         actions["view.values"].trigger()
         yield from self._picture("values")
         yield from self._look_back()
-        if actions["snapshot.continue"].isEnabled() and shell.intents.source_of_file:
+        if actions["snapshot.continue"].isEnabled() and shell.models.status.source_of_file:
             actions["snapshot.continue"].trigger()
             yield Until(self._is_live, "its model to go on", LOAD_PATIENCE_S)
             yield from self._step()

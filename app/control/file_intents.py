@@ -11,7 +11,7 @@ from app.kit.labels import prose
 from engine.errors import InputError
 from engine.saved.folder import check_nobody_writes
 from engine.saved.session import spec_of
-from engine.spec.model import BUNDLED, BUNDLED_NAME, ModelSpec
+from engine.spec.model import BUNDLED, ModelSpec
 from engine.wire import commands, exporting
 
 
@@ -41,7 +41,7 @@ class FileIntents(Asking):
     def on_continued(self) -> None:
         """Go on from the opened file with its model: one that was loaded here before, known by its fingerprint, or the
         bundled one. Which other one it is a person says: no name in a file leads to a folder."""
-        if source := self.source_of_file:
+        if source := self._models.status.source_of_file:
             self.on_file_continued(self._as_in_file(source), may_open_files=self._is_own_file)
         else:
             model = self._models.status.model
@@ -61,15 +61,6 @@ class FileIntents(Asking):
         if opened is None or model is None or opened.has_rows:
             return ModelSpec(source)
         return replace(spec_of(model), source=source)
-
-    @property
-    def source_of_file(self) -> str:
-        """Where the model of the opened file is known to be; empty where a person has to say."""
-        status = self._models.status
-        if status.opened is None or status.model is None:
-            return ""
-        by_name = BUNDLED if status.opened.model == BUNDLED_NAME else ""
-        return status.source_of(status.model.fingerprint) or by_name
 
     def on_file_closed(self) -> None:
         """Begin anew with the model that was there before the opened file, else the bundled one."""

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from engine.spec.cache import CacheSpec
+from engine.spec.model import BUNDLED, BUNDLED_NAME
 from engine.wire.status import EngineStatus, ModelInfo, OpenedFile
 
 EngineLoss = Literal["", "gone", "silent"]
@@ -47,6 +48,15 @@ class Status(QObject):
     def source_of(self, fingerprint: str) -> str:
         """Where a model came from that was loaded in this window; empty where none had that fingerprint."""
         return self._sources.get(fingerprint, "")
+
+    @property
+    def source_of_file(self) -> str:
+        """Where the model of the opened file is known to be: it was loaded here before, known by its fingerprint, or is
+        the bundled one; empty where a person has to say."""
+        if self.opened is None or self.model is None:
+            return ""
+        by_name = BUNDLED if self.opened.model == BUNDLED_NAME else ""
+        return self.source_of(self.model.fingerprint) or by_name
 
     @property
     def last_source(self) -> str:

@@ -48,22 +48,27 @@ class Duelling:
         agrees = None if self._newest.parting is not None else self._newest.top1_agrees
         return None if agrees is None else not agrees
 
-    def handle(self, worked_on: Session | OpenedSnapshot, command: StartDuel | EndDuel | TakeSlice) -> None:
-        """Begin, end, or show a side of what is compared with what is worked on."""
+    def handle(
+        self,
+        worked_on: Session | OpenedSnapshot,
+        command: StartDuel | EndDuel | TakeSlice,
+        held: LoadedModel | None = None,
+    ) -> None:
+        """Begin, end, or show a side of what is compared with what is worked on; `held` is the model behind a file."""
         match command:
             case StartDuel():
-                self.start(worked_on, command)
+                self.start(worked_on, command, held)
             case EndDuel():
                 self.end()
             case TakeSlice():
                 self._reporter.reply(self.slice(command))
 
-    def start(self, worked_on: Session | OpenedSnapshot, command: StartDuel) -> None:
+    def start(self, worked_on: Session | OpenedSnapshot, command: StartDuel, held: LoadedModel | None = None) -> None:
         """Begin another duel; the one before lives on until this one stands, or where it is cancelled."""
         from engine.analysis.duel.start import duel_of
 
         self._reporter.begin("Starting the other run")
-        duel = duel_of(worked_on, command, self._load, self._open)
+        duel = duel_of(worked_on, command, self._load, self._open, held)
         try:
             for piece in duel.catch_up(self._inbox.check_uncancelled):
                 self._inbox.check_uncancelled()

@@ -291,7 +291,7 @@ class EngineLoop:
             case StartDuel() | EndDuel() | TakeSlice(side=str()) if (
                 at_work := self._present.opened.snapshot or self._session
             ):
-                self._duelling.handle(at_work, command)
+                self._duelling.handle(at_work, command, self._present.model)
             case _ if self._present.opened.file is not None:
                 self._present.opened.handle(command)
             case _ if self._session is None:

@@ -81,6 +81,11 @@ class Present:
             self._begin_anew(model, command.cache)
 
     @property
+    def model(self) -> LoadedModel | None:
+        """The one at work, or behind an opened file."""
+        return self._model if self.session is None else self.session.model
+
+    @property
     def held(self) -> HeldModel | None:
         """The model that is there, at work or behind an opened file; None where there is none."""
         if self.session is not None:
@@ -91,15 +96,14 @@ class Present:
     @property
     def device(self) -> str:
         """Where the model is, in a word."""
-        model = self._model if self.session is None else self.session.model
-        return "The device" if model is None else model.info.device
+        return "The device" if self.model is None else self.model.info.device
 
     def memory(self) -> Memory | None:
         """Give back what nothing refers to, and say what is free then, and what the next step would take; None where
         there is no model."""
         from engine.memory import free_bytes, give_back
 
-        model = self._model if self.session is None else self.session.model
+        model = self.model
         if model is None:
             return None
         give_back(model.device)
@@ -110,7 +114,7 @@ class Present:
         """Let the model go, and with it the session: what was done stays known to whoever recorded it."""
         from engine.memory import give_back, used_bytes
 
-        held, model = self.held, self._model if self.session is None else self.session.model
+        held, model = self.held, self.model
         if held is None or model is None:
             raise InputError("No model is loaded: there is nothing to free.")
         device, before = model.device, used_bytes(model.device)
@@ -162,7 +166,7 @@ class Present:
         if self._kept_limit is not None:
             session.kept.set_limit(self._kept_limit)
         self._duelling.end(why)
-        before = self._model if self.session is None else self.session.model
+        before = self.model
         left = None if before is None or before is session.model else before.device
         self.session = before = self._model = None
         self.session = session

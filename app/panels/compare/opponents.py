@@ -13,9 +13,11 @@ from app.models import Models
 from engine.spec.model import Dtype, ModelSpec
 from engine.spec.presets import PRESETS, preset_of
 from engine.wire.opponents import Opponent, OtherFile, OtherRun, OtherStep
+from engine.wire.status import ModelInfo
 
 STEP, MODEL, FILE = "the step", "another model", "a snapshot"
 _CACHE, _DTYPE = "cache ", "dtype "
+_MODEL_LABEL = "another model…"
 
 
 def cache_choice(name: str) -> str:
@@ -37,7 +39,7 @@ def _options() -> list[Option]:
             (f"dtype {dtype}", _DTYPE + dtype, "The same model in this dtype, in the same cache mode")
             for dtype in dtypes
         ),
-        ("another model…", MODEL, "A folder with a model of the same vocabulary, in the same cache mode and dtype"),
+        (_MODEL_LABEL, MODEL, "A folder with a model of the same vocabulary, in the same cache mode and dtype"),
         ("a snapshot…", FILE, "A file that was exported here, as it was written"),
     ]
 
@@ -60,11 +62,21 @@ class OpponentBox(SmallBox):
             return "A model is needed first."
         if not len(self._models.timeline):
             return "Send a prompt first: a comparison needs its tokens."
+        if status.opened is not None:
+            return self._problem_of_file()
         if self.choice == STEP and step is None:
             return "Look at an earlier step first: drag the timeline, or press Shift+F10."
         if self.choice == _DTYPE + status.model.dtype:
             return f"The model is in {status.model.dtype} already: choose another dtype."
         return ""
+
+    def _problem_of_file(self) -> str:
+        """Why an opened file cannot be compared so: a run of its tokens needs its model."""
+        if self.choice == STEP:
+            return "A snapshot has the rows of one moment: choose another snapshot, a cache mode or a dtype."
+        if self.choice in (MODEL, FILE) or self._models.status.source_of_file:
+            return ""
+        return f"The model of this file is not known here: choose '{_MODEL_LABEL}' and its folder, or another snapshot."
 
     def opponent(self, parent: QWidget) -> Opponent | None:
         """What is chosen; a file or a folder is asked for. None where nothing can be, or none was chosen."""
@@ -75,14 +87,22 @@ class OpponentBox(SmallBox):
             return None if step is None else OtherStep(step)
         if self.choice == MODEL:
             folder = QFileDialog.getExistingDirectory(parent, "Compare with a model of the same vocabulary")
-            dtype = status.model.dtype if status.model.dtype in get_args(Dtype) else "auto"
-            return OtherRun(status.cache, ModelSpec(folder, cast(Dtype, dtype))) if folder else None
+            return OtherRun(status.cache, ModelSpec(folder, _dtype_of(status.model))) if folder else None
         if self.choice == FILE:
             path, _ = QFileDialog.getOpenFileName(parent, "Compare with a snapshot", "", "Snapshot (*.safetensors)")
             return OtherFile(Path(path)) if path else None
         if self.choice.startswith(_DTYPE):
             dtype = next(name for name in get_args(Dtype) if self.choice == _DTYPE + name)
-            return OtherRun(status.cache, ModelSpec(status.model.source, dtype))
+            source = self._models.status.source_of_file or status.model.source
+            return OtherRun(status.cache, ModelSpec(source, dtype))
         name = self.choice.removeprefix(_CACHE)
         is_in_use = preset_of(status.cache).name == name and status.cache.codec.is_uniform
-        return OtherRun(status.cache if is_in_use else PRESETS[name].spec)  # the one in use keeps its parameters
+        cache = status.cache if is_in_use else PRESETS[name].spec  # the one in use keeps its parameters
+        if status.opened is None:
+            return OtherRun(cache)
+        return OtherRun(cache, ModelSpec(self._models.status.source_of_file, _dtype_of(status.model)))
+
+
+def _dtype_of(model: ModelInfo) -> Dtype:
+    """In which another run computes, to be compared with that one."""
+    return cast(Dtype, model.dtype if model.dtype in get_args(Dtype) else "auto")

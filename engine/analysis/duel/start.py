@@ -27,11 +27,13 @@ def duel_of(
     command: StartDuel,
     load: Callable[[ModelSpec], LoadedModel],
     open_snapshot: Callable[[Path], OpenedSnapshot],
+    held: LoadedModel | None = None,
 ) -> Duel:
     """A duel of a sequence, or of an opened file, with what the command names, at its first step. `load` loads another
-    model, or the same in another dtype. Raises `InputError` where there is nothing to compare with."""
+    model, or the same in another dtype; `held` is the one that was there before the file. Raises `InputError` where
+    there is nothing to compare with."""
     if not isinstance(worked_on, Session):
-        return _of_file(worked_on, command, open_snapshot)
+        return _of_file(worked_on, command, load, open_snapshot, held)
     session, against = worked_on, command.against
     if isinstance(against, OtherStep) and against.of is not None:
         return _of_moments(session, command.seq_id, against.of, against.step)
@@ -57,12 +59,65 @@ def _where(model: LoadedModel, spec: ModelSpec) -> ModelSpec:
     return replace(spec, device=device, num_threads=spec.num_threads or model.info.num_threads)
 
 
-def _of_file(opened: OpenedSnapshot, command: StartDuel, open_snapshot: Callable[[Path], OpenedSnapshot]) -> Duel:
-    if not isinstance(command.against, OtherFile):
+def _of_file(
+    opened: OpenedSnapshot,
+    command: StartDuel,
+    load: Callable[[ModelSpec], LoadedModel],
+    open_snapshot: Callable[[Path], OpenedSnapshot],
+    held: LoadedModel | None,
+) -> Duel:
+    mine = FileRun(opened)
+    match command.against:
+        case OtherFile(path):
+            return _with_file(mine, open_snapshot(path), opened.text_of)
+        case OtherStep():
+            raise InputError(
+                "An opened snapshot has the rows of one moment: compare it with another snapshot, or with a run of its "
+                "tokens in a cache mode or a dtype."
+            )
+        case OtherRun(cache, model):
+            token_ids = mine.token_ids
+            if len(token_ids) < mine.num_tokens:
+                raise InputError(
+                    f"{opened.file.path.name} does not say which tokens it was fed, so no run can be fed them: "
+                    "compare it with another snapshot."
+                )
+            loaded = _model_for(opened, model, load, held)
+            check_vocabularies(mine.geometry, loaded.info.geometry)
+            prompt_ids = token_ids[: opened.sequence.num_prompt_tokens]
+            follower = DuelFollower(loaded, cache, f"the same tokens in {cache_label(cache)}", prompt_ids)
+            return Duel(mine, follower.run, opened.text_of, follower)
+
+
+def _model_for(
+    opened: OpenedSnapshot,
+    wanted: ModelSpec | None,
+    load: Callable[[ModelSpec], LoadedModel],
+    held: LoadedModel | None,
+) -> LoadedModel:
+    """The model that is fed the tokens of a file: the one that is there, where that is the file's and nothing else is
+    asked for, or the one that is named. Raises `InputError` where it only goes by the name of the file's."""
+    file = opened.info
+    if held is not None and held.info.fingerprint == file.fingerprint:
+        info = held.info
+        if wanted is None or (wanted.source == info.source and wanted.dtype in ("auto", info.dtype)):
+            return held
+    if wanted is None:
         raise InputError(
-            "An opened snapshot is compared with another snapshot: go on with its model for anything else."
+            f"The model of this snapshot, {file.name}, is not at hand: name its folder, or compare with another "
+            "snapshot."
         )
-    return _with_file(FileRun(opened), open_snapshot(command.against.path), opened.text_of)
+    loaded = load(wanted)
+    info = loaded.info
+    is_told_apart = file.fingerprint and not (
+        info.random_weights and info.dtype != file.dtype
+    )  # a shape's has its dtype
+    if is_told_apart and info.name == file.name and info.fingerprint != file.fingerprint:
+        raise InputError(
+            f"{opened.file.path.name} was made with other weights or another config than {file.name} has here: name "
+            "the folder of that model, or compare with another snapshot."
+        )
+    return loaded
 
 
 def _with_file(mine: LiveSide, opened: OpenedSnapshot, text_of: Callable[[int], str]) -> Duel:

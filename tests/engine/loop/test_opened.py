@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from engine.client.thread import ThreadClient
 from engine.errors import InputError
@@ -33,7 +34,7 @@ from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted
 from engine.wire.events import CacheChanged, Failed, Restarted, StateChanged, Submitted
 from engine.wire.exporting import EstimateExport, Export, Exported, ExportEstimate
 from engine.wire.measuring import CheckParity
-from engine.wire.opponents import OtherFile, OtherStep
+from engine.wire.opponents import OtherFile, OtherRun, OtherStep
 from engine.wire.records import StepRecord
 from engine.wire.requests import (
     AttentionRequest,
@@ -350,7 +351,63 @@ def test_two_snapshots_are_compared(driver: Driver, tmp_path: Path) -> None:
     found = driver.wait_for(DuelScanned).first
     assert found is not None
     driver.send(StartDuel(0, OtherStep(3)))
-    assert "is compared with another snapshot" in driver.wait_for(Failed).message
+    assert "has the rows of one moment: compare it with another snapshot" in driver.wait_for(Failed).message
+
+
+def test_a_snapshot_is_compared_with_its_tokens_in_other_modes_and_dtypes(driver: Driver, tmp_path: Path) -> None:
+    """By the model that was there before, or by one that is loaded for it."""
+    path = tmp_path / "a.safetensors"
+    exported(driver, path)
+    mine = ModelSpec(driver.session.model.info.source, device="cpu", num_threads=1)
+    opened(driver, path)
+    asked = (
+        OtherRun(GROWING),
+        OtherRun(small("paged"), replace(mine, dtype="float32")),
+        OtherRun(small("int8")),
+        OtherRun(GROWING, replace(mine, dtype="bfloat16")),
+    )
+    for number, against in enumerate(asked, 1):
+        driver.send(StartDuel(0, against))
+        started = driver.wait_for(DuelStarted, number)
+        assert (started.a.name, started.a.moves, started.b.name[:16]) == ("a.safetensors", False, "the same tokens ")
+        (step,) = started.steps
+        assert step.num_tokens == 22
+        assert step.is_beyond_rounding is (number == 3)
+        first = driver.wait_for(DuelScanned, number).first
+        assert (first is not None) == (number == 3)
+        assert (step.max_abs_logit_diff == 0) == (number < 3)
+        assert started.b.dtype == ("bfloat16" if number == 4 else "float32")
+    request = HeadRequest(0, 22, "keys", 0, 0, 0, 22, 100)
+    driver.send(*(TakeSlice(request, side=side) for side in ("a", "b", "difference")))  # type: ignore[arg-type]
+    driver.wait_for(HeadSlice, 3)
+    a, b, difference = driver.of(HeadSlice)
+    np.testing.assert_allclose(a.low - b.low, difference.low, atol=1e-6)
+    assert (difference.low != 0).any()
+
+
+def test_a_snapshot_whose_model_is_not_at_hand_is_compared_with_none_of_its_name(
+    driver: Driver, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.safetensors"
+    exported(driver, path)
+    namesake = tmp_path / "other" / tmp_path.name
+    namesake.mkdir(parents=True)
+    other = ModelSpec(shape_of(namesake, rms_norm_eps=1e-4), device="cpu", num_threads=1)
+    alone = ThreadClient()
+    alone.send(OpenSnapshot(path))
+    ask = Driver.__new__(Driver)
+    ask.loop, ask.events = alone, []
+    opened(ask, path)
+    ask.send(StartDuel(0, OtherRun(GROWING)))
+    assert "is not at hand: name its folder" in ask.wait_for(Failed).message
+    ask.send(StartDuel(0, OtherRun(GROWING, other)))
+    assert "was made with other weights or another config" in ask.wait_for(Failed, 2).message
+    pairs = [(torch.randn(1, 2, 5, 16), torch.randn(1, 2, 5, 16)) for _ in range(2)]
+    bare = save_cache(pairs, tmp_path / "b.safetensors")
+    opened(ask, bare)
+    ask.send(StartDuel(0, OtherRun(GROWING, other)))
+    assert "does not say which tokens it was fed" in ask.wait_for(Failed, 3).message
+    assert alone.close(10.0)
 
 
 def test_a_snapshot_of_other_tokens_is_not_compared(driver: Driver, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from engine.wire.commands import Cancel, EndDuel, StartDuel
 from engine.wire.duel import Departure, DuelEnded, DuelScanned
 from engine.wire.events import Failed, StateChanged
 from engine.wire.opponents import OtherFile, OtherRun, OtherStep
-from engine.wire.status import Work
+from engine.wire.status import OpenedFile, Work
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.panels.compare.desk import CompareDesk
@@ -113,6 +113,30 @@ def test_a_snapshot_is_asked_for_and_a_refusal_said(desk: CompareDesk, monkeypat
     assert against(desk) == OtherFile(Path("/some/cache.safetensors"))
     desk.tell(Failed("That file holds other tokens: choose another.", reply_to=desk.engine.id_of(StartDuel)))
     assert desk.view.empty_text == "That file holds other tokens: choose another."
+
+
+def test_an_opened_file_is_compared_with_runs_of_its_model(desk: CompareDesk) -> None:
+    """The model comes from where one of that fingerprint was loaded; of a file whose model is not known, another
+    snapshot or a folder is left."""
+    status, view = desk.models.status.now, desk.view
+    assert status is not None
+    assert status.model is not None
+    opened = OpenedFile(Path("/some/cache.safetensors"), 9, "other", 3, "", "", "", "")
+    in_file = replace(status, opened=opened, model=replace(status.model, source=""))
+    desk.tell(StateChanged(in_file))
+    for choice, dtype in ((cache_choice("int8"), "float32"), ("dtype bfloat16", "bfloat16")):
+        view.opponents.choose(choice)
+        view.button.click()
+        cache = cache_named("int8") if dtype == "float32" else status.cache
+        assert against(desk) == OtherRun(cache, ModelSpec("bundled", dtype))
+        desk.tell(Failed("Not now.", reply_to=desk.engine.id_of(StartDuel)))
+    desk.tell(StateChanged(replace(in_file, model=replace(status.model, fingerprint="another"))))
+    assert not view.button.isEnabled()
+    assert "The model of this file is not known here" in view.button.toolTip()
+    view.opponents.choose(FILE)
+    assert view.button.isEnabled()
+    view.opponents.choose(STEP)
+    assert "the rows of one moment" in view.button.toolTip()
 
 
 def test_a_refusal_leaves_the_comparison_that_stands(compared: CompareDesk) -> None:
