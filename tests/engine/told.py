@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import NODEFAULT, Struct
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo, fields
 
 OF_THE_MACHINE = frozenset(
     (
@@ -40,24 +40,17 @@ def told(value: Any) -> str:
     """A value in words; fields that have their default are left out."""
     match value:
         case Struct():
-            found = (
-                f"{field.name}={told(each)}"
-                for field in fields(value)
-                if not (field.name in OF_THE_MACHINE or field.name.endswith("_ms"))
-                and not (
-                    field.name == "num_bytes" and type(getattr(value, field.name)) is int
-                )  # of a file: versions are in it
-                and not _is_default(each := getattr(value, field.name), field.default)
-            )
-            return f"{type(value).__name__}({', '.join(found)})"
+            pairs = ((field, getattr(value, field.name)) for field in fields(value))
+            words = (f"{f.name}={_field(f.name, each)}" for f, each in pairs if not _is_left_out(f, each))
+            return f"{type(value).__name__}({', '.join(words)})"
         case dict():
             keep = (name for name in value if name not in OF_THE_MACHINE and not str(name).endswith("_ms"))
             return f"{{{', '.join(f'{name}: {told(value[name])}' for name in keep)}}}"
         case tuple() | list() | set() | frozenset():
-            words = [*map(told, value)]
-            if len(words) > LISTED and isinstance(next(iter(value)), Struct):  # the candidates of a token
-                words[3:-1] = [f"… {len(words)} …"]
-            return f"[{', '.join(words)}]"
+            each = [*map(told, value)]
+            if len(each) > LISTED and isinstance(next(iter(value)), Struct):  # the candidates of a token
+                each[3:-1] = [f"… {len(each)} …"]
+            return f"[{', '.join(each)}]"
         case np.ndarray():
             return _array(value)
         case Path():
@@ -71,8 +64,16 @@ def told(value: Any) -> str:
     return _FOLDER.sub("…/", _CLOCK.sub(r"… \1", repr(value)))
 
 
-def _is_default(value: Any, default: Any) -> bool:
-    return default is not NODEFAULT and type(value) is type(default) and bool(value == default)
+def _field(name: str, value: Any) -> str:
+    if name == "counts" and isinstance(value, np.ndarray):  # of a histogram: a number may stand on an edge
+        return _array(value.astype(float))
+    return told(value)
+
+
+def _is_left_out(field: FieldInfo, value: Any) -> bool:
+    is_of_file = field.name == "num_bytes" and type(value) is int  # versions of libraries are in it
+    is_default = field.default is not NODEFAULT and type(value) is type(field.default) and bool(value == field.default)
+    return is_of_file or is_default or field.name in OF_THE_MACHINE or field.name.endswith("_ms")
 
 
 def number(value: float) -> str:
