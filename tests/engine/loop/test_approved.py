@@ -97,7 +97,7 @@ class Story:
             return
         now = asdict(event.status)
         work = now.pop("work")
-        if work is not None and work.label != self._work:
+        if work is not None and work.label not in (self._work, "Trying another cache"):  # which is mostly not told
             self._work = work.label
             self.lines.append(
                 f"  work {work.label!r} of {work.total}, {'can' if work.can_cancel else 'cannot'} be cancelled"
