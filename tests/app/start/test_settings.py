@@ -18,13 +18,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "settings.ini"
 
 
-def test_what_is_saved_comes_back(path: Path) -> None:
-    old = Settings("light", "learn", ["a", "/models/ü, b"], 'Say "hi";\n=[x]\\', b"\x00\x01geo", b"@docks")
-    assert old.save(path)
-    new = Settings.load(path)
-    assert new == old
-
-
 def test_a_first_start_has_defaults(path: Path) -> None:
     settings = Settings.load(path)
     assert settings == Settings()

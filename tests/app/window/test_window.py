@@ -168,15 +168,6 @@ def test_copying_a_picture(running: Shell) -> None:
     assert "copied" in running.window.status._note.text()
 
 
-def test_what_is_remembered(running: Shell) -> None:
-    running.window.prompt.edit.set_text("remember me")
-    running.window.actions_["layout.learn"].trigger()
-    running.remember()
-    assert running.settings.prompt == "remember me"
-    assert running.settings.layout == "learn"
-    assert running.settings.geometry
-
-
 class PaintCounter(QObject):
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,241 @@
+"""The program on an engine that is none: what was remembered and what is asked for reach it, and what a person chose is
+remembered."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from PySide6.QtWidgets import QApplication
+
+import app.__main__ as entry
+import app.main as program
+import app.start.beginning as beginning
+from app.kit.theme import current_theme
+from app.main import Program
+from app.start.arguments import Arguments, parse
+from app.start.settings import Settings
+from engine.spec.cache import CacheSpec
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_preset
+from engine.spec.stops import Stop
+from engine.wire.commands import SetKeptLimit, SetPace
+from engine.wire.events import Event, Restarted, StateChanged
+from engine.wire.stopping import SetStops
+from tests.app import samples
+from tests.app.conftest import sweep, turn
+
+CHOSEN = Settings(
+    theme="light", layout="learn", recent_models=["org/a", "/models/ü, b"], prompt='Say "hi";\n=[x]\\',
+    geometry=b"\x00\x01geo", docks=b"@docks", pace="5", engine="process", recent_snapshots=["/a.npz", "/b.safetensors"],
+    loading=ModelSpec(device="cpu", dtype="bfloat16", weights="int8", num_threads=3), kept_bytes=5 << 20,
+    stops=["step = 90", "# entropy > 9"],
+)  # fmt: skip
+
+
+class NoEngine:
+    """Keeps what it is told, and says what a test has it say."""
+
+    is_as_chosen = False
+
+    def __init__(self, choice: str) -> None:
+        self.choice = choice
+        self.kind: str | None = None
+        self.ring: object = None
+        self.told: list[tuple[object, ...]] = []
+        self.sent: list[object] = []
+        self.events: list[Event] = []
+
+    def __getattr__(self, name: str) -> Callable[..., bool]:
+        def take(*given: Any, **named: Any) -> bool:
+            self.told.append((name, *given, *named.values()))
+            return True
+
+        return take
+
+    def start(self, *given: Any, **named: Any) -> None:
+        self.kind = "thread"
+        self.told.append(("start", *given, *named.values()))
+
+    def listen(self, ring: object) -> None:
+        self.ring = ring
+
+    def send(self, command: Any) -> None:
+        self.sent.append(replace(command, id=0))
+
+    def drain(self) -> list[Event]:
+        said, self.events = self.events, []
+        return said
+
+
+@pytest.fixture
+def begun(
+    qapp: QApplication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., tuple[Program, NoEngine]]]:
+    """A program with these settings and arguments, whose window was painted."""
+    monkeypatch.setattr(beginning, "Engine", NoEngine)
+    monkeypatch.setattr(program, "_import_pictures", lambda: None)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    made: list[Program] = []
+
+    def begin(settings: Settings, *argv: str) -> tuple[Program, NoEngine]:
+        settings.save(tmp_path / "settings.ini")
+        given = parse(["--settings", str(tmp_path / "settings.ini"), "--sessions", str(tmp_path / "s"), *argv])
+        qapp.setStyleSheet("")
+        begins = beginning.Beginning(given)
+        made.append(Program(qapp, given, begins))
+        made[-1]._start_engine()
+        made[-1]._start_engine()  # painted late, after the time at which it is started anyway
+        made[-1]._clock.stop()
+        turn(made[-1].shell, 2)
+        assert begins.engine.ring == made[-1]._clock.ring  # type: ignore[attr-defined]
+        return made[-1], begins.engine  # type: ignore[return-value]
+
+    yield begin
+    for one in made:
+        sweep(one.shell)
+
+
+def say(engine: NoEngine, program: Program, *events: Event) -> None:
+    engine.events.extend(events)
+    turn(program.shell, 2)
+
+
+def test_every_setting_comes_back_from_the_disk(tmp_path: Path) -> None:
+    usual = Settings()
+    assert {each.name for each in fields(Settings) if getattr(CHOSEN, each.name) == getattr(usual, each.name)} == {
+        "set_aside"
+    }
+    assert CHOSEN.save(tmp_path / "deep" / "settings.ini")
+    assert Settings.load(tmp_path / "deep" / "settings.ini") == CHOSEN
+
+
+def test_what_was_remembered_reaches_window_and_engine_and_is_remembered_again(
+    begun: Callable[..., tuple[Program, NoEngine]], tmp_path: Path
+) -> None:
+    found, engine = begun(CHOSEN)
+    window, actions = found.shell.window, found.shell.actions
+    model = ModelSpec("bundled", "bfloat16", "cpu", num_threads=3, weights="int8")
+    assert engine.choice == "process"
+    assert [told for told in engine.told if told[0] == "start"] == [("start", model, CacheSpec(), None, True)]
+    say(engine, found, StateChanged(samples.status()), Restarted())
+    assert engine.sent[:3] == [
+        SetPace(5, None), SetStops((Stop(1, "step = 90"), Stop(2, "entropy > 9", is_enabled=False))),
+        SetKeptLimit(5 << 20),
+    ]  # fmt: skip
+    checked = {name for name in actions.names() if actions[name].isChecked() and name.partition(".")[0] != "cache"}
+    assert {"theme.light", "pace.5", "engine.process"} <= checked
+    assert not checked & {"theme.dark", "theme.system", "pace.25", "engine.auto", "engine.thread"}
+    assert (current_theme().name, window.docks.layout_name) == ("light", "learn")
+    assert window.prompt.draft == CHOSEN.prompt
+    assert [action.data() for action in window.recent.actions()] == CHOSEN.recent_snapshots
+    window.top.model._fill()
+    offered = [action.data() for action in window.top.model._menu.actions()]
+    assert [one.source for one in offered if isinstance(one, ModelSpec)] == CHOSEN.recent_models
+    window.prompt.edit.set_text("other words")
+    window.arrange("inspect")
+    found.shell.set_pace("all")
+    found.shell.set_theme("dark")
+    found.shell.set_kept_limit(7 << 20)
+    found.shell.intents.on_loading_chosen(ModelSpec("org/a", "float16"))
+    found.shell.intents.on_stops_changed((Stop(4, "step = 8", is_enabled=False),))
+    found.shell.actions["engine.thread"].trigger()
+    say(engine, found, StateChanged(samples.status(model=replace(samples.model_info("New"), source="org/new"))))
+    window.close()
+    now = Settings.load(tmp_path / "settings.ini")
+    assert (now.prompt, now.layout, now.pace, now.theme, now.kept_bytes) == (
+        "other words", "inspect", "all", "dark", 7 << 20,
+    )  # fmt: skip
+    assert (now.engine, now.stops, now.recent_models) == ("thread", ["# step = 8"], ["org/new", *CHOSEN.recent_models])
+    assert now.loading.dtype == "float16"
+    assert now.geometry not in (b"", CHOSEN.geometry)
+
+
+def test_what_is_asked_for_comes_before_what_was_remembered(begun: Callable[..., tuple[Program, NoEngine]]) -> None:
+    found, engine = begun(
+        CHOSEN, "--theme", "system", "--prompt", "Mine", "--engine", "thread", "--kept-mib", "9", "--device", "cpu",
+        "--cache", "h2o", "--model", "org/b", "--threads", "2",
+    )  # fmt: skip
+    settings = found.shell.settings
+    assert (settings.theme, settings.prompt, settings.kept_bytes, engine.choice) == (
+        "system",
+        "Mine",
+        9 << 20,
+        "thread",
+    )
+    asked = ModelSpec("org/b", device="cpu", num_threads=2)
+    assert [told for told in engine.told if told[0] == "start"] == [
+        ("start", asked, cache_preset("h2o").spec, None, False)
+    ]
+    assert settings.loading == asked
+    assert found.shell.window.prompt.draft == "Mine"
+
+
+def test_another_engine_begins_only_where_there_is_something_to_change(
+    begun: Callable[..., tuple[Program, NoEngine]],
+) -> None:
+    found, engine = begun(Settings())
+    shell, actions = found.shell, found.shell.actions
+    h2o = cache_preset("h2o").spec
+    say(engine, found, StateChanged(samples.status(cache=h2o)))
+    shell.models.status.fail("it failed")
+    engine.told.clear()
+    engine.is_as_chosen = True
+    actions["engine.thread"].trigger()
+    assert (engine.choice, shell.settings.engine, engine.told) == ("thread", "thread", [])
+    assert (actions["engine.thread"].isChecked(), actions["engine.auto"].isChecked()) == (True, False)
+    shell.models.status.lose_engine("gone")
+    actions["engine.thread"].trigger()
+    assert engine.told == [("restart", h2o)]
+    assert (shell.models.status.loss, shell.models.status.failure) == ("", "")
+    assert shell.models.status.engine == "thread"
+    assert shell.models.status.notice == "The engine begins again: there was no sequence in it"
+    engine.told.clear()
+    shell.cpu_wanted.emit()
+    shell.reload_wanted.emit()
+    actions["engine.restart"].trigger()
+    assert engine.told == [("restart_on_cpu", h2o, "float32"), ("reload", h2o), ("restart", h2o)]
+    assert engine.choice == "thread", "a restart chooses nothing"
+    found._on_exception(ValueError, ValueError("x" * 300), None)
+    text = shell.models.status.failure
+    assert text == f"Something unexpected went wrong (ValueError: {'x' * 200}); the session lives on."
+    assert found.exit_status == 0
+    assert found.end()
+    assert engine.told[-1] == ("close", program.ENGINE_END_S)
+
+
+def test_the_entry_looks_before_qt_is_touched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    ran: list[Arguments] = []
+    monkeypatch.setattr(program, "run", lambda arguments, _: ran.append(arguments) or 7)
+    monkeypatch.setattr(beginning, "Engine", NoEngine)
+    monkeypatch.setattr(entry, "_leave", lambda status: status + 100)
+    monkeypatch.setattr(entry, "library_problem", lambda _: None)
+    monkeypatch.setattr(entry, "has_display", lambda _: True)
+    assert entry.main(["--steps", "5"]) == 107
+    assert (ran[0].steps, ran[0].tour) == (5, None)
+    monkeypatch.setattr(sys, "argv", ["kvloupe", "--steps", "6"])
+    assert entry.main() == 107
+    assert ran[1].steps == 6
+    monkeypatch.setattr(entry, "has_display", lambda _: False)
+    assert entry.main([]) == 107
+    assert ran[2].tour == Path("kvloupe-tour")
+    assert capsys.readouterr().out == (
+        "There is no display here: running the tour offscreen into ./kvloupe-tour instead.\n"
+    )
+    assert entry.main(["--tour", "mine"]) == 107
+    assert (ran[3].tour, capsys.readouterr().out) == (Path("mine"), "")
+    monkeypatch.setattr(entry, "library_problem", lambda _: "It is missing.")
+    assert entry.main([]) == 2
+    assert capsys.readouterr().err == "It is missing.\n"
+    asked: list[Path] = []
+    monkeypatch.setattr(entry, "doctor", lambda path: (asked.append(path), ("All is well", path.name == "a"))[1])
+    assert [entry.main(["--doctor", "--settings", str(tmp_path / name)]) for name in ("a", "b")] == [0, 1]
+    assert [path.name for path in asked] == ["a", "b"]
+    assert len(ran) == 4
