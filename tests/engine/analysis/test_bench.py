@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.analysis.bench import (
+    MOST,
+    MOST_SEQUENCES,
     ROUNDS,
     STARTS,
     BenchPoint,
@@ -15,6 +17,7 @@ from engine.analysis.bench import (
     TimedModel,
     as_kind,
     bench,
+    check_sizes,
     quartile_range,
     rotated,
     synthetic_ids,
@@ -163,12 +166,21 @@ def test_what_is_nothing_to_measure_is_refused() -> None:
     for arguments in (({}, (8,), 4), (specs("none"), (), 4), (specs("none"), (0,), 4), (specs("none"), (8,), 0)):
         with pytest.raises(InputError, match=r"nothing to (measure|compare)"):
             rows_of(*arguments)
-    for sizes in (((1 << 40,), 4), ((8,), 1 << 40), ((8,), 4, (1 << 40,))):
+    for sizes in (((MOST + 1,), 4), ((8,), MOST + 1), ((8,), 4, (MOST_SEQUENCES + 1,))):
         with pytest.raises(InputError, match="is beyond measuring: give at most"):
             rows_of(specs("none"), *sizes)
     (row,) = rows_of(specs("sliding"), (1 << 20,), 4)
     assert isinstance(row, BenchRefused)
     assert row.unavailable.startswith("1,048,576 tokens and 5 steps exceed")
+    check_sizes(specs("none"), (MOST, 1), MOST, (MOST_SEQUENCES, 1))
+    model = as_kind(TimedModel, model_of("llama"))
+    Contender("growing", CacheSpec(), model, [], BenchPoint(123, 1, 4))._check_context()
+    with pytest.raises(InputError, match="124 tokens and 5 steps exceed"):
+        Contender("growing", CacheSpec(), model, [], BenchPoint(124, 1, 4))._check_context()
+    endless = tuned(PRESETS["sliding"].spec, window=9)
+    Contender("sliding", endless, model, [], BenchPoint(128, 1, 500))._check_context()
+    with pytest.raises(InputError, match="129 tokens"):
+        Contender("sliding", endless, model, [], BenchPoint(129, 1, 1))._check_context()
 
 
 def test_tokens_that_mean_nothing_and_sequences_that_share_none() -> None:

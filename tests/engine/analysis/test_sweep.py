@@ -104,8 +104,9 @@ def test_a_sweep_ends_between_two_steps() -> None:
 
 def test_what_exceeds_the_context_is_refused() -> None:
     with pytest.raises(InputError, match="exceed"):
-        reference(model_of("llama"), prompt_ids(120), 20)
-    first, second = rows_of((text(length=126), text("given", 30)), (GROWING,), 5)
+        reference(model_of("llama"), prompt_ids(120), 9)
+    assert len(reference(model_of("llama"), prompt_ids(120), 8).token_ids) == 8
+    first, second = rows_of((text(length=124), text("given", 30)), (GROWING,), 5)
     assert isinstance(first, Unavailable)
     assert "exceed" in first.unavailable
     assert first.text == "greedy"
@@ -132,8 +133,9 @@ def test_perplexity_is_of_the_given_text() -> None:
 def test_a_given_text_is_read_as_far_as_the_context_holds() -> None:
     found = tokens_of(model_of("llama"), text("given", 400), 6)
     assert (found.prompt_ids, found.forced) == (prompt_ids(400)[:122], prompt_ids(400)[122:128])
-    with pytest.raises(InputError, match="has 5 tokens, of which 6"):
-        tokens_of(model_of("llama"), text("given", 5), 6)
+    assert len(tokens_of(model_of("llama"), text("given", 7), 6).prompt_ids) == 1
+    with pytest.raises(InputError, match="has 6 tokens, of which 6"):
+        tokens_of(model_of("llama"), text("given", 6), 6)
 
 
 @pytest.mark.parametrize(("depth", "where"), [(0.0, 1), (0.5, 24), (1.0, 47)])
@@ -149,9 +151,11 @@ def test_a_fact_is_planted_at_its_depth_and_asked_for_at_the_end(depth: float, w
     others = found.prompt_ids[:where] + found.prompt_ids[where + 16 : -8]
     assert others == (prompt_ids(30) * 2)[:47], "the text again, where it is too short"
     with pytest.raises(InputError, match="exceeds the model's context of 128"):
-        recall_tokens(model, prompt_ids(30), text("recall", 30, num_tokens=1 << 40))
-    with pytest.raises(InputError, match="take 33 tokens, and 20 are given"):
-        recall_tokens(model, prompt_ids(30), text("recall", 30, num_tokens=20))
+        recall_tokens(model, prompt_ids(30), text("recall", 30, num_tokens=129))
+    with pytest.raises(InputError, match="take 33 tokens, and 32 are given"):
+        recall_tokens(model, prompt_ids(30), text("recall", 30, num_tokens=32))
+    for total in (33, 128):
+        assert len(recall_tokens(model, prompt_ids(30), text("recall", 30, num_tokens=total)).prompt_ids) == total - 8
 
 
 def test_a_fact_that_is_dropped_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,10 @@ def test_weights_by_hand() -> None:
         ((SMALL, LARGE, CPU), 22 * GIB, "", "split", "all 2 GPUs together 26.0 GiB"),
         ((SMALL, LARGE, CPU), 22 * GIB, "accelerate is not here", "cpu", "accelerate is not here"),
         ((SMALL, LARGE, CPU), 30 * GIB, "", "cpu", "33.0 GiB are needed and cuda:1 has 20.0 GiB free"),
+        ((Device("cuda:0", "Just enough", 8 * GIB, 1100),), 1000, "", "cuda:0", "the only GPU"),
+        ((Device("cuda:0", "Nearly enough", 8 * GIB, 1099),), 1000, "", "cpu", "are needed"),
+        ((Device("cuda:0", "A", GIB, 600), Device("cuda:1", "B", GIB, 500)), 1000, "", "split", "all 2 GPUs"),
+        ((Device("cuda:0", "A", GIB, 600), Device("cuda:1", "B", GIB, 499)), 1000, "", "cpu", "are needed"),
     ],
 )
 def test_where_a_model_goes(devices: tuple[Device, ...], needed: int, no_split: str, device: str, why: str) -> None:
