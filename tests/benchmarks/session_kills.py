@@ -27,10 +27,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 120.0
+PATIENCE_S = 90.0  # of processor time that a window and its engine may take until they work: a start takes some 10
+MOST_S = 900.0  # that may pass meanwhile, however busy the machine is
 LONGEST_LIFE_S = 4.0  # of a window, after it began to work
 
 
@@ -103,6 +106,18 @@ class Window:
         except queue.Empty:
             return None
 
+    @property
+    def processor_s(self) -> float:
+        """Processor time of it and its engine so far; all there is where it has ended."""
+        if self.process.poll() is not None:
+            return PATIENCE_S
+        try:
+            process = psutil.Process(self.process.pid)
+            times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+        except psutil.NoSuchProcess:  # one of them just ended
+            return 0.0
+        return sum(each.user + each.system for each in times)
+
     def kill(self) -> list[dict[str, Any]]:
         """Kill it; what it had told that nobody read yet."""
         self.process.kill()
@@ -148,13 +163,13 @@ def kills(count: int, seed: int, say: Callable[[str], None] = lambda _: None) ->
 
 def _live(window: Window, chance: random.Random, tally: Tally, shown: Shown, *, is_first: bool, is_last: bool) -> None:
     """One life: what is offered at its begin is compared, and its end comes at a random moment."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + MOST_S
     state = "it said nothing"
     dies_early = chance.random() < 0.15  # while the session is being done once more
-    while time.monotonic() < end:
-        told = window.next(end - time.monotonic())
+    while time.monotonic() < end and window.processor_s < PATIENCE_S:
+        told = window.next(1.0)
         if told is None:
-            break
+            continue
         if told["what"] == "offered":
             tally.num_moments += len(shown.moments)
             tally.num_notes += len(shown.notes)
@@ -185,7 +200,7 @@ def _live(window: Window, chance: random.Random, tally: Tally, shown: Shown, *, 
             return
         else:
             shown.take(told)
-    tally.problems.append(f"a window did not get to work: {state}")
+    tally.problems.append(f"a window did not get to work in {window.processor_s:.0f} s of processor time: {state}")
 
 
 def _work(window: Window, chance: random.Random, tally: Tally, shown: Shown) -> None:
@@ -208,8 +223,6 @@ def _work(window: Window, chance: random.Random, tally: Tally, shown: Shown) -> 
 
 
 def _children(pid: int) -> list[int]:
-    import psutil
-
     return [child.pid for child in psutil.Process(pid).children()]
 
 

@@ -19,7 +19,7 @@ from engine.wire.commands import BeginBranch, GoTo, MakeEdit
 from engine.wire.tree import Node
 
 EVERY_MS = 60
-LOOKING_S = 40.0  # after which what was left is not offered any more
+LOOKING_S = 40.0  # after its model is there, in which what was left is offered or never
 WORDS_EVERY = 160  # ticks of waiting: a line about it every ten seconds
 WORDS = ("a fox", "the forest", "and then", "Lily", "a big red ball", "one day")
 
@@ -51,7 +51,7 @@ class Person(QObject):
         self._chance = random.Random(seed)
         self._told: dict[int, list[Any]] = {}
         self._names: dict[int, str] = {}
-        self._waited = 0
+        self._waited = self._looked = 0  # ticks
         self._is_taking_up = self._works = False
         self._notes: dict[str, str] = {}
         # What is shown is told once a turn of the event loop is over, as it is painted: a moment that another prompt
@@ -125,6 +125,7 @@ class Person(QObject):
             tell("waits", words=self._state())
         if status is None or status.model is None or status.work is not None:
             return
+        self._looked += 1
         if offered is not None:
             self._offer(offered)
             self._is_taking_up = bool(offered.session.nodes)
@@ -135,7 +136,7 @@ class Person(QObject):
             if self._models.status.failure:
                 tell("problem", words=self._models.status.failure)
                 self._is_taking_up = False
-        elif self._is_taking_up or not self._journals.left() or self._waited * EVERY_MS > LOOKING_S * 1000:
+        elif self._is_taking_up or not self._journals.left() or self._looked * EVERY_MS > LOOKING_S * 1000:
             self._start_work()
 
     def _state(self) -> str:
