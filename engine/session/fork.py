@@ -117,7 +117,7 @@ class Forking:
 
     def _computed(self, origin: ForkOrigin) -> tuple[LiveSequence, str]:
         """The whole session as it stood then is made aside, and the sequence taken from it."""
-        state = self._going.state_at(origin.step)
+        state, how_made = self._going.made(origin.step)
         try:
             then = state.sequences[origin.owner]
             child = self._empty(then)
@@ -126,7 +126,7 @@ class Forking:
         finally:
             state.close()
         child.set_logits(then.logits)
-        return child, f"replayed {child.sequence.num_tokens} tokens: this cache forgets"
+        return child, how_made
 
     def _take_rows(self, child: LiveSequence, then: LiveSequence, origin: ForkOrigin) -> None:
         cache, count = child.cache, then.sequence.num_tokens

@@ -165,8 +165,13 @@ class GoingTo:
 
     def state_at(self, step: int, check: Check = None) -> SessionState:
         """The state after a step of any branch, made for somebody who closes it; the live one stays."""
+        return self.made(step, check)[0]
+
+    def made(self, step: int, check: Check = None) -> tuple[SessionState, str]:
+        """`state_at`, and how its rows came."""
         sources = self.sources()
-        return self._forked(step, sources) or self._replayed(step, sources, check)[0]
+        forked = self._forked(step, sources)
+        return self._replayed(step, sources, check) if forked is None else (forked, "copied the rows")
 
     def _state_at(self, step: int | None, sources: list[SessionState], check: Check) -> tuple[SessionState, str]:
         if step is None:

@@ -46,10 +46,7 @@ def parse_edit(text: str, seq_id: int, num_tokens: int) -> Edit:
     verb, _, rest = text.strip().partition(" ")
     if verb not in FORMS:
         raise InputError(f"'{verb[:20]}' is no edit: begin with {', '.join(FORMS)}, as in '{EXAMPLE}'.")
-    words = _Words(verb, rest, num_tokens)
-    edit = _BUILDERS[verb](words, seq_id)
-    words.check_all_read()
-    return edit
+    return _BUILDERS[verb](_Words(verb, rest, num_tokens), seq_id)
 
 
 def edit_text(edit: Edit) -> str:
@@ -97,28 +94,27 @@ class _Words:
         self._form = f"{verb} {FORMS[verb]}"
         self._num_tokens = num_tokens
         self._values: dict[str, str] = {}
+        # channels and a part are read for edits of whole rows as well, which say that they are of whole rows
+        known = re.findall(r"(\w+)=", FORMS[verb] + ROWS_WORDS * ("pos=4:8" in FORMS[verb]))
         for word in re.findall(r'\S*"[^"]*"|\S+', rest):
             name, is_given, value = word.partition("=")
             if not is_given or name in self._values:
                 raise InputError(f"'{word[:40]}' cannot be read here: write {self._form}.")
+            if name not in known:
+                raise InputError(f"'{name[:20]}' does not belong to this edit: write {self._form}.")
             self._values[name] = value.strip('"')
-
-    def check_all_read(self) -> None:
-        """Raises `InputError` for a word that the edit does not know."""
-        for name in self._values:
-            raise InputError(f"'{name[:20]}' does not belong to this edit: write {self._form}.")
 
     def text(self, name: str) -> str | None:
         return self._values.pop(name, None)
 
-    def number(self, name: str, default: float | None = None) -> float:
+    def number(self, name: str) -> float:
         text = self.text(name)
-        if text is None and default is not None:
-            return default
+        if text is None:
+            raise InputError(f"'{name}=' is missing: write {self._form}.")
         try:
-            return float(text or "")
+            return float(text)
         except ValueError:
-            raise InputError(f"'{name}={text or ''}' is no number: write {self._form}.") from None
+            raise InputError(f"'{name}={text}' is no number: write {self._form}.") from None
 
     def whole(self, name: str) -> int | None:
         text = self.text(name)

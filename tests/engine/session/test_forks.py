@@ -193,7 +193,7 @@ def test_a_fork_from_before_a_mode_was_left_and_taken_again_is_exact(mode: str, 
         session.set_cache(MODES[between])
         session.step()
     session.kept.clear()
-    assert session.fork(0, step).how.startswith("replayed")
+    assert session.fork(0, step).how.startswith("repeated")
     twin.go_to(step)
     assert same(rows(session, 1), rows(twin, 0))
 

@@ -145,6 +145,8 @@ def test_a_layer_without_rows_is_refused_by_its_kind() -> None:
         ("zero", "names no positions"),
         ("zero pos=a", "names no positions"),
         ("zero pos=1 row=2", "'row' does not belong"),
+        ("noise pos=1 by=2", "'by' does not belong"),
+        ("noise pos=1", "'ratio=' is missing"),
         ("zero pos=1 pos=2", "cannot be read"),
         ("zero pos=1 2", "cannot be read"),
         ("scale by=x pos=1", "no number"),
