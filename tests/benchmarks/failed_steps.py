@@ -59,7 +59,8 @@ def main() -> None:
             )  # fmt: skip
             print(
                 f"{name}, {phase}: {found.num_failed} calls of {found.num_sites} lines failed, {found.num_missed} were "
-                f"done another way or not reached, {len(found.not_undone)} left something changed; {time.process_time() - began:.0f} s",
+                f"done another way or not reached, {len(found.not_undone)} left something changed; "
+                f"{time.process_time() - began:.0f} s",
                 flush=True,
             )
             for one in found.not_undone:
