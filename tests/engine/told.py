@@ -26,7 +26,18 @@ OF_THE_MACHINE = frozenset(
         *("process", "allocator", "peak", "device", "device_bytes", "total_bytes", "free_bytes", "freed_bytes"),
         *("wall_time", "left_s", "bytes_per_s", "tok_per_s", "created", "written_by", "num_threads", "source"),
         *("spread", "ms_per_step", "overhead_ratio", "ratio", "ratio_spread", "ms", "refused", "refused_pages"),
-        *("fingerprint", "checksums", "checksum", "checksum_kind", "header_checksum", "config", "note_ms", "seconds"),
+        *(
+            "fingerprint",
+            "tokenizer_fingerprint",
+            "file_bytes",
+            "checksums",
+            "checksum",
+            "checksum_kind",
+            "header_checksum",
+            "config",
+            "note_ms",
+            "seconds",
+        ),
     )
 )
 LISTED = 9  # numbers of an array that are told one by one

@@ -1,0 +1,82 @@
+"""What the commands print, as lines for programs and as text, and what they write, approved from a file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tests.engine.cli.conftest import Twin
+from tests.engine.told import approve, told
+
+_OF_TIME = re.compile(  # and of versions, and of a size that has both in it
+    r"[\d,.]+ tok/s|tok_per_s [\d,.]+|made .*|in [\d.]+ s|\d[\d,]* of \d[\d,]* bytes free|[\d,]+ bytes, version"
+    r"|(?<=  records  ) +U8 .*"
+)
+_OF_RECORDS = re.compile(r"(?<=name: 'records', dtype: 'U8', )shape: \[\d+\], num_bytes: \d+")
+
+
+def lines_of(text: str) -> list[str]:
+    """Printed lines: of JSON all that it says, of text its words."""
+    found = []
+    for line in text.splitlines():
+        try:
+            found.append(_OF_RECORDS.sub("…", told(json.loads(line))))
+        except ValueError:
+            found.append(told(_OF_TIME.sub("…", line)))
+    return found
+
+
+def test_what_is_printed_and_written_is_approved(twin: Twin, folder: Path, tmp_path: Path) -> None:
+    cache, events, saved = tmp_path / "x.safetensors", tmp_path / "events.jsonl", tmp_path / "s.json"
+    part, chat, text = tmp_path / "part.safetensors", tmp_path / "chat.json", tmp_path / "text.txt"
+    rule = tmp_path / "turns.jinja"
+    chat.write_text(json.dumps([{"role": "user", "content": "Hi"}]))
+    rule.write_text("{% for m in messages %}<{{ m.role[0] }}>{{ m.content }};{% endfor %}")
+    text.write_text("the quick brown fox jumps over the lazy dog and runs")
+    model = ("--model", folder, "--threads", 1)
+    warm = ("--temperature", 1.5, "--top-k", 30, "--top-p", 0.9, "--min-p", 0.01, "--seed", 7)
+    run, export = ("run", *model), ("--steps", 5, "--export", cache, "--notes", "n")
+    turns = ("--system", "A", "--user", "Hi", "--user", "Yo", "--chat-template", rule)
+    few = ("--layers", "1", "--heads", "0", "--form", "rows")
+    prompt = (*model, "--prompt", "abcdefgh")
+    two = ("run", *model, "--prompt", "abcdefg", "--prompt", "hijk", "--cache", "paged", "--page-size", 4)
+    config = ("--config", folder / "config.json")
+    commands: tuple[tuple[object, ...], ...] = (
+        (*two, "--pool-pages", 6, "--steps", 9, *warm, "--events", events, "--save-session", saved, "--json"),
+        (*two, "--steps", 3, "--force-ids", "5,6"),
+        (*run, "--prompt", "abcdefg", "--steps", 4, "--cache", "static", "--max-length", 10, "--json"),
+        (*run, *turns, "--steps", 3, "--json"),
+        (*run, *turns, "--steps", 3),
+        (*run, "--chat", chat, "--steps", 2),
+        ("run", *prompt, "--cache", "h2o", "--budget", 6, *export),
+        (*run, "--prompt", "abcd", "--edit", "zero pos=1:3 layer=1", "--steps", 3, "--stop-when", "tokens = 6"),
+        (*run, "--from", cache, "--steps", 2, "--capture", "off", "--json"),
+        ("snapshot", "info", cache, "--json"),
+        ("snapshot", "info", cache),
+        ("snapshot", "verify", cache, text, "--json"),
+        ("snapshot", "verify", cache),
+        ("snapshot", "export", cache, "--to", "snapshot", "--out", part, *few),
+        ("snapshot", "info", part),
+        ("snapshot", "diff", cache, part),
+        ("snapshot", "diff", cache, part, "--json"),
+        ("replay", saved, *model),
+        ("replay", saved, *model, "--json"),
+        ("sweep", *prompt, "--text", text, "--recall", "12:0.25", "--steps", 3, "--caches",
+         "growing,h2o,int8", "--budgets", "6,50%", "--json"),
+        ("sweep", *prompt, "--steps", 2, "--caches", "h2o,kivi-2", "--budget", 6),
+        ("verify", *prompt, "--steps", 3, "--caches", "growing,paged,int8", "--prefill-chunk", 3),
+        ("verify", *prompt, "--steps", 3, "--caches", "growing,int8", "--json"),
+        ("params", *config, "--page-size", 64, "--devices", 2, "--data-parallel", 2, "--available-bytes", 9999999),
+        ("budget", *config, "--cache", "h2o", "--budget", 20, "--batch", 3, "--available-bytes", 999999),
+        ("budget", *config, "--codec", "int8", "--context", 50, "--dtype", "float32", "--json"),
+        ("devices", *model, "--cache", "static", "--context", 50, "--device", "cpu", "--dtype", "float32"),
+    )  # fmt: skip
+    lines = []
+    for command in commands:
+        status, out, err = twin.run(*command)
+        words = (each.name if isinstance(each, Path) else str(each) for each in command)
+        lines += [f"> {' '.join(words)}: {status}", *lines_of(out), *(f"! {line}" for line in lines_of(err))]
+    lines += ["> events", *lines_of(events.read_text())]
+    lines += ["> session", told(json.loads(saved.read_text())), *sorted(path.name for path in tmp_path.iterdir())]
+    approve(Path(__file__).parent / "approved" / "printed.txt", [line for line in lines if "GiB free" not in line])
