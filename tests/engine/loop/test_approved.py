@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec import UNSET
 from msgspec.structs import asdict, replace
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.loop.inbox import Inbox
 from engine.loop.loop import EngineLoop
+from engine.saved.recorder import SessionRecorder
+from engine.saved.session import JournalEntry
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat, Turn
 from engine.spec.condition import TokenSpan
@@ -70,6 +73,7 @@ class Story:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[Event] = []
+        self.recorder = SessionRecorder(self)
         self.lines: list[str] = []
         self._status: dict[str, object] = {}
         self._work, self._number = "", 0
@@ -88,10 +92,23 @@ class Story:
 
         self._monkeypatch.setattr(Inbox, "wait", wait)
         loop.run()
-        return self.lines
+        return [*self.lines, "> session", told(self.recorder.session())]
+
+    # what the recorder writes
+
+    def begin(self) -> None:
+        self.lines.append("  another journal begins")
+
+    def append(self, *entries: JournalEntry) -> None:
+        for entry in entries:
+            fields = {name: value for name, value in asdict(entry).items() if value is not UNSET and value != {}}
+            if isinstance(entry.node, Node):
+                fields["node"] = entry.node.step
+            self.lines.append(f"  journal: {told(fields)}")
 
     def _take(self, event: Event) -> None:
         self.events.append(event)
+        self.recorder.take([event])
         if not isinstance(event, StateChanged):
             self.lines.append(told(event))
             return
@@ -271,6 +288,7 @@ def files(folder: Path, out: Path) -> Callable[[Story], Script]:
 
 
 def test_files_are_told_as_approved(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.model.surprisal.PRODUCTS_IN_STEP", 0)  # that of a prompt comes behind its step
     approve(Path(__file__).parent / "approved" / "files.txt", Story(monkeypatch).run(files(folder, tmp_path)))
 
 
