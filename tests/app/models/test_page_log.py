@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from app.models.page_log import OtherSide, PageLog
 from tests.app.page_story import PAGE_SIZE, PageStory
 
@@ -35,3 +37,41 @@ def test_a_prompt_is_most_like_the_page_that_goes_on_otherwise() -> None:
     assert log.other_side(ids, PAGE_SIZE, PAGE_SIZE + 1) is None, "that token is the same"
     assert log.other_side(other[: PAGE_SIZE + 1], PAGE_SIZE, PAGE_SIZE + 1) is None, "a prompt that ends has no other"
     assert log.other_side([5, *ids], PAGE_SIZE, PAGE_SIZE + 1) is None, "no page begins like it"
+
+
+def test_pages_of_any_step_are_those_of_the_tables_of_then() -> None:
+    """In chance order: prompts that share a beginning, further tokens, forks, sequences that go."""
+    for seed in range(12):
+        rng, story, log = Random(seed), PageStory(num_pages=40), PageLog()
+        seen: list[dict[int, list[int]]] = []
+        for number in range(40):
+            live = [seq_id for seq_id in story.tables if story.ids[seq_id]]
+            many = story.pool.counts().num_used > 20
+            act = rng.choice(("admit", "decode", "decode", "fork", "remove"))
+            if (act == "remove" and len(live) > 1) or many:
+                story.remove(rng.choice(live))
+                live = list(story.tables)
+            elif act == "fork" and live:
+                story.fork(100 + number, rng.choice(live))
+                live = list(story.tables)
+            if act == "admit" or not live:
+                record = story.admit(number, [*range(rng.randint(3, 14)), 900 + rng.randint(0, 2)])
+            else:
+                record = story.decode(*rng.sample(live, rng.randint(1, len(live))))
+            log.take(record)
+            owners: dict[int, list[int]] = {page_id: [] for page_id in range(40)}
+            for seq_id, table in story.tables.items():
+                for page_id in table.page_ids:
+                    owners[page_id].append(seq_id)
+                    full = table.page_ids.index(page_id) < len(story.ids[seq_id]) // PAGE_SIZE
+                    committed = log.facts(page_id, record.step).committed
+                    first = table.page_ids.index(page_id) * PAGE_SIZE
+                    if committed is not None and full:
+                        assert committed.token_ids == tuple(story.ids[seq_id][first : first + PAGE_SIZE])
+            seen.append(owners)
+        for step, expected in enumerate(seen):
+            for page_id, owner_ids in expected.items():
+                if page_id:
+                    assert sorted(log.facts(page_id, step).owners) == sorted(owner_ids), (seed, step, page_id)
+        log.restart()
+        assert all(sorted(log.facts(page_id, 0).owners) == sorted(seen[-1][page_id]) for page_id in range(1, 40))
