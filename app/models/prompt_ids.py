@@ -1,4 +1,4 @@
-"""A prompt for a model without a tokenizer: token ids as people write them, or so many random ones."""
+"""A prompt of token ids, as people write them, or of so many random ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def token_ids(text: str, vocab_size: int | None, seed: int) -> tuple[int, ...]:
     for word in words:
         if not (word.isascii() and word.isdecimal() and len(word) < 12):
             quoted = shortened(visible(word[:60]), 20)
-            raise InputError(f"“{quoted}” is no token id, and this model has no tokenizer: give ids like 40977 33717")
+            raise InputError(f"“{quoted}” is no token id: give ids like 40977 33717")
         if vocab_size is not None and int(word) >= vocab_size:
             raise InputError(f"token id {word} is outside the vocabulary of {vocab_size:,}: use 0 to {vocab_size - 1}")
         ids.append(int(word))

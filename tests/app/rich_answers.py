@@ -98,7 +98,7 @@ def regret(request: MeasureRegret) -> Regret:
 def sweep_rows() -> tuple[SweepRow | Unavailable, ...]:
     def row(cache: str, n: int, text: str, kind: TextKind, recall: float | None = None) -> SweepRow:
         return SweepRow(
-            cache, 100_000 - 9_000 * n, 40.0 + n, 0.001 * n, 1 - 0.05 * n, 5.5 + n, 0.1 * n, n < 2, text, kind,
+            cache, 100_000 - 9_000 * n, 40.0 + n, 0.0012345 * n, 1 - 0.05 * n, 5.5 + n, 0.1 * n, n < 2, text, kind,
             recall, 11, 8,
         )  # fmt: skip
 

@@ -3,13 +3,14 @@ hand. Each becomes a line: what was done, and what came of it: signals with thei
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt, Signal
-from PySide6.QtGui import QContextMenuEvent, QHelpEvent, QMouseEvent
+from PySide6.QtGui import QContextMenuEvent, QHelpEvent, QMouseEvent, QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import (
     QAbstractButton,
@@ -25,6 +26,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.draw.token_range import TokenRange
 from app.kit.segments import Segments
 from app.models import Models
 from tests.app.shown import _TAG, changes, kind_of, painted, paints_itself
@@ -34,6 +36,8 @@ KEYS = (
     Key.Key_Left, Key.Key_Right, Key.Key_Up, Key.Key_Down, Key.Key_Home, Key.Key_End, Key.Key_PageUp, Key.Key_PageDown,
     Key.Key_Return, Key.Key_Delete, Key.Key_Escape, Key.Key_Plus, Key.Key_Minus, Key.Key_Space, Key.Key_F,
 )  # fmt: skip
+SHIFT = Qt.KeyboardModifier.ShiftModifier
+_LONG = re.compile(r"(?<=low=|igh=)\d+\.\d+")  # ends of what is visible: of another font somewhat elsewhere
 LETTERS = string.ascii_letters + string.digits + "*+-/=<>#@&%$!?~^|"
 PLACES = [(0.06, 0.12), (0.31, 0.12), (0.57, 0.5), (0.31, 0.83), (0.86, 0.83)]
 
@@ -49,7 +53,7 @@ class Robot:
         self._saying: set[int] = set()  # the labels that tell of what is pointed at
         for name in _signals(view):
             getattr(view, name).connect(lambda *found, name=name: self._told.append(f"{name}{found}"))
-        self._start = asdict_of(models)
+        self._start, self._looking = asdict_of(models), looking(models)
         for kind, name in ((QDialog, "exec"), (QMenu, "exec"), (QMenu, "popup"), (QDialog, "open")):
             monkeypatch.setattr(kind, name, lambda opened, *_: self._open(opened))
         monkeypatch.setattr(QFileDialog, "getSaveFileName", self._ask_file)
@@ -100,9 +104,35 @@ class Robot:
             place = QPoint(round(x * surface.width()), round(y * surface.height()))
             yield from self._mouse(surface, place, f"{name} at {x}, {y}")
         QApplication.sendEvent(surface, QEvent(QEvent.Type.Leave))
+        yield from self._dragged(name, surface)
         if widget.focusPolicy() != Qt.FocusPolicy.NoFocus:
             for key in KEYS:
                 yield from self._try(f"{name} {key.name}", lambda k=key: QTest.keyClick(widget, k))  # type: ignore[misc]
+
+    def _dragged(self, name: str, surface: QWidget) -> Iterator[str]:
+        """A drag and the wheel where all is visible, and in a part that is moved; at the end, the picture."""
+        x, y, none, shift = surface.width(), surface.height(), Qt.KeyboardModifier.NoModifier, SHIFT
+        start, end = QPoint(x * 3 // 10, y * 3 // 10), QPoint(x * 6 // 10, y * 7 // 10)
+        before, whole = list(painted(surface)), self._looking
+        for looking_at in (whole, {"head_range": TokenRange(2, 8), "attention_range": TokenRange(3, 9)}):
+            self._looking = looking_at
+            self._models.viewport.update(**looking_at)
+            for keys in (none, shift):
+                dragged = lambda k=keys: self._drag(surface, start, end, k)  # noqa: E731
+                yield from self._try(f"{name} dragged {keys.name}", dragged)
+            for turns, keys in ((3, none), (-1, none), (1, shift)):
+                turned = lambda t=turns, k=keys: _wheel(surface, end, t, k)  # noqa: E731
+                yield from self._try(f"{name} wheel {turns} {keys.name}", turned)
+        marks = changes(before, list(painted(surface)))
+        if marks:
+            yield f"{name} after all that: {' '.join(marks[:4])}"
+        self._looking = whole
+        self._models.viewport.update(**whole)
+
+    def _drag(self, surface: QWidget, start: QPoint, end: QPoint, keys: Qt.KeyboardModifier) -> None:
+        QTest.mousePress(surface, Qt.MouseButton.LeftButton, keys, start)
+        self._move(surface, end, Qt.MouseButton.LeftButton, keys)
+        QTest.mouseRelease(surface, Qt.MouseButton.LeftButton, keys, end)
 
     def _under_the_mouse(self, name: str, surface: QWidget) -> Iterator[str]:
         """What is said at places all over it: a letter for each text, and where it is said."""
@@ -135,11 +165,13 @@ class Robot:
         return " ; ".join(found)
 
     def _point(self, widget: QWidget, place: QPoint) -> None:
-        at, there = QPointF(place), QPointF(widget.mapToGlobal(place))
-        none = Qt.MouseButton.NoButton
-        moved = QMouseEvent(QEvent.Type.MouseMove, at, there, none, none, Qt.KeyboardModifier.NoModifier)
-        QApplication.sendEvent(widget, moved)
+        self._move(widget, place, Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier)
         QApplication.sendEvent(widget, QHelpEvent(QEvent.Type.ToolTip, place, widget.mapToGlobal(place)))
+
+    def _move(self, widget: QWidget, place: QPoint, held: Qt.MouseButton, keys: Qt.KeyboardModifier) -> None:
+        at, there = QPointF(place), QPointF(widget.mapToGlobal(place))
+        moved = QMouseEvent(QEvent.Type.MouseMove, at, there, Qt.MouseButton.NoButton, held, keys)
+        QApplication.sendEvent(widget, moved)
 
     def _mouse(self, widget: QWidget, place: QPoint, name: str) -> Iterator[str]:
         def menu() -> None:
@@ -177,9 +209,18 @@ class Robot:
             now = said(self._view)
             found += [f"“{plain(text)}”" for place, text in now.items() if texts.get(place) != text]
         if found:
-            yield f"{name}: {' ; '.join(found)}"
-        self._models.selection.update(**self._start)
+            yield f"{name}: {_LONG.sub(lambda n: f'{float(n[0]):.1f}', ' ; '.join(found))}"
+        chosen = {name: value for name, value in self._start.items() if name not in self._looking}
+        self._models.selection.update(**chosen)
+        self._models.viewport.update(**self._looking)
         QApplication.processEvents()
+
+
+def _wheel(widget: QWidget, place: QPoint, turns: int, keys: Qt.KeyboardModifier) -> None:
+    at, there = QPointF(place), QPointF(widget.mapToGlobal(place))
+    none = Qt.MouseButton.NoButton
+    turned = QWheelEvent(at, there, QPoint(), QPoint(0, 120 * turns), none, keys, Qt.ScrollPhase.NoScrollPhase, False)
+    QApplication.sendEvent(widget, turned)
 
 
 def said(view: QWidget) -> dict[int, str]:
@@ -197,7 +238,13 @@ def plain(text: str) -> str:
 
 
 def asdict_of(models: Models) -> dict[str, Any]:
-    return dict(vars(models.selection.now))
+    """What is selected, and which positions the maps show."""
+    return vars(models.selection.now) | looking(models)
+
+
+def looking(models: Models) -> dict[str, Any]:
+    now = models.viewport.now
+    return {"head_range": now.head_range, "attention_range": now.attention_range}
 
 
 def _signals(view: QWidget) -> list[str]:

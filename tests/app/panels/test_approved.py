@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QPlainTextEdit, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import DARK, apply_theme, load_fonts
@@ -38,7 +39,9 @@ from app.panels.timings.view import TimingsView
 from app.panels.tokens.view import TokensPanel
 from app.panels.wall.view import WallView
 from app.panels.what_if.view import WhatIfView
-from engine.wire.events import Failed
+from engine.spec.chat import Turn
+from engine.wire.events import Failed, Previewed
+from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.status import Work
 from tests.app import samples
 from tests.app.rich import feed, rich_models
@@ -46,7 +49,7 @@ from tests.app.rich_answers import measured_models
 from tests.app.rich_compared import COMPARED, compared_models, feed_compared
 from tests.app.rich_pages import PagedRun
 from tests.app.robot import Robot
-from tests.app.shown import approve, changes, shown
+from tests.app.shown import approve, changes, role_of, shown
 
 PanelOfSize = tuple[Callable[[Models], QWidget], tuple[int, int]]
 APPROVED = Path(__file__).parent / "approved"
@@ -263,6 +266,65 @@ def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str) -> None:
     models.comparison.end("The other run ended.")
     witness.look("ended")
     approve(APPROVED / f"{name}.txt", witness.lines[1:])
+
+
+def test_a_prompt_that_is_written_is_shown_as_approved(qtbot: QtBot) -> None:
+    models = rich_models()
+    witness = witness_of(qtbot, PANELS["prompt"], models, lambda: None)
+    panel = witness.view
+    assert isinstance(panel, PromptPanel)
+    for text, ids in (("one two", (5, 6)), ("one two\nthree", tuple(range(3000))), ("x" * 120_000, (7,))):
+        panel.edit.set_text(text)
+        witness.look(f"{text[:8]!r}, not counted")
+        panel.set_tokens(ids)
+        witness.look(f"{len(ids)} tokens")
+    panel.refuse("It has no tokens.")
+    witness.look("refused")
+    panel.choose("ids")
+    for text in ("5 6 7", "5 six 7", "[5, 99999999]", "random tokens: 12"):
+        panel.edit.set_text(text)
+        witness.look(f"ids {text}")
+    panel.choose("chat")
+    rows = panel.chat.turns.rows
+    rows[0].edit.set_text("a question")
+    panel.chat.turns.begin_with(Turn("system", "be kind"))
+    panel.chat.turns.add(Turn("assistant", "an answer\nof two lines"))
+    witness.look("three turns")
+    model = models.status.model
+    assert model is not None
+    status = models.status.now
+    assert status is not None
+    models.status.set(replace(status, model=replace(model, special_ids=(1, 9))))
+    texts = ("<s>", "be kind", "\n", "a question", "<e>", "an <b>answer")
+    reuse = ContinuedFrom(0, 11, 3, 3, (4, "a question"), (7, "another"), 2, "{{ turn }}")
+    for told in (
+        Previewed((1, 2, 3, 4, 9, 6), texts), Previewed((1, 2, 3, 4, 9, 6), texts, note="A note.", reuse=reuse),
+        Previewed((1, 2, 3, 4, 9, 6), texts, reuse=reuse),
+    ):  # fmt: skip
+        panel.set_preview(told)
+        panel.set_tokens(told.token_ids)
+        witness.look("rendered")
+        witness.lines += _formats(panel.chat.rendered)
+    approve(APPROVED / "prompt_written.txt", witness.lines[1:])
+
+
+def _formats(text: QPlainTextEdit) -> Iterator[str]:
+    """How runs of characters are marked."""
+    block = text.document().begin()
+    while block.isValid():
+        for run in block.layout().formats():
+            style, part = run.format, block.text()[run.start : run.start + run.length]
+            colors = [
+                role_of(brush.color().name())
+                for brush in (style.foreground(), style.background())
+                if brush.style() != Qt.BrushStyle.NoBrush
+            ]
+            yield f"  {part!r} {' on '.join(colors)} underlined {style.underlineStyle().name}"
+        block = block.next()
+    for one in text.extraSelections():
+        part, style = one.cursor.selectedText(), one.format
+        roles = [role_of(style.foreground().color().name()), role_of(style.background().color().name())]
+        yield f"  {part!r} {' on '.join(roles)} underlined {style.underlineStyle().name}"
 
 
 @pytest.mark.parametrize("name", [*PANELS, *MEASURED, "pages", "compare", "compared_steps"])
