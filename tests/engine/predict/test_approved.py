@@ -44,6 +44,7 @@ MODES: dict[str, CacheSpec] = {name: preset.spec for name, preset in ALL_PRESETS
     "rotated": CacheSpec(retention=RetentionSpec("sinks+window", sinks=3, window=20, rerotate=True)),
     "a short static": CacheSpec("static", max_length=90),
     "small pages": CacheSpec("paged", page_size=8, num_pages=21, replace_duplicates=True),
+    "pages of one": CacheSpec("paged", page_size=1),
     "small groups": tuned(ALL_PRESETS["kivi-2"].spec, group=16, residual=32),
     "pages of a budget": CacheSpec("paged", page_size=4, retention=RetentionSpec("snapkv", budget=24, window=6)),
 }  # fmt: skip
