@@ -148,13 +148,21 @@ class Palette(QDialog):
             self.close()
             self._actions[key].trigger()
 
+    def _walk(self, by: int) -> None:
+        """So many lines on, or back, to one that can be done: greyed ones are passed over."""
+        here, direction = self._list.currentIndex().row(), 1 if by > 0 else -1
+        ahead = range(here + direction, self._rows.rowCount() if by > 0 else -1, direction)
+        rows = [row for row in ahead if self._rows.item(row).isEnabled()]
+        if rows:
+            far = (row for row in rows if abs(row - here) >= abs(by))
+            self._list.setCurrentIndex(self._rows.index(next(far, rows[-1]), 0))
+
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
             moves = {Qt.Key.Key_Up: -1, Qt.Key.Key_Down: 1, Qt.Key.Key_PageUp: -10, Qt.Key.Key_PageDown: 10}
             move = moves.get(Qt.Key(event.key()))
-            if move is not None and self._rows.rowCount():
-                row = min(max(self._list.currentIndex().row() + move, 0), self._rows.rowCount() - 1)
-                self._list.setCurrentIndex(self._rows.index(row, 0))
+            if move is not None:
+                self._walk(move)
                 return True
             if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
                 self._do(self._list.currentIndex())

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from msgspec.structs import replace
-from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
-from PySide6.QtGui import QDropEvent
 
 from app.kit.moment_words import node_lines
 from app.models.export_plan import view_text
@@ -174,16 +172,6 @@ def test_the_file_can_be_closed(running: Shell, engine: FakeEngine, tmp_path: Pa
     engine.sent.clear()
     running.window.opened._close.click()
     assert engine.sent == [CloseSnapshot(ModelSpec())]
-
-
-def test_dropping_a_snapshot_opens_it(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:
-    path = tmp_path / "a.safetensors"
-    path.write_bytes(b"x")
-    mime = QMimeData()
-    mime.setUrls([QUrl.fromLocalFile(str(path))])
-    keys, buttons = Qt.KeyboardModifier.NoModifier, Qt.MouseButton.LeftButton
-    shell.window.dropEvent(QDropEvent(QPointF(5, 5), Qt.DropAction.CopyAction, mime, buttons, keys))
-    assert engine.sent[-1:] == [OpenSnapshot(path)]
 
 
 def test_what_was_opened_is_remembered_and_offered(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from PySide6.QtCore import Qt
+from pytestqt.qtbot import QtBot
 
-from app.window.palette import rank
+from app.shell import Shell
+from app.window.palette import Palette, rank
 
 
 @pytest.mark.parametrize(
@@ -25,3 +28,62 @@ from app.window.palette import rank
 )
 def test_a_prefix_goes_before_a_word_before_a_part_before_letters(query: str, expected: int | None) -> None:
     assert rank(query, "run: step back") == expected
+
+
+class Typed:
+    """What begins with = can be typed, and what ends with ! not now."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def offer(self, text: str) -> tuple[str, str] | None:
+        return (f"Do {text}", "not now" if text.endswith("!") else "") if text.startswith("=") else None
+
+    def make(self, text: str) -> None:
+        self.made.append(text)
+
+
+def test_the_list_is_walked_and_done_by_keys_and_by_a_click(shell: Shell, qtbot: QtBot) -> None:
+    done: list[str] = []
+    shell.actions.triggered.connect(lambda action: done.append(action.name))
+    palette = Palette(shell.actions, shell.window)
+    palette.open_over(shell.window)
+    palette._line.setText("e")  # among many that are grey before there is a model
+    can = [row for row in range(len(palette.matches())) if palette._rows.item(row).isEnabled()]
+    assert 20 < len(can) < len(palette.matches())
+    assert can[:3] != [0, 1, 2], "some in between are grey"
+    rows = []
+    for key in (Qt.Key.Key_Up, *[Qt.Key.Key_Down] * 4, Qt.Key.Key_Up, Qt.Key.Key_PageDown, *[Qt.Key.Key_PageDown] * 30):
+        qtbot.keyClick(palette._line, key)
+        rows.append(palette._list.currentIndex().row())
+    begin = can.index(max(0, rows[0])) if rows[0] in can else -1
+    assert rows[1:6] == [*can[begin + 1 : begin + 5], can[begin + 3]]
+    assert rows[6] == next(row for row in can if row >= rows[5] + 10)
+    assert rows[-1] == can[-1]
+    for _ in range(30):
+        qtbot.keyClick(palette._line, Qt.Key.Key_PageUp)
+    assert palette._list.currentIndex().row() == can[0]
+    palette._line.setText("theme")
+    while palette.matches()[palette._list.currentIndex().row()] != "theme.light":
+        qtbot.keyClick(palette._line, Qt.Key.Key_Down)
+    qtbot.keyClick(palette._line, Qt.Key.Key_Return)
+    assert (done, palette.isVisible()) == (["theme.light"], False)
+    other = Palette(shell.actions, shell.window)
+    other.open_over(shell.window)
+    other._line.setText("theme dark")
+    other._list.clicked.emit(other._rows.index(0, 0))
+    assert done == ["theme.light", "theme.dark"]
+
+
+def test_what_is_typed_in_whole_stands_first_and_is_made(shell: Shell, qtbot: QtBot) -> None:
+    typed = Typed()
+    palette = Palette(shell.actions, shell.window, typed)
+    palette.open_over(shell.window)
+    palette._line.setText("=x!")
+    first = palette._rows.item(0)
+    assert (first.text(), first.isEnabled(), palette.matches()) == ("Do =x!", False, ["typed"])
+    qtbot.keyClick(palette._line, Qt.Key.Key_Enter)
+    assert (typed.made, palette.isVisible()) == ([], True)
+    palette._line.setText("=x")
+    qtbot.keyClick(palette._line, Qt.Key.Key_Enter)
+    assert (typed.made, palette.isVisible()) == (["=x"], False)

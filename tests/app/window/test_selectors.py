@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+from msgspec.structs import replace
+
 from app.shell import Shell
+from app.window.selectors import source_name
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_preset
+from engine.spec.presets import ALL_PRESETS, GPU_PRESETS, PRESETS, cache_preset
 from engine.wire.commands import LoadModel, SetCache
-from engine.wire.events import LocalModel
+from engine.wire.events import LocalModel, StateChanged
+from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
 
@@ -33,3 +38,40 @@ def test_caches_can_be_chosen_by_menu_and_by_action(running: Shell, engine: Fake
     assert engine.of(SetCache)[-1] == SetCache(cache_preset("static").spec)
     assert running.window.actions_["cache.growing"].isChecked()  # until the engine says otherwise
     assert not running.window.actions_["cache.static"].isChecked()
+
+
+def test_the_menu_of_caches_offers_modes_of_a_gpu_to_a_gpu_alone(running: Shell, engine: FakeEngine) -> None:
+    selector = running.window.top.cache
+    entries = {action.data(): action for action in selector._menu.actions() if action.data()}
+    assert {*entries} - {"cache.tune"} == {*ALL_PRESETS}
+    for device, is_there in (("cpu", False), ("cuda:1", True)):
+        model = replace(engine.status.model, device=device)
+        engine.emit(StateChanged(replace(engine.status, model=model)))
+        turn(running, 2)
+        selector._on_clicked()
+        assert {entries[name].isEnabled() for name in GPU_PRESETS} == {is_there}
+        assert all(entries[name].isEnabled() for name in PRESETS)
+        selector._menu.close()
+    engine.sent.clear()
+    for name in ("h2o", *GPU_PRESETS):
+        selector._menu.triggered.emit(entries[name])
+    assert engine.of(SetCache) == [SetCache(ALL_PRESETS[name].spec) for name in ("h2o", *GPU_PRESETS)]
+    selector._menu.triggered.emit(running.actions["cache.tune"])
+    assert len(engine.of(SetCache)) == 1 + len(GPU_PRESETS)
+    engine.emit(StateChanged(replace(engine.status, cache=cache_preset("h2o").spec)))
+    turn(running, 2)
+    assert [name for name, entry in entries.items() if entry.isChecked()] == ["h2o"]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("bundled", "bundled"),
+        ("org/two", "org/two"),
+        ("/models/one", "one"),
+        ("shape:/models/deep/config.json", "shape of deep"),
+        ("shape:/models/deep.json", "shape of deep"),
+    ],
+)
+def test_a_source_is_named_short(source: str, name: str) -> None:
+    assert source_name(source) == name

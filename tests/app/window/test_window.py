@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
-from PySide6.QtGui import QDropEvent, QImage, QMouseEvent
+from PySide6.QtGui import QDragEnterEvent, QDropEvent, QImage, QMouseEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QWidget
 from pytestqt.qtbot import QtBot
@@ -19,8 +19,10 @@ from app.kit.panel import Panel
 from app.kit.theme import current_theme
 from app.shell import Shell
 from app.start.settings import Settings
+from engine.saved.document import write_session
+from engine.saved.session import SavedSession
 from engine.spec.model import ModelSpec
-from engine.wire.commands import Cancel, LoadModel, Run, Step, SubmitPrompt
+from engine.wire.commands import Cancel, LoadModel, OpenSnapshot, Run, Step, SubmitPrompt
 from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import sweep, turn
@@ -150,14 +152,34 @@ def test_running_is_unmistakable(running: Shell, engine: FakeEngine) -> None:
     assert "running" in running.window.top._counter.accessibleName()
 
 
-def test_dropping_a_folder_loads_it(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:
-    mime = QMimeData()
-    mime.setUrls([QUrl.fromLocalFile(str(tmp_path))])
-    event = QDropEvent(
-        QPointF(5, 5), Qt.DropAction.CopyAction, mime, Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier
-    )
-    shell.window.dropEvent(event)
-    assert [c.model for c in engine.of(LoadModel)] == [ModelSpec(str(tmp_path))]
+def test_what_is_dropped_is_a_model_its_shape_or_a_file(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    session = tmp_path / "s.json"
+    write_session(SavedSession(draft="words"), session)
+    for name in ("config.json", "a.safetensors", "b.npz", "c.txt"):
+        (tmp_path / name).write_text("{}")
+    expected: dict[str, object] = {
+        ".": ModelSpec(str(tmp_path)), "config.json": ModelSpec(f"shape:{tmp_path / 'config.json'}"),
+        "s.json": session, "a.safetensors": tmp_path / "a.safetensors", "b.npz": tmp_path / "b.npz", "c.txt": None,
+    }  # fmt: skip
+    keys, buttons = Qt.KeyboardModifier.NoModifier, Qt.MouseButton.LeftButton
+    for name, wanted in expected.items():
+        mime = QMimeData()
+        mime.setUrls([QUrl.fromLocalFile(str(tmp_path / name))])
+        engine.sent.clear()
+        enter = QDragEnterEvent(QPoint(5, 5), Qt.DropAction.CopyAction, mime, buttons, keys)
+        enter.ignore()
+        shell.window.dragEnterEvent(enter)
+        shell.window.dropEvent(QDropEvent(QPointF(5, 5), Qt.DropAction.CopyAction, mime, buttons, keys))
+        found = [*(c.model for c in engine.of(LoadModel)), *(c.path for c in engine.of(OpenSnapshot))]
+        assert (found, enter.isAccepted()) == ([] if wanted is None else [wanted], wanted is not None), name
+    two, far = QMimeData(), QMimeData()
+    two.setUrls([QUrl.fromLocalFile(str(tmp_path))] * 2)
+    far.setUrls([QUrl("https://example.org/a.npz")])
+    engine.sent.clear()
+    for mime in (two, far, QMimeData()):
+        shell.window.dropEvent(QDropEvent(QPointF(5, 5), Qt.DropAction.CopyAction, mime, buttons, keys))
+    assert not engine.of(LoadModel)
+    assert not engine.of(OpenSnapshot)
 
 
 def test_copying_a_picture(running: Shell) -> None:
