@@ -43,8 +43,15 @@ class CallCounter:
         self.failed_in = ""
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        code = frame.f_code
-        if not code.co_filename.startswith(PLACES):
+        if event not in ("call", "c_call"):
+            return
+        code, site = frame.f_code, self._site
+        if site is not None:  # what cannot be it is told by its names: numbers of lines have to be worked out
+            if code.co_filename != site[0] or site[1] != (
+                code.co_name if event == "call" else f"torch {argument.__name__}"
+            ):
+                return
+        elif not code.co_filename.startswith(PLACES):
             return
         if event == "c_call" and self._of_torch and is_of_torch(argument):
             self._count((code.co_filename, f"torch {argument.__name__}", frame.f_lineno))
