@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QObject
@@ -19,21 +20,26 @@ from engine.spec.stops import written_stops
 from engine.wire.events import Event
 
 REWRITTEN_BYTES = 64 << 20  # of a journal that says much over and over, in place of which a new one says it once
+RETRY_S = 5.0  # after which a journal that could not be written is tried again
 
 SETTINGS = ("model", "cache", "sampling", "texts", "forgotten")  # of an entry: by themselves worth no file
 
 
 class Saving(QObject):
     """The one writer of this window's session: in memory for *Save session…*, and line by line in a journal once it is
-    told in which folder. A disk that says no ends the journal with one sentence, and nothing else."""
+    told in which folder. A disk that says no is told in one sentence, and as a warning until all is written again."""
 
-    def __init__(self, models: Models, parent: QObject | None = None) -> None:
+    def __init__(
+        self, models: Models, parent: QObject | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(parent)
         self._models = models
         self._recorder = SessionRecorder(self)
         self._folder: JournalFolder | None = None
         self._file: JournalFile | None = None
-        self._has_failed = self._is_paused = False
+        self._is_paused = False
+        self._clock = clock
+        self._failed_at: float | None = None  # what came since then is in no file
         self._rewritten_at = REWRITTEN_BYTES
         models.history.changed.connect(self._on_history)
         models.bookmarks.changed.connect(self._on_bookmarks)
@@ -102,7 +108,7 @@ class Saving(QObject):
     def begin(self) -> None:
         """Another session is about to begin: the one before is kept in its own file."""
         self._finish()
-        self._has_failed = False
+        self._set_failed("")
 
     def append(self, *entries: JournalEntry) -> None:
         """Write what became different; a file is made when there is something to be missed."""
@@ -114,25 +120,37 @@ class Saving(QObject):
             self._write(list(entries_of(self.session)))
 
     def _write(self, entries: Sequence[JournalEntry]) -> None:
-        if self._folder is None or self._has_failed:
+        if self._folder is None or (self._failed_at is not None and self._clock() - self._failed_at < RETRY_S):
             return
         try:
-            if self._file is not None and self._file.num_bytes > self._rewritten_at:
+            if self._failed_at is not None or (self._file is not None and self._file.num_bytes > self._rewritten_at):
                 self._rewrite()
             else:
                 self._file = self._file or self._folder.new()
                 self._file.append(*entries)
         except OSError as error:
-            self._has_failed = True
-            self._models.status.fail(
-                f"The journal of this session cannot be written ({error.strerror or error}), so that a crash would "
-                "lose what comes: free some room, or save the session yourself. The session goes on."
-            )
+            is_news = self._failed_at is None
+            why = f"The journal of this session cannot be written ({error.strerror or error})"
+            self._set_failed(f"{why}: a crash would lose what comes.")
+            if is_news:
+                self._models.status.fail(
+                    f"{why}, so that a crash would lose what comes: free some room, or save the session yourself. "
+                    "The session goes on."
+                )
+        else:
+            if self._failed_at is not None:
+                self._set_failed("")
+                self._models.status.notify("The journal of this session is written again, all of it")
+
+    def _set_failed(self, why: str) -> None:
+        self._failed_at = self._clock() if why else None
+        if why != self._models.status.unwritten:
+            self._models.status.set_unwritten(why)
 
     def _rewrite(self) -> None:
-        """A long journal of old drafts and settings gives way to one that has the session once."""
+        """A journal that is long, of old drafts and settings, or lacks something gives way to one that has the session
+        once."""
         assert self._folder is not None
-        assert self._file is not None
         file = self._folder.new()
         try:
             file.append(*entries_of(self.session))
@@ -142,8 +160,9 @@ class Saving(QObject):
             raise
         old, self._file = self._file, file
         self._rewritten_at = REWRITTEN_BYTES + 2 * file.num_bytes
-        old.close()
-        self._folder.delete(old.path)
+        if old is not None:
+            old.close()
+            self._folder.delete(old.path)
 
     def _finish(self) -> None:
         self._rewritten_at = REWRITTEN_BYTES

@@ -33,7 +33,7 @@ class Status(QObject):
         self._failure = ""
         self._engine = ""
         self._loss: EngineLoss = ""
-        self._busy = ""
+        self._busy = self._unwritten = ""
         self._sources: dict[str, str] = {}  # of the models that were loaded, by fingerprint
 
     @property
@@ -127,6 +127,11 @@ class Status(QObject):
         return self._busy
 
     @property
+    def unwritten(self) -> str:
+        """Why what is done now would be lost with a crash; empty where it would not."""
+        return self._unwritten
+
+    @property
     def is_engine_lost(self) -> bool:
         """Whether the engine is gone or does not answer: it can be restarted."""
         return bool(self._loss)
@@ -147,6 +152,11 @@ class Status(QObject):
     def set_busy(self, words: str) -> None:
         """The engine has not got on for seconds, or has again, for the empty text."""
         self._busy = words
+        self._tell_again()
+
+    def set_unwritten(self, why: str) -> None:
+        """The journal of the session cannot be written, or is written again, for the empty text."""
+        self._unwritten = why
         self._tell_again()
 
     def _tell_again(self) -> None:

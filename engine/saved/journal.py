@@ -52,7 +52,7 @@ def line_of(body: bytes) -> bytes:
 
 
 class JournalFile:
-    """A new journal, locked as long as it is open. Raises `OSError` where it cannot be made."""
+    """A new journal, locked as long as it is open. Raises `OSError` where it cannot be made; then there is none."""
 
     def __init__(self, path: Path, created: str, written_by: str) -> None:
         self.path = path
@@ -64,6 +64,7 @@ class JournalFile:
             self._put(line_of(msgspec.json.encode(_JournalHead(FORMAT, VERSION, created, written_by))))
         except BaseException:
             self.close()
+            path.unlink(missing_ok=True)
             raise
 
     @property

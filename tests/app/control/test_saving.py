@@ -10,12 +10,13 @@ import pytest
 from msgspec.structs import replace
 from pytestqt.qtbot import QtBot
 
-from app.control import saving
+from app.control import saving as saving_module
 from app.control.recovering import Recovering
 from app.shell import Shell
 from app.start.arguments import parse
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
+from engine.saved.journal import JournalFile
 from engine.saved.session import SavedSession, spec_of
 from engine.spec.chat import Chat, Turn
 from engine.spec.stops import Stop
@@ -113,7 +114,8 @@ def test_a_new_prompt_begins_a_file_of_its_own(running: Shell, engine: FakeEngin
 def test_a_full_disk_is_told_once_and_the_session_lives_on(
     running: Shell, engine: FakeEngine, folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saving = running.controller.saving
+    saving, now, line = running.controller.saving, [100.0], running.window.status
+    monkeypatch.setattr(saving, "_clock", lambda: now[0])
     saving.begin_in(folder, "")
     saving.set_draft("a")
     whole = written(folder)
@@ -121,14 +123,29 @@ def test_a_full_disk_is_told_once_and_the_session_lives_on(
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saving._file, "_put", full)
+    monkeypatch.setattr(JournalFile, "_put", full)
     saving.set_draft("b")
     assert "(No space left on device)" in running.models.status.failure
     running.models.status.fail("")
+    now[0] += saving_module.RETRY_S
     saving.set_draft("c")
     assert running.models.status.failure == ""
     assert written(folder) == whole
     assert saving.session.draft == "c"
+    why = "The journal of this session cannot be written (No space left on device): a crash would lose what comes."
+    line.refresh()
+    assert (line.state.warnings, line.state.listed) == ("1 warning", (why,)), "the failure went, and this stays"
+    monkeypatch.undo()
+    monkeypatch.setattr(saving, "_clock", lambda: now[0])
+    now[0] += saving_module.RETRY_S - 1
+    saving.set_draft("more")
+    assert written(folder) == whole, "it is not tried with every step"
+    now[0] += 1
+    saving.set_draft("d")
+    assert written(folder) == saving.session, "all of it, what could not be written as well"
+    assert running.models.status.notice == "The journal of this session is written again, all of it"
+    line.refresh()
+    assert line.state.listed == ()
 
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(running: Shell, tmp_path: Path) -> None:
@@ -316,7 +333,7 @@ def test_the_session_is_saved_as_a_file(running: Shell, tmp_path: Path) -> None:
 def test_a_journal_of_many_old_drafts_gives_way_to_one_that_has_the_session_once(
     running: Shell, folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saving, "REWRITTEN_BYTES", 20_000)
+    monkeypatch.setattr(saving_module, "REWRITTEN_BYTES", 20_000)
     running.controller.saving.end()
     running.controller.saving.begin_in(folder, "")
     sizes = []
