@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
 
 import app.__main__ as entry
 import app.main as program
@@ -20,7 +21,10 @@ from app.kit.theme import current_theme
 from app.main import Program
 from app.start.arguments import Arguments, parse
 from app.start.settings import Settings
+from engine.saved.folder import JournalFolder
+from engine.saved.session import SavedSession, entries_of
 from engine.spec.cache import CacheSpec
+from engine.spec.chat import Chat, Turn
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.stops import Stop
@@ -174,6 +178,41 @@ def test_what_is_asked_for_comes_before_what_was_remembered(begun: Callable[...,
     ]
     assert settings.loading == asked
     assert found.shell.window.prompt.draft == "Mine"
+
+
+def leave(folder: JournalFolder, draft: str, chat: Chat | None = None) -> None:
+    """As if a window had been killed while a prompt was being written."""
+    file = folder.new()
+    file.append(*entries_of(SavedSession(draft=draft, draft_chat=chat)))
+    file.close()
+
+
+def test_what_another_window_left_is_offered_and_what_this_one_did_is_kept(
+    begun: Callable[..., tuple[Program, NoEngine]], tmp_path: Path, qtbot: QtBot
+) -> None:
+    folder, chat = JournalFolder(tmp_path / "s"), Chat((Turn("user", "Who?"),))
+    leave(folder, "left behind", chat)
+    found, engine = begun(Settings(prompt="mine"))
+    window, models = found.shell.window, found.shell.models
+    qtbot.waitUntil(lambda: models.recovery.offered is not None)
+    assert window.recovery.isVisibleTo(window)
+    window.recovery.accepted.emit()
+    assert (window.prompt.draft, window.prompt.chat.draft) == ("left behind", chat)
+    assert (folder.left(), folder.ended()) == ([], [])
+    leave(folder, "and another")
+    found._recovering.look()
+    qtbot.waitUntil(lambda: models.recovery.offered is not None)
+    window.recovery.dismissed.emit()
+    assert models.status.notice == "The session is kept under File · Recent sessions"
+    window.sessions.aboutToShow.emit()
+    (kept,) = folder.ended()
+    assert [action.data() for action in window.sessions.actions()] == [str(kept)]
+    assert found.shell.intents.sessions_folder == folder.folder
+    say(engine, found, StateChanged(samples.status()), samples.step_record(0))
+    (own,) = folder.folder.glob("*.running.*")
+    window.close()
+    assert not own.exists()
+    assert len(folder.ended()) == 2
 
 
 def test_another_engine_begins_only_where_there_is_something_to_change(

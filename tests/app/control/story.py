@@ -11,6 +11,7 @@ from msgspec.structs import fields, replace
 
 from app.control.controller import Controller
 from app.models import Models
+from engine.spec.stops import Stop
 from engine.wire import events
 from engine.wire.records import StepRecord
 from engine.wire.status import SequenceInfo
@@ -21,14 +22,15 @@ from tests.app.shown import changes
 
 
 def told(value: Any) -> str:
-    """A message in words, without the fields that have their defaults."""
+    """A message in words, without its number and the fields that have their defaults."""
     match value:
         case StepRecord():
             return f"step {value.step}"
         case Node():
             return f"node {value.step}<{value.parent}"
         case Struct():
-            found = ((field, getattr(value, field.name)) for field in fields(value))
+            numbers = ("reply_to",) if isinstance(value, Stop) else ("reply_to", "id")
+            found = ((field, getattr(value, field.name)) for field in fields(value) if field.name not in numbers)
             words = (
                 f"{field.name}={told(each)}"
                 for field, each in found
