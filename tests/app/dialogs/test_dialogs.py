@@ -6,7 +6,16 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QComboBox, QHBoxLayout, QLineEdit, QSpinBox, QWidget
+from PySide6.QtWidgets import (
+    QAbstractSpinBox,
+    QApplication,
+    QCheckBox,
+    QComboBox,
+    QHBoxLayout,
+    QLineEdit,
+    QSpinBox,
+    QWidget,
+)
 from pytestqt.qtbot import QtBot
 
 from app.dialogs.cache import CacheDialog
@@ -239,3 +248,19 @@ def test_a_codec_that_cannot_be_is_refused_in_the_engines_words(ready: Shell, en
 def test_about_names_every_version() -> None:
     names = [part.split()[0] for part in _versions().split(" · ")]
     assert names == ["Python", "Qt", "torch", "transformers", "safetensors", "numpy"]
+
+
+def test_a_switch_and_a_choice_reach_the_cache(shell: Shell) -> None:
+    spec = cache_preset("streamingllm").spec
+    dialog = CacheDialog(spec, shell.window)
+    box, layout = dialog._fields["rerotate"], dialog._fields["layout"]
+    assert isinstance(box, QCheckBox)
+    assert isinstance(layout, QComboBox)
+    assert dialog.answer() is None
+    box.setChecked(True)
+    assert dialog.answer() == tuned(spec, rerotate=True)
+    dialog = CacheDialog(tuned(spec, rerotate=True), shell.window)
+    assert dialog._fields["rerotate"].isChecked()  # type: ignore[union-attr]
+    dialog._fields["rerotate"].setChecked(False)  # type: ignore[union-attr]
+    dialog._fields["layout"].setCurrentIndex(1)  # type: ignore[union-attr]
+    assert dialog.answer() == tuned(spec, layout="paged")

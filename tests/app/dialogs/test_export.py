@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QImage
 from PySide6.QtSvg import QSvgRenderer
+from PySide6.QtWidgets import QFileDialog
 from pytestqt.qtbot import QtBot
 
 from app.dialogs.export import ExportDialog
@@ -296,3 +297,24 @@ def test_the_folded_maps_of_pages_stay_here(running: Shell) -> None:
     records = running.models.timeline.records
     mapped = [replace(records[0], page_maps=(object(),)), *records[1:]]  # type: ignore[arg-type]
     assert [record.page_maps for record in records_between(mapped, 0, 1)] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen", "filters", "name"),
+    [
+        ("table", ("/a/steps", "*.parquet"), "*.csv;;*.parquet", "/a/steps.parquet"),
+        ("table", ("/a/steps.csv", "*.parquet"), "*.csv;;*.parquet", "/a/steps.csv"),
+        ("snapshot", ("/a/b.npz", "*.safetensors"), "*.safetensors", "/a/b.npz.safetensors"),
+        ("npz", ("", ""), "*.npz", None),
+    ],
+)
+def test_a_name_that_is_browsed_for_ends_as_its_kind_does(
+    dialog: ExportDialog, monkeypatch: pytest.MonkeyPatch, kind: str, chosen: tuple[str, str], filters: str, name: str
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *given: (asked.append(given[3]), chosen)[1])
+    dialog.set_kind(kind)
+    before = dialog._path.text()
+    dialog._on_browse()
+    assert (asked, dialog._path.text()) == ([filters], before if name is None else name)
+    dialog.reject()

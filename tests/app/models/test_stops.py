@@ -297,3 +297,20 @@ def test_attention_of_the_history_before_is_asked_again_of_the_next(qtbot: QtBot
     models.timeline.tell()
     qtbot.waitUntil(lambda: len(asked) == 2)
     assert asked[0] == asked[1]
+
+
+def test_a_pattern_reaches_back_over_what_a_fork_was_not_fed_itself() -> None:
+    """And over what was fed before the search began to look: the end of it that a pattern may reach."""
+    models = Models()
+    models.timeline.append(models.history.take(samples.story(6)))
+    models.timeline.branch(1, 0, 4, samples.PROMPT + 4)
+    texts = [token.text for token in models.timeline.tokens(1)]
+    part = replace(
+        samples.step_record(5).sequences[0], seq_id=1, first_position=len(texts), num_tokens=len(texts) + 1,
+        texts=("END",), token_ids=(9,), sampled_text="NEW",
+    )  # fmt: skip
+    models.timeline.append(models.history.take([replace(samples.step_record(7), sequences=(part,), parent=6)]))
+    words = "".join(texts[-3:]).replace(".", "[.]")
+    search = found(models, f'text ~ "{words}ENDNEW"')
+    assert search.matches == [7]
+    assert Search("step = 1", models.timeline, models.comparison, {}).text_before(part) == "".join(texts)

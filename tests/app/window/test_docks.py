@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.shell import Shell
 from app.start.settings import Settings
+from app.window.docks import LEAST_TOKENS
 from engine.spec.presets import cache_preset
 from engine.wire.events import StateChanged
 from tests.app import samples
@@ -110,3 +111,23 @@ def test_a_saved_arrangement_brings_back_panels_that_are_built_late(
     again.window.need_all()
     assert "what_if" in again.window.panels
     sweep(again)
+
+
+def test_a_tall_prompt_takes_room_of_the_tokens_and_gives_it_back(shell: Shell) -> None:
+    docks = shell.window.docks
+    QApplication.processEvents()
+    prompt, tokens = docks.docks["prompt"], docks.docks["tokens"]
+    usual, both = prompt.height(), prompt.height() + tokens.height()
+    for wanted, height in ((usual + 60, usual + 60), (usual - 60, usual + 60), (2 * both, both - LEAST_TOKENS)):
+        shell.window.prompt.room_wanted.emit(wanted)
+        QApplication.processEvents()
+        assert prompt.height() == height, "it never becomes smaller by asking"
+        assert prompt.height() + tokens.height() == both
+    shell.window.prompt.room_wanted.emit(0)
+    QApplication.processEvents()
+    assert prompt.height() == usual
+    docks._on_touched()
+    shell.window.prompt.room_wanted.emit(usual + 40)
+    shell.window.prompt.room_wanted.emit(0)
+    QApplication.processEvents()
+    assert prompt.height() == usual + 40, "what a person has arranged stays"
