@@ -29,7 +29,12 @@ def lines_of(text: str) -> list[str]:
 
 def test_what_is_printed_and_written_is_approved(twin: Twin, folder: Path, tmp_path: Path) -> None:
     cache, events, saved = tmp_path / "x.safetensors", tmp_path / "events.jsonl", tmp_path / "s.json"
-    part, chat, text = tmp_path / "part.safetensors", tmp_path / "chat.json", tmp_path / "text.txt"
+    part, chat, text, host = (
+        tmp_path / "part.safetensors",
+        tmp_path / "chat.json",
+        tmp_path / "text.txt",
+        tmp_path / "host.jsonl",
+    )
     rule = tmp_path / "turns.jinja"
     chat.write_text(json.dumps([{"role": "user", "content": "Hi"}]))
     rule.write_text("{% for m in messages %}<{{ m.role[0] }}>{{ m.content }};{% endfor %}")
@@ -45,6 +50,7 @@ def test_what_is_printed_and_written_is_approved(twin: Twin, folder: Path, tmp_p
     commands: tuple[tuple[object, ...], ...] = (
         (*two, "--pool-pages", 6, "--steps", 9, *warm, "--events", events, "--save-session", saved, "--json"),
         (*two, "--steps", 3, "--force-ids", "5,6"),
+        (*two[:-4], "--cache", "offloaded", "--page-size", 4, "--pool-pages", 6, "--steps", 9, "--events", host),
         (*run, "--prompt", "abcdefg", "--steps", 4, "--cache", "static", "--max-length", 10, "--json"),
         (*run, *turns, "--steps", 3, "--json"),
         (*run, *turns, "--steps", 3),
@@ -77,6 +83,6 @@ def test_what_is_printed_and_written_is_approved(twin: Twin, folder: Path, tmp_p
         status, out, err = twin.run(*command)
         words = (each.name if isinstance(each, Path) else str(each) for each in command)
         lines += [f"> {' '.join(words)}: {status}", *lines_of(out), *(f"! {line}" for line in lines_of(err))]
-    lines += ["> events", *lines_of(events.read_text())]
+    lines += ["> events", *lines_of(events.read_text()), "> of two tiers", *lines_of(host.read_text())]
     lines += ["> session", told(json.loads(saved.read_text())), *sorted(path.name for path in tmp_path.iterdir())]
     approve(Path(__file__).parent / "approved" / "printed.txt", [line for line in lines if "GiB free" not in line])
