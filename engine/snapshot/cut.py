@@ -101,7 +101,7 @@ def _entry(entry: LayerEntry, command: Export, count: int, is_past: bool, num_so
     own layers begin at `num_source`."""
     heads = entry.heads
     if command.kv_heads is not None:
-        check_numbers("kv head", command.kv_heads, heads, entry.num_kv_heads)
+        check_numbers("kv head", command.kv_heads, heads)
         heads = tuple(sorted(set(command.kv_heads)))
     if is_past and (entry.has_positions or entry.first not in (0, num_source)):
         raise InputError(

@@ -27,6 +27,7 @@ from engine.snapshot.format import (
     SequenceEntry,
     StateEntry,
     TableEntry,
+    index_words,
 )
 from engine.snapshot.manifest import table_name, written
 from engine.snapshot.preview import Preview, preview_shape, some_rows
@@ -105,7 +106,7 @@ class ExportChoice:
         self.cache, self._past, self._model, self._is_stored = cache, past, model, command.form == "stored"
         kept = {layer.index: layer for layer in model.info.geometry.attention_layers}
         wanted = kept.keys() if command.layers is None else command.layers
-        check_numbers("layer", wanted, kept, len(model.info.geometry.layers))
+        check_numbers("layer", wanted, kept)
         self._layers = {i: layer for i, layer in cache.layers.items() if i in wanted}
         if not self._layers and (kept or not cache.states):
             raise InputError(
@@ -231,17 +232,16 @@ def heads_of(wanted: Sequence[int] | None, count: int, layer: int) -> tuple[int,
     """The heads to be written of a layer that has so many."""
     if wanted is None:
         return tuple(range(count))
-    check_numbers("kv head", wanted, range(count), count)
+    check_numbers("kv head", wanted, range(count))
     return tuple(sorted(set(wanted)))
 
 
-def check_numbers(what: str, wanted: Iterable[int], known: Iterable[int], count: int) -> None:
+def check_numbers(what: str, wanted: Iterable[int], known: Iterable[int]) -> None:
     """Refuse numbers of layers or heads that are not there."""
-    strange = sorted(set(wanted) - set(known))
-    if strange:
-        raise InputError(
-            f"There is no {what} {strange[0]} with K and V to export: this model has {what}s 0 … {count - 1}."
-        )
+    there = set(known)
+    if strange := sorted(set(wanted) - there):
+        words = f"choose among {index_words(iter(sorted(there)))}" if there else "export states alone, of all layers"
+        raise InputError(f"There is no {what} {strange[0]} with K and V to export: {words}.")
 
 
 # ---- what stands beside them -------------------------------------------------------------------------------------

@@ -38,14 +38,14 @@ from engine.wire.requests import AttentionRequest, HeadRequest, OutliersRequest,
 from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 from engine.wire.tree import Node
 from tests.engine.model.folders import write_tokenizer
-from tests.engine.tiny import COMMON, prompt_ids
+from tests.engine.tiny import COMMON, prompt_ids, write_config
 from tests.engine.told import approve, told
 
 PAGED = CacheSpec("paged", page_size=4, num_pages=24)
 H2O = tuned(cache_named("h2o"), budget=10)
 KIVI = tuned(cache_named("kivi-4"), group=8, residual=8)
 WARM = SamplingParams(0.9, top_k=50, top_p=0.97, min_p=0.001, seed=11)
-ENDLESS = SamplingParams(bias=LogitBias(banned=(2,)))
+ENDLESS = SamplingParams(bias=LogitBias(banned=(1, 2)))
 Script = Iterator[c.Command]
 
 
@@ -129,10 +129,10 @@ class Story:
         return tuple(event for event in self.events if isinstance(event, StepRecord))
 
 
-def pictures(seq_id: int, count: int, step: int) -> tuple[c.SliceRequest, ...]:
+def pictures(seq_id: int, count: int, step: int, layer: int = 2) -> tuple[c.SliceRequest, ...]:
     return (
         WallRequest(seq_id, count, count - 2, "values", True, 40, 24),
-        HeadRequest(seq_id, count, "keys", 2, 1, 3, count, 7),
+        HeadRequest(seq_id, count, "keys", layer, 1, 3, count, 7),
         AttentionRequest(seq_id, step, 1, 40),
         RowRequest(seq_id, count, count - 2),
         TableRequest(seq_id, count),
@@ -291,6 +291,46 @@ def files(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield UnloadModel()
 
     return script
+
+
+def kinds(folder: Path) -> Callable[[Story], Script]:
+    """Layers, codes and states of every kind: stepped, written, looked at in the file, and gone on from."""
+
+    def script(story: Story) -> Script:
+        modes = (
+            ("deepseek_v3", KIVI),
+            ("gemma3_text", CacheSpec("paged", page_size=4)),
+            ("lfm2", cache_named("int8")),
+            ("bart", CacheSpec("paged", page_size=4)),
+            ("mamba", CacheSpec()),
+            ("qwen3", tuned(cache_named("streamingllm"), sinks=2, window=7)),
+            ("llama", tuned(cache_named("h2o+fp8-max-e8m0"), budget=9, group=8)),
+        )
+        for name, mode in modes:
+            where = folder / name
+            where.mkdir()
+            model = ModelSpec(f"shape:{write_config(name, where)}", device="cpu", num_threads=1)
+            yield c.LoadModel(model, mode)
+            yield c.SetPace(None, None)
+            yield c.SubmitPrompt(Prompt(token_ids=prompt_ids(11), sampling=ENDLESS), num_steps=3)
+            count = story.records[-1].sequences[0].num_tokens
+            yield c.TakeSlice(WallRequest(0, count, count - 2, "keys", True, 20, 24))
+            written = Export(where / "x.safetensors", 0, form="stored")
+            yield EstimateExport(written)
+            yield written
+            yield Export(where / "rows.safetensors", 0, form="rows", layers=(1,))
+            for file in ("rows", "x"):
+                yield c.OpenSnapshot(where / f"{file}.safetensors")
+                for request in pictures(0, count, 2, layer=1):
+                    yield c.TakeSlice(request)
+            yield c.Continue(model)
+            yield c.Step()
+
+    return script
+
+
+def test_kinds_are_told_as_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    approve(Path(__file__).parent / "approved" / "kinds.txt", Story(monkeypatch).run(kinds(tmp_path)))
 
 
 def test_files_are_told_as_approved(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
