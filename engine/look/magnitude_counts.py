@@ -81,16 +81,20 @@ def take_farther(peak: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) 
 
 
 def counts_of_rows(
-    tensors: Sequence[torch.Tensor],
+    tensors: Sequence[torch.Tensor], first: int = 0
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Counts `[N, bins]` and peaks `[N, H_kv, D]` of tensors of a few rows each, `[H_kv, T, D]`, all of one form; for
-    many rows see `counted`."""
-    values = torch.stack(on_one_device(tensors)).float().cpu().numpy()  # [N, H_kv, T, D]
+    """Counts `[N, bins]` and peaks `[N, H_kv, D]` of tensors of a few rows each, `[H_kv, T, D]`, all of one form, from
+    row `first` on; for many rows see `counted`."""
+    stacked = torch.stack(on_one_device(tensors))[:, :, first:].float().cpu()  # [N, H_kv, T, D]
+    values = stacked.contiguous().numpy()
     num_tensors, num_bins = len(values), _HIGH - _LOW
     # without the sign, exponent and mantissa are in the order of the magnitudes
     bins = (values.view(np.int32) >> _SHIFT) & (_BINS - 1)
     is_finite = bins < _FINITE
-    places = np.clip(bins - _LOW, 0, num_bins - 1) + np.arange(num_tensors)[:, None, None, None] * num_bins
+    bins -= _LOW
+    np.maximum(bins, 0, out=bins)
+    np.minimum(bins, num_bins - 1, out=bins)
+    places = bins + np.arange(num_tensors)[:, None, None, None] * num_bins
     if not is_finite.all():
         places, values = places[is_finite], np.where(is_finite, values, np.float32(0))
     counts = np.bincount(places.ravel(), minlength=num_tensors * num_bins).reshape(num_tensors, num_bins)

@@ -118,7 +118,7 @@ class RowMagnitudes:
         self.cache = cache
         self._live: dict[tuple[TensorName, int], LayerCount] = {}
         self._other: dict[tuple[TensorName, int], tuple[object, LayerCount]] = {}
-        self._stacked: dict[object, StackedCounts] = {}  # of one form each, as they were last followed
+        self._stacked: dict[LayerCount, StackedCounts] = {}  # by the first of the counts that grow together
 
     @torch.inference_mode()
     def of(self, tensor: TensorName, past: RowsAt, layers: Iterable[int]) -> dict[int, LayerCount]:
@@ -176,28 +176,29 @@ class RowMagnitudes:
         """The counts of those layers with their newest rows taken in: K and V `[H_kv, T, D]` from position `first` on.
         None where rows before those were never counted."""
         found: dict[TensorName, dict[int, LayerCount]] = {tensor: {} for tensor in tensors}
-        new: list[tuple[LayerCount, torch.Tensor]] = []
+        forms: dict[object, tuple[list[LayerCount], list[torch.Tensor]]] = {}  # alike in shape, and in what is known
         for tensor in tensors:
             for layer, pair in rows.items():
                 count, held = self._live.get((tensor, layer)), of_pair(pair, tensor)
                 if count is None or count.num_rows < first:
                     return None
                 found[tensor][layer] = count
-                if count.num_rows - first < held.shape[1]:
-                    new.append((count, held[:, count.num_rows - first :]))
-        forms: dict[object, list[tuple[LayerCount, torch.Tensor]]] = {}
-        for count, held in new:
-            forms.setdefault((held.shape, held.dtype), []).append((count, held))
-        for form, items in forms.items():
-            parts, tensors_now = [count for count, _ in items], [held for _, held in items]
-            counts, peak = counts_of_rows(tensors_now)
+                shape = held.shape
+                if count.num_rows - first < shape[1]:
+                    form = forms.setdefault((shape, held.dtype, count.num_rows), ([], []))
+                    form[0].append(count)
+                    form[1].append(held)
+        for parts, tensors_now in forms.values():
+            num_known = parts[0].num_rows - first
+            counts, peak = counts_of_rows(tensors_now, num_known)
+            num_new = tensors_now[0].shape[1] - num_known
             if len(parts) == 1:  # one head's layer, whose count is that of the wall too: it stays where it is
-                parts[0].add(LayerCount(counts[0], peak[0], tensors_now[0].shape[1]))
+                parts[0].add(LayerCount(counts[0], peak[0], num_new))
                 continue
-            stacked = self._stacked.get(form)
+            stacked = self._stacked.get(parts[0])
             if stacked is None or not stacked.holds(parts):
-                stacked = self._stacked[form] = StackedCounts(parts)
-            stacked.add(counts, peak, tensors_now[0].shape[1])
+                stacked = self._stacked[parts[0]] = StackedCounts(parts)
+            stacked.add(counts, peak, num_new)
         return found
 
 

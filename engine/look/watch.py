@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from engine.wire.slices import CellUpdate, HeadSlice, Slice, SliceUpdate, TableS
 if TYPE_CHECKING:
     from engine.cache.sequence_cache import SequenceCache
     from engine.session.session import Session
+
+Changes = Callable[["SequenceCache", int], "list[RowDelta] | None"]
 
 # Pictures that were taken are followed by this many times their own cost without any: looking stays under 7 %, and
 # where decoding is slower than 20 a second every token has its pictures.
@@ -154,20 +157,21 @@ class Watcher:
         """What is to be sent of each; one that fails does not take the others with it."""
         found: list[Slice | SliceUpdate] = []
         failed: list[Picture] = []
+        changes = functools.cache(lambda seen, since: seen.changes_since(since))  # of several pictures at once
         for picture in pictures:
             try:
-                found += self._news_of(session, picture)
+                found += self._news_of(session, picture, changes)
             except Exception as error:
                 failed.append(picture)
                 self._failures.append((picture.watched.id, error))
         self._pictures = [picture for picture in self._pictures if picture not in failed]
         return found
 
-    def _news_of(self, session: Session, picture: Picture) -> Iterator[Slice | SliceUpdate]:
+    def _news_of(self, session: Session, picture: Picture, changes: Changes) -> Iterator[Slice | SliceUpdate]:
         request = self._request_now(session, picture.watched)
         if request is None or request == picture.request:
             return
-        update = update_of(session, picture, request)
+        update = update_of(session, picture, request, changes)
         if update is None:
             picture.piece, picture.statistics = session.take_slice(request), None
         elif isinstance(update, CellUpdate):
@@ -223,16 +227,19 @@ def moved(start: int, stop: int, count: int, extent: str) -> tuple[int, int]:
     return (max(0, count - (stop - start)), count) if extent == "newest" else (start, stop)
 
 
-def update_of(session: Session, picture: Picture, request: SliceRequest) -> SliceUpdate | None:
-    """What a picture lacks to be that of `request`; None where it has to be sent whole."""
+def update_of(session: Session, picture: Picture, request: SliceRequest, changes: Changes) -> SliceUpdate | None:
+    """What a picture lacks to be that of `request`, `changes` being those of a cache since it had so many tokens; None
+    where it has to be sent whole."""
     cache, piece, before = session.cache_of(request.seq_id), picture.piece, picture.request
     if piece is None or picture.cache is not cache or cache.num_tokens < picture.num_tokens:
         return None
     if isinstance(piece, TableSlice) and isinstance(request, TableRequest):
         return unchanged_table(session, piece, request)
+    if not isinstance(request, WallRequest | HeadRequest | RowRequest):
+        return None
     # a picture of a change is drawn anew where the step before it did something, too
     since = before.previous_tokens if isinstance(before, WallRequest) and before.change else picture.num_tokens
-    deltas = cache.changes_since(since)
+    deltas = changes(cache, since)
     match piece, request:
         case _ if deltas is None:
             return None

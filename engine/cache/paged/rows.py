@@ -43,7 +43,7 @@ class PageRows:
         self, coding: Coding, heads: int, num_slots: int, dim: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         """The room is left as it comes: see `clear`."""
-        self.coding, self.dtype = coding, dtype
+        self.coding, self.dtype, self._is_exact = coding, dtype, coding.is_exact
         self._codec = row_codec(coding)
         one_row = self._codec.encode(torch.zeros(1, heads, 1, dim, dtype=dtype, device=device))
         self._buffers = [part.new_empty(heads, num_slots, *part.shape[3:]) for part in one_row]
@@ -81,8 +81,11 @@ class PageRows:
     def read(self, slots: Reads, room: ReadRoom | None = None) -> torch.Tensor:
         """Rows `[H_kv, N, D]` as attention reads them; a view where they are exact and lie in one run. Exact ones that
         do not are gathered in the `room`, where one is given."""
-        parts = self.codes(slots, room if self.coding.is_exact else None)
-        return parts[0] if self.coding.is_exact else self._codec.decode(tuple(p[None] for p in parts), self.dtype)[0]
+        if not self._is_exact:
+            return self._codec.decode(tuple(part[None] for part in self.codes(slots)), self.dtype)[0]
+        if isinstance(slots, slice):  # of every layer, at every step
+            return self._buffers[0][:, slots]
+        return self.codes(slots, room)[0]
 
     def codes(self, slots: Reads, room: ReadRoom | None = None) -> list[torch.Tensor]:
         """What is stored of these rows, each `[H_kv, N, …]`; one alone may be gathered in a `room`."""
