@@ -6,8 +6,9 @@ import contextlib
 import logging
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from app.start.arguments import Arguments, parse
 from app.start.preflight import doctor, has_display, library_problem, stand_in_streams

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from PySide6.QtCore import QObject, QTimer
 
 from app.kit.files import save_picture, save_text
@@ -25,8 +25,7 @@ SINGLE_STEPS = 3
 SMALLER = 1 / 3  # of the rows so far, so that a short sequence feels it
 
 
-@dataclass(frozen=True)
-class Until:
+class Until(Struct, frozen=True):
     """A moment of the script: go on when the condition holds, give up with these words when it never does."""
 
     condition: Callable[[], bool]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import Struct
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QWidget
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 Where = Literal["window", "picture", "rows", "timeline"]
 
 
-@dataclass(frozen=True)
-class Action:
+class Action(Struct, frozen=True):
     """One action, declared: its name and key, what people read of it, what it does, when, and where its key acts."""
 
     name: str

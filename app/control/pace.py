@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from app.control.sender import Sender
 from engine.wire.commands import PICTURES_PER_SECOND, SetKeptLimit, SetPace
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """One choice: its name, what the selector shows, what a menu says, and what that means."""
 
     name: str

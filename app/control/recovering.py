@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
 from app.control.controller import Controller
@@ -20,8 +20,7 @@ from engine.wire.events import Failed, SessionOpened
 from engine.wire.status import EngineStatus
 
 
-@dataclass(frozen=True)
-class Claimed:
+class Claimed(Struct, frozen=True):
     """A journal that is being taken up, its lock, the model that it ran, and the command that opens it."""
 
     left: LeftSession

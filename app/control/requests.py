@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from app.control.comparing import Comparing
 from app.control.exporting import Exporting
@@ -19,8 +19,7 @@ from app.models import Models
 from engine.wire.events import Failed, Previewed, Tokenized
 
 
-@dataclass(frozen=True)
-class Requests:
+class Requests(Struct, frozen=True):
     """The parts; `texts` are of the prompt, `edited_texts` of an edit; `restore` brings the sequences of an engine that
     is gone into the next one."""
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from app.control.sender import Sender
@@ -35,8 +35,7 @@ RETRY_S = 1.0
 MOST_SENT = 256
 
 
-@dataclass(frozen=True)
-class PendingSlice:
+class PendingSlice(Struct, frozen=True):
     """What was asked for one kind of picture, watched or once: the id is that of the picture, which its slices repeat.
     `essence` is all of it that must change before it is asked again: of a watched picture neither tokens nor step,
     which the engine keeps up; of one of another branch the moment."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class ExportKind:
+
+class ExportKind(Struct, frozen=True):
     """`name` is the engine's; `endings` are those that its files may have, the usual one first; `suffix`
     is what the name that is offered ends in. `has_rows`: it holds K and V, of which some can be chosen; `has_steps`: of
     the steps some can be chosen."""

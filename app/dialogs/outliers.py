@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QHeaderView, QTreeWidget, QTreeWidgetItem, QVBoxLayout, QWidget
@@ -23,8 +23,7 @@ from engine.wire.slices import Outlier, OutliersSlice
 _PLACE = Qt.ItemDataRole.UserRole
 
 
-@dataclass(frozen=True)
-class OutlierPlace:
+class OutlierPlace(Struct, frozen=True):
     """Where a line leads; attention has no tensor and no channel of its own."""
 
     layer: int
@@ -34,8 +33,7 @@ class OutlierPlace:
     channel: int | None = None
 
 
-@dataclass(frozen=True)
-class Listed:
+class Listed(Struct, frozen=True):
     """The list, and of which step it is."""
 
     piece: OutliersSlice

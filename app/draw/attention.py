@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from app.draw.colormap import Floats, Indices, magnitude_index
 from app.draw.ghost import Flags, Ghosts, shares
@@ -18,8 +18,7 @@ LEAST_SHARE = 0.05  # of an even share of the row: weights below are the ground 
 SINK_SHARE = 0.25
 
 
-@dataclass(frozen=True)
-class HeadMass:
+class HeadMass(Struct, frozen=True):
     """Of one query head: mass on position 0, on the last 16 positions, entropy in nats."""
 
     head: int
@@ -28,8 +27,7 @@ class HeadMass:
     entropy: float
 
 
-@dataclass(frozen=True)
-class PositionWeight:
+class PositionWeight(Struct, frozen=True):
     """A position and the weight that a head gave it."""
 
     position: int

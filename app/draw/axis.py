@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _NICE = (1, 2, 5)
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """A name at a place of an axis, in the axis's units; of a cell its middle."""
 
     at: float
     text: str
 
 
-@dataclass(frozen=True)
-class LinearTicks:
+class LinearTicks(Struct, frozen=True):
     """Round places 1, 2 or 5 times a power of ten apart, and never closer than `least`; with `is_binary` powers of two
     apart, as bytes are."""
 
@@ -40,8 +39,7 @@ class LinearTicks:
         return tuple(Tick(n * step, self.name(n * step)) for n in range(first, last + 1))
 
 
-@dataclass(frozen=True)
-class ByteTicks:
+class ByteTicks(Struct, frozen=True):
     """Sizes on an axis of binary logarithms: powers of two, and round parts of one where no more is visible."""
 
     name: Callable[[int], str]
@@ -56,8 +54,7 @@ class ByteTicks:
         return tuple(Tick(math.log2(tick.at), self.name(round(tick.at))) for tick in linear)
 
 
-@dataclass(frozen=True)
-class FixedTicks:
+class FixedTicks(Struct, frozen=True):
     """Names that stand at their places whatever is visible."""
 
     names: tuple[Tick, ...]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.spec.edit import AddNoise, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
 
 
-@dataclass(frozen=True)
-class EditedRows:
+class EditedRows(Struct, frozen=True):
     """Rows that an edit at the node `step` changed. `is_hidden`: attention does not see them since."""
 
     rows: Rows

@@ -6,10 +6,9 @@ of the held ones stay visible between the lines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from app.draw.colormap import Floats
 from engine.wire.records import Ints
@@ -18,8 +17,7 @@ Pixels = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Hatch:
+class Hatch(Struct, frozen=True):
     """Diagonal lines: their colour and that of the empty cell beneath, 0xAARRGGBB, and their distance in pixels."""
 
     line: int
@@ -27,8 +25,7 @@ class Hatch:
     pitch: int
 
 
-@dataclass(frozen=True, eq=False)
-class Ghosts:
+class Ghosts(Struct, frozen=True, eq=False):
     """The part of each cell that was dropped, 0 … 1: `[rows, columns]` from position `start` on. One row stands for the
     whole height."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from app.draw.colormap import Floats, Table, magnitude_index, packed, robust_limit
 from app.draw.resample import cell_at, cell_span, resample, source_cells
@@ -13,8 +12,7 @@ from app.draw.resample import cell_at, cell_span, resample, source_cells
 Pixels = npt.NDArray[np.uint32]
 
 
-@dataclass(frozen=True)
-class GridLine:
+class GridLine(Struct, frozen=True):
     """One line of a picture: a head of a layer; `columns` of it mean something, what lies beyond does not exist."""
 
     layer: int
@@ -22,8 +20,7 @@ class GridLine:
     columns: int
 
 
-@dataclass(frozen=True, eq=False)
-class ValueGrid:
+class ValueGrid(Struct, frozen=True, eq=False):
     """Values `[R, C]` with what each line is. `per_column` positions share a column (1 for channels and heads).
     `blank_words` say why the end of it is blank, the longest first."""
 
@@ -39,8 +36,7 @@ class ValueGrid:
         return not self.values.size
 
 
-@dataclass(frozen=True)
-class GridCell:
+class GridCell(Struct, frozen=True):
     """One cell of a grid: its line, its column, the first and last place that it stands for, its value."""
 
     line: GridLine

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from app.draw.scale import Floats
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(Struct, frozen=True):
     """A name beside its point: the left end and the middle of the text, in pixels from the upper left corner."""
 
     index: int

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from app.draw.axis import Tick
 
@@ -16,8 +16,7 @@ Floats = npt.NDArray[np.float64]
 FLOOR = 0.1  # the share of the axis below the first decade
 
 
-@dataclass(frozen=True)
-class LogScale:
+class LogScale(Struct, frozen=True):
     """Decades from `10**low` to `10**high` on 0 … 1; with `has_floor` everything below stands at 0."""
 
     low: int

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from engine.wire.records import SequenceStep
 
 Floats = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Spark:
+class Spark(Struct, frozen=True):
     """`codes` `[height, width]`: 0 nothing, 1 bar, 2 the marked bar, 3 not a number. `most` is the full height."""
 
     codes: npt.NDArray[np.uint8]
@@ -40,8 +39,7 @@ def spark(values: Sequence[float], width: int, height: int, gap: int = 1, marked
     return Spark(codes, most)
 
 
-@dataclass(frozen=True)
-class TokenNorms:
+class TokenNorms(Struct, frozen=True):
     """L2 norms of one token's K and V rows, per layer `[H_kv]` each."""
 
     layers: tuple[int, ...]

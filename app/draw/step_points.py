@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from app.draw.scale import Floats, LogScale, log_scale
 
@@ -15,8 +14,7 @@ Flags = npt.NDArray[np.bool_]
 WITHIN, LOSSY, DEPARTS, UNJUDGED = range(4)
 
 
-@dataclass(frozen=True, eq=False)
-class StepPoints:
+class StepPoints(Struct, frozen=True, eq=False):
     """One point a step: `x` the step, `y` a share of the plot from below on `scale`, `kinds` WITHIN, LOSSY, DEPARTS, or
     UNJUDGED where rounding is no measure. `disagrees`: its top token is another one. At the indices `breaks` a new line
     begins: steps are missing before."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 Span = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class TokenRange:
+class TokenRange(Struct, frozen=True):
     """Positions `low … high`. One that `follows` keeps its length and moves along with the newest token."""
 
     low: float

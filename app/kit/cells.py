@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt
 from PySide6.QtGui import QFont, QFontMetricsF, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QFrame, QHeaderView, QTableView
@@ -21,8 +22,7 @@ _LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
 _RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
 
 
-@dataclass(frozen=True)
-class ColumnHead:
+class ColumnHead(Struct, frozen=True):
     """A column: its name, what it means, whether it holds words (left) or numbers (right), its most pixels, and whether
     it takes all room that is left, and gives way where there is too little."""
 
@@ -42,8 +42,7 @@ def with_arrow(heads: Sequence[ColumnHead], column: int, is_descending: bool) ->
     return found
 
 
-@dataclass(frozen=True)
-class TableCell:
+class TableCell(Struct, frozen=True):
     """`is_wide`: words that take the rest of their row."""
 
     text: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QSizePolicy, QToolTip, QWidget
@@ -21,8 +21,7 @@ _SPARK_HEIGHT = 14
 _ASIDE_GAP, _LABEL_GAP = 16, 12
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """One line. `aside` stands in a quiet column of its own before the text, `short` stands for a text without room.
 
     `bars` are drawn as a spark of `color`, `strip` as a row of pixels `0xAARRGGBB`; both stand left of the text.
@@ -182,8 +181,7 @@ _GAP = 10.0
 _LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """A number with its name, its short name for narrow places, the colour role of the number and what it means."""
 
     name: str

@@ -6,9 +6,9 @@ Painted in one pass in pixels; nothing here grows with the number of tokens, onl
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import Struct
 from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
 from PySide6.QtGui import QBrush, QColor, QPainter, QPen, QPolygonF
 
@@ -29,8 +29,7 @@ def number_name(row: int) -> str:
     return str(row)
 
 
-@dataclass(frozen=True, eq=False)
-class Numbers:
+class Numbers(Struct, frozen=True, eq=False):
     """Values `[rows, columns]` from position `start`, and for each the colour its text reads well in."""
 
     values: Floats
@@ -50,8 +49,7 @@ class Box(NamedTuple):
     is_hidden: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class Marks:
+class Marks(Struct, frozen=True, eq=False):
     """`selected` is a span of positions, `selected_row` one row in it, `area` the positions and rows that were
     dragged over, `edited` are the places that were changed by hand, `alarms` positions with values that are not
     numbers, `flags` positions that stand out for another reason, `ghosts` what was dropped; `note` stands at the
@@ -73,8 +71,7 @@ class Marks:
     ghosts: Ghosts | None = None
 
 
-@dataclass(frozen=True)
-class PictureFrame:
+class PictureFrame(Struct, frozen=True):
     """Where the picture stands and which part of the axes is visible."""
 
     plot: QRectF

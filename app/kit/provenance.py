@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from app.draw.format import brief, short_dtype, thousands, token_label
 from app.kit.edit_marks import since_words
@@ -19,8 +20,7 @@ NARROW = 540
 STORED_NOW = "as stored now"  # the provenance of rows under the label of a step that had others
 
 
-@dataclass(frozen=True)
-class Provenance:
+class Provenance(Struct, frozen=True):
     """Where the numbers of a panel come from: two words beside a dot, whose colour the kind decides, and the whole
     sentence for the tool tip; `brief` stands where the words have no room. The kind `past` is amber: not of now."""
 
@@ -256,8 +256,7 @@ def score_words(models: Models, drop: RowDrop) -> str:
     return f"{brief(drop.score)} < {brief(drop.lowest_kept)}"
 
 
-@dataclass(frozen=True, eq=False)
-class Holders:
+class Holders(Struct, frozen=True, eq=False):
     """Who holds the tokens of a sequence: heads and layers for each, of so many in all. `is_now`: at present, because
     who did at the step that is shown is not known any more."""
 

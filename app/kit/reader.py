@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from msgspec import Struct
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
@@ -19,8 +19,7 @@ else:
 State = TypeVar("State")
 
 
-@dataclass(frozen=True)
-class SignalSource:
+class SignalSource(Struct, frozen=True):
     """Signals of one of the `Models`, by their names; what is a part of one stands behind a dot.
 
     Where the signals carry a kind, `kinds` are those that count; `at_rest` leaves them alone while the engine runs,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from msgspec import Struct
 from PySide6.QtCore import QModelIndex
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu
@@ -26,8 +26,7 @@ TABLE, PLOT = "table", "plot"
 _WIDE = 760
 
 
-@dataclass(frozen=True)
-class ShownRows:
+class ShownRows(Struct, frozen=True):
     """The answers so far and where the measurement stands; how rows are sorted, which is marked or pointed at, by its
     key; what has room; what is chosen beside them; and a line below."""
 

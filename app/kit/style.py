@@ -6,6 +6,8 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 if TYPE_CHECKING:
     from app.kit.theme import Theme
 
@@ -134,4 +136,4 @@ def style_sheet(theme: Theme) -> str:
         f'QLabel[textRole="{role}"], QPlainTextEdit[textRole="{role}"] {{ color: {getattr(theme, role)}; }}'
         for role in TEXT_ROLES
     )
-    return _SHEET.substitute(vars(theme), text_roles=roles, check=check.as_posix(), down=down.as_posix())
+    return _SHEET.substitute(structs.asdict(theme), text_roles=roles, check=check.as_posix(), down=down.as_posix())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import Struct
 from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication, QStyleFactory, QWidget
@@ -27,8 +27,7 @@ ThemeChoice = Literal["system", "dark", "light"]
 TextRole = Literal["text", "muted", "accent", "selected", "good", "warning", "bad"]
 
 
-@dataclass(frozen=True)
-class Theme:
+class Theme(Struct, frozen=True):
     """Every colour by its role, as `#rrggbb`."""
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from app.draw.change_marks import MarkKind, kind_of
 from app.models.history import HistoryTree
@@ -57,8 +57,7 @@ def count_from(history: HistoryTree, step: int) -> int:
     return count
 
 
-@dataclass(frozen=True)
-class SequenceOrigin:
+class SequenceOrigin(Struct, frozen=True):
     """Sequence `seq_id` began as what `parent` had after `step`; `branch` is the first moment of the branch of that
     step where it is another one than the path that is shown, else None."""
 
@@ -78,8 +77,7 @@ def origin_of(timeline: Timeline, seq_id: int) -> SequenceOrigin | None:
     return SequenceOrigin(seq_id, birth.parent, birth.step, branch)
 
 
-@dataclass(frozen=True)
-class PathMark:
+class PathMark(Struct, frozen=True):
     """A moment of a path where another branch parts, or before which something was done."""
 
     step: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
 from engine.wire.duel import Departure, DuelSide, DuelStep, Parting
@@ -17,8 +17,7 @@ from engine.wire.slices import Slice
 SIDES: tuple[Side, ...] = ("a", "b", "difference")
 
 
-@dataclass(frozen=True, eq=False)
-class ComparedPair:
+class ComparedPair(Struct, frozen=True, eq=False):
     """A sequence and what it is compared with, both sides, the `layers` whose rows are compared, what rounding may do
     to a logit, and `no_rows`: why K and V cannot be compared, empty where they can."""
 
@@ -40,8 +39,7 @@ class ComparedPair:
         return any(side.edited_from is not None and side.edited_from < num_tokens for side in (self.a, self.b))
 
 
-@dataclass(frozen=True, eq=False)
-class Pictures:
+class Pictures(Struct, frozen=True, eq=False):
     """One picture of each side and of the difference, of the same moment."""
 
     a: Slice

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
 from app.models.history import HistoryTree
@@ -12,8 +11,7 @@ from engine.wire.changes import EditMade
 from engine.wire.edits import EditMeasured
 
 
-@dataclass(frozen=True)
-class MadeEdit:
+class MadeEdit(Struct, frozen=True):
     """An edit that is the node `step` of the history tree."""
 
     step: int

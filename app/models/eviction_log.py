@@ -7,9 +7,9 @@ every row back. What the change itself dropped is in no record, so nothing is ce
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from engine.spec.cache import CacheSpec
 from engine.wire.evictions import Eviction
@@ -18,16 +18,14 @@ from engine.wire.records import Ints, StepRecord
 HELD = -1
 
 
-@dataclass(frozen=True)
-class EvictedRows:
+class EvictedRows(Struct, frozen=True):
     """One layer's (and head's) drop of one step."""
 
     step: int
     eviction: Eviction
 
 
-@dataclass(frozen=True)
-class RowDrop:
+class RowDrop(Struct, frozen=True):
     """One row's end in one layer and head: the step, the score it had, and the lowest that stayed on its merit."""
 
     step: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,7 +74,7 @@ class KeptView(msgspec.Struct, frozen=True):
 
 def view_text(selected: Selected, layout: str) -> str:
     """What the window looks at, as a snapshot keeps it: a JSON object."""
-    return json.dumps({"selection": dataclasses.asdict(selected), "layout": layout}, default=asdict)
+    return json.dumps({"selection": asdict(selected), "layout": layout}, default=asdict)
 
 
 def view_of(text: str, geometry: CacheGeometry, num_tokens: int) -> KeptView:

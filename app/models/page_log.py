@@ -8,7 +8,8 @@ for its owner.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from engine.wire.page_events import (
     ROOT_HASH,
@@ -28,16 +29,14 @@ from engine.wire.records import StepRecord
 _EARLIER = -1
 
 
-@dataclass(frozen=True)
-class PageFacts:
+class PageFacts(Struct, frozen=True):
     """One page after a step: the sequences that refer to it, oldest first, and its tokens where it is full."""
 
     owners: tuple[int, ...] = ()
     committed: PageCommitted | None = None
 
 
-@dataclass(frozen=True)
-class OtherSide:
+class OtherSide(Struct, frozen=True):
     """The cached page that was most like a prompt's: the token it has where the prompt has another one."""
 
     page_id: int

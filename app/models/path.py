@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from app.models.history import HistoryTree
 from app.models.lane import NO_TOKENS, Lane, Token, TokenRun
@@ -19,8 +20,7 @@ from engine.wire.records import SequenceStep, StepRecord
 Prompts = dict[int, tuple[tuple[int, str], ...]]
 
 
-@dataclass(frozen=True)
-class PathFork:
+class PathFork(Struct, frozen=True):
     """A sequence that was forked when `until` was the newest step of the path and `since` its newest node, from what
     `parent` had after `step`, which may be of another branch."""
 

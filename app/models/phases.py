@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
 from engine.wire.phases import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
 
 
-@dataclass(frozen=True, eq=False)
-class PhaseProgress:
+class PhaseProgress(Struct, frozen=True, eq=False):
     """A step of `num_layers` layers and the phases that it has passed, oldest first; the last is where it stands."""
 
     step: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from app.models.slices import Slices
 from app.models.timeline import Timeline
@@ -14,8 +15,7 @@ RECENT_STEPS = 32
 RECENT_CHUNKS = 4
 
 
-@dataclass(frozen=True)
-class Rates:
+class Rates(Struct, frozen=True):
     """None where there is nothing to measure yet."""
 
     tokens_per_s: float | None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
 from engine.saved.session import SavedSession
 
 
-@dataclass(frozen=True, eq=False)
-class LeftSession:
+class LeftSession(Struct, frozen=True, eq=False):
     """What the file has, when it was written last (seconds since 1970), and what is wrong with it, if anything is."""
 
     path: Path

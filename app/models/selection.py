@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from engine.spec.edit import Rows
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
     from app.models.timeline import Timeline
 
 
-@dataclass(frozen=True)
-class Selected:
+class Selected(Struct, frozen=True):
     """One place. `step` is a moment of any branch, None follows the live one; `position` None selects no token.
 
     `page` is a page that was chosen itself, in the pool of that number; None where the token decides. `channel` is one

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from msgspec.structs import replace
 
 from app.draw.format import thousands
@@ -15,8 +14,7 @@ from engine.wire.status import EngineStatus, SequenceInfo
 FULL = ("context full", "cache full")
 
 
-@dataclass(frozen=True)
-class SequenceStatus:
+class SequenceStatus(Struct, frozen=True):
     """`words` for the place beside the step, `role` the theme's colour of its dot; `why` nothing goes on, and what to
     do; empty where things go on."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from app.draw.token_range import TokenRange
@@ -12,8 +13,7 @@ from app.models.slices import HEAD
 from engine.wire.requests import TensorName
 
 
-@dataclass(frozen=True)
-class WantedPair:
+class WantedPair(Struct, frozen=True):
     """A picture of two runs and their difference: of `columns`, and for the wall `rows` of each thumbnail."""
 
     kind: Literal["wall", "head", "attention"]
@@ -21,8 +21,7 @@ class WantedPair:
     rows: int = 1
 
 
-@dataclass(frozen=True)
-class WantedPictures:
+class WantedPictures(Struct, frozen=True):
     """None means hidden: nothing is asked of the engine for that picture.
 
     `wall_size` is `(columns, rows)` per thumbnail; `head_range` and `attention_range` are the visible positions, None

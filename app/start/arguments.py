@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, get_args
+
+from msgspec import Struct
 
 from engine.client import CHOICES, Choice
 from engine.errors import InputError
@@ -21,8 +22,7 @@ DEFAULT_STEPS = 40
 MOST_KEPT_MIB = 1 << 20
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(Struct, frozen=True):
     """What was asked for. `engine`, `theme` and `prompt` None: as remembered; so is where and how models are loaded,
     for `loading` None, else it is that of `model`; so are the bytes that kept moments may take."""
 

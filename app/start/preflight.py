@@ -11,7 +11,6 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
 
 # Shared library -> Debian or Ubuntu package: what importing Qt needs, and what a window on X11 needs besides.
@@ -108,6 +107,8 @@ def doctor(settings: Path, environment: Mapping[str, str] = os.environ) -> tuple
 
 def _versions() -> tuple[list[str], bool]:
     """Versions by their metadata: importing torch to ask it would take seconds."""
+    from importlib import metadata  # not at every start
+
     lines, is_whole = [], True
     for name in DISTRIBUTIONS:
         try:

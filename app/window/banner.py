@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import QEvent, QObject, QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
@@ -22,8 +21,7 @@ WIDEST, EDGE = 900, 12
 TOP = STRIP_HEIGHT + EDGE  # below the titles of the upper panels
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """What went wrong, whether the engine can be restarted, and whether it can go on on the CPU instead."""
 
     text: str

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QFont, QHelpEvent, QMouseEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
@@ -25,8 +24,7 @@ HEIGHT, CELL_HEIGHT = 25, 19
 PAD, NARROW_CELL, LEAST_CELL = 7.0, 30.0, 4.0  # pixels: beside a name, of a layer with its name, of one without
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A step, the place that is looked at, and what is said of it."""
 
     step: PhaseProgress

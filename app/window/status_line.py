@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QSizePolicy, QWidget
@@ -62,8 +62,7 @@ class WorkLine(QWidget):
         self._button.setVisible(work.can_cancel)
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """The words of the line, of which an empty one takes no room; `listed` are the warnings of the tool tip."""
 
     speed: str

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import QPointF, QSize, Qt
 from PySide6.QtGui import QAction, QFont, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QSizePolicy, QToolButton, QWidget
@@ -129,8 +128,7 @@ class TransportBar(Reader[bool], Themed, QWidget):
         run.setIconText(self._named("run.run"))
 
 
-@dataclass(frozen=True)
-class StepShown:
+class StepShown(Struct, frozen=True):
     """Step `shown` of `total`, and how things stand: in words, with the colour of their dot, and why."""
 
     shown: str

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from math import prod
-
-import regex
+from typing import TYPE_CHECKING
 
 from engine.errors import InputError
+
+if TYPE_CHECKING:
+    import regex
 
 MAX_PATTERN = 200  # characters
 MAX_REPEATS = 1000  # of counted repetitions, all of a pattern multiplied: they are written out when it is read
@@ -34,6 +36,8 @@ def check_pattern(pattern: str) -> None:
 
 @lru_cache(maxsize=64)
 def _compiled(pattern: str) -> regex.Pattern[str]:
+    import regex  # only now: a window that starts need not wait for it
+
     try:
         return regex.compile(pattern)
     except (regex.error, RecursionError, ValueError, OverflowError, KeyError, IndexError) as error:

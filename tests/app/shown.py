@@ -12,12 +12,12 @@ import base64
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+from msgspec.structs import fields
 from PySide6.QtCore import QAbstractItemModel, QAbstractListModel, QBuffer, QIODevice, QModelIndex, QPoint, Qt
 from PySide6.QtGui import QBrush, QColor, QImage, QPainter, QRegion
 from PySide6.QtSvg import QSvgGenerator

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPen, QResizeEvent
 
@@ -17,8 +17,7 @@ _HEADER, _GAP, _THICK = 16, 8.0, 8.0
 _LEAST_NAMED = 10.0  # pixels between two rows that both have room for their words
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """A length 0 … 1 with its number; faded bars are of another question than the newest."""
 
     share: float
@@ -27,8 +26,7 @@ class Bar:
     is_faded: bool = False
 
 
-@dataclass(frozen=True)
-class BarRow:
+class BarRow(Struct, frozen=True):
     """A row: its name, its bars, and words at its end. `key` is what a click picks; `is_marked` rows keep their words
     where others have no room for theirs."""
 
@@ -42,8 +40,7 @@ class BarRow:
     is_marked: bool = False
 
 
-@dataclass(frozen=True)
-class BarTable:
+class BarTable(Struct, frozen=True):
     """All rows, with a head over each column: the names, every bar, the words at the end."""
 
     heads: tuple[str, ...] = ()

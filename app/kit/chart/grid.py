@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QFontMetricsF, QImage, QPainter, QPen, QResizeEvent
 
@@ -25,8 +25,7 @@ _MIDDLE = int(Qt.AlignmentFlag.AlignCenter)
 Found = tuple[ValueGrid, GridCell]
 
 
-@dataclass(frozen=True)
-class ChosenHead:
+class ChosenHead(Struct, frozen=True):
     """What is selected: a head of a layer, and a place on the pictures' axis (None: none)."""
 
     layer: int

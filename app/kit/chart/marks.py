@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QPainter
 
@@ -17,8 +17,7 @@ from app.kit.theme import Theme
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class Curve:
+class Curve(Struct, frozen=True, eq=False):
     """A line through points; `is_dashed` tells it by more than its colour."""
 
     x: Floats
@@ -29,8 +28,7 @@ class Curve:
     is_dashed: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class Dots:
+class Dots(Struct, frozen=True, eq=False):
     """Points of one kind, `size` pixels across; a role in `fill` other than `role` fills them, None leaves rings."""
 
     x: Floats
@@ -42,8 +40,7 @@ class Dots:
     alpha: int = 255
 
 
-@dataclass(frozen=True)
-class Band:
+class Band(Struct, frozen=True):
     """A range of values across the whole plot, quietly coloured; with `has_line` its upper end is a dashed line."""
 
     low: float
@@ -52,8 +49,7 @@ class Band:
     has_line: bool = False
 
 
-@dataclass(frozen=True)
-class ShadedSpan:
+class ShadedSpan(Struct, frozen=True):
     """A range along x, quietly coloured, its end a dashed line with a name."""
 
     low: float
@@ -62,16 +58,14 @@ class ShadedSpan:
     name: str
 
 
-@dataclass(frozen=True)
-class SelectedLine:
+class SelectedLine(Struct, frozen=True):
     """A vertical line: what is selected."""
 
     x: float
     role: str = "selected"
 
 
-@dataclass(frozen=True, eq=False)
-class Painted:
+class Painted(Struct, frozen=True, eq=False):
     """What no curve or dot can say: painted over the plot in pixels."""
 
     paint: Callable[[QPainter, PlotFrame], None]
@@ -80,8 +74,7 @@ class Painted:
 Mark = Curve | Dots | Band | ShadedSpan | SelectedLine | Painted
 
 
-@dataclass(frozen=True)
-class PlotFrame:
+class PlotFrame(Struct, frozen=True):
     """The plot on the screen: its rectangle in pixels, the ranges of the axes that it shows, and what colours it."""
 
     rect: QRectF
@@ -120,8 +113,7 @@ class AxisTicks(Protocol):
     def ticks(self, most: int, low: float, high: float) -> Sequence[Tick]: ...
 
 
-@dataclass(frozen=True, eq=False)
-class Chart:
+class Chart(Struct, frozen=True, eq=False):
     """A whole plot. `points` `[N, 2]` can be pointed at and picked by their index: the nearest along x, or with `reach`
     the nearest within so many pixels. `home` is the range of x and of y that shows everything; `title` and `note` stand
     above the plot."""

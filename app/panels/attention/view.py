@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
+from msgspec import Struct
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QResizeEvent
 
@@ -42,8 +42,7 @@ _ROOM_FOR_ONE_LINE, _ROOM_FOR_TWO_LINES = 760, 400  # pixels of width that five 
 _HEIGHT_FOR_ONE_LINE = 120
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A row with the words about it, what is selected in it, the scale of its colours, and the room it is drawn in."""
 
     piece: AttentionSlice

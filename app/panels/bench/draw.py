@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from app.draw.scale import Floats
 from engine.wire.measurements import BenchRefused, BenchRow
@@ -21,8 +21,7 @@ OTHERS = ("ms_per_step", "reserved_bytes", "base", "ratio_spread", "num_steps", 
 _ROOM = 0.08  # of the range, beside the points
 
 
-@dataclass(frozen=True, eq=False)
-class Curves:
+class Curves(Struct, frozen=True, eq=False):
     """Points `[N]` of the rows that were measured and hold something, by the `keys` of their rows: `x` is the binary
     logarithm of the context, `y` that of the quantity, or a share as it is (`is_share`). A series is its mode, its
     batch and the indices of its points, by rising context."""

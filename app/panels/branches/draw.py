@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from app.draw.change_marks import ORDER, MarkKind
 
 LEAST_GAP = 7.0  # pixels between two marks
 
 
-@dataclass(frozen=True)
-class BranchLine:
+class BranchLine(Struct, frozen=True):
     """A branch: its first and its newest moment and how many it has; it parts after the moment `parent`, which is at
     `index` of the branch that begins with `parent_first` (None and -1: at the root)."""
 
@@ -24,8 +25,7 @@ class BranchLine:
     index: int = -1
 
 
-@dataclass(frozen=True)
-class BranchRow:
+class BranchRow(Struct, frozen=True):
     """A branch in its row: it parts from `parent_row` (None: it begins at the root) after the moment at depth `joint`,
     and its own moments stand at the depths `start` + 1 … `end`. `joint` is `start` unless it parts from a branch that
     has no row, on the way from `parent_row`. `num_hidden` branches that came of it have no row because it is folded."""
@@ -92,8 +92,7 @@ def _order(line: BranchLine) -> tuple[int, int]:
     return line.index, -line.first
 
 
-@dataclass(frozen=True)
-class DepthAxis:
+class DepthAxis(Struct, frozen=True):
     """Depths along a line of pixels: the root is at 0, the first moment at 1."""
 
     left: float
@@ -109,8 +108,7 @@ class DepthAxis:
         return round(1 + share * (max(self.deepest, 2) - 1))
 
 
-@dataclass(frozen=True)
-class RowMark:
+class RowMark(Struct, frozen=True):
     """Something that was done, at a place along a row."""
 
     x: float

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QLineEdit, QMenu
@@ -30,8 +29,7 @@ _MANY = 6  # branches, of which one may be looked for
 _ALL_BUTTONS = 500  # pixels of the panel at which every button has room
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """The tree as it is drawn, and why nothing can be gone to; empty where it can."""
 
     drawn: Drawn

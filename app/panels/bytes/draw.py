@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from engine.wire.records import CacheBytes, LayerBytes
 
@@ -18,8 +18,7 @@ Key = Literal[
 Part = Literal["stored", "reserved", "transient", "looking"]
 
 
-@dataclass(frozen=True)
-class LedgerLine:
+class LedgerLine(Struct, frozen=True):
     """One line. A gap is the difference between the lines around it, `is_within` a part of the line above it; None is
     a number nobody can tell. `name` is the engine's word for a `named` gap."""
 
@@ -31,8 +30,7 @@ class LedgerLine:
     part: Part | None = None
 
 
-@dataclass(frozen=True)
-class LayerBar:
+class LayerBar(Struct, frozen=True):
     """One layer as shares of the largest: what is stored, within what is reserved, beside what was predicted.
 
     `pieces` split what is stored, from the bottom up: the numbers of tokens, then what is named within it.
@@ -48,8 +46,7 @@ class LayerBar:
     name: str
 
 
-@dataclass(frozen=True)
-class LayerTable:
+class LayerTable(Struct, frozen=True):
     """Every layer in numbers. `names` head the columns between formula and reserved: `stored` parts, then `reserved`
     ones; `transient` ones come last and are in no sum: of them the largest counts, for no two live at once. Each row
     and `total` has one number a column."""
@@ -144,8 +141,7 @@ def _bar(layer: LayerBytes, name: str, most: int, names: tuple[str, ...]) -> Lay
     )
 
 
-@dataclass(frozen=True)
-class BarColors:
+class BarColors(Struct, frozen=True):
     """0xAARRGGBB of what is reserved, of the pieces of what is stored (bottom up), and of the formula's stroke."""
 
     reserved: int

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QStackedWidget, QWidget
@@ -36,8 +35,7 @@ _MOST_LEDGER = 480  # pixels of the ledger beside the bars
 _NO_LIMIT = 16_777_215  # Qt's own: as high as there is room
 
 
-@dataclass(frozen=True)
-class LedgerView:
+class LedgerView(Struct, frozen=True):
     """The bytes of one step: as lines with the bars of the layers, or as a table of the layers; or those of all steps
     up to the newest, `told` the one in words."""
 

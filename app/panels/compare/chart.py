@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from app.draw.format import brief
 from app.draw.step_points import UNJUDGED, StepPoints, kinds_of, step_points
@@ -27,8 +28,7 @@ TITLES: dict[Quantity, str] = {
 _FLOORS: dict[Quantity, int] = {"kl": -12, "logits": -9, "attention": -9, "rows": -9}
 
 
-@dataclass(frozen=True, eq=False)
-class StepChart:
+class StepChart(Struct, frozen=True, eq=False):
     """A plot, and the step of each of its points."""
 
     chart: Chart

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from app.draw.colormap import Floats, larger, robust_limit
 from app.draw.format import brief, exact
@@ -14,8 +15,7 @@ from engine.wire.records import Ints
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 
 
-@dataclass(frozen=True)
-class MatrixRow:
+class MatrixRow(Struct, frozen=True):
     """What a row of a matrix is: a layer, the kv head (of attention the query head), and the channels
     `first_channel … last_channel`; None of them in attention."""
 
@@ -34,8 +34,7 @@ class MatrixRow:
         return f"{words} · ch. {self.first_channel}…{self.last_channel}"
 
 
-@dataclass(frozen=True, eq=False)
-class Matrix:
+class Matrix(Struct, frozen=True, eq=False):
     """Extremes `[rows, columns]` of cells of `per_column` positions from `start` to `stop`, of the `whole` that there
     is; `borders` are the rows at which another head begins, `names` what stands beside a row, `gone` the part of each
     cell that was dropped."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from PySide6.QtCore import QPointF, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
@@ -32,8 +33,7 @@ MEANS = "Means of the extremes of A and B, where both hold a row"
 _LEFT = 40
 
 
-@dataclass(frozen=True, eq=False)
-class Shown:
+class Shown(Struct, frozen=True, eq=False, dict=True):
     """Three pictures of one moment over the same positions, what is selected in them, and whether their numbers have a
     sign: weights have none, their difference has. `subject` says what they are of. From the position `parting` on both
     sides hold rows of other tokens."""

@@ -6,10 +6,10 @@ import base64
 import html
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from msgspec import Struct
 from PySide6.QtCore import QPoint, QSize
 from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QFileDialog, QWidget
@@ -37,8 +37,7 @@ HEADS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """What stands in it, in words; `pictures` are captions with their PNG, `rows` lines of the table, `notes` step,
     place and text of each bookmark."""
 

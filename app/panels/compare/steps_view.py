@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from PySide6.QtCore import QModelIndex, Qt
 
 from app.kit.boxes import column, row
@@ -27,8 +27,7 @@ _TABLES, _PLOT = 560, 225  # pixels
 COMPARISON = SignalSource("comparison", ("changed",))
 
 
-@dataclass(frozen=True)
-class StepsShown:
+class StepsShown(Struct, frozen=True):
     """How many steps were compared; that which is looked at, and the one under the mouse or else the same; which plots
     have room; the selected layer; and whether more steps come at once."""
 

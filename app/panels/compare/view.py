@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QMenu, QStackedWidget
@@ -44,8 +43,7 @@ COMPARISON = SignalSource("comparison", ("changed", "pictured"))
 _POINT = "point at a cell for its exact values"
 
 
-@dataclass(frozen=True)
-class CompareShown:
+class CompareShown(Struct, frozen=True):
     """What is compared and what is known of it; the pictures, what is selected in them, which positions are visible,
     and how they are shown. `num_steps` were compared."""
 

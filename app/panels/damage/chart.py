@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from app.draw import grid
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, exact, percent

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QHideEvent
 from PySide6.QtWidgets import QStackedLayout, QWidget
@@ -39,8 +38,7 @@ SMALL_MODEL = 50_000_000
 LOW = 225
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """The answer to what is chosen, its formula, or why there is none; which picture of it, and what is selected.
     `is_low`: the pictures need the room that the numbers would take, so one line must say them."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QModelIndex, Qt, Signal
 from PySide6.QtGui import QAction, QGuiApplication
@@ -34,8 +34,7 @@ _WIDE = 620
 JSON_FILES = "Edits (*.json)"
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """Every edit, newest first, the step of the marked one, what was measured of that, and which parts have room."""
 
     rows: tuple[EditRow, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from app.draw.edit_words import edit_name, edit_place
 from app.draw.format import divergence_words, thousands
@@ -24,8 +25,7 @@ HEADS = (
 )
 
 
-@dataclass(frozen=True)
-class EditRow:
+class EditRow(Struct, frozen=True):
     """An edit of the list; `kl` in nats, None where it is not known. `seq_id` None: there is one sequence only."""
 
     step: int

@@ -3,10 +3,9 @@ thinks of each row against what its removal does."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from app.draw.scale import Floats, LogScale, log_scale
 from engine.wire.evictions import Eviction
@@ -15,8 +14,7 @@ from engine.wire.measurements import Regret
 _FLOOR = -10
 
 
-@dataclass(frozen=True, eq=False)
-class Ranks:
+class Ranks(Struct, frozen=True, eq=False):
     """Scores between `low` and `high`: of those that went, with the place of each in its stack, of those that stayed on
     merit (quantiles of them where they are many), and the border between."""
 
@@ -65,8 +63,7 @@ def rank_of(eviction: Eviction, position: int) -> int | None:
     return None if score is None else int((eviction.scores < score).sum()) + 1
 
 
-@dataclass(frozen=True, eq=False)
-class Scatter:
+class Scatter(Struct, frozen=True, eq=False):
     """Places 0 … 1 from the lower left corner: `x` the rule's rank, `y` the KL on `scale`. `is_protected`: sinks and
     the latest, which the rule keeps whatever their score. `is_missed`: it would let go of it before most others, and
     it matters more than most others."""

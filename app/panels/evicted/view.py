@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QStackedWidget
 
@@ -33,8 +32,7 @@ WHY, REGRETTED = "why", "regret"
 _NAMED = 3
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """What both sheets depend on: the record that is shown, how many drops are known, what is selected and pointed at,
     the engine's state; and of the regret the answer and where it stands."""
 

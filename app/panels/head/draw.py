@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from app.draw.colormap import Floats, larger
 from app.draw.format import exact
@@ -13,8 +12,7 @@ from engine.spec.edit import Rows
 from engine.wire.slices import HeadSlice
 
 
-@dataclass(frozen=True)
-class HeadCell:
+class HeadCell(Struct, frozen=True):
     """One cell of the tile: the token rows and positions it covers and the extremes of its values."""
 
     column: int

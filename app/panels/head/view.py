@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QActionGroup
 from PySide6.QtWidgets import QMenu, QToolButton
@@ -45,8 +45,7 @@ _SCOPE_WORDS = {PER_HEAD: "robust 99.5 %", PER_LAYER: "per layer", FIXED: "fixed
 _MAX_ALARMS = 200
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A picture with the range of its colours and how that was chosen; what is selected in it: positions and a channel,
     or an area of some channels; and what was edited."""
 

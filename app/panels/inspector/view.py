@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QLabel
@@ -20,8 +19,7 @@ from app.models.slices import ATTENTION, ROW, TABLE, WALL
 from app.panels.inspector.words import token_facts
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A token at a step, in lines. `is_newest`: none is selected."""
 
     token: Token

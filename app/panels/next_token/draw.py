@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from app.draw.format import percent, visible
 from engine.wire.records import SequenceStep
@@ -11,8 +12,7 @@ from engine.wire.records import SequenceStep
 Which = Literal["raw", "sampled"]
 
 
-@dataclass(frozen=True)
-class CandidateBar:
+class CandidateBar(Struct, frozen=True):
     """One candidate. `share` is its length, 1 the whole width; `other` the same token's share on the other scale."""
 
     token_id: int

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from msgspec import Struct
 from PySide6.QtCore import QModelIndex, QPoint, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QMenu
@@ -39,8 +39,7 @@ TAKE = "click: take this token instead"
 BRANCH = "click: a branch begins here with this token; what there is stays"
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """The candidates as bars with a line below them, in full and in short; the step that fed the sequence last, and the
     edit since after which they were measured; why none of them can be taken, empty where one can; the step that is
     looked at, and how the sequence goes on."""

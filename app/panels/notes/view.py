@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import QModelIndex, Qt, Signal, SignalInstance
 from PySide6.QtGui import QAction, QGuiApplication, QKeyEvent
 from PySide6.QtWidgets import QLineEdit
@@ -25,8 +24,7 @@ from engine.spec.bookmark import Bookmark
 NOTHING = "Nothing is bookmarked: Ctrl+D marks the step, token, page or head that you look at."
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """The bookmarks that are found, of so many, and the marked one."""
 
     rows: tuple[NoteRow, ...]

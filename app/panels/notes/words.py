@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from app.draw.format import thousands
 from app.kit.bookmark_places import note_line, visible_words
@@ -19,8 +20,7 @@ HEADS = (
 MOST_SHOWN = 400
 
 
-@dataclass(frozen=True)
-class NoteRow:
+class NoteRow(Struct, frozen=True):
     """A bookmark and its place in words. `is_elsewhere`: on another branch; `is_gone`: on one that was deleted."""
 
     bookmark: Bookmark

@@ -7,12 +7,12 @@ copy lies on the host. Colour indices rise with importance: of pages that share 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from app.draw.colormap import blend, rgb
 from engine.wire.page_map import PAGE_DTYPE, PageCell, PageMap
@@ -35,8 +35,7 @@ _STATE_CODES = np.array([FREE, FIRST, FIRST + 1, CACHED, NULL, KEPT] + [CLEAR] *
 _AGE_LEVELS = np.array([max(0, NUM_AGES - 1 - int(3 * np.log2(1 + age))) for age in range(256)], np.uint8)
 
 
-@dataclass(frozen=True)
-class GridColors:
+class GridColors(Struct, frozen=True):
     """Every colour of the grid as `#rrggbb`."""
 
     free: str
@@ -51,8 +50,7 @@ class GridColors:
     owners: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class GridLayout:
+class GridLayout(Struct, frozen=True):
     """Cells of `pitch` pixels, `gap` of them between neighbours, row by row; each stands for `per_cell` pages."""
 
     num_pages: int

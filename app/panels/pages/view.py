@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast, get_args
 
+from msgspec import Struct
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QPlainTextEdit
 
@@ -30,8 +30,7 @@ _WIDE = 780  # pixels from which grid and events stand side by side
 Page = tuple[int, int]  # pool and page_id
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """The pools after a step: which page is selected, the pages of the selected sequence in every pool, and words."""
 
     record: StepRecord

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from app.draw.format import counted, thousands, token_label
 from app.kit.page_words import short_hash, state_name
@@ -20,8 +20,7 @@ from engine.wire.records import StepRecord
 _SHOWN_TOKENS = 24
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(Struct, frozen=True):
     """A colour, or a ramp from `color` to `end`, and its words."""
 
     color: str

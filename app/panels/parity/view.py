@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import QMenu
@@ -32,8 +31,7 @@ INVITATION = "Check: are the steps what they would be without a cache, or in ano
 _STACKED = 290
 
 
-@dataclass(frozen=True)
-class ParityShown:
+class ParityShown(Struct, frozen=True):
     """A report about the selected sequence; the step that is looked at and the newest there is; which plot is shown,
     both where there is room; the step of the report whose numbers are told."""
 

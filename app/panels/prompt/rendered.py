@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from PySide6.QtGui import QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QFrame, QPlainTextEdit, QTextEdit
 
@@ -15,8 +15,7 @@ MAX_SHOWN = 2_000  # tokens: of more, the beginning and the end
 LINE_END = "⏎"
 
 
-@dataclass(frozen=True)
-class RenderedPiece:
+class RenderedPiece(Struct, frozen=True):
     """What a token is in the rendered text, at a place of what is shown."""
 
     start: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from app.draw.format import thousands
 from app.models.prompt_ids import is_random
@@ -12,8 +12,7 @@ TEXT, CHAT, IDS = "text", "chat", "ids"  # how a prompt is written
 MAX_COUNTED_CHARS = 100_000
 
 
-@dataclass(frozen=True)
-class PromptText:
+class PromptText(Struct, frozen=True):
     """What is in the editor, and what is known of it: its token `ids` once they are counted, the `refusal` where there
     are none, and the `limit` of tokens that model and cache take. `by_ids`: it is token ids. `is_held`: only its
     beginning is shown."""
@@ -45,8 +44,7 @@ class PromptText:
         return is_random(self.content)
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """What stands around the editor: words after the title, and which offers are made. `problem` keeps the prompt from
     being sent, `is_wrong` says so in the title."""
 

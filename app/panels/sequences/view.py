@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import QItemSelectionModel, QModelIndex, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QHeaderView, QMenu, QWidget
@@ -47,8 +46,7 @@ _ORIGIN_WIDTH = 190
 _FROM_WIDTH = {PREEMPTED: 530, SHARED: 450, SERVED: 380, PAGES: 300}
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """Every sequence, which of them is selected, whether its end can be asked for, why its prompt was not reused, in
     brief and whole, and the step that is looked at (None: the live one)."""
 

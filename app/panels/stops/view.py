@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QModelIndex, QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QKeyEvent, QResizeEvent
@@ -32,8 +32,7 @@ WIDE = 520  # pixels, from which the buttons of the marked stop have room
 TYPING_MS = 250  # a condition that is half typed is no mistake yet
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """Every stop, the id of the marked one, the condition that is looked for, what is said of it and in which role, and
     whether there are steps to walk through."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from app.draw.format import counted, thousands
 from app.kit.cells import ColumnHead, TableCell
@@ -20,8 +20,7 @@ HEADS = (
 ON_COLUMN = 0
 
 
-@dataclass(frozen=True)
-class StopRow:
+class StopRow(Struct, frozen=True):
     """A stop of the list: at how many steps it held (None: not looked for yet), the newest of them up to the shown step
     with its values, and why it cannot hold here."""
 

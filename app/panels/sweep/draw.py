@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from app.draw.scale import Floats, LogScale, log_scale
 from engine.wire.measurements import SweepRow, Unavailable
@@ -24,8 +24,7 @@ _RANGES: dict[Quality, tuple[int, int, int]] = {  # decades that are shown in an
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class Cloud:
+class Cloud(Struct, frozen=True, eq=False):
     """Points of the rows of one text that hold bytes, by their `names`: `x` is the binary logarithm of the bytes, `y`
     the damage as a share of the plot on `scale`. `front` are the points that nobody beats, by rising bytes."""
 

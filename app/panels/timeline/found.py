@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from PySide6.QtCore import QRectF
 from PySide6.QtGui import QPainter
 
@@ -18,8 +18,7 @@ FOUND = QRectF(-1, 1, 2, 5)
 HALT = QRectF(-2.5, 1, 5, 5)
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Struct, frozen=True):
     """Which condition is looked for, at how many steps it held, and how many halts are known."""
 
     query: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from app.draw.format import counted, thousands
 from app.models.branches import PathMark
@@ -10,8 +10,7 @@ from app.panels.timeline.found import Found
 from engine.wire.records import StepRecord
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(Struct, frozen=True):
     """The moments behind the live one, on the branch that was left: how many, and the newest."""
 
     count: int
@@ -22,8 +21,7 @@ class Left:
         return f"{counted(self.count, 'more moment')} on the branch you left"
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """The `count` moments of a path from `first` to `tip`, the newest of which the record `latest` is, and the one that
     is looked at, `step` at `index`; `is_live`: whatever comes next. `live_index`: where the live moment stands on the
     path of another branch, or parts from it; None where the path is its own. `ahead` steps are chosen to be run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 SIDE = 52.0
 LEFT_SHARE, LEAST_LEFT = 0.4, 60.0  # of the line, and in pixels: the room of what was left
@@ -11,8 +11,7 @@ LEAST_STEPS = 16  # that have room ahead
 HANDLE = 7.0
 
 
-@dataclass(frozen=True)
-class TimelineTrack:
+class TimelineTrack(Struct, frozen=True):
     """A line `width` pixels wide with the `count` moments of the path, and behind it `num_left` moments that were left,
     else room for steps that may come where it `goes_on`."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from engine.wire.records import StepRecord
 
@@ -21,8 +21,7 @@ PHASES = ("forward", "attention", "cache", "prepare", "sample", "looking", "gap"
 _HATCH = 4
 
 
-@dataclass(frozen=True)
-class Bars:
+class Bars(Struct, frozen=True):
     """Bars of 0xAARRGGBB on transparency. `steps` `[width]`: the index of the step that a pixel column shows, -1 where
     none is; of `per_bar` steps that share a column the slowest is shown. `clipped`: indices of bars cut at the top."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from app.draw.format import milliseconds, percent, thousands
 from app.draw.step_axis import StepAxis, StepSeries
@@ -22,8 +22,7 @@ from engine.wire.records import StepRecord, Timings
 HIDDEN_SHARE = 0.2  # of a forward: where attention and the cache are less, other modes look alike
 
 
-@dataclass(frozen=True)
-class StepTimes:
+class StepTimes(Struct, frozen=True):
     """The history up to its newest record, which of its records is selected, and which one's numbers are told."""
 
     newest: StepRecord

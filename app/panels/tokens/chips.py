@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from app.draw.edited import EditedRows, at
 from app.draw.format import decimal, shortened, thousands, visible
@@ -14,8 +15,7 @@ from app.models import Token
 from engine.spec.bookmark import Bookmark
 
 
-@dataclass(frozen=True)
-class Chips:
+class Chips(Struct, frozen=True):
     """The tokens in the cache, the text of the one that is chosen but not fed yet, the selected position, who still
     holds each token (None: every head of every layer), whether surprisals are still to come, the positions that were
     dragged over, what was changed by hand, the bookmarks on them, the ids that mark a place and are no text, and how

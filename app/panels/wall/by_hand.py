@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
+from msgspec import Struct
 from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QBrush, QPainter, QPen
 
@@ -19,8 +19,7 @@ from engine.spec.edit import Rows
 from engine.wire.slices import WallSlice
 
 
-@dataclass(frozen=True)
-class WallEdits:
+class WallEdits(Struct, frozen=True):
     """The selected area, where it is not of all heads of all layers, what was edited, and the layers and kv heads that
     have a bookmark."""
 

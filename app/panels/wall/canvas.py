@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec import Struct, field
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
@@ -38,8 +38,7 @@ _TWO_LINES = 21  # a layer's name and its largest value stand below one another 
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
-@dataclass(frozen=True)
-class WallMarks:
+class WallMarks(Struct, frozen=True):
     """`(layer, kv head)` of thumbnails with something that is not a number, and with values far beyond the range; by
     layer, how many times the range its largest is."""
 

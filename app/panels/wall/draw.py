@@ -7,9 +7,9 @@ fold into blocks side by side. All measures are device pixels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from app.draw.colormap import Floats, Table, larger, packed, signed_index
 from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, shares
@@ -23,8 +23,7 @@ _MAX_BLOCKS = 4
 _FOLD_COST = 0.9
 
 
-@dataclass(frozen=True)
-class WallRow:
+class WallRow(Struct, frozen=True):
     """One layer. `note` says in its place why it has no thumbnails.
 
     `dims` is the width of its rows and `drops_old` whether its first positions leave again (a window): cells beyond
@@ -47,8 +46,7 @@ class WallRow:
         return f"L{self.layer}" if self.name is None else self.name
 
 
-@dataclass(frozen=True)
-class Margins:
+class Margins(Struct, frozen=True):
     """Room for labels: `left` before every line, `top` above every block, `note` the height of a noted row."""
 
     left: int
@@ -58,8 +56,7 @@ class Margins:
     note: int
 
 
-@dataclass(frozen=True)
-class Thumbnail:
+class Thumbnail(Struct, frozen=True):
     """One thumbnail: layer, kv head and rectangle."""
 
     layer: int
@@ -70,8 +67,7 @@ class Thumbnail:
     height: int
 
 
-@dataclass(frozen=True)
-class RowLabel:
+class RowLabel(Struct, frozen=True):
     """A line's label: its layer and what it is called, its first head where a layer has several lines, and where it
     stands."""
 
@@ -84,8 +80,7 @@ class RowLabel:
     name: str = ""
 
 
-@dataclass(frozen=True)
-class WallLayout:
+class WallLayout(Struct, frozen=True):
     """Where everything is. `header` lists `(head, x, width)` of the columns where they mean one head each."""
 
     width: int

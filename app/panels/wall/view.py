@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import QPoint, QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton
@@ -56,8 +55,7 @@ class _SizedArea(QScrollArea):
         self.resized.emit()
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A picture (None: its frames alone), where its thumbnails stand, what is selected: layer, head, positions; and
     what was dragged over or edited."""
 

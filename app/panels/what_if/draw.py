@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from app.draw.format import percent, visible
 from engine.wire.measurements import Shift, WhatIfAnswer
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """One token. `before` and `after` are bar lengths, 1 the whole width; ranks count from 1; `moved` is how many
     places it rises."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QFont, QHideEvent, QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QStackedLayout, QWidget
@@ -40,8 +39,7 @@ KNOBS_WIDTH = 204
 Topic = tuple[int, int, CacheSpec]
 
 
-@dataclass(frozen=True)
-class Tried:
+class Tried(Struct, frozen=True):
     """An answer about the selected sequence, or None while it is on its way; `refusal`: why there is none to what is
     chosen. `is_other`: it is of another question than the newest. `room`: how many candidates can be shown."""
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import get_args
 
 import pytest
+from msgspec.structs import fields
 from PySide6.QtGui import QColor, QFontInfo, QImage, QPainter, QPalette
 from PySide6.QtWidgets import QApplication
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 from PySide6.QtWidgets import QApplication
 
 from app.models import Selected, Selection
@@ -28,7 +29,7 @@ def test_a_page_ends_with_its_token_and_a_channel_with_its_head(
     qapp: QApplication, changes: dict[str, object], page: int | None, channel: int | None
 ) -> None:
     selection = Selection()
-    selection.update(**vars(HERE))
+    selection.update(**structs.asdict(HERE))
     heard: list[tuple[Selected, Selected]] = []
     selection.changed.connect(lambda old, new: heard.append((old, new)))
     selection.update(**changes)
