@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt, Signal
 from PySide6.QtGui import QContextMenuEvent, QHelpEvent, QMouseEvent, QWheelEvent
 from PySide6.QtTest import QTest
@@ -239,7 +240,7 @@ def plain(text: str) -> str:
 
 def asdict_of(models: Models) -> dict[str, Any]:
     """What is selected, and which positions the maps show."""
-    return vars(models.selection.now) | looking(models)
+    return structs.asdict(models.selection.now) | looking(models)
 
 
 def looking(models: Models) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec import structs
 from msgspec.structs import replace
 from PySide6.QtGui import QKeySequence
 from PySide6.QtTest import QTest
@@ -79,7 +80,7 @@ class Desk:
     def rest(self) -> None:
         """As it was before an action that leaves nothing behind in the history: nothing open, nothing sent."""
         self.close_dialogs()
-        self.models.selection.update(**vars(self._selected))
+        self.models.selection.update(**structs.asdict(self._selected))
         self.window.head.reset_view()
         if self.window.docks.layout_name != "inspect":
             self.window.arrange("inspect")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QPlainTextEdit, QWidget
@@ -171,7 +172,7 @@ class Witness:
         self.back()
 
     def back(self) -> None:
-        self.models.selection.update(**vars(self.start))
+        self.models.selection.update(**structs.asdict(self.start))
         self._settle()
         self._seen = shown(self.view)
 
