@@ -141,7 +141,8 @@ class StatusLine(Reader[Shown], QWidget):
         self._first.setToolTip("Time to first token: the prefill of the selected sequence")
         self._bytes.setToolTip("Stored K and V of what the cache has reserved")
         self._looking.setToolTip(
-            f"Share of the engine's work in the last {RECENT_STEPS} steps that went into statistics and pictures"
+            f"Share of the engine's time in the last {RECENT_STEPS} steps that went into statistics and pictures,"
+            " by the clock: other programs at work make it less exact"
         )
 
     def read(self) -> Shown:

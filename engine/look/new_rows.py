@@ -55,7 +55,7 @@ class NewRows:
         )
 
     def measure(self, rows: Mapping[int, Pair], *, with_rows: bool = False) -> Tensors:
-        """Of each of N tensors: norms, extremes, a checksum of the bits, and how many numbers are not finite.
+        """Of each of N tensors: norms, a checksum of the bits, and how many numbers are not finite.
         `with_rows`: the rows themselves, bit for bit, and all of that is left to who has them. Nothing is read by the
         host."""
         return self.measure_all([rows], with_rows=with_rows)[0]
@@ -75,29 +75,26 @@ class NewRows:
         """What was measured, as a record tells it. Heads that a layer does not have are NaN."""
         if rows := self.rows_of(measured):
             measured = {name: found.numpy() for name, found in self.measure(rows).items()}
-        heads = max(measured[f"rows.{number}.floats"].shape[1] for number in range(len(self.groups)))
+        heads = max(measured[f"rows.{number}.norms"].shape[1] for number in range(len(self.groups)))
         index = {layer: n for n, layer in enumerate(self.layers)}
         norms = np.full((2, len(index), heads, self.num_new), np.nan, np.float32)
-        extremes = np.full((2, len(index), heads, 2), np.nan, np.float32)
         sums = dict.fromkeys(self.layers, 0)
         bad: list[NonFinite] = []
         for number, group in enumerate(self.groups):
-            floats, counts = measured[f"rows.{number}.floats"], measured[f"rows.{number}.bad"]
-            held = floats.shape[2] - 2
+            told, counts = measured[f"rows.{number}.norms"], measured[f"rows.{number}.bad"]
+            held = told.shape[2]
             parts, places = np.array([(part, index[layer]) for layer, part in group.places]).T
             begins = np.array([self.offsets.get(layer, self.num_new - held) for layer, _ in group.places])
             for begin in set(begins.tolist()):
                 mine = begins == begin
-                norms[parts[mine], places[mine], : floats.shape[1], begin : begin + held] = floats[mine, :, :-2]
-            extremes[parts, places, : floats.shape[1]] = floats[:, :, -2:]
+                norms[parts[mine], places[mine], : told.shape[1], begin : begin + held] = told[mine]
             for (layer, part), total in zip(group.places, measured[f"rows.{number}.sums"].tolist(), strict=True):
                 sums[layer] += (1, 3)[part] * total
             for n, head, offset in zip(*np.nonzero(counts), strict=True):
                 layer, part = group.places[n]
                 position = first_position + self.offsets.get(layer, self.num_new - held) + int(offset)
                 bad.append(NonFinite(NAMES[part], layer, int(head), position, int(counts[n, head, offset])))  # type: ignore[arg-type]
-        numbers = (norms[KEYS], norms[VALUES], *(extremes[part, ..., n] for part in (KEYS, VALUES) for n in (0, 1)))
-        stats = RowStats(self.layers, *map(read_only_floats, numbers))
+        stats = RowStats(self.layers, *map(read_only_floats, norms))
         bad.sort(key=lambda each: (each.layer or 0, each.tensor, each.kv_head or 0, each.position))
         return ToldRows(stats, {layer: wrapped(total) for layer, total in sums.items()}, tuple(bad))
 
@@ -113,13 +110,10 @@ class NewRows:
 
 def measured_rows(stacked: torch.Tensor) -> Tensors:
     """What is measured of rows `[N, H_kv, T, D]`."""
-    wide = stacked.float()
-    heads = wide.flatten(2)
-    extremes = heads.amin(-1, keepdim=True), heads.amax(-1, keepdim=True)  # `aminmax` is slow
     # a number less itself is 0, or NaN: a quarter of the time of `isfinite`
     bad = (stacked - stacked).ne_(0).sum(-1, dtype=torch.float32)
     return {
-        "floats": torch.cat([torch.linalg.vector_norm(wide, dim=-1), *extremes], -1),  # [N, H_kv, T + 2]
+        "norms": torch.linalg.vector_norm(stacked.float(), dim=-1),  # [N, H_kv, T]
         "sums": bit_sums(stacked),  # [N]
         "bad": bad.to(torch.int16),  # [N, H_kv, T]
     }

@@ -42,17 +42,13 @@ class Candidate(Part, frozen=True):
 class RowStats(Part, frozen=True, eq=False):
     """The new rows of K and V as the step wrote them, measured on the engine's device.
 
-    Norms are `[L, H_kv, T]` (L2 over head_dim); extremes `[L, H_kv]` over all new rows. What becomes of a row later,
-    coded when its turn comes or by a change of mode, is not in them: `RowSlice` has the norms of the row as stored.
+    Norms are `[L, H_kv, T]` (L2 over head_dim). What becomes of a row later, coded when its turn comes or by a change
+    of mode, is not in them: `RowSlice` has the norms of the row as stored.
     """
 
     layers: tuple[int, ...]
     key_norm: Floats
     value_norm: Floats
-    key_min: Floats
-    key_max: Floats
-    value_min: Floats
-    value_max: Floats
 
 
 class NonFinite(Part, frozen=True):

@@ -111,8 +111,7 @@ def row_stats(num_new: int, seed: int, layers: int = LAYERS, kv_heads: int = KV_
     shape = (layers, kv_heads, num_new)
     key = (4 + 2 * rng.random(shape)).astype(np.float32)
     value = (1 + rng.random(shape)).astype(np.float32)
-    flat = np.full((layers, kv_heads), 3.0, dtype=np.float32)
-    return _sealed(RowStats(tuple(range(layers)), key, value, -flat, flat, -flat / 2, flat / 2))
+    return _sealed(RowStats(tuple(range(layers)), key, value))
 
 
 def attention_summary(seed: int) -> AttentionSummary:

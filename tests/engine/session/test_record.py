@@ -27,7 +27,7 @@ def test_a_record_says_what_was_measured() -> None:
     assert part.rows is not None
     assert held is not None
     assert part.rows.key_norm[1] == pytest.approx(held.keys[0].norm(dim=-1).numpy(), abs=1e-5)
-    assert part.rows.value_max[1] == pytest.approx(held.values[0].amax((1, 2)).numpy(), abs=1e-6)
+    assert part.rows.value_norm[1] == pytest.approx(held.values[0].norm(dim=-1).numpy(), abs=1e-5)
     assert not part.rows.key_norm.flags.writeable
     logprobs = session.model.reference_logits(torch.tensor([prompt_ids(6)])).log_softmax(-1)
     expected = [-float(logprobs[i, t]) for i, t in enumerate(prompt_ids(6)[1:])]

@@ -129,7 +129,7 @@ class Told:
             assert candidate.sampled_prob == pytest.approx(chance, abs=1e-5)
 
     def check_rows(self, part: SequenceStep) -> None:
-        """Where the newest rows are still there, uncoded: norms of each, extremes of all."""
+        """Where the newest rows are still there, uncoded: norms of each."""
         cache, count = self.session.cache_of(part.seq_id), len(part.token_ids)
         assert part.stored_bytes == (0 if cache.spec.recomputes else cache.stored_bytes)
         assert part.hit_tokens == cache.page_counts().hit_tokens
@@ -140,10 +140,6 @@ class Told:
             keys, values = newest(cache, layer, count)
             assert part.rows.key_norm[number] == pytest.approx(np.linalg.norm(keys, axis=-1), abs=1e-4)
             assert part.rows.value_norm[number] == pytest.approx(np.linalg.norm(values, axis=-1), abs=1e-4)
-            extremes = part.rows.key_min, part.rows.key_max, part.rows.value_min, part.rows.value_max
-            expected = (keys.min((1, 2)), keys.max((1, 2)), values.min((1, 2)), values.max((1, 2)))
-            for told, own in zip(extremes, expected, strict=True):
-                assert told[number] == pytest.approx(own, abs=1e-6)
 
     def check_attention(self, step: int, part: SequenceStep) -> None:
         rows = self.session.history.attention.get((step, part.seq_id))
