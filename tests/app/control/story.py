@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from msgspec import NODEFAULT, Struct
+from msgspec import NODEFAULT, Struct, structs
 from msgspec.structs import fields, replace
 
 from app.control.controller import Controller
@@ -118,9 +118,9 @@ class Story:
     def _state(self) -> Iterator[str]:
         models, requests = self.models, self.requests
         timeline, history, status = models.timeline, models.history, models.status
-        for name, value in vars(models.selection.now).items():
+        for name, value in structs.asdict(models.selection.now).items():
             yield f"selected {name}: {told(value)}"
-        for name, value in vars(models.viewport.now).items():
+        for name, value in structs.asdict(models.viewport.now).items():
             yield f"wanted {name}: {value}"
         yield f"path: {[r.step for r in timeline]} to {timeline.tip}, live {timeline.live}, of {history.steps}"
         yield f"ahead {timeline.num_steps_ahead}, elsewhere {timeline.is_elsewhere}"
