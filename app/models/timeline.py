@@ -125,6 +125,11 @@ class Timeline(Path, QObject):
         if is_other or was_changed:
             self.reset.emit()
 
+    def forget_deleted(self) -> None:
+        """Nodes of the history were deleted: what is left of the path that is shown."""
+        if self.tip is not None and self.tip not in self.history and self.follow(self._end()):
+            self.reset.emit()
+
     def on_selected(self, _old: Selected, new: Selected) -> None:
         """Another moment is looked at: show a path that goes through it."""
         if new.step == self._looked_at:

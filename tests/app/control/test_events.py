@@ -9,7 +9,7 @@ from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
-from engine.wire.events import CacheChanged, Event, Failed, Restarted, StateChanged, WentTo
+from engine.wire.events import BranchDeleted, CacheChanged, Event, Failed, Restarted, StateChanged, WentTo
 from engine.wire.requests import WallRequest
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
@@ -84,3 +84,20 @@ def test_the_first_token_beyond_a_rewind_is_given_up(stepped: Controller, models
 
 def test_nothing_that_the_engine_says_is_left_without_a_handler(controller: Controller) -> None:
     assert set(controller.events.handlers) == set(get_args(Event))
+
+
+def test_the_end_of_the_branch_that_is_looked_at_is_deleted(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    stepped.intents.on_gone_to(4)
+    stepped.tick()
+    stepped.intents.on_run_to(2)
+    stepped.tick()
+    models.selection.update(step=6)
+    timeline = models.timeline
+    assert list(timeline.nodes) == [*range(11)]
+    engine.emit(BranchDeleted((8, 9, 10)))
+    stepped.tick()
+    assert list(timeline.nodes) == [*range(8)]
+    assert (models.selection.now.step, timeline.is_elsewhere, timeline.is_of_live) == (6, True, False)
+    assert list(timeline.live_path.nodes) == [*range(5), 11, 12]
