@@ -73,7 +73,8 @@ def larger(low: Floats, high: Floats) -> Floats:
         return low
     with np.errstate(over="ignore", invalid="ignore"):  # of two infinities either will do: none is a number
         signs = low + high
-        size: Floats = np.maximum(np.negative(low), high)
+        size: Floats = np.negative(low)
+        np.maximum(size, high, out=size)
     np.copysign(size, signs, out=size)
     return size
 

@@ -239,7 +239,9 @@ class HeadView(MapView[Shown]):
         theme = current_theme()
         table = signed_colors(theme)
         self._map.set_table(table)
-        indices = np.ascontiguousarray(signed_index(np.where(draw.gone(piece), np.float32(0), self._values), limit))
+        is_gone = draw.gone(piece)
+        values = np.where(is_gone, np.float32(0), self._values) if is_gone.any() else self._values
+        indices = np.ascontiguousarray(signed_index(values, limit))
         start, _ = draw.extent(piece)
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
         whole = (0 if draw.is_part(piece) else start, piece.request.num_tokens)
