@@ -120,7 +120,9 @@ class DecoderRows(LayerHandle):
         return max(0, num_tokens - self._source)
 
     def _moved(self, rows: HeldRows | None) -> HeldRows | None:
-        return None if rows is None else replace(rows, first=rows.first + self._source)
+        if rows is None:
+            return None
+        return replace(rows, first=rows.first + self._source, positions=shifted(rows.positions, self._source))
 
     def rows(self) -> HeldRows | None:
         return self._moved(self._layer.rows())
@@ -132,8 +134,7 @@ class DecoderRows(LayerHandle):
         return self._moved(self._layer.newest_rows(self._own(first_position)))
 
     def row_positions(self) -> torch.Tensor | None:
-        found = self._layer.row_positions()
-        return None if found is None else found + self._source
+        return shifted(self._layer.row_positions(), self._source)
 
     def held_bytes(self) -> HeldBytes:
         return self._layer.held_bytes()
@@ -162,11 +163,16 @@ class DecoderRows(LayerHandle):
 
     def stored(self, num_tokens: int) -> StoredLayer | None:
         found = self._layer.stored(self._own(num_tokens))
-        return None if found is None else replace(found, num_tokens=num_tokens, first=found.first + self._source)
+        if found is None:
+            return None
+        positions = shifted(found.positions, self._source)
+        return replace(found, num_tokens=num_tokens, first=found.first + self._source, positions=positions)
 
     def restore(self, stored: StoredLayer) -> None:
-        own = self._own(stored.num_tokens)
-        self._layer.restore(replace(stored, num_tokens=own, first=stored.first - self._source))
+        own, positions = self._own(stored.num_tokens), stored.positions
+        if positions is not None and int(positions.max()) == stored.num_tokens - 1:  # older files count from the source
+            positions = shifted(positions, -self._source)
+        self._layer.restore(replace(stored, num_tokens=own, first=stored.first - self._source, positions=positions))
 
     def stored_states(self) -> dict[str, torch.Tensor]:
         return self._layer.stored_states()
@@ -179,6 +185,11 @@ class DecoderRows(LayerHandle):
 
     def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
         self._layer.write_rows(part, heads, slots, numbers)
+
+
+def shifted(positions: torch.Tensor | None, by: int) -> torch.Tensor | None:
+    """The same positions, so many later."""
+    return None if positions is None else positions + by
 
 
 def within(delta: RowDelta, span: range) -> RowDelta:

@@ -94,6 +94,27 @@ def test_a_fork_of_pages_stores_its_own_rows_alone(name: str) -> None:
     assert stored(session) == 11 * row
 
 
+def test_a_row_of_a_page_counts_once_however_much_of_the_page_its_sharers_have() -> None:
+    """Forks of fewer tokens begin in the middle of pages that the first one has filled since."""
+    session = Session(model_of("llama"), CacheSpec("paged", page_size=4))
+    parent = session.submit(Prompt(token_ids=prompt_ids(15)))
+    session.force(parent, prompt_ids(20, seed=1))
+    session.step()
+    row = stored(session) // 15
+    forks = [session.fork(parent, num_tokens=count).child for count in (6, 7, 13)]
+    tables = [session.cache_of(seq_id).tables[0] for seq_id in (parent, *forks)]
+    session.halt(parent)
+    for number, fork in enumerate(forks):
+        session.force(fork, prompt_ids(20, seed=number))
+    for _ in range(3):
+        assert session.live.mode.store is not None
+        slots = {table.slot(position) for table in tables for position in range(table.num_tokens)}
+        assert stored(session) == len(slots) * row
+        assert len(slots) < sum(table.num_tokens for table in tables)
+        session.step()
+        tables = [session.cache_of(seq_id).tables[0] for seq_id in (parent, *forks)]
+
+
 @pytest.mark.parametrize(
     ("spec", "after_prompt", "after_a_step"),
     [
