@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt, Signal
-from PySide6.QtGui import QContextMenuEvent, QHelpEvent, QMouseEvent, QWheelEvent
+from PySide6.QtGui import QAction, QContextMenuEvent, QHelpEvent, QMouseEvent, QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import (
     QAbstractButton,
@@ -26,6 +26,7 @@ from PySide6.QtWidgets import (
     QToolTip,
     QWidget,
 )
+from shiboken6 import isValid
 
 from app.draw.token_range import TokenRange
 from app.kit.segments import Segments
@@ -49,6 +50,8 @@ class Robot:
     def __init__(self, view: QWidget, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
         self._view, self._models = view, models
         self._opened: list[str] = []
+        self._offered: list[QAction] = []  # by menus that were opened
+        self._chosen = {"Copy picture", "Save picture…"}
         self._told: list[str] = []
         self._said: dict[int, str] = {}
         self._saying: set[int] = set()  # the labels that tell of what is pointed at
@@ -62,12 +65,12 @@ class Robot:
         monkeypatch.setattr(QToolTip, "showText", self._show_tip)
 
     def _open(self, opened: QWidget) -> None:
-        texts = [
-            f"{action.text()}{'' if action.isEnabled() else ' (disabled)'}"
-            for action in opened.actions()
-            if action.text()
-        ]
+        actions = [action for action in opened.actions() if action.text()]
+        texts = [f"{action.text()}{'' if action.isEnabled() else ' (disabled)'}" for action in actions]
         self._opened.append(f"opens {kind_of(opened)} {', '.join(texts)}".rstrip())
+        self._offered += [
+            one for one in actions if one.isEnabled() and one.menu() is None and one.text() not in self._chosen
+        ]
 
     def _ask_file(self, *arguments: object, **_: object) -> tuple[str, str]:
         self._opened.append("asks for a file")
@@ -90,6 +93,18 @@ class Robot:
                 yield from self._in_picture(widget, widget.viewport())
             elif paints_itself(widget) and not isinstance(widget, Segments):
                 yield from self._in_picture(widget, widget)
+
+    def pictures(self) -> Iterator[str]:
+        """What is said all over the pictures, and what a click in the middle of each does."""
+        for widget in filter(isValid, self._view.findChildren(QWidget)):  # a tool tip's label may be gone by now
+            is_area = isinstance(widget, QAbstractScrollArea) and type(widget).__module__.startswith("app.")
+            surface = widget.viewport() if isinstance(widget, QAbstractScrollArea) and is_area else widget
+            is_seen = widget.isVisible() and widget.isEnabled() and not isinstance(widget, Segments | QAbstractItemView)
+            if is_seen and (is_area or paints_itself(widget)):
+                yield from self._under_the_mouse(kind_of(widget), surface, (12, 6))
+                middle = surface.rect().center()
+                click = lambda s=surface, at=middle: QTest.mouseClick(s, Qt.MouseButton.LeftButton, pos=at)  # noqa: E731
+                yield from self._try(f"{kind_of(widget)} clicked in the middle", click)
 
     def _in_list(self, widget: QAbstractItemView) -> Iterator[str]:
         for number in range(min(4, widget.model().rowCount())):
@@ -135,10 +150,10 @@ class Robot:
         self._move(surface, end, Qt.MouseButton.LeftButton, keys)
         QTest.mouseRelease(surface, Qt.MouseButton.LeftButton, keys, end)
 
-    def _under_the_mouse(self, name: str, surface: QWidget) -> Iterator[str]:
+    def _under_the_mouse(self, name: str, surface: QWidget, most: tuple[int, int] = (24, 8)) -> Iterator[str]:
         """What is said at places all over it: a letter for each text, and where it is said."""
         self._said, self._saying = said(self._view), set()
-        columns, rows = max(1, min(24, surface.width() // 12)), max(1, min(8, surface.height() // 12))
+        columns, rows = max(1, min(most[0], surface.width() // 12)), max(1, min(most[1], surface.height() // 12))
         texts: dict[str, str] = {}
         lines = []
         for y in range(rows):
@@ -215,6 +230,11 @@ class Robot:
         self._models.selection.update(**chosen)
         self._models.viewport.update(**self._looking)
         QApplication.processEvents()
+        offered, self._offered = self._offered, []
+        for action in offered:
+            if action.text() not in self._chosen and isValid(action):
+                self._chosen.add(action.text())
+                yield from self._try(f"{name}, {action.text()!r}", action.trigger)
 
 
 def _wheel(widget: QWidget, place: QPoint, turns: int, keys: Qt.KeyboardModifier) -> None:

@@ -26,12 +26,13 @@ from PySide6.QtWidgets import (
     QAbstractItemView,
     QAbstractScrollArea,
     QAbstractSlider,
-    QAbstractSpinBox,
     QComboBox,
+    QDoubleSpinBox,
     QLabel,
     QLineEdit,
     QPlainTextEdit,
     QScrollBar,
+    QSpinBox,
     QTreeWidget,
     QWidget,
 )
@@ -74,6 +75,9 @@ def _of(widget: QWidget) -> Iterator[str]:
         yield f"  says {line!r}"
     if isinstance(widget, QAbstractItemView) and widget.model() is not None:
         yield from _table(widget.model(), isinstance(widget, QTreeWidget))
+        chosen = sorted({index.row() for index in widget.selectedIndexes()})
+        if chosen:
+            yield f"  chosen rows {', '.join(map(str, chosen))}"
     elif isinstance(widget, QAbstractScrollArea) and type(widget).__module__.startswith("app."):
         yield from (f"  {line}" for line in painted(widget.viewport()))
     elif paints_itself(widget):
@@ -95,11 +99,12 @@ def _words(widget: QWidget) -> str | None:
             items = [widget.itemText(n) for n in range(widget.count())]
             return f"{widget.currentText()} of {', '.join(items)}"
         case QLineEdit():
-            return f"{widget.text()}{' …' + widget.placeholderText() if widget.placeholderText() else ''}"
+            shown = f"{widget.text()}{' …' + widget.placeholderText() if widget.placeholderText() else ''}"
+            return f"{shown}{' (read only)' if widget.isReadOnly() else ''}"
         case QPlainTextEdit():
-            return widget.toPlainText()
-        case QAbstractSpinBox():
-            return widget.text()
+            return f"{widget.toPlainText()}{' (read only)' if widget.isReadOnly() else ''}"
+        case QSpinBox() | QDoubleSpinBox():
+            return f"{widget.text()} in {widget.minimum():.12g} … {widget.maximum():.12g}"
         case QAbstractSlider():
             return f"{widget.value()} in {widget.minimum()} … {widget.maximum()}"
     return None

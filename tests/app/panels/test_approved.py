@@ -119,7 +119,6 @@ SEQUENCES: dict[str, dict[str, Any]] = {
 BOTH: dict[str, PanelOfSize] = {
     "compare": (CompareView, (900, 420)),
     "compared_steps": (CompareStepsView, (1100, 300)),
-    "compared_steps_narrow": (CompareStepsView, (720, 260)),
 }
 
 
@@ -152,6 +151,9 @@ class Witness:
             self.look(f"segment {choice}")
             self.models.selection.update(layer=1, kv_head=2, position=4)
             self.look(f"segment {choice}, elsewhere")
+            self.back()
+            with pytest.MonkeyPatch.context() as patched:
+                self.lines += Robot(self.view, self.models, patched).pictures()
             self.back()
         if choices:
             self.view.choose(choices[0])
