@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -12,8 +13,7 @@ from engine.cache.stacking import stacked_view
 SMALL = 128  # rows; the keys of more are not copied only to be multiplied at once
 
 
-@dataclass(frozen=True, eq=False)
-class NewestQuery:
+class NewestQuery(NamedTuple):
     """What one layer's newest query met: query `[B, H, D]`, keys `[B, H_kv, S, D]`, mask `[B, 1, S]` or None."""
 
     query: torch.Tensor

@@ -207,8 +207,8 @@ def is_fed_together(work: Sequence[SequenceWork], store: PageStore) -> bool:
 def weights_of_one(work: SequenceWork, layer: int, rows: torch.Tensor) -> torch.Tensor:
     """The newest query's weights `[H, S]` over all tokens, out of what a forward of one sequence gave, `[1, H, R]`."""
     count = work.num_tokens
-    held = rows[0].narrow(1, 0, min(work.live.cache.num_own(layer, count), rows.shape[2]))
-    return spread(held, work.live.cache.positions(layer), count)
+    held, own = rows[0], work.live.cache.num_own(layer, count)
+    return spread(held if own >= rows.shape[2] else held.narrow(1, 0, own), work.live.cache.positions(layer), count)
 
 
 def weights_among(work: list[SequenceWork]) -> WeightsOf:

@@ -22,8 +22,10 @@ def encode_keys(rows: torch.Tensor, bits: int, group: int) -> Packed:
 
 def decode_keys(parts: Packed, bits: int, group: int, dtype: torch.dtype) -> torch.Tensor:
     words, scales, offsets = parts
-    codes = grouped(unpacked(words.mT, bits).mT, 2, group)
-    return (codes * scales.float().unsqueeze(3) + offsets.float().unsqueeze(3)).flatten(2, 3).to(dtype)
+    shifts = torch.arange(0, WORD_BITS, bits, device=words.device, dtype=torch.int32)[:, None]
+    codes = (words.unsqueeze(3) >> shifts).bitwise_and_(2**bits - 1).flatten(2, 3).float()
+    numbers = grouped(codes, 2, group).mul_(scales.float().unsqueeze(3)).add_(offsets.float().unsqueeze(3))
+    return numbers.flatten(2, 3).to(dtype)
 
 
 def encode_values(rows: torch.Tensor, bits: int, group: int) -> Packed:
@@ -35,7 +37,7 @@ def encode_values(rows: torch.Tensor, bits: int, group: int) -> Packed:
 def decode_values(parts: Packed, bits: int, group: int, dtype: torch.dtype) -> torch.Tensor:
     words, scales, offsets = parts
     codes = grouped(unpacked(words, bits), 3, group)
-    return (codes * scales.float().unsqueeze(4) + offsets.float().unsqueeze(4)).flatten(3).to(dtype)
+    return codes.mul_(scales.float().unsqueeze(4)).add_(offsets.float().unsqueeze(4)).flatten(3).to(dtype)
 
 
 def quantised(groups: torch.Tensor, axis: int, bits: int) -> Packed:
@@ -80,7 +82,7 @@ def packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """Codes `[…, N]` as float32 from words `[…, N b / 32]`."""
-    shifts = torch.arange(0, WORD_BITS, bits, device=words.device, dtype=torch.int32)
-    codes: torch.Tensor = (words.unsqueeze(-1) >> shifts) & (2**bits - 1)
-    return codes.flatten(-2).float()
+    """Codes `[…, N]` as float32 from words `[…, N b / 32]`, byte by byte, the lowest first as they lie in memory."""
+    held = words.contiguous().view(torch.uint8)
+    codes = [(held >> shift).bitwise_and_(2**bits - 1) for shift in range(0, 8, bits)]
+    return torch.stack(codes, -1).flatten(-2).float()

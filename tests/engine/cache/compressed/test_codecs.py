@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.cache.compressed import kivi
-from engine.cache.compressed.codecs import row_codec
+from engine.cache.compressed.codecs import from_e4m3, row_codec
 from engine.cache.compressed.stores import store_of
 from engine.errors import InputError
 from engine.session.session import Session
@@ -295,3 +295,11 @@ def test_a_group_of_kivi_lies_within_what_its_codes_can_say(bits: int) -> None:
     assert bool((low + step * (2**bits - 1) >= groups.amax(3, keepdim=True)).all())
     # float32 rounds the quotient: half a step, and no more than a hair
     assert bool(((codes * step + low - groups).abs() <= step * 0.5001).all())
+
+
+def test_every_e4m3_byte_is_the_number_that_torch_says() -> None:
+    codes = torch.arange(256).to(torch.uint8)
+    expected, found = codes.view(torch.float8_e4m3fn).float(), from_e4m3(codes)
+    is_number = ~expected.isnan()
+    assert torch.equal(found.isnan(), ~is_number)
+    assert torch.equal(found[is_number].view(torch.int32), expected[is_number].view(torch.int32))
