@@ -85,4 +85,6 @@ def test_what_is_printed_and_written_is_approved(twin: Twin, folder: Path, tmp_p
         lines += [f"> {' '.join(words)}: {status}", *lines_of(out), *(f"! {line}" for line in lines_of(err))]
     lines += ["> events", *lines_of(events.read_text()), "> of two tiers", *lines_of(host.read_text())]
     lines += ["> session", told(json.loads(saved.read_text())), *sorted(path.name for path in tmp_path.iterdir())]
-    approve(Path(__file__).parent / "approved" / "printed.txt", lines)
+    approve(
+        Path(__file__).parent / "approved" / "printed.txt", [x for x in lines if not x.startswith(("'cuda", "'mps"))]
+    )
