@@ -137,6 +137,10 @@ def test_a_page_that_others_read_is_copied_before_it_is_written() -> None:
         for a, b in zip(parts, before[i], strict=True)
     )
     assert not rows_of(live)[0][0][:, 5].any()
+    others = [number for number in range(live.cache.num_tokens) if number != 5]
+    for layer, parts in rows_of(session.live.get(second)).items():
+        for edited, own in zip(rows_of(live)[layer], parts, strict=True):
+            assert torch.equal(edited[:, others], own[:, others]), "the rest of the page came along"
     mine, theirs = live.cache.page_ids_at(44)[0], session.cache_of(first).page_ids_at(44)[0]
     assert mine[0] == theirs[0]
     assert mine[1] != theirs[1]

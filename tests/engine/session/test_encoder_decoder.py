@@ -198,6 +198,7 @@ def test_the_first_step_is_that_of_the_encoder() -> None:
     session.submit(Prompt(token_ids=prompt_ids(5)))
     first, second = session.step(), session.step()
     assert first.timings.encoder_ms > 0 == second.timings.encoder_ms
+    assert first.timings.forward_ms > 0, "what the encoder took is a part of the forward, and not all of it"
     assert first.timings.total_ms > first.timings.encoder_ms + first.timings.forward_ms
     part = first.sequences[0]
     assert (part.token_ids[-1], part.num_prompt_tokens, part.num_tokens) == (0, 6, 6)

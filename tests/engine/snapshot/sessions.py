@@ -18,6 +18,7 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
+from tests.engine.cache.compressed.test_going_back import assert_alike, kept_of
 from tests.engine.tiny import model_of, prompt_ids
 
 PROMPT = 21
@@ -71,7 +72,7 @@ def kept(session: Session, path: Path, num_tokens: int | None = None, **how: Any
 
 
 def goes_on_alike(one: Session, other: Session, steps: int = 6) -> None:
-    """Both choose the same tokens from the same logits, to the last bit."""
+    """Both choose the same tokens from the same logits, to the last bit, and keep the same then, codes and memories."""
     for _ in range(steps):
         mine, theirs = step(one), step(other)
         assert mine.sequences[0].token_ids == theirs.sequences[0].token_ids
@@ -80,3 +81,8 @@ def goes_on_alike(one: Session, other: Session, steps: int = 6) -> None:
         assert expected is not None
         assert found is not None
         assert torch.equal(expected, found)
+    if not one.cache.recomputes:
+        mine_kept, their_kept = (kept_of(each.cache_of(0), each.cache_of(0).num_tokens) for each in (one, other))
+        assert mine_kept is not None
+        assert their_kept is not None
+        assert_alike(mine_kept, their_kept)

@@ -323,3 +323,15 @@ def test_from_both_tiers_together_no_more_is_taken_than_was_asked_for(at_most: i
     store_of(session).groups[0].pool.evict(behind)
     found = session.live.mode.new_cache(9, 30)
     assert found.admit([*prompt_ids(30)], 0, at_most) == found.num_tokens == hit
+
+
+def test_a_fork_has_the_states_of_layers_beside_the_pages() -> None:
+    """And moves them on by itself: parent and fork go other ways, and each says what its tokens do."""
+    session = Session(model_of("lfm2"), CacheSpec("paged", page_size=4))
+    parent = session.submit(Prompt(token_ids=prompt_ids(9)))
+    session.force(parent, prompt_ids(9, seed=1))
+    for _ in range(3):
+        session.step()
+    fork = session.fork(parent).child
+    session.force(fork, prompt_ids(9, seed=2))
+    assert drive(session, 4) < TOLERANCE

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, DynamicCache
 
+from engine.errors import Cancelled
 from engine.model.loader import LoadedModel, load
 from engine.model.runners.runners import Runners
 from engine.model.weights import build_shape
@@ -203,3 +205,22 @@ def test_what_is_put_back_takes_the_short_way_again(tmp_path: Path) -> None:
     assert not model.runners.decoder.is_current
     attention.v_proj = own
     assert model.runners.decoder.is_current
+
+
+def test_a_forward_is_given_up_before_any_of_its_layers() -> None:
+    model, calls = model_of("llama"), 0
+    decoder = model.runners.decoder
+    assert decoder is not None
+
+    def check() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == stop:
+            raise Cancelled
+
+    for stop in (0, 1, 2, 3):  # before each of two layers, and behind them
+        calls, cache = 0, DynamicCache(config=model.model.config)
+        with torch.inference_mode(), nullcontext() if stop == 0 else pytest.raises(Cancelled):
+            decoder.outputs(torch.tensor([[5, 6, 7]]), cache, None, 0, check)
+        assert calls == (stop or 3)
+        assert [layer.get_seq_length() for layer in cache.layers] == [3 * (stop != 1), 3 * (stop not in (1, 2))]
