@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from msgspec.structs import replace
 
+from engine.errors import InputError
 from engine.look.outliers import outliers_slice
 from engine.look.slices import attention_slice, checked, head_slice, row_slice, table_slice
 from engine.opened.description import model_info, opened_file, sequence_info, tokens_of
@@ -85,8 +87,17 @@ class OpenedSnapshot:
         return self.past(num_tokens).only(RowQuery(positions=range(position, position + 1)))
 
     def text_of(self, token_id: int) -> str:
-        """The text of a token that the file has; its number for another one."""
-        return self._texts.get(token_id, f"#{token_id}")
+        """The text of a token that the file has, among those fed or the candidates of its last step; its number for
+        another one."""
+        return self._texts.get(token_id) or self._candidates.get(token_id, f"#{token_id}")
+
+    @cached_property
+    def _candidates(self) -> dict[int, str]:
+        try:
+            parts = self.file.records[-1].sequences if len(self.file.records) else ()
+        except InputError:  # a step that cannot be read is told when it is shown
+            return {}
+        return {each.token_id: each.text for part in parts for each in part.candidates}
 
     def logits(self) -> torch.Tensor | None:
         """The newest logits `[V]`, where they are written."""

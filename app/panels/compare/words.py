@@ -115,7 +115,8 @@ def verdict(models: Models, compared: ComparedPair) -> tuple[str, TextRole]:
         if (last := parts_at(models, compared)) is not None:
             where = f"step {thousands(last.step)}, {thousands(last.num_tokens)} tokens"
             return f"The same up to where they part ({where}): other tokens follow, which are not compared", "text"
-        return f"Within rounding so far: {counted(many, 'step') if judged else rows}", "good"
+        so_far = " so far" if compared.a.moves else ""
+        return f"Within rounding{so_far}: {counted(many, 'step') if judged else rows}", "good"
     found = f"{thousands(beyond)} of {counted(many, 'step')}" if beyond else "rows"
     cause = _allowed_cause(compared, [*departing, *([first.position + 1] if first is not None else ())])
     return (f"{cause}: {found} beyond rounding", "warning") if cause else (f"Departs: {found} beyond rounding", "bad")

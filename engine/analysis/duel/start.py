@@ -86,7 +86,9 @@ def _of_file(
             check_vocabularies(mine.geometry, loaded.info.geometry)
             prompt_ids = token_ids[: opened.sequence.num_prompt_tokens]
             follower = DuelFollower(loaded, cache, f"the same tokens in {cache_label(cache)}", prompt_ids)
-            return Duel(mine, follower.run, opened.text_of, follower)
+            is_its_own = loaded.info.fingerprint == opened.info.fingerprint
+            text_of = follower.run.session.text_of if is_its_own else opened.text_of
+            return Duel(mine, follower.run, text_of, follower)
 
 
 def _model_for(

@@ -348,6 +348,8 @@ def test_two_snapshots_are_compared(driver: Driver, tmp_path: Path) -> None:
         True,
     )
     assert [step.num_tokens for step in started.steps] == [22]
+    told = driver.of(StepRecord)[-1].sequences[0].candidates[:3]
+    assert [each.text for each in started.steps[0].top[0][:3]] == [each.text for each in told]
     found = driver.wait_for(DuelScanned).first
     assert found is not None
     driver.send(StartDuel(0, OtherStep(3)))
