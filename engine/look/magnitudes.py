@@ -8,13 +8,13 @@ to quantise, at every picture, and so is any earlier step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from engine.cache.contract import HeldRows, Pair
-from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import EDGES, LayerCount, StackedCounts, counted, counts_of_rows
 from engine.look.rows_at import RowsAt, RowSource, chosen, rewrites
@@ -22,6 +22,9 @@ from engine.spec.cache import CacheSpec
 from engine.wire.arrays import read_only_floats
 from engine.wire.requests import HeadRequest, TensorName, WallRequest
 from engine.wire.slices import Magnitudes
+
+if TYPE_CHECKING:
+    from engine.cache.sequence_cache import SequenceCache
 
 QUANTILE = 0.995
 # A channel apart is 1 / (H_kv * D) of a layer: more than the quantile leaves out in small layers. It shall not decide

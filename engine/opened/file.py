@@ -17,9 +17,7 @@ from engine.opened.description import model_info, opened_file, sequence_info, to
 from engine.opened.magnitudes import FileMagnitudes
 from engine.opened.rows import FileRows, FileRowsAt, RowQuery
 from engine.opened.wall import file_wall
-from engine.snapshot.bring import brought_npz
 from engine.snapshot.read import SnapshotFile
-from engine.snapshot.write import write_snapshot
 from engine.spec.sampling import SamplingParams
 from engine.wire.requests import (
     AttentionRequest,
@@ -164,6 +162,9 @@ SUFFIX = ".npz"
 def opened_npz(path: Path) -> SnapshotFile:
     """The snapshot of an npz file, in a file of its own whose name is gone already. Raises `InputError` for a file that
     is none, and for one that does not say where its rows stand."""
+    from engine.snapshot.bring import brought_npz  # and with it transformers, 30 MiB that a snapshot does without
+    from engine.snapshot.write import write_snapshot
+
     with tempfile.TemporaryDirectory(prefix="kvloupe-", ignore_cleanup_errors=True) as folder:
         inside = Path(folder) / "opened.safetensors"
         for _ in write_snapshot(brought_npz(path), inside):

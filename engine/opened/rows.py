@@ -19,7 +19,8 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 from engine.wire.records import Provenance
 
-NUMBERS_AT_ONCE = 1 << 22
+NUMBERS_AT_ONCE = 1 << 20
+HEAD_NUMBERS_AT_ONCE = 1 << 19  # read at once of one head, as float32: 2 MiB
 NOWHERE = 1 << 40  # the position of rows of a head that was not written: behind every token
 
 
@@ -162,8 +163,13 @@ class FileRows:
         """`[T, D]`; nothing, where the head was not written."""
         if head not in entry.heads:
             return torch.zeros(len(rows), entry.dim(name), dtype=dtype_of(entry))
-        numbers = np.array(self.file.rows(entry.index, name, head, rows))
-        return torch.from_numpy(numbers).to(dtype_of(entry))
+        found = torch.empty(len(rows), entry.dim(name), dtype=dtype_of(entry))
+        at_once = max(1, HEAD_NUMBERS_AT_ONCE // entry.dim(name))
+        for start in range(0, len(rows), at_once):
+            part = rows[start : start + at_once]
+            numbers = np.array(self.file.rows(entry.index, name, head, part))
+            found[start : start + len(part)] = torch.from_numpy(numbers)
+        return found
 
 
 def is_run(entry: LayerEntry) -> bool:

@@ -88,8 +88,11 @@ class Duel:
                 yield self._compare(count)
             elif parting is not None:
                 yield self._compare(count, parting)
-        if not self.steps and not wanted and common == self.a.num_tokens:
-            self.steps.append(not_compared(self.a, common))  # what is drawn is drawn of a step
+        is_followed = self._follower is not None and (wanted or common < self.a.num_tokens)
+        if not is_followed and common > (self.steps[-1].num_tokens if self.steps else 0):
+            self.steps.append(replace(not_compared(self.a, common), parting=self._parting()))
+            if self._follower is None:  # what is drawn is drawn of a step, whether both kept numbers of it or not
+                yield self.steps[-1]
         for count in self._follower.follow(self.a.token_ids, check) if self._follower is not None else ():
             yield self._compare(count) if count in wanted else (count, self.a.num_tokens)
 

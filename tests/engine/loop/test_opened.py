@@ -330,6 +330,25 @@ def test_a_live_run_and_its_snapshot_are_compared(driver: Driver, tmp_path: Path
     assert driver.wait_for(DuelEnded).reason == ""
 
 
+def test_a_live_run_whose_tokens_part_from_a_snapshot_is_compared_up_to_there(driver: Driver, tmp_path: Path) -> None:
+    """No step of the two has numbers in common: their rows have, and are drawn."""
+    path = tmp_path / "a.safetensors"
+    exported(driver, path)
+    ids = driver.session.sequence(0).token_ids[:15]
+    other = (ids[13] + 1) % 100 + 3
+    driver.send(SubmitPrompt(Prompt(token_ids=(*ids[:13], other, *ids[14:]), has_start=True)), Step(2))
+    driver.rest()
+    driver.send(StartDuel(driver.status.sequences[-1].seq_id, OtherFile(path)))
+    (step,) = driver.wait_for(DuelStarted).steps
+    assert (step.num_tokens, step.is_beyond_rounding, step.kl) == (13, None, None)
+    assert step.parting is not None
+    assert step.parting.num_tokens == 13
+    found = driver.wait_for(DuelScanned)
+    assert (found.num_tokens, found.first) == (13, None)
+    driver.send(TakeSlice(HeadRequest(0, 13, "keys", 0, 0, 0, 13, 100), side="difference"))
+    assert np.abs(driver.wait_for(HeadSlice).low).max() < 1e-5
+
+
 def test_two_snapshots_are_compared(driver: Driver, tmp_path: Path) -> None:
     one, other = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     exported(driver, one)

@@ -212,10 +212,11 @@ def test_reading_needs_no_torch(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from engine.snapshot.read import SnapshotFile; "
         "from engine.snapshot.verify import verified; "
         f"f = SnapshotFile(Path({str(path)!r})); print(f.rows(1, 'keys', 1).shape, verified(f.path).is_sound, "
-        "'torch' in sys.modules)"
+        "'torch' in sys.modules); import engine.loop.loop, engine.opened.file as opened; "
+        "opened.OpenedSnapshot(f.path); print('transformers' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == ["(30,", "16)", "True", "False"]
+    assert done.stdout.split() == ["(30,", "16)", "True", "False", "False"], "what shows one needs no transformers"
 
 
 # ---- files that go away, and what is none ------------------------------------------------------------------------
