@@ -30,12 +30,9 @@ def main(argv: list[str] | None = None) -> int:
     if problem is not None:
         sys.stderr.write(f"{problem}\n")
         return 2
-    from app.start.beginning import Beginning  # only now: importing Qt needs the libraries that were just looked for
+    from app.main import run  # only now: importing Qt needs the libraries that were just looked for
 
-    beginning = Beginning(arguments)
-    from app.main import run  # while the engine starts
-
-    return _leave(run(arguments, beginning))
+    return _leave(run(arguments))
 
 
 def _leave(status: int) -> int:

@@ -173,9 +173,9 @@ def _import_pictures() -> None:
     gc.freeze()
 
 
-def run(arguments: Arguments, beginning: Beginning | None = None) -> int:
+def run(arguments: Arguments) -> int:
     """Open the window and stay until it is closed."""
-    beginning = beginning or Beginning(arguments)
+    beginning = Beginning(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     app = QApplication(sys.argv[:1])
     app.setApplicationName("kvloupe")

@@ -13,8 +13,8 @@ from engine.client import kind_for
 
 class Beginning:
     """The settings as the command line changes them, and the engine that they ask for. An engine in a process of its
-    own starts here, before the window is imported: it has torch to import meanwhile. One that would share the
-    interpreter, or the only processor, with a window that is not painted yet starts with `start_engine`."""
+    own starts here, before the window is made: it has torch to import meanwhile. One that would share the interpreter,
+    or the only processor, with a window that is not painted yet starts with `start_engine`."""
 
     def __init__(self, arguments: Arguments) -> None:
         path = arguments.settings or settings_path()
