@@ -252,8 +252,7 @@ def test_the_entry_looks_before_qt_is_touched(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     ran: list[Arguments] = []
-    monkeypatch.setattr(program, "run", lambda arguments, _: ran.append(arguments) or 7)
-    monkeypatch.setattr(beginning, "Engine", NoEngine)
+    monkeypatch.setattr(program, "run", lambda arguments: ran.append(arguments) or 7)
     monkeypatch.setattr(entry, "_leave", lambda status: status + 100)
     monkeypatch.setattr(entry, "library_problem", lambda _: None)
     monkeypatch.setattr(entry, "has_display", lambda _: True)
