@@ -277,3 +277,26 @@ def test_the_entry_looks_before_qt_is_touched(
     assert [entry.main(["--doctor", "--settings", str(tmp_path / name)]) for name in ("a", "b")] == [0, 1]
     assert [path.name for path in asked] == ["a", "b"]
     assert len(ran) == 4
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "processors", "is_begun"),
+    [
+        ("process", "cpu", 2, True),
+        ("process", "cpu", 1, False),
+        ("process", "cpu", None, False),
+        ("thread", "cpu", 2, False),
+        ("auto", "cpu", 2, True),
+        ("auto", "cuda", 2, False),
+    ],
+)
+def test_an_engine_begins_before_the_window_where_it_has_a_processor_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, device: str, processors: int | None, is_begun: bool
+) -> None:
+    monkeypatch.setattr(beginning, "Engine", NoEngine)
+    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    given = parse(["--settings", str(tmp_path / "s.ini"), "--engine", engine, "--device", device])
+    begins = beginning.Beginning(given)
+    assert (begins.engine.kind is not None) is is_begun
+    begins.start_engine()
+    assert len([told for told in begins.engine.told if told[0] == "start"]) == 1  # type: ignore[attr-defined]
