@@ -81,7 +81,7 @@ class Robot:
             self._opened.append(f"tip {_TAG.sub('', str(arguments[1]))!r}")
 
     def lines(self) -> Iterator[str]:
-        for widget in (self._view, *self._view.findChildren(QWidget)):
+        for widget in filter(isValid, (self._view, *self._view.findChildren(QWidget))):
             if not (widget.isVisible() and widget.isEnabled()):
                 continue
             if isinstance(widget, QAbstractButton):
@@ -96,7 +96,7 @@ class Robot:
 
     def pictures(self) -> Iterator[str]:
         """What is said all over the pictures, and what a click in the middle of each does."""
-        for widget in filter(isValid, self._view.findChildren(QWidget)):  # a tool tip's label may be gone by now
+        for widget in filter(isValid, self._view.findChildren(QWidget)):
             is_area = isinstance(widget, QAbstractScrollArea) and type(widget).__module__.startswith("app.")
             surface = widget.viewport() if isinstance(widget, QAbstractScrollArea) and is_area else widget
             is_seen = widget.isVisible() and widget.isEnabled() and not isinstance(widget, Segments | QAbstractItemView)
