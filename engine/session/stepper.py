@@ -275,12 +275,17 @@ class Stepper:
         return part
 
     def _undo(self, before: list[RestorePoint], noted: Noted) -> None:
-        """Nobody was preempted either: those rows, which are gone, are computed again before the next step."""
-        if self._live.mode.store is not None and not self._is_aside:
-            self._live.mode.store.take_back_events(self._history.next_step)
+        """Nobody was preempted either: those rows, which are gone, are computed again before the next step. Nor is a
+        page found by what the step had written to it."""
+        store = None if self._is_aside else self._live.mode.store
+        if store is not None:
+            store.take_back_events(self._history.next_step)
         self._live.restore(before, self._history)
         self._history.journal.forget_notes_after(noted)
         self._scheduler.preempted.clear()
+        if store is not None:
+            store.note_step(self._history.next_step)
+            store.forget_beside(set(self._history.journal.steps))
 
 
 def as_planned(choice: Sample | None, part: PlannedPart) -> Sample | None:

@@ -40,6 +40,14 @@ def noted(session: Session) -> list[tuple[int, int]]:
     return [(held.journal, held.scores) for cache in session.live.caches for held in cache.all_bytes()]
 
 
+def findable(session: Session) -> set[tuple[int, bytes]]:
+    """Pages that a prompt can be served, with the hash of their tokens."""
+    store = session.live.mode.store
+    pools = [] if store is None else [group.pool for group in store.groups]
+    entries = [pool.entry(page_id) for pool in pools for page_id in range(pool.num_pages)]
+    return {(entry.page_id, entry.page_hash) for entry in entries if entry is not None}
+
+
 STEPS = ("first chunk", "second chunk", "decode", "two sequences")
 COMMANDS = (
     "edit",
@@ -128,14 +136,14 @@ def failures(
         done = counted()
     found = Failures(len(clean.sites), bool(getattr(done, "evictions", ())))
     session, work = ready()
-    before, held, before_noted = facts(session), tensors(session), noted(session)
+    before, held, before_noted, before_found = facts(session), tensors(session), noted(session), findable(session)
     sites = [(site, count) for site, count in clean.sites.items() if within in site[0]]
     for site, count in sites[first % every :: every]:
         for number in sorted(numbers(count)):
             outcome = failing_at(number, work, site, of_torch=of_torch)
             if isinstance(outcome, Injected):
                 found.num_failed += 1
-                if wrong := changed(session, maps, before, held, before_noted):
+                if wrong := changed(session, maps, before, held, before_noted, before_found):
                     found.not_undone.append(f"{outcome}, call {number} of {count} from line {site[2]}: {wrong}")
                 elif not stale(session):
                     continue
@@ -160,6 +168,7 @@ def changed(
     before: dict[str, object],
     held: dict[tuple[object, ...], torch.Tensor],
     before_noted: list[tuple[int, int]],
+    before_found: set[tuple[int, bytes]],
 ) -> str:
     """What is not as it was, empty where all is."""
     now, are_stale, then = facts(session), stale(session), tensors(session)
@@ -169,4 +178,6 @@ def changed(
         return "other rows or logits"
     if not are_stale and noted(session) != before_noted:
         return f"{before_noted} bytes were noted and {noted(session)} are"
+    if new := findable(session) - before_found:  # those of before may have given way to what came
+        return f"pages {sorted(page_id for page_id, _ in new)} can be found by tokens that nothing was fed of"
     return "; ".join(page_faults(session, maps))
