@@ -28,6 +28,7 @@ from app.panels.compare.draw import Matrix, layer_limits, on_same_positions, ove
 Display = Literal["beside", "swap", "blink", "overlay"]
 Side = Literal["a", "b", "difference"]
 BLINK_MS = 600
+LEAST_WRITTEN = 0.2  # numbers in cells have one decimal: where colours reach less far, all would read 0.0
 MEAN = "Mean of A and B, where both hold a row"
 MEANS = "Means of the extremes of A and B, where both hold a row"
 _LEFT = 40
@@ -215,7 +216,9 @@ class CompareMaps(Themed, QWidget):
         index = signed_index if is_signed else magnitude_index
         indices = np.ascontiguousarray(index(values / limits[: len(values), None], 1.0))
         heatmap.set_table(signed_colors(theme) if is_signed else magnitude_colors(theme))
-        numbers = Numbers(values, indices, signed_text(theme), matrix.start, matrix.per_column) if is_signed else None
+        numbers = None
+        if is_signed and limits.size and limits.max() >= LEAST_WRITTEN:
+            numbers = Numbers(values, indices, signed_text(theme), matrix.start, matrix.per_column)
         marks = Marks(
             left=_LEFT,
             selected=None if shown.position is None else matrix.span_of(shown.position),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPointF
 from PySide6.QtGui import QKeySequence
@@ -11,6 +14,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.draw.colormap import signed_index
 from app.draw.format import brief
+from app.kit.heatmap_marks import Marks
 from app.panels.compare.draw import matrix_of
 from app.panels.compare.maps import CompareMaps, Shown
 from app.panels.compare.view import BLINK, OVERLAY, SWAP
@@ -18,6 +22,7 @@ from engine.wire.events import Failed
 from engine.wire.requests import WallRequest
 from tests.app import samples
 from tests.app.conftest import turn
+from tests.app.panels.compare import desk as desk_module
 from tests.app.panels.compare.desk import CompareDesk, field, pooled
 
 
@@ -198,3 +203,23 @@ def test_the_x_key_in_a_picture_swaps(compared: CompareDesk) -> None:
     QTest.keySequence(heatmap, QKeySequence("X"))
     assert compared.view.displays.currentData() == SWAP
     assert compared.view.maps.is_b
+
+
+def test_numbers_that_would_all_read_zero_are_not_written(
+    compared: CompareDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell has room for one decimal: beside strong colours a 0.0 would be a lie."""
+    shown: list[Marks] = []
+    heatmap = compared.view.maps.maps["difference"]
+    show = heatmap.show_picture
+
+    def note(*given: Any) -> None:
+        shown.append(given[4])
+        show(*given)
+
+    monkeypatch.setattr(heatmap, "show_picture", note)
+    compared.show("head")
+    assert shown[-1].numbers is not None, "they differ by 0.25"
+    monkeypatch.setattr(desk_module, "field", lambda shape, _side: np.full(shape, 0.01, np.float32))
+    compared.show("wall")
+    assert shown[-1].numbers is None
