@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QWidget
 
 from app.dialogs.edit_form import EditForm
@@ -59,6 +61,14 @@ def test_numbers_of_the_rows_that_are_selected(rich: Models, host: QWidget) -> N
     rich.selection.update(position=None)
     scale.show_edit()
     assert problem(scale).startswith("Nothing is selected: drag over tokens")
+
+
+def test_a_click_on_a_part_edits_that_part(rich: Models, host: QWidget) -> None:
+    form = ScaleForm(rich, host)
+    form.part.resize(300, 28)
+    for place, part in enumerate(("both", "keys", "values")):
+        QTest.mouseClick(form.part, Qt.MouseButton.LeftButton, pos=form.part._rects()[place].center().toPoint())
+        assert form.answer() == Scale(1, replace(ROWS, part=part), 0.5)
 
 
 def test_rows_come_from_a_moment_a_sequence_or_a_file(rich: Models, host: QWidget) -> None:

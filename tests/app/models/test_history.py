@@ -118,6 +118,30 @@ def told(models: Models) -> Callable[[], list[str]]:
     return lambda: said
 
 
+def test_all_but_growing_is_another_shape(models: Models) -> None:
+    history = models.history
+    said: list[int] = []
+    history.reshaped.connect(lambda: said.append(history.shape))
+    acts: tuple[tuple[Callable[[], object], bool], ...] = (
+        (lambda: history.take([record(0, None, "Once")]), True),
+        (lambda: history.take([record(1, 0, " upon")]), False),
+        (lambda: history.take([record(2, 1, " a"), record(3, 2, " time")]), False),
+        (lambda: history.go_to(1), True),
+        (lambda: history.take([record(4, 1, " there")]), True),
+        (lambda: history.take([record(5, 4, " was")]), False),
+        (lambda: history.delete([3]), True),
+        (lambda: history.delete([2]), True),
+        (lambda: history.delete([2]), False),
+        (lambda: history.go_to(5), False),
+        (history.clear, True),
+    )
+    for number, (act, is_other) in enumerate(acts):
+        before, version = len(said), history.version
+        act()
+        assert (len(said) > before) is is_other, number
+        assert history.version == version + (number not in (8, 9)), number
+
+
 def test_two_branches_their_texts_and_names(models: Models, told: Callable[[], list[str]]) -> None:
     history = models.history
     history.take([record(0, None, "Once"), record(1, 0, " upon"), record(2, 1, " a")])

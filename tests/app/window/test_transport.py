@@ -48,6 +48,17 @@ def test_the_transport_keeps_its_place(shell: Shell, engine: FakeEngine, size: t
     assert place(shell) == before, "looking back brings two buttons"
 
 
+def test_each_button_has_an_icon_of_its_own_in_the_ink_of_the_theme(shell: Shell) -> None:
+    def icons() -> list[bytes]:
+        actions = (shell.actions[name] for name in ("run.first", "run.back", "run.step", "run.run", "run.cancel"))
+        return [bytes(action.icon().pixmap(17, 17).toImage().constBits()) for action in actions]
+
+    dark = icons()
+    assert len(set(dark)) == 5
+    shell.set_theme("light")
+    assert not set(icons()) & set(dark)
+
+
 def test_step_and_run_are_named_with_their_keys_where_there_is_room(shell: Shell) -> None:
     step = shell.window.top._transport._buttons["run.step"]
     run = shell.window.top._transport._buttons["run.run"]
