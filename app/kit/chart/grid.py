@@ -103,8 +103,8 @@ class GridMaps(Surface):
             painter.drawRect(plot.adjusted(-0.5, -0.5, 0.5, 0.5))
             self._paint_layers(painter, theme, shown, plot, has_names=number == 0)
             self._paint_words(painter, theme, shown, plot)
-            self._paint_exact(painter, theme, shown, plot)
             self._paint_chosen(painter, theme, shown, plot)
+            self._paint_exact(painter, theme, shown, plot)
         self._paint_scale(painter, theme, plots[-1])
 
     def _paint_layers(
@@ -143,7 +143,7 @@ class GridMaps(Surface):
             painter.drawText(line, _MIDDLE, words)
 
     def _paint_exact(self, painter: QPainter, theme: Theme, shown: ValueGrid, plot: QRectF) -> None:
-        """Why the end of a picture is blank."""
+        """Why the end of a picture is blank, on a ground of its own: the frame of what is selected may cross it."""
         first = draw.exact_from(shown)
         if first is None:
             return
@@ -152,7 +152,12 @@ class GridMaps(Surface):
         painter.setFont(font_text(10.5))
         painter.setPen(theme.color("muted"))
         for words in shown.blank_words:
-            if painter.fontMetrics().horizontalAdvance(words) <= room.width():
+            width = painter.fontMetrics().horizontalAdvance(words)
+            if width <= room.width():
+                middle = room.center()
+                painter.fillRect(
+                    QRectF(middle.x() - width / 2 - 4, middle.y() - 8, width + 8, 16), theme.color("panel")
+                )
                 painter.drawText(room, _MIDDLE, words)
                 return
 
