@@ -105,11 +105,14 @@ class AttentionView(MapView[Shown]):
 
     def read(self) -> Shown | str:
         piece, model = self._models.slices.attention, self._models.status.model
-        if shown_record(self._models) is None:
+        record = shown_record(self._models)
+        if record is None:
             if not self.is_measured:
                 return "Where the newest token looked is not measured now: steps are taken without it."
             return "Where the newest token looked appears here with the first step."
-        if model is not None and not model.captures_attention:
+        # attention code of its own may hand its weights out all the same
+        is_watched = model is None or model.captures_attention or any(part.attention for part in record.sequences)
+        if model is not None and not is_watched:
             if not model.geometry.attention_layers:
                 return "This model has no attention: its layers keep a state instead of rows."
             return "This model computes its attention in a way that cannot be watched."

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
@@ -43,6 +44,19 @@ def test_weights_reach_the_image_and_hover_tells_them(models: Models, show: Call
     pos = QPoint(int(plot.left() + 4.5 / TOKENS * plot.width()), int(plot.top() + 6.5 / samples.HEADS * plot.height()))
     qtbot.mouseClick(view._map, Qt.MouseButton.LeftButton, pos=pos)
     assert (models.selection.now.position, models.selection.now.kv_head) == (4, 3)
+
+
+def test_a_model_with_attention_of_its_own_is_shown_where_it_hands_its_weights_out(
+    models: Models, show: Callable[..., Any]
+) -> None:
+    now = models.status.now
+    assert now is not None
+    assert now.model is not None
+    models.status.set(replace(now, model=replace(now.model, captures_attention=False)))
+    view = show(AttentionView(models))
+    feed(models)
+    assert view.state is not None
+    assert view.state.piece is models.slices.attention
 
 
 def test_the_colour_scale_is_a_choice(models: Models, show: Callable[..., Any]) -> None:
