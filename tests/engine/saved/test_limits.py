@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.saved import check as checks
@@ -78,3 +79,12 @@ def test_as_much_as_a_limit_says_is_read_and_no_more(name: str, largest: int, mo
     monkeypatch.setattr(checks, name, largest - 1)
     with pytest.raises(InputError):
         check(SAMPLE)
+
+
+def test_a_model_of_as_many_layers_as_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = replace(SAMPLE, nodes=(), live=None, names=(), bookmarks=(), pending=())
+    monkeypatch.setattr(checks, "MAX_LAYERS", 1)
+    check(bare)
+    monkeypatch.setattr(checks, "MAX_LAYERS", 0)
+    with pytest.raises(InputError, match="more layers"):
+        check(bare)

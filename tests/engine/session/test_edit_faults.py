@@ -102,3 +102,21 @@ def test_edited_rows_are_counted_and_drawn_anew(mode: str) -> None:
     assert after.magnitudes.largest[1] >= first.magnitudes.largest[1]
     if PRESETS[mode].lossless:
         assert after.magnitudes.largest[1] > 5 * first.magnitudes.largest[0]
+
+
+def test_what_was_pending_is_so_again_where_the_moment_before_an_edit_cannot_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = prepared("llama", small("growing"), "decode")
+    session.force(0, (5, 6))
+    before, pending = facts(session), list(session.history.changes)
+
+    def no_room(_state: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(session.kept, "put", no_room)
+    with pytest.raises(MemoryError):
+        make_edit(session, Zero(0, Rows(2, 4)))
+    assert facts(session) == before
+    assert session.history.changes == pending
+    assert session.history.added == []

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache, QuantizedCache, StaticCache
+from transformers import AutoConfig, DynamicCache, EncoderDecoderCache, QuantizedCache, StaticCache
 
 from engine.errors import InputError
 from engine.snapshot import save_cache
+from engine.snapshot.bring import brought
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import verified
-from tests.engine.tiny import model_of, prompt_ids
+from tests.engine.tiny import COMMON, model_of, prompt_ids
 
 
 def looped(model: Any, cache: Any, tokens: int = 20, steps: int = 5) -> list[int]:
@@ -137,3 +140,11 @@ def test_what_cannot_be_brought_in_is_refused_with_the_reason(tmp_path: Path) ->
     with pytest.raises(InputError, match="There is no sequence 3"):
         save_cache([(rows, rows)], path, batch=3)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+def test_kinds_of_layers_are_told_where_the_model_has_all_that_are_there(num_layers: int) -> None:
+    model = SimpleNamespace(config=AutoConfig.for_model("llama", **{**COMMON, "num_hidden_layers": 2}))
+    pairs = [(torch.ones(1, 2, 5, 16), torch.ones(1, 2, 5, 16)) for _ in range(num_layers)]
+    kinds = brought(pairs, list(range(5)), model=model).manifest["layer_kinds"]
+    assert json.loads(kinds) == (["full", "full"] if num_layers < 3 else [])
