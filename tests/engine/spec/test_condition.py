@@ -12,7 +12,7 @@ from engine.spec.condition import SIGNS, And, Condition, ConditionTerm, Not, Or,
 from engine.spec.possible import ConditionSetting, why_never
 from engine.spec.presets import cache_named
 from engine.spec.quantities import QUANTITIES, ROWS, Quantity, help_lines
-from engine.spec.stops import Stop, parsed
+from engine.spec.stops import MAX_STOPS, Stop, parsed, read_stops, written_stops
 
 NUMBERS = st.floats(-1e12, 1e12, allow_nan=False).map(lambda x: x + 0.0)
 PATTERNS = st.sampled_from([r"\bcat\b", 'say "no"', r"\d+$", "a|b", r"\\", "(?i)x{2,3}", 'quoted \\" one'])
@@ -193,3 +193,11 @@ def test_every_need_of_a_quantity_is_told() -> None:
 def test_the_beginning_of_several_names_offers_all_of_them() -> None:
     with pytest.raises(InputError, match="write pages_allocated or pages_shared or pages_evicted or pages_moved"):
         parsed("page allocated")
+
+
+def test_stops_are_read_as_they_were_written_and_others_are_given_back() -> None:
+    stops = (Stop(1, "step > 2"), Stop(2, "tokens > 5", is_enabled=False))
+    assert written_stops(stops) == ("step > 2", "# tokens > 5")
+    found, others = read_stops(("step > 2", "nonsense", "# tokens > 5", "# none"))
+    assert (found, others) == (stops, ("nonsense", "# none"))
+    assert [len(each) for each in read_stops(("step > 2",) * (MAX_STOPS + 2))] == [MAX_STOPS, 0]
