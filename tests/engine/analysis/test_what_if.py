@@ -291,3 +291,29 @@ def test_an_estimate_is_answered_at_once_and_the_run_when_nothing_else_is_to_do(
         assert not [event for event in events if isinstance(event, Failed)]
     finally:
         assert loop.close(20)
+
+
+def test_every_number_of_an_answer_is_that_of_two_runs() -> None:
+    """One that ran exactly and one that ran the rule, by hand."""
+    ids = prompt_ids(24)
+    exact, dropping = Session(model_of("llama"), CacheSpec()), Session(model_of("llama"), sized("h2o", 10))
+    for session in (exact, dropping):
+        session.submit(Prompt(token_ids=ids[:20]))
+        session.force(0, ids[20:])
+        session.step()
+        while session.is_prefilling:
+            session.step()
+        for _ in range(2):
+            session.step()
+    found = answers(what_if(exact, WhatIf(0, sized("h2o", 10))))[-1]
+    one, other = logits_of(exact).double(), logits_of(dropping).double()
+    assert found.kl == pytest.approx(
+        float((one.softmax(-1) * (one.log_softmax(-1) - other.log_softmax(-1))).sum()), rel=1e-4
+    )
+    assert found.max_abs_logit_diff == pytest.approx(max(map(abs, (one - other).tolist())), rel=1e-4)
+    assert found.top1_changed == (int(one.argmax()) != int(other.argmax()))
+    for candidates, logits in ((found.before, one), (found.after, other)):
+        best = logits.softmax(-1).sort(descending=True)
+        assert [each.token_id for each in candidates] == best.indices[: len(candidates)].tolist()
+        assert [each.prob for each in candidates] == pytest.approx(best.values[: len(candidates)].tolist(), rel=1e-4)
+    assert found.kv_bytes == dropping.cache_of(0).stored_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.cache.paged.pool import PagePool
+from engine.wire.page_events import PageFreed, PageShared
 
 NUM_PAGES, SIZE = 10, 4
 
@@ -38,3 +39,25 @@ def test_a_page_is_counted_once_through_its_life() -> None:
     pool.allocate(8, 3)  # takes one of the two that could have been found again
     assert counted(pool) == (0, 1, 8, 0)
     assert pool.num_available_pages == 1
+
+
+def test_pages_that_change_their_owner_are_told_with_how_many_refer_to_them() -> None:
+    pool = PagePool(NUM_PAGES, SIZE)
+    table = pool.open_table(0)
+    pool.append(table, 2 * SIZE)
+    pool.commit(table, list(range(2 * SIZE)))
+    shared, own = table.page_ids
+    other = pool.fork(table, 1)
+    pool.truncate(other, SIZE)  # it keeps the first page only
+    pool.events.clear()
+    moved = pool.num_share_changes
+    pool.relabel(table, 7)
+    assert pool.events == [
+        PageShared(7, shared, 3),
+        PageShared(7, own, 2),
+        PageFreed(0, shared, 2, True),
+        PageFreed(0, own, 1, True),
+    ]
+    assert (table.seq_id, pool.num_share_changes - moved) == (7, 2)
+    pool.relabel(table, 7)
+    assert len(pool.events) == 4, "it has that owner already"
