@@ -18,7 +18,7 @@ from app.panels.pages.draw import (
     paint,
 )
 from app.panels.pages.words import legend_keys
-from engine.wire.page_map import PageCell
+from engine.wire.page_map import BLOCK_PAGES, PageCell, PageMap, PageTracker
 from tests.app.page_story import NUM_PAGES, PageStory
 
 COLORS = GridColors(
@@ -188,3 +188,14 @@ def test_of_pages_that_share_a_pixel_the_more_telling_one_shows() -> None:
     picture = paint(layout, taken(story), "state", 0, COLORS)
     assert picture[0, 0] == SHARED
     assert picture[-1, 0] == 0xFF202020
+
+
+def test_pages_of_every_block_stand_in_their_own_place() -> None:
+    tracker = PageTracker(2 * BLOCK_PAGES + 5, 4)
+    for page_id in (3, BLOCK_PAGES + 1, 2 * BLOCK_PAGES + 4):
+        tracker.set_fill(page_id, 1 + page_id % 4)
+    pool = PageMap(0, 4, tracker.num_pages, None, 0, (), 0, 0, 0, 0, 0, 0, 0, tracker.blocks())
+    arrays = PoolArrays()
+    arrays.take(pool)
+    assert np.array_equal(arrays["fill"], pool.cells()["fill"])
+    assert np.flatnonzero(arrays["fill"]).tolist() == [3, BLOCK_PAGES + 1, 2 * BLOCK_PAGES + 4]
