@@ -54,10 +54,9 @@ def repeat(arguments):
     for each in others:
         print(each.describe())
     num_edits = sum(change["type"] == "EditMade" for node in DATA["session"]["nodes"] for change in node["changes"])
-    print(
-        f"{len(rebuilding.records)} steps{f' and {num_edits} edits' if num_edits else ''} repeated; "
-        f"the number that is farthest off is off by {farthest:g}"
-    )
+    edits = f" and {num_edits} edit{'s' if num_edits > 1 else ''}" if num_edits else ""
+    count = len(rebuilding.records)
+    print(f"{count} steps{edits} repeated; the number that is farthest off is off by {farthest:g}")
     session = rebuilding.session
     sequence = session.sequence(DATA["seq_id"])
     token_ids = sequence.token_ids[: sequence.num_tokens]

@@ -158,7 +158,7 @@ def test_tokens_in_the_middle_are_put_in_once_more(
     records += [step(session) for _ in range(3)]
     written(session, tmp_path / "again.py", 0, records)
     steps, found, _ = run(tmp_path / "again.py", capsys, monkeypatch)
-    assert steps == "6 steps and 1 edits repeated; the number that is farthest off is off by 0"
+    assert steps == "6 steps and 1 edit repeated; the number that is farthest off is off by 0"
     assert json.loads(found)[4 : 4 + len(ids)] == list(ids)
 
 
