@@ -56,10 +56,11 @@ class FileIntents(Asking):
         return opened is not None and folder is not None and opened.path.resolve().parent == folder.resolve()
 
     def _as_in_file(self, source: str) -> ModelSpec:
-        """The model of the opened file from there; a session is repeated in the same numbers, on as many threads."""
+        """The model of the opened file from there, in the file's numbers: a session is repeated on as many threads,
+        rows go on where models are loaded."""
         opened, model = self._models.status.opened, self._models.status.model
         if opened is None or model is None or opened.has_rows:
-            return ModelSpec(source)
+            return ModelSpec(source).loaded_as(replace(self._requests.loading.chosen, dtype="auto"))
         return replace(spec_of(model), source=source)
 
     def on_file_closed(self) -> None:

@@ -17,6 +17,7 @@ from engine.cli.arguments import (
     add_prompt_arguments,
     checked_steps,
     load_model,
+    model_spec,
     prompts_of,
     token_ids_of,
 )
@@ -167,10 +168,10 @@ def opened_session(args: argparse.Namespace, spec: CacheSpec) -> Session:
     from engine.snapshot.read import SnapshotFile
 
     with SnapshotFile(args.snapshot) as file:
-        model = load_model(args)
-        from engine.snapshot.resume import resumed
+        from engine.model.loader import load
+        from engine.snapshot.resume import as_in_file, resumed
 
-        session = resumed(model, file)
+        session = resumed(load(as_in_file(model_spec(args), file)), file)
     for info in session.sequences:
         if info.stop in ("stopped", "length"):  # as a run ends: whoever goes on wants more
             sequence = session.sequence(info.seq_id)

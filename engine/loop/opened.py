@@ -11,6 +11,7 @@ from engine.errors import InputError
 from engine.loop import exporting
 from engine.loop.reporter import Reporter
 from engine.saved.document import is_session
+from engine.spec.model import ModelSpec
 from engine.wire.commands import Command, OpenSnapshot, TakeSlice, Watch
 from engine.wire.events import CacheChanged, Event, Restarted, SessionOpened, Submitted
 from engine.wire.exporting import EstimateExport, Export
@@ -185,6 +186,12 @@ class OpenFile:
         from engine.snapshot.resume import why_not_resumable
 
         return self.snapshot is not None and not why_not_resumable(model, self.snapshot.file)
+
+    def as_in_file(self, model: ModelSpec) -> ModelSpec:
+        """The model to go on with, in the numbers of an opened snapshot where nobody chose any."""
+        from engine.snapshot.resume import as_in_file
+
+        return as_in_file(model, self.snapshot.file) if self.snapshot is not None else model
 
     def resumed(self, model: LoadedModel) -> tuple[Session, CacheChanged]:
         """A session that goes on from the file, all steps of which were told, and what is to be told of it; raises

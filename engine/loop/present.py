@@ -195,7 +195,8 @@ class Present:
         goes_on, model = isinstance(command, Continue), self._model
         self.opened.check_can_be_left(goes_on=goes_on)
         if model is None or (goes_on and not self.opened.fits(model)):
-            model = load_model(command.model, self._reporter, self._activity, is_first=model is None)
+            wanted = self.opened.as_in_file(command.model) if goes_on else command.model
+            model = load_model(wanted, self._reporter, self._activity, is_first=model is None)
             self._inbox.check_uncancelled()
         if goes_on:
             self._go_on_from_file(model, may_open_files=isinstance(command, Continue) and command.may_open_files)

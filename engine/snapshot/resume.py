@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import torch
+from msgspec import structs
 
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.stored import StoredCache, StoredLayer, StoredPart, StoredTable
@@ -27,6 +28,7 @@ from engine.snapshot.read import Array, SnapshotFile
 from engine.snapshot.verify import check_what_decides
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
+from engine.spec.model import Dtype, ModelSpec
 from engine.spec.sampling import Prompt
 
 TORCH_DTYPES = {
@@ -67,6 +69,12 @@ def resumed(model: LoadedModel, file: SnapshotFile) -> Session:
     session.history.begin_at(file.manifest.step or 0, sequence.seq_id, sequence.mark(), spec, logits, attention)
     session.keep_beginning()
     return session
+
+
+def as_in_file(model: ModelSpec, file: SnapshotFile) -> ModelSpec:
+    """The model, to be loaded in the numbers of a snapshot where nobody chose any."""
+    dtype = file.manifest.dtype
+    return structs.replace(model, dtype=dtype) if model.dtype == "auto" and dtype in get_args(Dtype) else model
 
 
 def why_not_resumable(model: LoadedModel, file: SnapshotFile) -> str:

@@ -111,10 +111,10 @@ def test_a_picture_that_fails_after_a_step_is_told_and_the_others_go_on(
     prompted.wait_for(WallSlice)
     prompted.rest()
 
-    def failing(session: Any, picture: Any, request: Any) -> Any:
+    def failing(session: Any, picture: Any, request: Any, changes: Any) -> Any:
         if isinstance(request, RowRequest):
             raise ValueError("a broken row")
-        return update_of(session, picture, request)
+        return update_of(session, picture, request, changes)
 
     monkeypatch.setattr("engine.look.watch.update_of", failing)
     prompted.send(Step(3))

@@ -63,8 +63,9 @@ def left(desk: Desk, tmp_path: Path) -> tuple[JournalFolder, SavedSession]:
     """Where the journal is of a window that did all of it, and what it has."""
     folder = JournalFolder(tmp_path / "sessions")
     desk.shell.controller.saving.begin_in(folder, "")
-    desk.shell.controller.saving.set_draft("and then")
     act(desk)
+    desk.shell.window.prompt.edit.set_text("and then")
+    desk.until(lambda: desk.shell.controller.saving.session.draft == "and then")
     session = desk.shell.controller.saving.session
     assert (len(session.nodes), session.bookmarks, len(session.stops)) == (10, NOTES, 2)
     assert [name for _, name in session.names] == ["another road"]

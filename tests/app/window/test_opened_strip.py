@@ -122,8 +122,11 @@ def test_a_model_that_was_loaded_before_is_known_by_its_fingerprint(
     of_another_model(engine, "", "aa")
     opened(shell, engine, tmp_path / "a.safetensors", model="/evil")
     engine.sent.clear()
+    shell.intents.on_loading_chosen(ModelSpec("/models/b", "float16", "cpu", num_threads=1, weights="int8"))
+    engine.sent.clear()
     shell.intents.on_continued()
-    assert engine.of(Continue) == [Continue(ModelSpec("/models/a"))]
+    there = ModelSpec("/models/a", "auto", "cpu", num_threads=1, weights="int8")
+    assert engine.of(Continue) == [Continue(there)], "on the device that was chosen, in the numbers of the file"
 
 
 def test_the_bundled_model_is_known_by_its_name(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:

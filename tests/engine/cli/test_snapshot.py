@@ -133,11 +133,13 @@ def test_import_makes_a_snapshot_of_an_npz(twin: Twin, sound: Path, tmp_path: Pa
     assert "no npz file" in twin.refused("snapshot", "import", whole, tmp_path / "y.safetensors")
 
 
-@pytest.mark.parametrize("cache", ["h2o", "int8", "paged"])
+@pytest.mark.parametrize(("cache", "dtype"), [("h2o", "float32"), ("int8", "bfloat16"), ("paged", "float32")])
 def test_a_run_goes_on_from_a_snapshot_as_if_it_had_not_ended(
-    cache: str, twin: Twin, folder: Path, tmp_path: Path
+    cache: str, dtype: str, twin: Twin, folder: Path, tmp_path: Path
 ) -> None:
+    """In the numbers of the file, which nobody names again."""
     begin = ("run", "--model", folder, "--cache", cache, "--token-ids", IDS, "--temperature", "1", "--seed", "3")
+    begin += ("--dtype", dtype)
     path, later = tmp_path / "x.safetensors", tmp_path / "y.safetensors"
     whole = twin.lines(*begin, "--steps", 20)[-1]["token_ids"]
     assert len(whole) == 20
@@ -147,6 +149,7 @@ def test_a_run_goes_on_from_a_snapshot_as_if_it_had_not_ended(
     assert done["cache"] == cache
     (facts,) = twin.lines("snapshot", "info", later)
     assert facts["num_records"] == 20
+    assert facts["dtype"] == dtype
     status, _, err = twin.run("run", "--from", path, "--steps", 3)
     assert status == 2
     assert "made with other weights" in err

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from msgspec.structs import replace
 
 from engine.client.thread import ThreadClient
@@ -213,6 +214,22 @@ def test_decoding_goes_on_to_the_last_bit(name: str, loads: bool, spec: ModelSpe
         assert torch.equal(held.keys, again.keys)
         assert torch.equal(held.values, again.values)
     assert driver.loop.close(10.0)
+
+
+def test_a_model_that_is_loaded_to_go_on_has_the_numbers_of_the_file(
+    driver: Driver, spec: ModelSpec, tmp_path: Path
+) -> None:
+    driver.send(LoadModel(structs.replace(spec, dtype="bfloat16"), GROWING))
+    driver.wait_for(Restarted)
+    exported(driver, path := tmp_path / "a.safetensors")
+    driver.send(LoadModel(spec, GROWING))
+    driver.wait_for(Restarted)
+    opened(driver, path)
+    driver.send(Continue(spec))
+    assert driver.wait_for(CacheChanged).how == "goes on from a.safetensors"
+    model = driver.rest().model
+    assert model is not None
+    assert model.dtype == "bfloat16"
 
 
 def test_another_model_is_refused_to_go_on_and_the_file_stays_open(
