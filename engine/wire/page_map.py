@@ -81,10 +81,10 @@ class PageMap(PoolStep, frozen=True, eq=False):
     """One pool after one step, for whoever looks at it: its reader keeps it, it never crosses the wire. `blocks` hold
     `PAGE_DTYPE` cells, 1,024 pages each, the last one fewer.
 
-    `fill` counts the tokens in a page; `owner` is the sequence that took or shared it last, `KEPT` where kept moments
-    alone hold it, `num_kept` of them; `step` is when it was last allocated, shared or freed; `on_host` whether its
-    content lies in the host tier as well. Of the pages, `num_kept_pages` are held by kept moments alone; `num_used` and
-    `num_shared` count these too.
+    `fill` counts the tokens in a page; `owner` is the sequence that took or shared it last of those that still have it,
+    `KEPT` where kept moments alone hold it, `num_kept` of them; `step` is when it was last allocated, shared or freed;
+    `on_host` whether its content lies in the host tier as well. Of the pages, `num_kept_pages` are held by kept moments
+    alone; `num_used` and `num_shared` count these too.
     """
 
     blocks: tuple[npt.NDArray[np.void], ...] = ()
@@ -132,6 +132,7 @@ class PageTracker:
         self._blocks[0]["state"][NULL_PAGE_ID] = PageCell.NULL
         self._mine: set[int] = set(range(len(self._blocks)))
         self.num_kept_pages = 0
+        self._takers: dict[int, list[int]] = {}  # the sequences that have a page which was shared, the latest last
         self._host_hashes: set[bytes] = set()
         self._page_of_hash: dict[bytes, int] = {}
 
@@ -147,6 +148,7 @@ class PageTracker:
         for event in events:
             match event:
                 case PageAllocated():
+                    self._takers.pop(event.page_id, None)
                     self._held(event.page_id, 1, int(event.seq_id == KEPT), event.seq_id, step)
                     self._cell(event.page_id)["fill"] = self.page_size
                 case PageShared():
@@ -192,15 +194,23 @@ class PageTracker:
 
     def _shared(self, event: PageShared, step: int) -> None:
         cell, is_kept = self._cell(event.page_id), event.seq_id == KEPT
-        owner = int(cell["owner"]) if is_kept else event.seq_id
+        owner = int(cell["owner"])
+        takers = self._takers.setdefault(event.page_id, [owner] if owner not in (NOBODY, KEPT) else [])
+        if not is_kept:
+            takers.append(owner := event.seq_id)
         self._held(event.page_id, event.ref_count, int(cell["num_kept"]) + is_kept, owner, step)
 
     def _freed(self, event: PageFreed, step: int) -> None:
+        takers = self._takers.get(event.page_id, [])
+        if event.seq_id in takers:
+            takers.remove(event.seq_id)
         if event.ref_count:
             cell = self._cell(event.page_id)
             num_kept = max(0, int(cell["num_kept"]) - (event.seq_id == KEPT))
-            self._held(event.page_id, event.ref_count, num_kept, int(cell["owner"]), step)
+            owner = takers[-1] if takers else int(cell["owner"])
+            self._held(event.page_id, event.ref_count, num_kept, owner, step)
             return
+        self._takers.pop(event.page_id, None)
         self._set(event.page_id, PageCell.CACHED if event.is_findable else PageCell.FREE, 0, NOBODY, step)
         if not event.is_findable:
             self._cell(event.page_id)["fill"] = 0

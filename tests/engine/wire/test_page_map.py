@@ -41,6 +41,13 @@ def told(tracker: PageTracker, page_id: int = 7) -> tuple[int, ...]:
         ([TAKEN, PageShared(2, 7, 2)], (SHARED, 2, 4, 2, 9, 0)),
         ([TAKEN, PageShared(2, 7, 2), PageFreed(0, 7, 1, True)], (USED, 1, 4, 2, 9, 0)),
         ([TAKEN, PageShared(2, 7, 3), PageFreed(0, 7, 2, True)], (SHARED, 2, 4, 2, 9, 0)),
+        ([TAKEN, PageShared(2, 7, 2), PageFreed(2, 7, 1, True)], (USED, 1, 4, 0, 9, 0)),
+        ([TAKEN, PageShared(2, 7, 2), PageShared(5, 7, 3), PageFreed(5, 7, 2, True)], (SHARED, 2, 4, 2, 9, 0)),
+        ([TAKEN, PageShared(2, 7, 2), PageShared(KEPT, 7, 3), PageFreed(2, 7, 2, True)], (SHARED, 2, 4, 0, 9, 0)),
+        (
+            [TAKEN, PageShared(2, 7, 2), PageFreed(0, 7, 1, True), PageFreed(2, 7, 0, False), TAKEN],
+            (USED, 1, 4, 0, 9, 0),
+        ),
         ([TAKEN, PageFreed(0, 7, 0, True)], (CACHED, 0, 4, NOBODY, 9, 0)),
         ([TAKEN, PageFreed(0, 7, 0, True), PageShared(5, 7, 1)], (USED, 1, 4, 5, 9, 0)),
         ([TAKEN, PageFreed(0, 7, 0, False)], (FREE, 0, 0, NOBODY, 9, 0)),
