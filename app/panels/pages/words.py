@@ -103,8 +103,9 @@ def page_words(models: Models, record: StepRecord, pool: int, page_id: int) -> t
         words.append("kept for another branch")
     if is_filled := state not in (PageCell.FREE, PageCell.NULL):
         words.append(f"{fill}/{size} tokens")
-    if first is not None:
-        words.append(f"at {thousands(first)}–{thousands(first + fill - 1)}")
+    if first is not None and fill:
+        last = f"–{thousands(first + fill - 1)}" if fill > 1 else ""
+        words.append(f"at {thousands(first)}{last}")
     committed = models.pages.facts(page_id, record.step).committed if len(record.page_maps) == 1 else None
     if committed is not None:
         texts = [models.pages.text(token_id) for token_id in committed.token_ids[:_SHOWN_TOKENS]]
