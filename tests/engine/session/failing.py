@@ -92,7 +92,8 @@ def work_of(session: Session, phase: str) -> Callable[[], Any]:
         session.kept.clear()
         session.history.logits.clear()
     can_edit = not session.cache_of(seq_id).why_no_edit()
-    edit = Zero(seq_id, Rows(1, 3)) if can_edit else BiasLogits(seq_id, ((5, 3.0),))
+    begin = 1 if session.cache.retention.keeps_all else session.sequence(seq_id).num_tokens - 2  # which are there
+    edit = Zero(seq_id, Rows(begin, begin + 2)) if can_edit else BiasLogits(seq_id, ((5, 3.0),))
     return {
         "edit": lambda: make_edit(session, edit),
         "edit of tokens": lambda: make_edit(session, ReplaceTokens(seq_id, 6, (7,), "re-prefill")),
