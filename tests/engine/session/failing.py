@@ -41,11 +41,12 @@ def noted(session: Session) -> list[tuple[int, int]]:
 
 
 def findable(session: Session) -> set[tuple[int, bytes]]:
-    """Pages that a prompt can be served, with the hash of their tokens."""
+    """Pages that a prompt can be served, with the hash of their tokens; none whose tokens a live sequence has."""
     store = session.live.mode.store
-    pools = [] if store is None else [group.pool for group in store.groups]
-    entries = [pool.entry(page_id) for pool in pools for page_id in range(pool.num_pages)]
-    return {(entry.page_id, entry.page_hash) for entry in entries if entry is not None}
+    groups = [] if store is None else store.groups
+    held = {page_hash for each in session.live for table in each.cache.tables for page_hash in table.page_hashes}
+    entries = [group.pool.entry(page_id) for group in groups for page_id in range(group.pool.num_pages)]
+    return {(entry.page_id, entry.page_hash) for entry in entries if entry is not None and entry.page_hash not in held}
 
 
 STEPS = ("first chunk", "second chunk", "decode", "two sequences")
