@@ -18,6 +18,7 @@ from engine.spec.codec import uniform
 from engine.spec.edit import BiasLogits, ReplaceTokens, Rows, Zero
 from engine.spec.sampling import Prompt
 from engine.wire.commands import BeginBranch
+from engine.wire.page_events import KEPT
 from engine.wire.page_map import PageMaps
 from tests.engine.faults import Injected, counting, failing_at
 from tests.engine.session.sessions import facts, page_faults, prepared, same, stale, tensors
@@ -44,7 +45,8 @@ def findable(session: Session) -> set[tuple[int, bytes]]:
     """Pages that a prompt can be served, with the hash of their tokens; none whose tokens a live sequence has."""
     store = session.live.mode.store
     groups = [] if store is None else store.groups
-    held = {page_hash for each in session.live for table in each.cache.tables for page_hash in table.page_hashes}
+    tables = [table for group in groups for table in group.tables if table.seq_id != KEPT]
+    held = {page_hash for table in tables for page_hash in table.page_hashes}
     entries = [group.pool.entry(page_id) for group in groups for page_id in range(group.pool.num_pages)]
     return {(entry.page_id, entry.page_hash) for entry in entries if entry is not None and entry.page_hash not in held}
 
