@@ -193,6 +193,13 @@ class OpenFile:
 
         return as_in_file(model, self.snapshot.file) if self.snapshot is not None else model
 
+    def in_other_numbers(self, asked: ModelSpec, model: LoadedModel) -> ModelSpec | None:
+        """What to load in place of the model that `asked` gave, where it has the weights of the opened snapshot in
+        numbers that nobody chose and the file has not."""
+        wanted = self.as_in_file(asked)
+        is_its = self.snapshot is not None and self.snapshot.file.manifest.fingerprint == model.info.fingerprint
+        return wanted if is_its and wanted.dtype not in ("auto", model.info.dtype) else None
+
     def resumed(self, model: LoadedModel) -> tuple[Session, CacheChanged]:
         """A session that goes on from the file, all steps of which were told, and what is to be told of it; raises
         `InputError` with the reason where it cannot, and the file stays open."""

@@ -67,12 +67,16 @@ class Present:
 
     def load(self, command: LoadModel) -> None:
         """A model is taken over only when it is whole; until then the old one, or the opened file, lives on. A model
-        that fits the file goes on from it, as far as the file can be read."""
+        that fits the file, or does so in the file's numbers, goes on from it, as far as the file can be read."""
         self._steps.end()
         if self.session is None:
             self._cache = command.cache
         model = load_model(command.model, self._reporter, self._activity, is_first=self.session is None)
         self._inbox.check_uncancelled()
+        if (wanted := self.opened.in_other_numbers(command.model, model)) is not None:
+            del model
+            model = load_model(wanted, self._reporter, self._activity, is_first=self.session is None)
+            self._inbox.check_uncancelled()
         if self.opened.saved is not None and self.opened.fits(model):
             self._rebuild(model, self.opened.saved)
         elif (resumed := self.opened.resumed_where_it_fits(model)) is not None:

@@ -41,8 +41,8 @@ def decoded(read: ReadArray, entry: LayerEntry, tensor: Part, head: int, rows: r
     found = []
     coded = range(rows.start, min(rows.stop, part.num_coded))
     if len(coded):
-        numbers = _coded_rows(read, name, part, tensor, head, coded)
-        found.append(_rounded(numbers, exact))
+        with np.errstate(invalid="ignore", over="ignore"):  # scales in a file may be any numbers
+            found.append(_rounded(_coded_rows(read, name, part, tensor, head, coded), exact))
     if rows.stop > part.num_coded:
         behind = range(max(0, rows.start - part.num_coded), rows.stop - part.num_coded)
         found.append(numbers_of(read(f"{name}.exact", 0, head, rows=behind), exact))
@@ -80,8 +80,7 @@ def _coded_rows(read: ReadArray, name: str, part: PartEntry, tensor: Part, head:
 def _rounded(numbers: Array, dtype: str) -> Array:
     """float32 numbers as the dtype of the rows has them, to the nearest, ties to even."""
     if dtype == "F16":
-        with np.errstate(over="ignore"):
-            return numbers.astype(np.float16).astype(np.float32)
+        return numbers.astype(np.float16).astype(np.float32)
     if dtype != "BF16":
         return numbers
     bits = np.ascontiguousarray(numbers).view(np.uint32)

@@ -216,16 +216,18 @@ def test_decoding_goes_on_to_the_last_bit(name: str, loads: bool, spec: ModelSpe
     assert driver.loop.close(10.0)
 
 
+@pytest.mark.parametrize("loads", [True, False])
 def test_a_model_that_is_loaded_to_go_on_has_the_numbers_of_the_file(
-    driver: Driver, spec: ModelSpec, tmp_path: Path
+    loads: bool, driver: Driver, tmp_path: Path
 ) -> None:
+    spec = ModelSpec(device="cpu", num_threads=1)
     driver.send(LoadModel(structs.replace(spec, dtype="bfloat16"), GROWING))
     driver.wait_for(Restarted)
     exported(driver, path := tmp_path / "a.safetensors")
     driver.send(LoadModel(spec, GROWING))
     driver.wait_for(Restarted)
     opened(driver, path)
-    driver.send(Continue(spec))
+    driver.send(LoadModel(spec, GROWING) if loads else Continue(spec))
     assert driver.wait_for(CacheChanged).how == "goes on from a.safetensors"
     model = driver.rest().model
     assert model is not None
