@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -199,7 +200,8 @@ class ExportChoice:
         is_whole = len(self._heads[layer]) == self._model.info.geometry.layers[layer].num_kv_heads
         if not is_whole or not self._past.cache.spec.codec.is_exact:
             return None
-        return self._magnitudes.counts(self._seq_id, name, self._past, [layer]).get(layer)
+        past = dataclasses.replace(self._past)  # which keeps the rows that it gathers of scattered pages: of this layer
+        return self._magnitudes.counts(self._seq_id, name, past, [layer]).get(layer)
 
     def _part(self, layer: int, name: Part) -> torch.Tensor | RowsInPieces:
         """K or V of a layer as attention reads it: as it is kept, or decoded, which is made anew each time, since one
