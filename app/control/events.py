@@ -209,10 +209,9 @@ class EventHandlers(QObject):
             self._notify(_added_words(event))
 
     def _on_branch_deleted(self, event: events.BranchDeleted) -> None:
-        self._models.history.delete(event.steps)
         if self._models.selection.now.step in event.steps:
             self._models.selection.update(step=None)
-        self._models.timeline.forget_deleted()
+        self._models.history.delete(event.steps)
 
     def _on_step_redone(self, event: events.StepRedone) -> None:
         """The record stays as it was, but for the pages, which are those of another pool."""

@@ -37,6 +37,7 @@ class Timeline(Path, QObject):
         self._forked: list[tuple[int, int, int | None, int]] = []  # since the live moment, and in no record yet
         self._since_change: CacheBytes | None = None
         self._is_untold = False
+        self.history.reshaped.connect(self._forget_deleted)  # before any view reads it
 
     @property
     def is_before_change(self) -> bool:
@@ -125,8 +126,8 @@ class Timeline(Path, QObject):
         if is_other or was_changed:
             self.reset.emit()
 
-    def forget_deleted(self) -> None:
-        """Nodes of the history were deleted: what is left of the path that is shown."""
+    def _forget_deleted(self) -> None:
+        """What is left of the path that is shown, where nodes of the history were deleted."""
         if self.tip is not None and self.tip not in self.history and self.follow(self._end()):
             self.reset.emit()
 

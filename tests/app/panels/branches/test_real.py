@@ -240,10 +240,16 @@ def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None
     driver.settle(lambda: live not in models.history)
 
 
-def test_a_branch_is_deleted_and_the_live_one_is_not(driver: Driver) -> None:
+def test_a_branch_is_deleted_while_it_is_looked_at_and_the_live_one_is_not(driver: Driver) -> None:
     models = driver.models
+    models.selection.update(step=5)
+    driver.settle()
+    driver.window.branches.deleted.emit(6)
+    driver.settle(lambda: 6 not in models.history)
+    assert (models.selection.now.step, models.timeline.tip) == (5, 5)
     driver.window.branches.deleted.emit(4)
     driver.settle(lambda: 4 not in models.history)
+    assert (models.selection.now.step, models.timeline.tip) == (None, 9)
     assert [node for node in (4, 5, 6) if node in models.history] == []
     assert models.history.live == 9
     driver.window.branches.deleted.emit(7)
