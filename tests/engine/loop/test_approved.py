@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from msgspec import UNSET
-from msgspec.structs import asdict, replace
-from transformers import AutoConfig, AutoModelForCausalLM
+from msgspec.structs import replace
 
-from engine.loop.inbox import Inbox
-from engine.loop.loop import EngineLoop
-from engine.saved.recorder import SessionRecorder
-from engine.saved.session import JournalEntry
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat, Turn
 from engine.spec.condition import TokenSpan
@@ -29,115 +21,21 @@ from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
 from engine.wire.devices import ForecastLoad, UnloadModel
-from engine.wire.events import Event, StateChanged
 from engine.wire.exporting import EstimateExport, Export
 from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.opponents import OtherFile, OtherRun, OtherStep
-from engine.wire.records import StepRecord
-from engine.wire.requests import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
+from engine.wire.requests import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
 from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 from engine.wire.tree import Node
-from tests.engine.model.folders import write_tokenizer
-from tests.engine.tiny import COMMON, prompt_ids, write_config
-from tests.engine.told import approve, told
+from tests.engine.loop.story import Script, Story, pictures
+from tests.engine.tiny import prompt_ids, write_config
+from tests.engine.told import approve
 
 PAGED = CacheSpec("paged", page_size=4, num_pages=24)
 H2O = tuned(cache_named("h2o"), budget=10)
 KIVI = tuned(cache_named("kivi-4"), group=8, residual=8)
 WARM = SamplingParams(0.9, top_k=50, top_p=0.97, min_p=0.001, seed=11)
 ENDLESS = SamplingParams(bias=LogitBias(banned=(1, 2)))
-Script = Iterator[c.Command]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of which no two sizes are the same, with texts for its tokens and a chat template."""
-    folder = tmp_path_factory.mktemp("models") / "uneven"
-    torch.manual_seed(4)
-    sizes = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "head_dim": 16}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **{**COMMON, **sizes}))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0.0, 0.3)
-    model.save_pretrained(folder)
-    write_tokenizer(folder)
-    (folder / "chat_template.jinja").write_text(
-        "{% for m in messages %}\n<{{ m.role[0] }}>{{ m.content }}\n{% endfor %}"
-    )
-    return folder
-
-
-class Story:
-    """Runs a script, each command when there is nothing else to do, and notes what is said."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.events: list[Event] = []
-        self.recorder = SessionRecorder(self)
-        self.lines: list[str] = []
-        self._status: dict[str, object] = {}
-        self._work, self._number = "", 0
-        self._monkeypatch = monkeypatch
-
-    def run(self, script: Callable[[Story], Script]) -> list[str]:
-        loop = EngineLoop(self._take)
-        found = script(self)
-
-        def wait(_inbox: Inbox, timeout_s: float | None = None) -> c.Command | None:
-            command = next(found, c.Shutdown())
-            self._number += 1
-            self._work = ""
-            self.lines.append(f"> {re.sub(r'(records|nodes)=.*', '…', told(command))}")
-            return replace(command, id=self._number)
-
-        self._monkeypatch.setattr(Inbox, "wait", wait)
-        loop.run()
-        return [*self.lines, "> session", told(self.recorder.session())]
-
-    # what the recorder writes
-
-    def begin(self) -> None:
-        self.lines.append("  another journal begins")
-
-    def append(self, *entries: JournalEntry) -> None:
-        for entry in entries:
-            fields = {name: value for name, value in asdict(entry).items() if value is not UNSET and value != {}}
-            if isinstance(entry.node, Node):
-                fields["node"] = entry.node.step
-            self.lines.append(f"  journal: {told(fields)}")
-
-    def _take(self, event: Event) -> None:
-        self.events.append(event)
-        self.recorder.take([event])
-        if not isinstance(event, StateChanged):
-            self.lines.append(told(event))
-            return
-        now = asdict(event.status)
-        work = now.pop("work")
-        if work is not None and work.label not in (self._work, "Trying another cache"):  # which is mostly not told
-            self._work = work.label
-            self.lines.append(
-                f"  work {work.label!r} of {work.total}, {'can' if work.can_cancel else 'cannot'} be cancelled"
-            )
-        for name, value in now.items() if work is None else ():  # while it works a clock says when that is told
-            if (words := told(value)) != self._status.get(name):
-                self._status[name] = words
-                self.lines.append(f"  {name}: {words}")
-
-    @property
-    def records(self) -> tuple[StepRecord, ...]:
-        return tuple(event for event in self.events if isinstance(event, StepRecord))
-
-
-def pictures(seq_id: int, count: int, step: int, layer: int = 2) -> tuple[c.SliceRequest, ...]:
-    return (
-        WallRequest(seq_id, count, count - 2, "values", True, 40, 24),
-        HeadRequest(seq_id, count, "keys", layer, 1, 3, count, 7),
-        AttentionRequest(seq_id, step, 1, 40),
-        RowRequest(seq_id, count, count - 2),
-        TableRequest(seq_id, count),
-        OutliersRequest(seq_id, count, step, 5),
-    )
 
 
 def many_moments(folder: Path) -> Callable[[Story], Script]:

@@ -1,0 +1,95 @@
+"""A script of commands that a loop is given one by one, and all that it says to them, as lines of text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import asdict, replace
+
+from engine.loop.inbox import Inbox
+from engine.loop.loop import EngineLoop
+from engine.saved.recorder import SessionRecorder
+from engine.saved.session import JournalEntry
+from engine.wire import commands as c
+from engine.wire.events import Event, StateChanged
+from engine.wire.records import StepRecord
+from engine.wire.requests import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
+from engine.wire.tree import Node
+from tests.engine.told import told
+
+Script = Iterator[c.Command]
+
+
+class Story:
+    """Runs a script, each command when there is nothing else to do, and notes what is said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events: list[Event] = []
+        self.recorder = SessionRecorder(self)
+        self.lines: list[str] = []
+        self._status: dict[str, object] = {}
+        self._work, self._number = "", 0
+        self._monkeypatch = monkeypatch
+
+    def run(self, script: Callable[[Story], Script]) -> list[str]:
+        loop = EngineLoop(self._take)
+        found = script(self)
+
+        def wait(_inbox: Inbox, timeout_s: float | None = None) -> c.Command | None:
+            command = next(found, c.Shutdown())
+            self._number += 1
+            self._work = ""
+            self.lines.append(f"> {re.sub(r'(records|nodes)=.*', '…', told(command))}")
+            return replace(command, id=self._number)
+
+        self._monkeypatch.setattr(Inbox, "wait", wait)
+        loop.run()
+        return [*self.lines, "> session", told(self.recorder.session())]
+
+    # what the recorder writes
+
+    def begin(self) -> None:
+        self.lines.append("  another journal begins")
+
+    def append(self, *entries: JournalEntry) -> None:
+        for entry in entries:
+            fields = {name: value for name, value in asdict(entry).items() if value is not UNSET and value != {}}
+            if isinstance(entry.node, Node):
+                fields["node"] = entry.node.step
+            self.lines.append(f"  journal: {told(fields)}")
+
+    def _take(self, event: Event) -> None:
+        self.events.append(event)
+        self.recorder.take([event])
+        if not isinstance(event, StateChanged):
+            self.lines.append(told(event))
+            return
+        now = asdict(event.status)
+        work = now.pop("work")
+        if work is not None and work.label not in (self._work, "Trying another cache"):  # which is mostly not told
+            self._work = work.label
+            self.lines.append(
+                f"  work {work.label!r} of {work.total}, {'can' if work.can_cancel else 'cannot'} be cancelled"
+            )
+        for name, value in now.items() if work is None else ():  # while it works a clock says when that is told
+            if (words := told(value)) != self._status.get(name):
+                self._status[name] = words
+                self.lines.append(f"  {name}: {words}")
+
+    @property
+    def records(self) -> tuple[StepRecord, ...]:
+        return tuple(event for event in self.events if isinstance(event, StepRecord))
+
+
+def pictures(seq_id: int, count: int, step: int, layer: int = 2) -> tuple[c.SliceRequest, ...]:
+    return (
+        WallRequest(seq_id, count, count - 2, "values", True, 40, 24),
+        HeadRequest(seq_id, count, "keys", layer, 1, 3, count, 7),
+        AttentionRequest(seq_id, step, 1, 40),
+        RowRequest(seq_id, count, count - 2),
+        TableRequest(seq_id, count),
+        OutliersRequest(seq_id, count, step, 5),
+    )
