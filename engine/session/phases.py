@@ -17,7 +17,7 @@ from engine.session.clock import StepClock
 from engine.session.sampler import SampledToken, with_candidates
 from engine.session.scheduler import Batch, SequenceWork
 from engine.wire.arrays import read_only_floats
-from engine.wire.page_events import PageAllocated, PageCopied
+from engine.wire.page_events import PageAllocated
 from engine.wire.phases import (
     Chosen,
     ChosenToken,
@@ -169,5 +169,5 @@ def written_rows(part: SequenceStep, cache: SequenceCache, record: StepRecord) -
     deltas = cache.changes_since(part.first_position) or []
     changed = sum(max(len(delta.rewritten_keys), len(delta.rewritten_values)) for delta in deltas)
     gone = sum(len(delta.left_window) + sum(went.shape[1] for went in delta.evicted) for delta in deltas)
-    pages = sum(isinstance(e, PageAllocated | PageCopied) and e.seq_id == part.seq_id for e in record.page_events)
+    pages = sum(isinstance(e, PageAllocated) and e.seq_id == part.seq_id for e in record.page_events)
     return WrittenRows(part.seq_id, sum(len(delta.written) for delta in deltas), changed, gone, pages)

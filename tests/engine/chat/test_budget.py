@@ -44,6 +44,7 @@ def test_an_item_counts_as_often_as_it_is_deep(
         ("{{ ['ab', 'c', 'de']|join('--') }}", budget, "MAX_VALUE", 11),
         ("{{ '--'.join(['ab', 'c', 'de']) }}", budget, "MAX_VALUE", 11),
         ("{{ ['a', 'b'] * 3 }}", sandbox, "MAX_ITEMS", 6),
+        ("{{ ('a', 'b') * 3 }}", sandbox, "MAX_ITEMS", 6),
         ("{{ 'a'.ljust(7) }}", sandbox, "MAX_ITEMS", 7),
         ("{{ 'abc'|truncate(9) }}", sandbox, "MAX_ITEMS", 9),
         ("{{ (255 * 255) > 1 }}", sandbox, "MAX_DIGITS", 16),

@@ -118,6 +118,14 @@ def test_a_decoder_nested_in_a_multimodal_config() -> None:
     assert nested.model_type == "gemma3_text"
 
 
+@pytest.mark.parametrize("family", ["qwen2_vl", "gemma3"])
+def test_a_flat_config_of_a_multimodal_family_is_that_of_its_decoder(family: str) -> None:
+    flat = {**BASE, "sliding_window": 8}  # which one has switched off, and the other one in some layers
+    found = CacheGeometry.from_config({**flat, "model_type": family})
+    assert found == CacheGeometry.from_config({**flat, "model_type": f"{family}_text"})
+    assert found.layers != CacheGeometry.from_config({**flat, "model_type": "mistral"}).layers
+
+
 def test_sizes_of_llama_3_1_8b() -> None:
     geometry = CacheGeometry.from_config(
         {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32, "hidden_size": 4096,

@@ -12,7 +12,9 @@ from engine.history.marks import Pending
 from engine.session.session import Session
 from engine.session.stepper import Stepper
 from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_named
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.tuning import tuned
 from tests.engine.tiny import model_of, prompt_ids
 
 GROWING, LIMIT = CacheSpec("growing"), 128
@@ -65,6 +67,15 @@ def test_halting_keeps_the_reason_and_no_token_revives_it(cache: CacheSpec, leng
         session.force(0, (5,))
     session.set_sampling(SamplingParams(temperature=2.0), 0)
     assert not session.has_work
+
+
+def test_a_full_context_goes_on_in_a_mode_that_has_no_end() -> None:
+    session = filled(GROWING, LIMIT)
+    assert session.sequence(0).stop == "context full"
+    session.set_cache(tuned(cache_named("streamingllm"), sinks=2, window=6, rerotate=True))
+    assert session.sequence(0).stop is None
+    session.set_cache(GROWING)
+    assert session.sequence(0).stop == "context full"
 
 
 def test_one_halted_before_it_was_full_is_not_revived_by_another_sampling() -> None:

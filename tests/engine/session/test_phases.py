@@ -227,6 +227,15 @@ def test_rows_that_are_coded_and_dropped_are_counted_when_they_are_written() -> 
     assert max(counts) > 0, "a group of eight was sealed"
 
 
+def test_a_shared_page_that_is_copied_to_be_written_is_a_new_one() -> None:
+    session, seq_id = started(cache=MODES["paged"], length=6)
+    session.step()
+    session.fork(seq_id)
+    _, seen = phased(session)
+    assert isinstance(seen[-1].phase, Written)
+    assert sorted(each.num_new_pages for each in seen[-1].phase.sequences) == [0, 1], "the other one keeps the page"
+
+
 @pytest.mark.parametrize(("cache", "groups"), [("paged", [(0, 1), (0, 1)]), ("growing", [(0,), (0,), (1,), (1,)])])
 def test_two_sequences_of_one_forward_and_of_one_each(cache: str, groups: list[tuple[int, ...]]) -> None:
     session, twin = prepared("llama", cache, "two sequences"), prepared("llama", cache, "two sequences")

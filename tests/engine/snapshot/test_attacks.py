@@ -11,17 +11,19 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.opened.file import OpenedSnapshot
+from engine.session.editing import make_edit
 from engine.snapshot.diff import difference
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed
 from engine.snapshot.verify import Verified, verified, verify
+from engine.spec.edit_text import parse_edit
 from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
 from engine.wire.requests import WallRequest
 from tests.benchmarks.snapshot_fuzz import forged, mutated, survives, used
 from tests.effort import effort
 from tests.engine.snapshot.attacks import FOUND, REFUSED, claimed
-from tests.engine.snapshot.crafted import changed, first_version
+from tests.engine.snapshot.crafted import Crafted, changed, first_version
 from tests.engine.snapshot.sessions import begun, kept, small, step
 from tests.engine.tiny import model_of
 
@@ -30,7 +32,9 @@ SOUND = {
     "thinned": tuned(PRESETS["h2o"].spec, budget=12),
     "paged": small("paged"),
     "coded": small("kivi-4"),
+    "rotated": tuned(small("streamingllm"), rerotate=True),
 }
+ANOTHER = {"I64": "F64", "I32": "F32", "F32": "I32", "U8": "I8", "F16": "BF16"}  # of the same width
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +43,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder, made = tmp_path_factory.mktemp("sound"), {}
     for name, spec in SOUND.items():
         session = begun(spec, steps=7)
+        if name == "thinned":
+            for edit in ("mask pos=26", "pin pos=25"):
+                make_edit(session, parse_edit(edit, 0, 28))
         records = tuple(step(session) for _ in range(2))
         made[name] = kept(session, folder / f"{name}.safetensors", records=records, notes="a note").read_bytes()
     return made
@@ -85,6 +92,20 @@ def test_tokens_of_the_first_version_are_paid_for_too(tmp_path: Path) -> None:
     path.write_bytes(changed(path.read_bytes(), lambda f: (claimed(f, 10_000_000), f.manifest.pop("checksums"))))
     with pytest.raises(InputError, match="lacks the tensor 'positions'"):
         SnapshotFile(path)
+
+
+@pytest.mark.parametrize("kind", SOUND)
+def test_each_tensor_has_its_dtype_and_its_number_of_dimensions(
+    kind: str, sound: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Those that may be missing, too: they are read where they are there."""
+    path = tmp_path / "x.safetensors"
+    for name, entry in Crafted.of(sound[kind]).entries.items():
+        wrong = {"shape": [*entry["shape"], 1]}, {"dtype": ANOTHER[entry["dtype"]]}
+        for fields in wrong:
+            path.write_bytes(changed(sound[kind], lambda file, name=name, of=fields: file.entry(name, **of)))
+            with pytest.raises(InputError, match=f"tensor '{name}' is .* and should be"):
+                SnapshotFile(path)
 
 
 @pytest.mark.parametrize("name", FOUND)

@@ -101,6 +101,10 @@ def test_plain_pairs(kind: str, tmp_path: Path) -> None:
     batch = 0 if kind == "three dimensions" else 1
     with SnapshotFile(save_cache(given, tmp_path / "x.safetensors", batch=batch)) as file:
         assert file.token_ids == ()
+    ids = np.arange(14).reshape(2, 7)  # of both sequences, or of the one
+    tokens = ids[1] if kind == "three dimensions" else ids
+    with SnapshotFile(save_cache(given, tmp_path / "x.safetensors", tokens, batch=batch)) as file:
+        assert file.token_ids == tuple(range(7, 14))
         assert file.manifest.num_tokens == 7
         assert np.array_equal(file.rows(3, "values", 2), pairs[3][1][1, 2].numpy())
 

@@ -13,11 +13,13 @@ from engine.errors import InputError
 from engine.session.editing import make_edit
 from engine.snapshot.cut import FileRowsPart
 from engine.snapshot.export import estimate, export
+from engine.snapshot.gather import written_by
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed
 from engine.snapshot.verify import verified
 from engine.spec.edit_text import parse_edit
 from engine.wire.exporting import Export
+from tests.engine.snapshot.crafted import changed
 from tests.engine.snapshot.sessions import begun, goes_on_alike, kept, small
 from tests.engine.tiny import model_of
 
@@ -68,6 +70,13 @@ def test_an_earlier_step_has_its_tokens_and_no_present(name: str, tmp_path: Path
             assert "logits" not in part
             assert part.manifest.why_not == "it was cut out of a snapshot of a later step"
             assert part.manifest.sequence.sampled is None
+
+
+def test_a_part_is_written_by_who_writes_it(tmp_path: Path) -> None:
+    path = kept(begun(small("growing"), steps=4), tmp_path / "x.safetensors")
+    path.write_bytes(changed(path.read_bytes(), lambda file: file.say(written_by="another program").sealed()))
+    with SnapshotFile(path) as file, SnapshotFile(cut_of(file, tmp_path / "y.safetensors", layers=(1,))) as part:
+        assert (file.manifest.written_by, part.manifest.written_by) == ("another program", written_by())
 
 
 def test_an_earlier_step_is_edited_where_a_row_of_it_was(tmp_path: Path) -> None:

@@ -112,6 +112,8 @@ def test_no_edit_is_of_rows_that_are_not_there(edit: str) -> None:
         ("mask pos=1 channel=2", "hidden as a whole"),
         ("drop pos=9", "newest row"),
         ("overwrite pos=3", "by themselves"),
+        ("overwrite file=x.safetensors step=1 pos=3", "give one of them"),
+        ("overwrite file=x.safetensors seq=1 pos=3", "give one of them"),
         ("overwrite step=1 shift=-4 pos=3", "before position 0"),
         ("replace pos=3:5 tokens=7", "As many tokens"),
         ("replace pos=3 tokens=700", "outside the vocabulary of 128"),
