@@ -163,6 +163,18 @@ def test_a_fork_is_undone_with_the_step_behind_which_it_was_made() -> None:
     assert kept.birth(5) is None, "there is no fork after step 2"
 
 
+def test_of_what_failed_nothing_stays_noted() -> None:
+    kept, spec = story(2, 1), CacheSpec()
+    kept.begun(0, spec)
+    before, moves = kept.num_noted(), kept.all_moves(0)
+    kept.begun(0, spec, had=4)
+    kept.begun(5, spec)
+    kept.fork(0, 6, None, Sequence(6, [1], 1, SamplingParams()).mark(), spec)
+    kept.forget_notes_after(before)
+    assert [kept.all_moves(seq_id) for seq_id in (0, 5, 6)] == [moves, (), ()]
+    assert kept.num_noted()[0] == before[0]
+
+
 def test_what_was_begun_anew_after_a_step_has_moved_since_that_step_and_no_later_one() -> None:
     kept = story(3, 1)
     kept.begun(1, CacheSpec())
