@@ -9,6 +9,7 @@ from PySide6.QtCore import QObject
 from app.control import waiting
 from app.control.controller import EAGER_MS, IDLE_MS, RUNNING_MS, Controller
 from app.control.waiting import PICTURE_WAIT_S
+from app.draw.token_range import TokenRange
 from app.models import Models, refresh_queue
 from engine.wire.events import Failed, StateChanged
 from engine.wire.requests import HeadRequest
@@ -225,3 +226,12 @@ class Told(QObject):
 
     def on_words(self) -> None:
         self.read.append(("words", self._models.timeline.num_tokens(0)))
+
+
+def test_of_another_sequence_all_positions_are_shown(controller: Controller, models: Models) -> None:
+    """What was close in the last one means nothing in it; another token of the same one leaves it close."""
+    models.viewport.update(head_range=TokenRange(2, 4), attention_range=TokenRange(1, 3))
+    models.selection.update(position=3)
+    assert models.viewport.now.head_range == TokenRange(2, 4)
+    models.selection.update(seq_id=1)
+    assert (models.viewport.now.head_range, models.viewport.now.attention_range) == (None, None)

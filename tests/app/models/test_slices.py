@@ -6,8 +6,13 @@ import random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from app.models import Models
 from app.models.slices import ColumnBuffer
+from engine.wire.requests import HeadRequest, WallRequest
+from engine.wire.slices import Unchanged
+from tests.app import samples
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -41,3 +46,15 @@ def test_columns_come_and_go_as_in_a_plain_array(axis: int) -> None:
             if first == 0 and before > 1:  # what somebody keeps stays what it was, where more than its end is written
                 kept.append((found, plain.copy()))
             plain = plain.copy()
+
+
+def test_a_picture_that_no_step_altered_is_that_of_the_newer_request(models: Models) -> None:
+    """Each kind, with the number of tokens where the picture has one."""
+    old, new = HeadRequest(0, 5, "keys", 1, 2, 0, 5, 40), HeadRequest(0, 6, "keys", 1, 2, 0, 6, 40)
+    models.slices.put(samples.head_slice(old), Unchanged(new))
+    assert models.slices.head is not None
+    assert models.slices.head.request == new
+    wall = WallRequest(0, 5, 4, "keys", False, 20, 8)
+    models.slices.put(samples.wall_slice(wall), Unchanged(replace(wall, num_tokens=7)))
+    assert models.slices.wall is not None
+    assert (models.slices.wall.request.num_tokens, models.slices.wall.num_tokens) == (7, 7)

@@ -105,3 +105,8 @@ def test_bad_arguments_are_one_line_and_status_2(
     printed = capsys.readouterr().err.strip()
     assert says in printed
     assert len(printed.splitlines()) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of libraries are those of Linux")
+def test_a_library_is_there_when_the_loader_opens_it() -> None:
+    assert preflight.missing_libraries(["libc.so.6", "libnowhere.so.1"]) == ["libnowhere.so.1"]

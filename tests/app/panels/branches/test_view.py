@@ -234,6 +234,49 @@ def test_of_ten_thousand_moments_on_two_hundred_branches_only_what_is_on_the_scr
     view.deleteLater()
 
 
+@pytest.fixture
+def many(qtbot: object, models: Models) -> Iterator[BranchesView]:
+    """Twelve branches of two moments from the first one on, in a panel that has room for five."""
+    for branch in range(12):
+        models.history.go_to(0 if branch else None)
+        models.history.take([record(2 * branch, 0 if branch else None, "x"), record(2 * branch + 1, 2 * branch, "y")])
+    models.timeline.go_to(models.history.live)
+    view = BranchesView(models)
+    view.resize(640, 5 * ROW + 70)
+    view.show()
+    view.refresh()
+    yield view
+    view.close()
+    view.deleteLater()
+
+
+def in_view(view: BranchesView, step: int) -> bool:
+    top = view.tree.picture.place_of(step)[0].row * ROW - view.tree.verticalScrollBar().value()
+    return 0 <= top <= view.tree.viewport().height() - ROW
+
+
+def test_what_is_looked_at_is_brought_into_view_and_what_is_there_stays(many: BranchesView, models: Models) -> None:
+    bar, rows = many.tree.verticalScrollBar(), many.tree.picture.rows
+    assert len(rows) == 12
+    assert bar.maximum() > 5 * ROW
+    for row in (rows[-1], rows[0], rows[6]):
+        models.selection.update(step=row.branch.tip)
+        assert in_view(many, row.branch.tip)
+    stays = bar.value()
+    models.selection.update(step=rows[7].branch.tip)
+    assert bar.value() == stays
+    bar.setValue(0)
+    many.seek.setText("y")
+    assert in_view(many, rows[7].branch.tip), "a filter leaves it in view"
+
+
+def test_plus_and_minus_fold_and_unfold_what_came_of_a_branch(many: BranchesView, models: Models) -> None:
+    models.selection.update(step=0)
+    for key, folded in ((Qt.Key.Key_Plus, 0), (Qt.Key.Key_Minus, 1), (Qt.Key.Key_Minus, 1), (Qt.Key.Key_Plus, 0)):
+        QTest.keyClick(many.tree, key)
+        assert len(many.tree.picture.folded) == folded
+
+
 # ---- in the window -------------------------------------------------------------------------------------------------
 
 

@@ -171,3 +171,11 @@ def test_what_an_engine_that_is_gone_said_last_is_not_called_of_now(view: Sequen
     assert (view.provenance_text, view._provenance.kind) == ("engine gone · last state", "past")
     desk.models.status.lose_engine("")
     assert view.provenance_text == "engine state"
+
+
+def test_the_selected_sequence_is_marked_again_where_a_person_unmarked_its_row(view: SequencesView, desk: Desk) -> None:
+    picked = view._table.selectionModel()
+    assert [index.row() for index in picked.selectedRows()] == [0]
+    picked.clearSelection()
+    view.show_again()
+    assert [index.row() for index in picked.selectedRows()] == [0]
