@@ -64,11 +64,10 @@ class Actions(QObject):
         # One connection for all: a lambda per action would keep the window alive.
         self._group.triggered.connect(self._on_triggered)
         states = models.status, models.selection, models.draft, models.comparison, models.edits
-        for moved in (models.timeline.reset, *(state.changed for state in states)):
+        told = models.timeline.reset, models.stops.changed, models.stops.found, models.status.engine_changed
+        for moved in (*told, *(state.changed for state in states)):
             moved.connect(self.refresh)
         models.timeline.appended.connect(self._on_appended)
-        models.stops.changed.connect(self.refresh)
-        models.stops.found.connect(self.refresh)
         self.refresh()
 
     def __getitem__(self, name: str) -> QAction:

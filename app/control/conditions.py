@@ -14,12 +14,9 @@ def needs_engine(models: Models) -> str:
 
 
 def needs_model(models: Models) -> str:
-    return needs_engine(models) or ("" if models.status.model is not None else "no model is loaded yet")
-
-
-def needs_loaded(models: Models) -> str:
-    """A model whose memory can be given back."""
-    return needs_engine(models) or ("" if models.status.model is not None else "no model is loaded")
+    status = models.status
+    why_none = "the model is unloaded: load it again" if status.is_unloaded else "no model is loaded yet"
+    return needs_engine(models) or ("" if status.model is not None else why_none)
 
 
 def needs_unloaded(models: Models) -> str:

@@ -40,6 +40,10 @@ class ReadableRows:
             return True
         return self.by_hand.knows(num_tokens) and all(layer.knows(num_tokens) for layer in self.layers)
 
+    def decodes(self, num_tokens: int) -> bool:
+        """Whether attention read any of the rows of so many tokens from their codes, in any layer."""
+        return any(layer.decodes(num_tokens) for layer in self.layers)
+
     @torch.inference_mode()
     def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
         """The rows of a layer when the sequence had `num_tokens` tokens; later ones may stand behind them."""

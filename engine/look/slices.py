@@ -16,7 +16,7 @@ import torch
 from msgspec import structs
 
 from engine.errors import InputError
-from engine.geometry.dimensions import CacheGeometry
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.look.probe import entropy_of
 from engine.look.reductions import (
     missing,
@@ -180,9 +180,7 @@ def attention_slice(
         gone = f"The attention of step {request.step} was not measured, or is no longer kept."
         note = gone if layer.num_heads else no_rows(layer.kind)
     else:
-        if layer.kind == "cross":  # there are rows of the source alone
-            row = row[:, : int((~row.isnan()).any(0).sum())]
-        base = 0 if layer.kind == "cross" else query_position + 1 - row.shape[1]  # the first position of the row
+        row, base = placed(row, layer, query_position)
         end = base + row.shape[1]
         stop = end if request.stop is None else min(request.stop, end)
         first = min(max(request.start, base), max(base, stop - 1))
@@ -210,6 +208,14 @@ def attention_slice(
         top_weights=top_weights,
         entropy=entropy,
     )
+
+
+def placed(row: torch.Tensor, layer: LayerGeometry, query_position: int) -> tuple[torch.Tensor, int]:
+    """Weights `[H, S]` without the columns that no row of the layer stands for, and the position of the first one: a
+    cross layer has rows of the source alone, any other those up to the query."""
+    if layer.kind == "cross":
+        return row[:, : int((~row.isnan()).any(0).sum())], 0
+    return row, query_position + 1 - row.shape[1]
 
 
 def row_slice(request: RowRequest, past: RowsAt, geometry: CacheGeometry) -> RowSlice:

@@ -38,7 +38,7 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
         name: getattr(edited, name) for name in ("kl", "before", "after", "entropy", "took_ms", "measured_ms", "kept")
     }
     texts = tuple(map(session.text_of, edit.token_ids)) if isinstance(edit, ReplaceTokens) else ()
-    provenance = session.provenance
+    provenance = session.past(edit.seq_id, session.sequence(edit.seq_id).num_tokens).provenance
     node = take_edited(session, edit, copies, edited, is_node=True)
     assert node is not None, "an edit is a change"
     session.history.added.remove(node)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from engine.cache.contract import HeldRows, StateMatrix
 from engine.cache.row_delta import RowDelta
+from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
 from engine.history.journal import Journal
 from engine.history.marks import Move
 from engine.history.tree import Tree
 from engine.look.magnitudes import SessionMagnitudes
-from engine.look.rows_at import HalfWritten, RowsAt, RowSource
+from engine.look.rows_at import HalfWritten, RowsAt
 from engine.session.going import GoingTo
 from engine.session.kept import KeptStates
 from engine.session.mode import CacheMode
@@ -27,7 +28,7 @@ class Seen:
     `journal` of the path that it is on. `half` of it is written while a step is suspended. `why_not` says why there are
     no rows of it; its rows may be there and not its page tables, where they were written anew in other pages."""
 
-    cache: RowSource
+    cache: SequenceCache | NoRows
     num_tokens: int
     provenance: Provenance
     moves: tuple[Move, ...]
@@ -41,7 +42,13 @@ class Seen:
     def past(self, num_tokens: int) -> RowsAt:
         """Its rows as they were with so many tokens."""
         half = self.half if self.half is not None and num_tokens > self.half.had else None
-        return RowsAt(self.cache, num_tokens, self.provenance, self.moves, half)
+        return RowsAt(self.cache, num_tokens, self._provenance_with(num_tokens), self.moves, half)
+
+    def _provenance_with(self, num_tokens: int) -> Provenance:
+        """A codec that leaves the latest rows exact has decoded nothing of a short sequence."""
+        if self.provenance != "dequantised" or self.cache.decodes(num_tokens):
+            return self.provenance
+        return "live cache" if self.is_live else "kept"
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,9 @@ class NoRows:
 
     def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
         return None
+
+    def decodes(self, num_tokens: int) -> bool:
+        return False
 
     def knows(self, num_tokens: int) -> bool:
         return True

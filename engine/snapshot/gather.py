@@ -200,7 +200,8 @@ class ExportChoice:
         is_whole = len(self._heads[layer]) == self._model.info.geometry.layers[layer].num_kv_heads
         if not is_whole or not self._past.cache.spec.codec.is_exact:
             return None
-        past = dataclasses.replace(self._past)  # which keeps the rows that it gathers of scattered pages: of this layer
+        # another one for each layer: it keeps the rows that it gathers of scattered pages
+        past = dataclasses.replace(self._past)
         return self._magnitudes.counts(self._seq_id, name, past, [layer]).get(layer)
 
     def _part(self, layer: int, name: Part) -> torch.Tensor | RowsInPieces:

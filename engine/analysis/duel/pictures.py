@@ -13,7 +13,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitudes import SessionMagnitudes
 from engine.look.reductions import absent_of, missing, room_of, since
 from engine.look.rows_at import RowsAt
-from engine.look.slices import head_slice, row_slice
+from engine.look.slices import head_slice, placed, row_slice
 from engine.look.wall import wall_slice
 from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.requests import (
@@ -56,11 +56,13 @@ def attention_difference(
     if row is None or other is None:
         note = "The attention of that step is not kept on both sides."
     else:
+        (row, base), (other, other_base) = (placed(weights, layer, query_position) for weights in (row, other))
+        base = min(base, other_base)
         one, two = aligned(row, other)
         is_gone = missing(one) | missing(two)
         difference = (one.nan_to_num(0.0) - two.nan_to_num(0.0)).masked_fill(is_gone, 0.0)
-        base = query_position + 1 - difference.shape[1]
-        stop = query_position + 1 if request.stop is None else min(request.stop, query_position + 1)
+        end = base + difference.shape[1]
+        stop = end if request.stop is None else min(request.stop, end)
         first = min(max(request.start, base), max(base, stop - 1))
         per_column = max(1, -(-(stop - first) // max(1, request.max_columns)))
         shown = slice(first - base, stop - base)

@@ -111,9 +111,8 @@ def _model_for(
         )
     loaded = load(wanted)
     info = loaded.info
-    is_told_apart = file.fingerprint and not (
-        info.random_weights and info.dtype != file.dtype
-    )  # a shape's has its dtype
+    # the fingerprint of random weights says their dtype, too
+    is_told_apart = file.fingerprint and not (info.random_weights and info.dtype != file.dtype)
     if is_told_apart and info.name == file.name and info.fingerprint != file.fingerprint:
         raise InputError(
             f"{opened.file.path.name} was made with other weights or another config than {file.name} has here: name "

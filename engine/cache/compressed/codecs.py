@@ -15,9 +15,8 @@ from engine.spec.codec import Coding
 
 E4M3 = torch.float8_e4m3fn
 E4M3_MAX = 448.0
-HALF_OF_E4M3 = (
-    0xBF80 - 0x10000
-)  # the bits of a float16 that e4m3 has: sign, four of the exponent, three of the fraction
+# the bits of a float16 that e4m3 has: sign, four of the exponent, three of the fraction
+HALF_OF_E4M3 = 0xBF80 - 0x10000
 INT8_MAX = 127.0
 TINY_HALF = 2.0**-14  # the smallest normal float16: below it a scale loses its own precision
 TINY_SINGLE = 2.0**-126

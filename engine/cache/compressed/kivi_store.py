@@ -119,6 +119,10 @@ class KiviStore:
         made._exact_first = made._coded
         return made
 
+    def decodes(self, num_rows: int) -> bool:
+        """Whether some of the first so many rows are read from their codes: not while all are in the residual."""
+        return self._quantised_at is not None and self.coding.num_coded(num_rows, self.part) > 0
+
     def can_crop(self, num_rows: int) -> bool:
         if self._quantised_at is None:
             return True

@@ -133,7 +133,7 @@ class CompressedLayer(OwnLayer):
             scales=stored.scales,
             residual=stored.exact if is_coded else 0,
             positions=positions,
-            dequantised=sum(self.held * store.row_bytes for store in stores if not store.coding.is_exact),
+            dequantised=sum(self.held * store.row_bytes for store in stores if store.decodes(self.held)),
             journal=self.journal_bytes,
             scores=0 if self.memory is None else int(self.memory.nbytes),
         )
@@ -150,6 +150,10 @@ class CompressedLayer(OwnLayer):
         if part == "keys" and self._rotation is not None:
             return 0
         return (self.key_store if part == "keys" else self.value_store).num_final
+
+    def decodes(self, num_tokens: int) -> bool:
+        num_rows = self.held - max(0, self.seen - num_tokens)
+        return self.key_store.decodes(num_rows) or self.value_store.decodes(num_rows)
 
     @property
     def journal_bytes(self) -> int:

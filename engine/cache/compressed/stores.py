@@ -74,6 +74,10 @@ class RowStore:
         """Rows that are never written anew."""
         return 0 if self._waiting is not None else self.length
 
+    def decodes(self, num_rows: int) -> bool:
+        """Whether some of the first so many rows are read from their codes."""
+        return not self.coding.is_exact and self._waiting is None and num_rows > 0
+
     def can_crop(self, num_rows: int) -> bool:
         return num_rows >= self._quantised_at
 

@@ -74,6 +74,10 @@ class LayerHandle:
         """How many rows, from the first held on, no later step will write anew; they may be dropped."""
         raise NotImplementedError
 
+    def decodes(self, num_tokens: int) -> bool:
+        """Whether any of the rows of the first so many tokens are decoded for attention."""
+        return False
+
     def knows(self, num_tokens: int) -> bool:
         """Whether `rows_at` that many tokens are those that stood there then, bit for bit."""
         return True

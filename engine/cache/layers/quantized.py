@@ -36,6 +36,9 @@ class QuantizedRows(LayerOfTransformers):
     def num_final(self, part: Part) -> int:
         return 0
 
+    def decodes(self, num_tokens: int) -> bool:
+        return True
+
     def knows(self, num_tokens: int) -> bool:
         return bool(num_tokens >= self.layer.get_seq_length())
 

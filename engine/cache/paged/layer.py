@@ -115,6 +115,9 @@ class PagedLayer(OwnLayer):
     def num_final(self, part: Part) -> int:
         return self._table.num_held_tokens
 
+    def decodes(self, num_tokens: int) -> bool:
+        return not all(rows.coding.is_exact for rows in self.store.rows_of[self.layer_index])
+
     def knows(self, num_tokens: int) -> bool:
         """Rows of pages are written once; a window still has those that a query at `num_tokens` reads."""
         window = self.store.groups[self.group].window

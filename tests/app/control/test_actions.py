@@ -8,6 +8,7 @@ from app.dialogs.help import KeysDialog
 from app.kit.theme import current_theme
 from app.shell import Shell
 from app.window.palette import Palette, rank
+from engine.wire.events import EngineLost
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -46,6 +47,14 @@ def test_what_is_not_possible_is_grey_and_says_why(shell: Shell, engine: FakeEng
     actions["run.back"].trigger()
     turn(shell)
     assert actions["run.go_on"].isEnabled()
+
+
+def test_an_engine_that_dies_before_it_says_anything_is_the_reason(shell: Shell, engine: FakeEngine) -> None:
+    assert shell.window.actions_.reason("capture.off") == "no model is loaded yet"
+    engine.emit(EngineLost("the engine was killed", has_ended=True))
+    turn(shell)
+    assert shell.models.status.now is None
+    assert shell.window.actions_.reason("capture.off") == "the engine is gone: restart it"
 
 
 def test_a_finished_text_cannot_be_stepped(shell: Shell, engine: FakeEngine) -> None:

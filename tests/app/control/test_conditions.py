@@ -17,7 +17,11 @@ from engine.wire.phases import SuspendedStep
 from engine.wire.status import OpenedFile, RunnerState, SequenceInfo, Work
 from tests.app import samples
 
-GONE, NO_MODEL = "the engine is gone: restart it", "no model is loaded yet"
+GONE, NO_MODEL, UNLOADED = (
+    "the engine is gone: restart it",
+    "no model is loaded yet",
+    "the model is unloaded: load it again",
+)
 FILE = "this is an opened file: go on with its model first, or load another"
 LENGTH = "as many tokens as were asked for: choose another next token, go back, or send a new prompt"
 STOPPED = "the sequence was stopped: choose its next token, go back, or send a new prompt"
@@ -43,8 +47,8 @@ EXPECTED: dict[str, dict[str, str]] = {
         "no sequence": "send a prompt first", "both have": LENGTH, "another one alone": STOPPED, "no model":
         "send a prompt first", "a file": FILE, "a session": FILE,
     },
-    "needs_live": {"no model": NO_MODEL, "a file": FILE, "a session": FILE},
-    "needs_loaded": {"no model": "no model is loaded"},
+    "needs_live": {"no model": UNLOADED, "a file": FILE, "a session": FILE},
+    "needs_model": {"no model": UNLOADED},
     "needs_unloaded": dict.fromkeys(STATES, "the model is loaded") | {"no model": ""},
     "needs_file": dict.fromkeys(STATES, "no file is open") | {"a file": "", "a session": ""},
     "needs_resumable": dict.fromkeys(STATES, "no file is open") | {"a file": "", "a session": "no room"},

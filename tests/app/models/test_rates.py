@@ -72,3 +72,9 @@ def test_what_looking_costs_is_of_steps_and_pictures(models: Models) -> None:
     models.slices._costs.extend([(4.0, 20.0), (9.5, 999.0)])
     assert rates(models.timeline, models.slices, 0).looking_ratio == (25 + 20) / (100 + 20)
     assert rates(models.timeline, models.slices, 0).tokens_per_s is None, "a prompt is no decoding"
+
+
+def test_the_speed_is_that_of_decoding_alone(models: Models) -> None:
+    models.timeline.append(samples.story(10))
+    decoding_ms = sum(record.timings.total_ms for record in models.timeline.records[1:])
+    assert rates(models.timeline, models.slices, 0).tokens_per_s == pytest.approx(10_000 / decoding_ms)

@@ -1,3 +1,5 @@
+"""How a sequence stands, in words, and where the window says so."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,18 +10,18 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from app.models.rates import rates, seconds_left
 from app.models.sequence_status import fitting_sequence, sequence_status
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.wire.commands import SetCache
 from engine.wire.events import StateChanged
-from engine.wire.records import NonFinite, StepRecord, Timings
+from engine.wire.records import NonFinite, Timings
 from engine.wire.status import EngineStatus, SequenceInfo
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.models.test_rates import chunk
 from tests.app.mouse import move_mouse
 from tests.app.window.test_window import PaintCounter
 
@@ -30,22 +32,6 @@ def info(state: str = "decode", num_tokens: int = 9, stop: str | None = None, se
 
 def status(*infos: SequenceInfo, running: bool = False, cache: CacheSpec | None = None) -> EngineStatus:
     return replace(samples.status(5, running=running, cache=cache), sequences=infos)
-
-
-CHUNK = 128
-
-
-def chunk(number: int, took_ms: float = 1000.0, is_last: bool = False) -> StepRecord:
-    """One of the chunks in which a long prompt is read, one second apart."""
-    record = samples.step_record(number, num_prompt=CHUNK)
-    part = replace(
-        record.sequences[0], phase="prefill", token_ids=(7,) * CHUNK, texts=("x",) * CHUNK, surprisal=(None,) * CHUNK,
-        first_position=number * CHUNK, num_tokens=(number + 1) * CHUNK, num_prompt_tokens=4550,
-        sampled=5 if is_last else None,
-    )  # fmt: skip
-    return replace(
-        record, phase="prefill", sequences=(part,), wall_time=1000.0 + number, timings=Timings(0, took_ms, 0, 0)
-    )
 
 
 # ---- words -------------------------------------------------------------------------------------------------------
@@ -121,19 +107,10 @@ def test_what_was_given_up_is_read_again_to_its_end(models: Models) -> None:
     assert sequence_status(models).words == f"read 8 of {known}"
 
 
-def test_how_long_a_prompt_takes_is_told_from_its_last_chunks(models: Models) -> None:
-    reading = info("prefill", 5 * CHUNK)
-    assert seconds_left(models.timeline, reading) is None
-    models.timeline.append([chunk(number, took_ms=600.0) for number in range(5)])
-    models.status.set(status(reading, running=True))
-    # a second each by the clock, whatever the engine's own share of it
-    assert seconds_left(models.timeline, reading) == pytest.approx((4550 - 640) / 128)
+def test_how_long_a_prompt_still_takes_stands_behind_how_far_it_is_read(models: Models) -> None:
+    models.timeline.append([chunk(number, 128, took_ms=600, at_s=1000 + number) for number in range(5)])
+    models.status.set(status(info("prefill", 640), running=True))
     assert sequence_status(models).words == "reading 640 of 4,550 · 31 s left"
-
-
-def test_one_chunk_is_enough_to_tell(models: Models) -> None:
-    models.timeline.append([chunk(0, took_ms=500.0)])
-    assert seconds_left(models.timeline, info("prefill", CHUNK)) == pytest.approx((4550 - 128) / 256)
 
 
 def test_where_the_selected_sequence_is_gone_the_newest_of_those_left_fits(models: Models) -> None:
@@ -141,31 +118,6 @@ def test_where_the_selected_sequence_is_gone_the_newest_of_those_left_fits(model
     for chosen, fitting in ((2, 2), (4, 5)):
         models.selection.update(seq_id=chosen)
         assert fitting_sequence(models) == fitting
-
-
-# ---- the time to the first token, and speed ----------------------------------------------------------------------
-
-
-def test_there_is_no_time_to_a_first_token_before_there_is_one(models: Models) -> None:
-    models.timeline.append([chunk(0), chunk(1)])
-    assert rates(models.timeline, models.slices, 0).first_token_ms is None
-    models.timeline.append([chunk(2, is_last=True)])
-    assert rates(models.timeline, models.slices, 0).first_token_ms == pytest.approx(3000.0)
-
-
-def test_the_time_to_the_first_token_is_the_selected_sequences(models: Models) -> None:
-    models.timeline.append([*samples.story(3), replace(samples.step_record(0, seq_id=1), step=4)])
-    first, second = (models.timeline.record(step).timings.total_ms for step in (0, 4))
-    assert rates(models.timeline, models.slices, 0).first_token_ms == pytest.approx(first)
-    assert rates(models.timeline, models.slices, 1).first_token_ms == pytest.approx(second)
-    assert rates(models.timeline, models.slices, 2).first_token_ms is None
-
-
-def test_prefill_tokens_are_in_no_speed(models: Models) -> None:
-    models.timeline.append(samples.story(10))
-    decoded = models.timeline.records[1:]
-    expected = 10_000 / sum(record.timings.total_ms for record in decoded)
-    assert rates(models.timeline, models.slices, 0).tokens_per_s == pytest.approx(expected)
 
 
 # ---- in the window -----------------------------------------------------------------------------------------------

@@ -108,6 +108,18 @@ def test_what_was_exact_before_the_prompt_ended_is_shown_as_stored_now() -> None
         snapshot(session, 0, 16)
 
 
+def test_rows_that_are_all_in_the_residual_are_those_that_attention_read() -> None:
+    """Whether they are looked at then or when later steps have coded them; no copy of them is decoded."""
+    session = started(tuned(SPECS["kivi-2"], group=16, residual=32))
+    for count in range(PROMPT, PROMPT + 12):
+        gaps = [gap.name for layer in session.bytes().layers for gap in layer.gaps]
+        is_coded = count >= 32
+        assert session.past(0, count).provenance == ("dequantised" if is_coded else "live cache")
+        assert ("dequantised copy" in gaps) == is_coded
+        session.step()
+    assert [session.past(0, count).provenance for count in (31, 32)] == ["live cache", "dequantised"]
+
+
 def test_transformers_quantised_cache_knows_only_the_present() -> None:
     session = started(CacheSpec("quantized", quantizer=Quantizer()))
     session.step()

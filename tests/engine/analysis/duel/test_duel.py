@@ -166,6 +166,24 @@ def test_attention_to_a_row_that_a_side_has_dropped_has_no_difference() -> None:
     assert attention_difference(request, one, one, 5, geometry).absent is None
 
 
+@pytest.mark.parametrize(("name", "against"), [("bart", "fp8"), ("t5", "dynamic")])
+def test_attention_to_the_source_has_no_columns_for_tokens_of_the_decoder(name: str, against: str) -> None:
+    session = Session(model_of(name), CacheSpec())
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(7, 3)))
+    for _ in range(6):
+        session.step()
+    duel = duel_of(session, seq_id, PRESETS[against].spec)
+    compared(duel)
+    count, layers = session.sequence(seq_id).num_tokens, session.model.info.geometry.attention_layers
+    for layer in layers:
+        piece = duel.slice(AttentionRequest(seq_id, session.last_step or 0, layer.index, 100), "difference")
+        assert isinstance(piece, AttentionSlice)
+        assert piece.positions.tolist() == list(range(7) if layer.kind == "cross" else range(7, 13))
+        mine, theirs = (run.attention(count)[layer.index][:, : len(piece.positions)] for run in (duel.a, duel.b))
+        np.testing.assert_array_equal(piece.weights, mine - theirs)
+    assert {layer.kind for layer in layers} == {"full", "cross"}
+
+
 def test_a_side_that_is_behind_is_compared_as_both_stood_with_its_tokens() -> None:
     session, seq_id = started(KIVI)
     duel = duel_of(session, seq_id, CacheSpec())

@@ -1,0 +1,33 @@
+"""What of a session goes into a snapshot, and what stays behind of it in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.snapshot import pyramid
+from engine.snapshot.format import PARTS
+from engine.snapshot.gather import ExportChoice
+from engine.snapshot.write import Later
+from engine.wire.exporting import Export
+from tests.engine.snapshot.sessions import begun, small
+
+
+def test_rows_that_are_gathered_to_be_counted_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of every layer at once would be the whole cache once more."""
+    monkeypatch.setattr(pyramid, "MAX_COLUMNS", 4)
+    monkeypatch.setattr(pyramid, "MAX_ROWS", 3)
+    session = begun(small("paged"), prompt=90)
+    count = session.sequence(0).num_tokens
+    past = session.past(0, count)
+    choice = ExportChoice(session, session.cache_of(0).stored(count), past, Export(tmp_path / "x.safetensors", 0))
+    tensors = choice.tensors()
+    counted = [f"layers.{layer}.{part}.magnitudes" for layer in range(2) for part in PARTS]
+    for name in counted:
+        later = tensors[name]
+        assert isinstance(later, Later)
+        later.make()
+    assert past._kept == {}
+    assert past.rows(0) is not None
+    assert set(past._kept) == {0}, "what it would have kept"
