@@ -67,9 +67,6 @@ def event_line(event: page_events.PageEvent) -> str:
             return text.format(where.format(event.page_id), short_hash(event.page_hash))
         case page_events.PageEvicted():
             return _evicted(event)
-        case page_events.CacheCleared():
-            text = "{0} pages of the {1} can no longer be found"
-            return text.format(thousands(len(event.page_hashes)), _tier(event.tier))
 
 
 def _holder(seq_id: int) -> str:
@@ -96,14 +93,9 @@ def _evicted(event: page_events.PageEvicted) -> str:
         page_events.EvictReason.ROOM: "its room was needed",
         page_events.EvictReason.REQUEST: "it was asked for",
         page_events.EvictReason.OVERWRITE: "it holds other tokens now",
-        page_events.EvictReason.RESET: "the prefix cache was reset",
     }
     where = "page {0}" if event.committed.tier is page_events.Tier.DEVICE else "host page {0}"
     return f"evicted {where.format(event.committed.page_id)}: {reasons[event.reason]}"
-
-
-def _tier(tier: page_events.Tier) -> str:
-    return "device" if tier is page_events.Tier.DEVICE else "host"
 
 
 def short_hash(page_hash: bytes) -> str:

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from engine.wire.page_events import (
     ROOT_HASH,
-    CacheCleared,
     PageAllocated,
     PageCommitted,
     PageCopied,
@@ -60,7 +59,6 @@ class PageLog:
         self._steps: list[int] = []
         self._of_page: dict[int, list[int]] = {}
         self._of_sequence: dict[int, list[int]] = {}
-        self._by_hash: dict[bytes, PageCommitted] = {}
         self._children: dict[bytes, list[PageCommitted]] = {}
 
     def take(self, record: StepRecord) -> None:
@@ -76,7 +74,6 @@ class PageLog:
             if isinstance(event, PageAllocated | PageShared | PageFreed | PageCopied):
                 self._of_sequence.setdefault(event.seq_id, []).append(number)
             if isinstance(event, PageCommitted):
-                self._by_hash.setdefault(event.page_hash, event)
                 self._children.setdefault(event.parent_hash, []).append(event)
 
     def _pages_of(self, event: PageEvent) -> Iterator[int]:
@@ -87,8 +84,6 @@ class PageLog:
                 yield event.page_id
             case PageEvicted() if event.committed.tier is Tier.DEVICE:
                 yield event.committed.page_id
-            case CacheCleared() if event.tier is Tier.DEVICE:
-                yield from {self._by_hash[h].page_id for h in event.page_hashes if h in self._by_hash}
 
     def restart(self) -> None:
         """Steps count from 0 again in the same pool."""
@@ -113,7 +108,7 @@ class PageLog:
                     owners.remove(event.seq_id)
                 case PageCommitted():
                     committed = event
-                case PageEvicted() | CacheCleared():
+                case PageEvicted():
                     committed = None
         return PageFacts(tuple(owners), committed)
 

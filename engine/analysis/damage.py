@@ -22,13 +22,6 @@ LADDER: tuple[str, ...] = ("exact", "int8", "kivi-4", "kivi-2")
 PLAN_GROUPS = (32, 16, 8)
 
 
-def damage_map(session: Session, request: MapDamage) -> DamageMap:
-    """Codes the rows held as the codec would and reads them back; one forward for each layer, one for all."""
-    *_, found = measured_damage(session, request)
-    assert isinstance(found, DamageMap)
-    return found
-
-
 def measured_damage(session: Session, request: MapDamage) -> Iterator[tuple[int, int] | DamageMap]:
     """How far it is, `(done, total)` in layers measured, then the map; nothing is altered, so it can be given up."""
     began = time.perf_counter()

@@ -40,7 +40,7 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import fitted
 from engine.wire.changes import replacing_tokens
 from engine.wire.events import NodeAdded, StateChanged
-from engine.wire.page_events import Tier, to_vllm_events
+from engine.wire.page_events import to_vllm_events
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
@@ -331,5 +331,4 @@ def kept_words(info: ModelInfo) -> str:
 
 def write_events(events: list[PageEvent], spec: CacheSpec, path: Path) -> None:
     """vLLM's KV events, one a line, whole or not at all."""
-    tiers = frozenset({Tier.DEVICE, Tier.HOST} if spec.layout == "host" else {Tier.DEVICE})
-    write_text(path, "".join(json.dumps(line) + "\n" for line in to_vllm_events(events, spec.page_size, tiers)))
+    write_text(path, "".join(json.dumps(line) + "\n" for line in to_vllm_events(events, spec.page_size)))

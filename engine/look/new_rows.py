@@ -126,9 +126,3 @@ class ToldRows:
     stats: RowStats
     checksums: dict[int, int]
     non_finite: tuple[NonFinite, ...]
-
-
-def row_stats(rows: Mapping[int, Pair], num_new: int, first_position: int = 0) -> ToldRows:
-    """Measured and told at once."""
-    new = NewRows.of(rows, num_new)
-    return new.told({name: found.cpu().numpy() for name, found in new.measure(rows).items()}, first_position)

@@ -31,7 +31,6 @@ class EvictReason(StrEnum):
     ROOM = "room"  # its memory was needed for new tokens
     REQUEST = "request"  # somebody asked for it
     OVERWRITE = "overwrite"  # its only owner was truncated into it and now writes other tokens
-    RESET = "reset"  # the prefix cache was reset while other pages stayed in use
 
 
 class MoveDirection(StrEnum):
@@ -127,15 +126,8 @@ class PrefixMiss(Variant, frozen=True):
     num_tokens: int
 
 
-class CacheCleared(Variant, frozen=True):
-    """Everything findable in a tier was forgotten at once."""
-
-    tier: Tier
-    page_hashes: tuple[bytes, ...]
-
-
 # The changes of the prefix index: what vLLM's events tell.
-IndexEvent = PageCommitted | PageEvicted | CacheCleared
+IndexEvent = PageCommitted | PageEvicted
 
 PageEvent = PageAllocated | PageShared | PageFreed | PageCopied | PageMoved | PrefixHit | PrefixMiss | IndexEvent
 
@@ -151,16 +143,12 @@ def vllm_block_hash(page_hash: bytes) -> int:
     return int.from_bytes(page_hash, "big") & _UINT64_MASK
 
 
-def to_vllm_events(
-    events: Iterable[PageEvent], page_size: int, tiers: frozenset[Tier] = frozenset({Tier.DEVICE})
-) -> list[VllmEvent]:
+def to_vllm_events(events: Iterable[PageEvent], page_size: int) -> list[VllmEvent]:
     """The events that vLLM publishes, as dictionaries ready for JSON lines, in the map form of vLLM 0.28.
 
     Only changes of the prefix index appear there: committed pages as BlockStored, evicted ones as BlockRemoved,
-    one per physical copy. Neighbouring pages of one chain share an event. AllBlocksCleared names no medium, so it
-    is written only when every one of `tiers` (those the engine runs) was cleared in one go; a clear of fewer tiers
-    is a BlockRemoved with all its hashes. Source: vLLM's `distributed/kv_events.py`, `BlockStored`,
-    `BlockRemoved`, `AllBlocksCleared`; optional fields at their default are left out, as there.
+    one per physical copy. Neighbouring pages of one chain share an event. Source: vLLM's
+    `distributed/kv_events.py`, `BlockStored`, `BlockRemoved`; optional fields at their default are left out, as there.
     """
     out: list[VllmEvent] = []
     run: list[IndexEvent] = []
@@ -168,10 +156,10 @@ def to_vllm_events(
         if not isinstance(event, IndexEvent):
             continue
         if run and not _continues(run[-1], event):
-            out.extend(_vllm_run(run, page_size, tiers))
+            out.extend(_vllm_run(run, page_size))
             run = []
         run.append(event)
-    out.extend(_vllm_run(run, page_size, tiers))
+    out.extend(_vllm_run(run, page_size))
     return out
 
 
@@ -182,22 +170,17 @@ def _continues(last: IndexEvent, event: IndexEvent) -> bool:
             return event.tier == last.tier and event.parent_hash == last.page_hash
         case PageEvicted(), PageEvicted():
             return event.committed.tier == last.committed.tier
-        case CacheCleared(), CacheCleared():
-            return True
         case _:
             return False
 
 
-def _vllm_run(run: list[IndexEvent], page_size: int, tiers: frozenset[Tier]) -> list[VllmEvent]:
+def _vllm_run(run: list[IndexEvent], page_size: int) -> list[VllmEvent]:
     """The vLLM events of neighbours that `_continues` found to be of one kind."""
     if stored := [event for event in run if isinstance(event, PageCommitted)]:
         return [_block_stored(stored, page_size)]
     if removed := [event for event in run if isinstance(event, PageEvicted)]:
         return [_block_removed([event.committed.page_hash for event in removed], removed[0].committed.tier)]
-    cleared = [event for event in run if isinstance(event, CacheCleared)]
-    if cleared and {event.tier for event in cleared} >= tiers:
-        return [{"type": "AllBlocksCleared"}]
-    return [_block_removed(list(event.page_hashes), event.tier) for event in cleared if event.page_hashes]
+    return []
 
 
 def _block_stored(run: list[PageCommitted], page_size: int) -> VllmEvent:

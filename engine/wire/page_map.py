@@ -17,7 +17,6 @@ from engine.wire.message import Part
 from engine.wire.page_events import (
     KEPT,
     NULL_PAGE_ID,
-    CacheCleared,
     PageAllocated,
     PageCommitted,
     PageEvent,
@@ -162,8 +161,6 @@ class PageTracker:
                     self._on_host(event.page_hash, True)
                 case PageEvicted():
                     self._evicted(event)
-                case CacheCleared():
-                    self._cleared(event)
                 case PageMoved():
                     self._on_host(event.page_hash, True)
 
@@ -224,14 +221,6 @@ class PageTracker:
         cell["on_host"] = False
         if cell["ref_count"] == 0:
             cell["state"], cell["fill"] = PageCell.FREE, 0
-
-    def _cleared(self, event: CacheCleared) -> None:
-        for page_hash in event.page_hashes:
-            if event.tier is Tier.HOST:
-                self._on_host(page_hash, False)
-            elif (page_id := self._page_of_hash.pop(page_hash, None)) is not None:
-                self._set(page_id, PageCell.FREE, 0, NOBODY, int(self._cell(page_id)["step"]))
-                self._cell(page_id)["fill"] = 0
 
     def _on_host(self, page_hash: bytes, there: bool) -> None:
         (self._host_hashes.add if there else self._host_hashes.discard)(page_hash)

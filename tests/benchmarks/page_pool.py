@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -99,7 +100,7 @@ def append_token(bench: Bench) -> Parts:
 
 def allocate(bench: Bench) -> Parts:
     """Pages that hold nothing to evict: what a pool without a prefix cache does."""
-    bench.pool.evict(bench.pool.reuse_order(NUM_PAGES))
+    bench.pool.evict(list(islice(bench.pool._free, NUM_PAGES)))
     yield from evict_and_allocate(bench)
 
 

@@ -17,6 +17,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.engine.cache.paged.tables import forget_cached, reuse_order, take
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.cache.paged.host import HostIndex
@@ -140,7 +142,7 @@ class PoolWorld:
         """Ask for one page more than there is."""
         before = self.picture()
         try:
-            self.pool.allocate(self.pool.num_available_pages + 1, seq_id=-5)
+            take(self.pool, self.pool.num_available_pages + 1, seq_id=-5)
         except PoolExhausted:
             self.refuse(before)
         else:
@@ -151,7 +153,7 @@ class PoolWorld:
     def picture(self) -> tuple[object, ...]:
         """All that an operation that failed must leave as it was."""
         states = [self.pool.state(page_id) for page_id in range(self.pool.num_pages)]
-        return states, self.pool.reuse_order(), self.pool.counts(), list(self.pool.events)
+        return states, reuse_order(self.pool), self.pool.counts(), list(self.pool.events)
 
     def refuse(self, before: tuple[object, ...]) -> None:
         self.num_refused += 1
@@ -213,8 +215,6 @@ class PoolWorld:
                     assert held is not None
                     assert held[-self.page_size :] == event.token_ids
                     self.findable[page_id] = held
-                case page_events.CacheCleared(page_events.Tier.DEVICE):
-                    self.findable.clear()
                 case _:
                     pass
         self.pool.events.clear()
@@ -224,7 +224,7 @@ class PoolWorld:
         self.follow_events()
         self.pool.check(row.table for row in self.rows.values())
         self.host.check()
-        assert self.pool.reuse_order() == self.order
+        assert reuse_order(self.pool) == self.order
 
     def verify(self) -> None:
         """`check`, and all states and every token read back from where the tables point."""
@@ -283,10 +283,8 @@ def random_operation(world: PoolWorld, rng: random.Random) -> None:
         world.evict([rng.randrange(1, world.pool.num_pages)])
     elif kind < 0.82:
         world.exhaust()
-    elif kind < 0.821:
-        world.pool.reset_prefix_cache()
     elif kind < 0.822:
-        world.host.clear()
+        forget_cached(world.pool)
     else:
         world.free(seq_id)
 

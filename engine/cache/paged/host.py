@@ -20,7 +20,6 @@ from engine.cache.paged.pages import PoolCorrupted, PoolMisuse, check_page_size
 from engine.cache.paged.prefix import HashPage, PrefixIndex, hash_page
 from engine.errors import InputError
 from engine.wire.page_events import (
-    CacheCleared,
     EvictReason,
     MoveDirection,
     PageCommitted,
@@ -79,18 +78,9 @@ class HostIndex:
         """Pages that can be found."""
         return self._index.num_pages()
 
-    @property
-    def num_stored_bytes(self) -> int:
-        """Bytes of K and V that can be found."""
-        return self.num_stored_pages * self.bytes_per_page
-
     def entry(self, host_page_id: int) -> PageCommitted | None:
         """What a host page holds; None for an empty one."""
         return self._index.entry(host_page_id)
-
-    def reuse_order(self) -> list[int]:
-        """Host pages in the order in which they will be taken; pages being copied are not among them."""
-        return list(self._free)
 
     # --- device to host ----------------------------------------------------------------------------------------
 
@@ -183,14 +173,6 @@ class HostIndex:
         for page_id in findable:
             self.events.append(PageEvicted(self._index.remove(page_id), EvictReason.REQUEST))
         return len(findable)
-
-    def clear(self) -> int:
-        """Forget everything and return how many pages were findable. O(pages)."""
-        entries = [entry for page_id in range(self.num_pages) if (entry := self._index.entry(page_id)) is not None]
-        for entry in entries:
-            self._index.remove(entry.page_id)
-        self.events.append(CacheCleared(Tier.HOST, tuple(entry.page_hash for entry in entries)))
-        return len(entries)
 
     def check(self) -> None:
         """Verify every invariant and raise PoolCorrupted with all that is wrong. O(pages)."""

@@ -11,14 +11,12 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
 
 from engine.cache.paged.free_list import FreeList
 from engine.cache.paged.prefix import PrefixIndex
 from engine.errors import InputError
 from engine.wire.page_events import (
     NULL_PAGE_ID,
-    CacheCleared,
     EvictReason,
     PageAllocated,
     PageCommitted,
@@ -26,7 +24,6 @@ from engine.wire.page_events import (
     PageEvicted,
     PageFreed,
     PageShared,
-    Tier,
 )
 
 
@@ -142,19 +139,7 @@ class Pages:
             return PageState.USED if ref_count == 1 else PageState.SHARED
         return PageState.FREE if self._index.entry(page_id) is None else PageState.CACHED
 
-    def reuse_order(self, num_pages: int | None = None) -> list[int]:
-        """The first `num_pages` (or all) free and cached pages in the order in which they will be taken."""
-        return list(islice(self._free, num_pages))
-
     # --- page by page ------------------------------------------------------------------------------------------
-
-    def allocate(self, num_pages: int, seq_id: int) -> list[int]:
-        """Take pages for a sequence, evicting the least recently used cached ones as needed.
-
-        Raises PoolExhausted, having changed nothing, when there are not enough.
-        """
-        self._require(num_pages)
-        return [self._take(seq_id) for _ in range(num_pages)]
 
     def share(self, page_ids: Sequence[int], seq_id: int) -> None:
         """One more reference to each page; a cached page leaves the order of reuse. Null pages are skipped.
@@ -190,22 +175,6 @@ class Pages:
         for page_id in findable:
             self._forget(page_id, EvictReason.REQUEST)
         return len(findable)
-
-    def reset_prefix_cache(self) -> int:
-        """Forget every cached page and return their number; pages in use stay findable, as in MAX. O(free, cached).
-
-        When nothing findable is left this is one CacheCleared, else one PageEvicted per page.
-        """
-        entries = [entry for page_id in self._free if (entry := self._index.entry(page_id)) is not None]
-        if self._index.num_pages() > len(entries):
-            for entry in entries:
-                self._forget(entry.page_id, EvictReason.RESET)
-            return len(entries)
-        for entry in entries:
-            self._index.remove(entry.page_id)
-        self._num_cached = 0
-        self.events.append(CacheCleared(Tier.DEVICE, tuple(entry.page_hash for entry in entries)))
-        return len(entries)
 
     # --- the single steps --------------------------------------------------------------------------------------
 

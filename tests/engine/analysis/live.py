@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.analysis.damage import measured_damage
 from engine.analysis.parity import live_parity
 from engine.analysis.regret import regret
 from engine.analysis.what_if import what_if
@@ -9,8 +10,8 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.measurements import ParityReport, Regret, WhatIfAnswer
-from engine.wire.measuring import CheckParity, MeasureRegret, WhatIf
+from engine.wire.measurements import DamageMap, ParityReport, Regret, WhatIfAnswer
+from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, WhatIf
 from tests.engine.tiny import model_of, prompt_ids
 
 WINDOW = RetentionSpec("sinks+window", sinks=2, window=10)
@@ -42,4 +43,10 @@ def answer(session: Session, request: MeasureRegret) -> Regret:
 def checked(session: Session, request: CheckParity) -> ParityReport:
     *_, last = live_parity(session, request)
     assert isinstance(last, ParityReport)
+    return last
+
+
+def damage_map(session: Session, request: MapDamage) -> DamageMap:
+    *_, last = measured_damage(session, request)
+    assert isinstance(last, DamageMap)
     return last

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.analysis.damage import attention_shift, damage_map, planned_codings, suggested, tensor_damage
+from engine.analysis.damage import attention_shift, planned_codings, suggested, tensor_damage
 from engine.analysis.trial import only_layer
 from engine.cache.attention_probe import Probe
 from engine.errors import InputError
@@ -15,7 +15,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding, uniform
 from engine.wire.measurements import LayerPlanStep
 from engine.wire.measuring import MapDamage
-from tests.engine.analysis.live import started
+from tests.engine.analysis.live import damage_map, started
 
 
 def test_the_damage_map_measures_what_reading_back_shows() -> None:

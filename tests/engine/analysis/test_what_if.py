@@ -10,7 +10,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from engine.analysis.damage import damage_map, measured_damage
+from engine.analysis.damage import measured_damage
 from engine.analysis.regret import regret
 from engine.analysis.trial import divergence
 from engine.analysis.what_if import what_if
@@ -27,10 +27,11 @@ from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.commands import Force, LoadModel, Run, Step, SubmitPrompt
 from engine.wire.events import Event, Failed
-from engine.wire.measurements import DamageMap, Regret, WhatIfAnswer
+from engine.wire.measurements import Regret, WhatIfAnswer
 from engine.wire.measuring import MapDamage, MeasureRegret, WhatIf
 from engine.wire.records import StepRecord
 from tests.effort import effort
+from tests.engine.analysis.live import damage_map
 from tests.engine.cache.compressed.test_going_back import SPECS
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
@@ -211,7 +212,6 @@ def test_dropped_rows_are_rebuilt_from_the_tokens(live: str, model: LoadedModel,
     assert [c.token_id for c in found.before] == [c.token_id for c in expected.before]
     assert found.exact_bytes == expected.exact_bytes
     damage, truth = damage_map(thinned, MapDamage(0, codec, rebuild=True)), damage_map(exact, MapDamage(0, codec))
-    assert isinstance(damage, DamageMap)
     assert damage.kl == pytest.approx(truth.kl, rel=1e-2)
     assert damage.num_rows == truth.num_rows
     request = MeasureRegret(0, trial, 64, rebuild=True)

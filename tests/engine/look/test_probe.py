@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from engine.look.new_rows import row_stats
+from engine.look.new_rows import NewRows, ToldRows
 from engine.look.probe import (
     attention_measures,
     attention_summary,
@@ -22,6 +22,12 @@ from engine.wire.records import AttentionSummary
 def summary_of(weights: dict[int, torch.Tensor], num_tokens: int) -> AttentionSummary | None:
     measured = attention_measures(own_rows(weights, num_tokens), num_tokens)
     return attention_summary({name: numbers.numpy() for name, numbers in measured.items()}, tuple(weights))
+
+
+def told_of(rows: dict[int, tuple[torch.Tensor, torch.Tensor]], first_position: int = 0) -> ToldRows:
+    """What is told of rows of which the last three are new."""
+    new = NewRows.of(rows, 3)
+    return new.told({name: found.numpy() for name, found in new.measure(rows).items()}, first_position)
 
 
 EVEN = torch.full((2, 20), 0.05)  # two heads that look at twenty tokens alike
@@ -79,7 +85,7 @@ def test_values_that_are_no_numbers_are_found_where_they_stand(held: int) -> Non
     keys[1, held - 2, :3] = math.nan
     values[0, held - 1, 2] = math.inf
     rows = {5: (keys, values)}
-    found = row_stats(rows, 3, first_position=10).non_finite
+    found = told_of(rows, first_position=10).non_finite
     assert [(one.tensor, one.layer, one.kv_head, one.position, one.count) for one in found] == [
         ("keys", 5, 1, 11, 3),
         ("values", 5, 0, 12, 1),
@@ -104,10 +110,10 @@ def test_checksums_are_the_same_with_statistics_and_without_and_in_pieces(monkey
     rows = {layer: (torch.randn(2, 3, 8, generator=made), torch.randn(2, 3, 8, generator=made)) for layer in (0, 2)}
     ragged = {**rows, 3: (torch.randn(1, 2, 8, generator=made), torch.randn(1, 2, 4, generator=made))}
     for each in (rows, ragged):
-        assert row_stats(each, 3).checksums == row_checksums(each)
+        assert told_of(each).checksums == row_checksums(each)
     whole = row_checksums(rows)
     monkeypatch.setattr("engine.look.probe.AT_ONCE", 50)
-    assert row_checksums(rows) == row_stats(rows, 3).checksums == whole
+    assert row_checksums(rows) == told_of(rows).checksums == whole
     assert all(-(1 << 63) <= checksum < 1 << 63 for checksum in whole.values())
 
 

@@ -9,7 +9,6 @@ from engine.cache.paged.pool import PagePool
 from engine.cache.paged.prefix import encode_token_ids
 from engine.wire.page_events import (
     ROOT_HASH,
-    CacheCleared,
     EvictReason,
     MoveDirection,
     PageAllocated,
@@ -83,15 +82,6 @@ def test_the_order_of_storing_and_removing_is_kept() -> None:
 def test_what_changes_no_index_is_not_told() -> None:
     moved = PageMoved(MoveDirection.TO_HOST, 1, 0, digest(1), 4096, 0.5)
     assert to_vllm_events([PageAllocated(0, 1), moved], page_size=2) == []
-
-
-def test_all_blocks_cleared_means_every_tier() -> None:
-    device, host = CacheCleared(Tier.DEVICE, (digest(1),)), CacheCleared(Tier.HOST, (digest(2), digest(3)))
-    both = frozenset(Tier)
-    assert to_vllm_events([device], page_size=2) == [{"type": "AllBlocksCleared"}]
-    assert to_vllm_events([device, host], 2, both) == [{"type": "AllBlocksCleared"}]
-    assert to_vllm_events([host], 2, both) == [{"type": "BlockRemoved", "block_hashes": [2, 3], "medium": "CPU"}]
-    assert to_vllm_events([CacheCleared(Tier.HOST, ())], 2, both) == []
 
 
 def test_a_subscriber_that_applies_the_events_knows_what_the_pool_can_find() -> None:

@@ -7,7 +7,6 @@ import pytest
 from engine.wire.page_events import (
     KEPT,
     ROOT_HASH,
-    CacheCleared,
     EvictReason,
     MoveDirection,
     PageAllocated,
@@ -57,11 +56,6 @@ def told(tracker: PageTracker, page_id: int = 7) -> tuple[int, ...]:
         ([TAKEN, ON_DEVICE, ON_HOST, PageEvicted(ON_DEVICE, EvictReason.REQUEST)], (USED, 1, 4, 0, 9, 0)),
         (
             [TAKEN, ON_DEVICE, ON_HOST, PageFreed(0, 7, 0, True), PageEvicted(ON_DEVICE, EvictReason.ROOM)],
-            (FREE, 0, 0, NOBODY, 9, 0),
-        ),
-        ([TAKEN, ON_DEVICE, ON_HOST, CacheCleared(Tier.HOST, (HASH,))], (USED, 1, 4, 0, 9, 0)),
-        (
-            [TAKEN, ON_DEVICE, PageFreed(0, 7, 0, True), CacheCleared(Tier.DEVICE, (HASH,))],
             (FREE, 0, 0, NOBODY, 9, 0),
         ),
     ],

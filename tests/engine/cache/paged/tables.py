@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.cache.paged.host import HostIndex
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.table import PageTable
 
@@ -21,3 +22,20 @@ def decode(pool: PagePool, table: PageTable, tokens: list[int], token_id: int) -
     tokens.append(token_id)
     pool.append(table, 1)
     pool.commit(table, tokens)
+
+
+def take(pool: PagePool, num_pages: int, seq_id: int) -> list[int]:
+    """Pages of a sequence that computes nothing."""
+    table = pool.open_table(seq_id)
+    pool.append(table, num_pages * pool.page_size)
+    return table.page_ids
+
+
+def reuse_order(pages: PagePool | HostIndex) -> list[int]:
+    """Free and cached pages in the order in which they will be taken."""
+    return list(pages._free)
+
+
+def forget_cached(pool: PagePool) -> None:
+    """Nothing that no sequence holds can be found any more."""
+    pool.evict(reuse_order(pool))

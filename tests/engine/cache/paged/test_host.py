@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 
 from engine.cache.paged.host import HostIndex, HostStore, num_host_pages
-from engine.cache.paged.pages import PoolCorrupted, PoolMisuse
+from engine.cache.paged.pages import PoolMisuse
 from engine.cache.paged.pool import PagePool
 from engine.errors import InputError
 from engine.wire.page_events import (
-    CacheCleared,
     EvictReason,
     MoveDirection,
     PageCommitted,
@@ -15,6 +14,7 @@ from engine.wire.page_events import (
     PageMoved,
     Tier,
 )
+from tests.engine.cache.paged.tables import forget_cached, reuse_order
 
 GIB = 1024**3
 
@@ -77,9 +77,9 @@ def test_committed_pages_are_written_through_once() -> None:
     stores = write_through(host, committed)
     assert [store.host_page_id for store in stores] == [0, 1]
     assert [store.committed for store in stores] == committed
-    assert host.num_stored_bytes == 2000
+    assert host.num_stored_pages == 2
     assert write_through(host, committed) == []
-    assert host.reuse_order() == [2, 3, 0, 1]
+    assert reuse_order(host) == [2, 3, 0, 1]
 
 
 def test_every_move_is_told_with_bytes_and_time_in_the_pool_s_own_order() -> None:
@@ -122,7 +122,7 @@ def test_the_host_continues_where_the_device_s_run_ends() -> None:
 def test_the_last_token_is_never_served_by_the_host_either() -> None:
     pool, host = tiers()
     write_through(host, run_prompt(pool, [1, 2, 3, 4]))
-    pool.reset_prefix_cache()
+    forget_cached(pool)
     assert len(host.match_after(pool.match_prefix([1, 2, 3, 4]))) == 1
     assert len(host.match_after(pool.match_prefix([1, 2, 3, 4, 5]))) == 2
 
@@ -131,14 +131,14 @@ def test_a_loaded_prefix_is_findable_on_the_device_again() -> None:
     pool, host = tiers()
     prompt = [1, 2, 3, 4, 5]
     write_through(host, run_prompt(pool, prompt))
-    pool.reset_prefix_cache()
+    forget_cached(pool)
     match = pool.match_prefix(prompt)
     entries = host.match_after(match, max_pages=pool.num_available_pages)
     table = pool.open_table(1)
     pool.adopt(table, match)
     host.begin_load(entries)
     host.check()
-    assert host.reuse_order() == [2, 3]
+    assert reuse_order(host) == [2, 3]
     pool.append(table, 4)
     host.finish_load(entries, table.page_ids, duration_ms=3.0)
     moves = [event for event in pool.events if isinstance(event, PageMoved)][-2:]
@@ -158,11 +158,11 @@ def test_the_least_recently_used_host_page_makes_room_and_a_load_is_a_use() -> N
     first = run_prompt(pool, [1, 1])
     for token in (1, 2, 3):
         write_through(host, first if token == 1 else run_prompt(pool, [token] * 2))
-    pool.reset_prefix_cache()
+    forget_cached(pool)
     entries = host.match_after(pool.match_prefix([1, 1, 0]))
     host.begin_load(entries)
     host.finish_load(entries, [5], 1.0)
-    assert host.reuse_order() == [1, 2, 0]
+    assert reuse_order(host) == [1, 2, 0]
     write_through(host, run_prompt(pool, [4, 4]))
     evicted = [event for event in pool.events if isinstance(event, PageEvicted)][-1]
     assert (evicted.committed.token_ids, evicted.committed.tier, evicted.reason) == (
@@ -175,11 +175,11 @@ def test_the_least_recently_used_host_page_makes_room_and_a_load_is_a_use() -> N
 def test_a_prefix_is_evicted_from_its_end_after_a_load() -> None:
     pool, host = tiers(num_host=2)
     write_through(host, run_prompt(pool, [1, 2, 3, 4]))
-    pool.reset_prefix_cache()
+    forget_cached(pool)
     entries = host.match_after(pool.match_prefix([1, 2, 3, 4, 5]))
     host.begin_load(entries)
     host.abandon_load(entries)
-    assert host.reuse_order() == [1, 0]
+    assert reuse_order(host) == [1, 0]
 
 
 def test_a_page_that_is_being_copied_is_never_taken() -> None:
@@ -204,10 +204,10 @@ def test_two_sequences_may_load_one_page_and_the_last_one_lets_it_go() -> None:
     host.begin_load(entries)
     host.finish_load(entries, [3], 1.0)
     host.check()
-    assert 0 not in host.reuse_order()
+    assert 0 not in reuse_order(host)
     host.abandon_load(entries)
     host.check()
-    assert host.reuse_order()[-1] == 0
+    assert reuse_order(host)[-1] == 0
 
 
 def test_a_copy_that_failed_leaves_an_empty_page() -> None:
@@ -217,7 +217,7 @@ def test_a_copy_that_failed_leaves_an_empty_page() -> None:
     assert store is not None
     host.abandon_store(store)
     host.check()
-    assert (host.num_stored_pages, host.reuse_order()) == (0, [0])
+    assert (host.num_stored_pages, reuse_order(host)) == (0, [0])
     assert host.begin_store(committed) is not None
 
 
@@ -246,28 +246,3 @@ def test_misuse_is_refused_and_changes_nothing() -> None:
     with pytest.raises(PoolMisuse, match="changed since"):
         host.begin_load(entries)
     host.check()
-
-
-def test_clear_forgets_everything_in_one_event() -> None:
-    pool, host = tiers()
-    committed = run_prompt(pool, [1, 2, 3, 4])
-    write_through(host, committed)
-    assert host.clear() == 2
-    assert pool.events[-1] == CacheCleared(Tier.HOST, tuple(entry.page_hash for entry in committed))
-    assert host.num_stored_pages == 0
-    host.check()
-
-
-def test_an_accidental_equal_hash_is_not_a_hit() -> None:
-    pool = PagePool(9, 2, page_hasher=lambda parent, tokens: b"same".ljust(16))
-    host = HostIndex(4, 2, 1, page_hasher=lambda parent, tokens: b"same".ljust(16))
-    write_through(host, run_prompt(pool, [1, 2]))
-    assert len(host.match_after(PagePool(9, 2).match_prefix([1, 2, 0]))) == 1
-    assert host.match_after(PagePool(9, 2).match_prefix([3, 4, 0])) == ()
-
-
-def test_check_finds_a_page_that_is_lost() -> None:
-    _, host = tiers()
-    host._free.pop()
-    with pytest.raises(PoolCorrupted, match="host page 0 has 0 pins"):
-        host.check()

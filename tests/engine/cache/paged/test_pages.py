@@ -7,7 +7,7 @@ import pytest
 from engine.cache.paged.pages import PageState, PoolCounts, PoolExhausted, PoolMisuse
 from engine.cache.paged.pool import PagePool
 from engine.errors import InputError
-from tests.engine.cache.paged.tables import start
+from tests.engine.cache.paged.tables import reuse_order, start, take
 
 
 @pytest.mark.parametrize("page_size", [2**exponent for exponent in range(11)])
@@ -29,7 +29,7 @@ def test_impossible_pool_sizes_are_refused(num_pages: int) -> None:
 
 def test_a_new_pool_is_free_but_for_the_null_page() -> None:
     pool = PagePool(4)
-    assert pool.reuse_order() == [1, 2, 3]
+    assert reuse_order(pool) == [1, 2, 3]
     assert pool.counts() == PoolCounts(num_free=3, num_cached=0, num_used=0, num_shared=0)
     assert [pool.state(page_id) for page_id in range(2)] == [PageState.NULL, PageState.FREE]
 
@@ -53,22 +53,22 @@ def test_pages_are_released_last_first() -> None:
     pool = PagePool(6, 2)
     table = start(pool, 0, [1, 2, 3, 4, 5])
     pool.release(table)
-    assert pool.reuse_order() == [4, 5, 3, 2, 1]
+    assert reuse_order(pool) == [4, 5, 3, 2, 1]
     assert (table.page_ids, table.num_tokens, table.page_hashes) == ([], 0, [])
 
 
 @pytest.mark.parametrize("num_pages", [4, 5, 10**9])
 def test_an_allocation_that_fails_changes_nothing(num_pages: int) -> None:
     pool = PagePool(6, 2)
-    held = pool.allocate(2, seq_id=0)
+    held = take(pool, 2, seq_id=0)
     pool.events.clear()
     with pytest.raises(PoolExhausted, match="only 3 can be taken") as caught:
-        pool.allocate(num_pages, seq_id=1)
+        take(pool, num_pages, seq_id=1)
     assert (caught.value.num_needed_pages, caught.value.num_available_pages) == (num_pages, 3)
     assert pool.events == []
-    assert pool.reuse_order() == [3, 4, 5]
+    assert reuse_order(pool) == [3, 4, 5]
     assert [pool.ref_count(page_id) for page_id in held] == [1, 1]
-    assert pool.allocate(3, seq_id=1) == [3, 4, 5]
+    assert take(pool, 3, seq_id=1) == [3, 4, 5]
 
 
 def test_an_append_that_fails_between_copy_and_new_page_changes_nothing() -> None:
@@ -88,12 +88,12 @@ def test_an_admission_counts_the_cached_pages_that_it_hits_as_gone() -> None:
     pool.release(start(pool, 0, [1, 2, 3, 4]))
     match = pool.match_prefix([1, 2, 3, 4, 5, 6, 7])
     assert match.num_hit_tokens == 4
-    order, table = pool.reuse_order(), pool.open_table(1)
+    order, table = reuse_order(pool), pool.open_table(1)
     pool.events.clear()
     with pytest.raises(PoolExhausted) as caught:
         pool.adopt(table, match, num_new_tokens=3)
     assert (caught.value.num_needed_pages, caught.value.num_available_pages) == (2, 1)
-    assert (pool.reuse_order(), pool.events, table.page_ids) == (order, [], [])
+    assert (reuse_order(pool), pool.events, table.page_ids) == (order, [], [])
     pool.adopt(table, match, num_new_tokens=2)
     pool.append(table, 2)
     pool.check([table])
@@ -111,7 +111,7 @@ def test_appending_nothing_or_less() -> None:
 def test_misuse_is_named_and_changes_nothing() -> None:
     pool = PagePool(6, 2)
     table = start(pool, 0, [1, 2])
-    order = pool.reuse_order()
+    order = reuse_order(pool)
     with pytest.raises(PoolMisuse, match="Page 3 is free"):
         pool.share([1, 3], seq_id=1)
     with pytest.raises(PoolMisuse, match="Page 3 is not in use"):
@@ -124,7 +124,7 @@ def test_misuse_is_named_and_changes_nothing() -> None:
     pool.evict([1])
     with pytest.raises(PoolMisuse, match="changed since"):
         pool.adopt(pool.open_table(1), stale)
-    assert pool.reuse_order() == order
+    assert reuse_order(pool) == order
     pool.check([table])
 
 
@@ -133,5 +133,5 @@ def test_the_null_page_is_never_counted_taken_or_freed() -> None:
     pool.share([0], seq_id=0)
     pool.free([0, 0], seq_id=0)
     assert (pool.ref_count(0), pool.state(0), pool.evict([0])) == (0, PageState.NULL, 0)
-    assert 0 not in pool.allocate(5, seq_id=0)
+    assert 0 not in take(pool, 5, seq_id=0)
     pool.check()

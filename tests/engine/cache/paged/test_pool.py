@@ -24,7 +24,7 @@ from engine.wire.page_events import (
     PrefixMiss,
 )
 from engine.wire.prefix_match import TokensDiffer
-from tests.engine.cache.paged.tables import decode, start
+from tests.engine.cache.paged.tables import decode, reuse_order, start, take
 
 
 def test_a_fork_shares_everything_and_the_first_writer_copies_the_partial_page() -> None:
@@ -99,7 +99,7 @@ def test_slide_frees_whole_pages_before_the_window_last_first() -> None:
     assert table.page_ids == [1, 2, 3, 4]
     pool.slide(table, 5)
     assert (table.page_ids, table.first_held_position) == ([0, 0, 3, 4], 4)
-    assert pool.reuse_order()[-2:] == [2, 1]
+    assert reuse_order(pool)[-2:] == [2, 1]
     pool.slide(table, 2)  # a window never moves back
     assert table.num_slid_pages == 2
     pool.check([table])
@@ -162,21 +162,21 @@ def test_vllms_walk_through_of_ten_blocks() -> None:
     assert as_documented(request1.page_ids) == [0, 1, 5, 6]
 
     pool.release(request0)
-    assert as_documented(pool.reuse_order()) == [7, 8, 9, 4, 3, 2]
+    assert as_documented(reuse_order(pool)) == [7, 8, 9, 4, 3, 2]
     pool.release(request1)
-    assert as_documented(pool.reuse_order()) == [7, 8, 9, 4, 3, 2, 6, 5, 1, 0]
+    assert as_documented(reuse_order(pool)) == [7, 8, 9, 4, 3, 2, 6, 5, 1, 0]
 
     prompt2 = prompt0[:12] + list(range(17))
     request2 = pool.open_table(2)
     match2 = pool.match_prefix(prompt2)
     pool.adopt(request2, match2, 17)
-    assert as_documented(pool.reuse_order()) == [7, 8, 9, 4, 3, 6, 5]
+    assert as_documented(reuse_order(pool)) == [7, 8, 9, 4, 3, 6, 5]
     pool.events.clear()
     pool.append(request2, 17)
     assert as_documented(request2.page_ids) == [0, 1, 2, 7, 8, 9, 4, 3]
     evicted = [event.committed.page_id for event in pool.events if isinstance(event, PageEvicted)]
     assert as_documented(evicted) == [3]
-    assert as_documented(pool.reuse_order()) == [6, 5]
+    assert as_documented(reuse_order(pool)) == [6, 5]
     pool.check([request2])
 
 
@@ -221,7 +221,7 @@ def test_max_replaces_a_duplicate_and_frees_it() -> None:
     assert as_documented(request0.page_ids) == [0, 1, 2]
     assert as_documented(request1.page_ids) == [0, 1]
     assert pool.state(4) is PageState.FREE
-    assert as_documented(pool.reuse_order())[-1] == 3
+    assert as_documented(reuse_order(pool))[-1] == 3
     assert pool.ref_count(2) == 2
     assert request1.page_hashes == request0.page_hashes
 
@@ -260,7 +260,7 @@ def test_events_tell_everything_in_order() -> None:
         PageFreed(1, 1, 0, is_findable=True),
     ]
     pool.events.clear()
-    pool.allocate(3, seq_id=2)
+    take(pool, 3, seq_id=2)
     assert pool.events == [
         PageAllocated(2, 2),
         PageAllocated(2, 3),

@@ -18,7 +18,7 @@ from engine.cache.paged.pool import PagePool
 from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.table import PageTable
 from tests.effort import effort
-from tests.engine.cache.paged.tables import start
+from tests.engine.cache.paged.tables import forget_cached, start
 
 
 def _load_soak() -> ModuleType:
@@ -181,12 +181,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.world.exhaust()
 
     @rule()
-    def reset(self) -> None:
-        self.world.pool.reset_prefix_cache()
-
-    @rule()
-    def clear_host(self) -> None:
-        self.world.host.clear()
+    def forget_cached(self) -> None:
+        forget_cached(self.world.pool)
 
     @invariant()
     def everything_agrees(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.table import PageTable
+from tests.engine.cache.paged.tables import reuse_order
 from tests.engine.faults import Injected, failing_at
 
 Tables = dict[str, PageTable]
@@ -31,7 +32,7 @@ def made(policy: DuplicatePolicy = DuplicatePolicy.KEEP_BOTH) -> tuple[PagePool,
 def state(pool: PagePool, tables: Tables) -> object:
     pages = [(pool.ref_count(page), pool.state(page), pool.entry(page)) for page in range(pool.num_pages)]
     slots = [[getattr(table, name) for name in PageTable.__slots__] for table in tables.values()]
-    return repr((pages, pool.reuse_order(), pool.counts(), slots, len(pool.events)))
+    return repr((pages, reuse_order(pool), pool.counts(), slots, len(pool.events)))
 
 
 OPERATIONS: dict[str, Callable[[PagePool, Tables], object]] = {

@@ -11,10 +11,7 @@ from engine.cache.paged.table import PageTable
 from engine.errors import InputError
 from engine.wire.page_events import (
     ROOT_HASH,
-    CacheCleared,
-    EvictReason,
     PageCommitted,
-    PageEvicted,
     Tier,
 )
 from engine.wire.prefix_match import AllFullPagesHit, NothingFollows, TokensDiffer, num_hashable_pages
@@ -166,29 +163,3 @@ def test_commit_needs_the_tokens_of_every_full_page_and_the_right_ones() -> None
     fork.page_hashes.clear()
     with pytest.raises(PoolMisuse, match="committed with other tokens"):
         pool.commit(fork, [1, 2, 0, 0])
-
-
-def test_reset_while_nothing_is_in_use_is_one_event() -> None:
-    pool = PagePool(9, 2)
-    pool.release(start(pool, 0, [1, 2, 3, 4]))
-    hashes = {entry.page_hash for page_id in (1, 2) if (entry := pool.entry(page_id))}
-    assert pool.reset_prefix_cache() == 2
-    event = pool.events[-1]
-    assert isinstance(event, CacheCleared)
-    assert (event.tier, set(event.page_hashes)) == (Tier.DEVICE, hashes)
-    assert pool.counts().num_cached == 0
-    assert pool.match_prefix([1, 2, 3]).num_hit_tokens == 0
-    pool.check()
-
-
-def test_reset_leaves_pages_in_use_findable() -> None:
-    pool = PagePool(9, 2)
-    table = start(pool, 0, [1, 2])
-    pool.release(start(pool, 1, [3, 4]))
-    assert pool.reset_prefix_cache() == 1
-    event = pool.events[-1]
-    assert isinstance(event, PageEvicted)
-    assert event.reason is EvictReason.RESET
-    assert pool.match_prefix([1, 2, 0]).num_hit_tokens == 2
-    assert pool.match_prefix([3, 4, 0]).num_hit_tokens == 0
-    pool.check([table])

@@ -17,6 +17,7 @@ from tests.engine.cache.compressed.test_going_back import (
 )
 from tests.engine.cache.paged.driving import check, store_of
 from tests.engine.cache.paged.retained import BY_RULE, RULES, SPECS, session_of
+from tests.engine.cache.paged.tables import take
 from tests.engine.faults import Injected, failing_at
 
 
@@ -45,7 +46,7 @@ def test_without_room_for_the_journal_the_past_is_computed_again() -> None:
     assert isinstance(cache, PagedCache)
     shared = list(cache.tables[0].held_pages)
     pool.share(shared, 98)  # what the sequence gives up stays in use
-    others = pool.allocate(pool.num_available_pages, 99)
+    others = take(pool, pool.num_available_pages, 99)
     assert session.go_to(2) == "repeated 3 steps from the start"
     assert_same(state_of(session, seq_id), states[2])
     check(session)
