@@ -148,6 +148,8 @@ def source_of(
     computed = models.timeline.at(step) if step is not None else None
     if computed is not None and reads_in_place(computed.runner):
         whole.append("pages read in place, which rounds otherwise than gathered ones")
+    elif computed is not None and computed.cache.is_paged and computed.runner:
+        whole.append("pages gathered where they lie scattered")
     is_before_change = asked is None and models.timeline.is_before_change
     is_old = is_before_change and provenance == "recorded" and not is_of_cache_now
     if is_before_change and is_of_cache_now:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from engine.cache.stacking import stacked_view
+from engine.to_device import Returning
 from engine.wire.records import Candidate
 
 NUM_CANDIDATES = 20
@@ -28,10 +29,18 @@ class Sample:
     logprobs: torch.Tensor
     probs: torch.Tensor | None
 
+    def send(self) -> None:
+        """Begin to bring the token to the host: nothing that the device is asked for after this is waited for."""
+        _ = self._returning
+
+    @cached_property
+    def _returning(self) -> Returning:
+        return Returning(self.chosen)
+
     @cached_property
     def token_id(self) -> int:
         """The same, once the host has waited for it."""
-        return int(self.chosen)
+        return int(self._returning)
 
 
 @dataclass(frozen=True)

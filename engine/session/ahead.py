@@ -69,8 +69,8 @@ class LaunchedAhead:
 def may_launch(sequences: LiveSequences, work: Sequence[SequenceWork]) -> bool:
     """Whether the forward behind a step can be launched before its tokens are known. Not where somebody must know them
     first: a token that was forced stands in its place; a sequence is full, or as long as it may get; another sequence
-    is next; and where a row cannot stand behind those that are counted: with a new page, in windows, codes, and where
-    rows were edited by hand."""
+    is next; and where a row cannot stand behind those that are counted: with a new page (`PagedCache.has_row_behind`
+    says why), in windows, codes, and where rows were edited by hand."""
     if [live for live in sequences if live.sequence.has_work] != [each.live for each in work]:
         return False
     return all(goes_on(sequences, each.live, each.num_tokens) for each in work)

@@ -39,7 +39,9 @@ def sample(logits: torch.Tensor, sampling: SamplingParams, position: int, ruled:
     if probs is not None:
         # nothing is drawn from what is no number
         chosen = torch.where(probs.isfinite().all(), drawn(probs, sampling.seed * 1_000_003 + position), chosen)
-    return Sample(chosen, raw, probs)
+    found = Sample(chosen, raw, probs)
+    found.send()
+    return found
 
 
 def drawn(probs: torch.Tensor, seed: int) -> torch.Tensor:

@@ -126,7 +126,12 @@ class PagedCache(EvictingPages):
             raise
 
     def has_row_behind(self, num_tokens: int) -> bool:
-        """Not with a page that begins, or leaves a window, behind `num_tokens`: it would be told a step too early."""
+        """Not with a page that begins, or leaves a window, behind `num_tokens`: one step in a page waits for its token.
+
+        A page taken before would stand in the table, in the pool's counts and among the events of the record before
+        its step; where the token ends the text it would go back to the other end of the order of free pages, and what
+        it was known by could not be found again.
+        """
         if self.by_hand or self.num_source or self.keeper is not None or self._unpaged:
             return False
         size = self.store.page_size

@@ -32,6 +32,9 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PageBlocks, float],
 CPU = torch.device("cpu")
 SMALLEST = 16  # tokens of a page, and numbers of a row, that a kernel multiplies at once
 ALL = slice(None)
+# A kernel that is missing (no Triton) fails for every shape, and each may be tried for a minute; one shape may fail by
+# itself (a long chunk that wants more shared memory than a token does).
+MOST_FAILURES = 2
 PAGES = "pages"  # what joins the name of a runner that read pages in place
 
 
@@ -111,12 +114,16 @@ class PagedAttention:
         self.chosen, self.refused = row.name, ""
         self._tried = {shape: why for shape, why in self._tried.items() if not why}
 
+    @property
+    def _can_none(self) -> bool:
+        """Whether no shape is tried any more, until pages are chosen anew: several have failed, and none has not."""
+        return len(self._tried) >= MOST_FAILURES and all(self._tried.values())
+
     def reader(self, cache: Any) -> PageReader | None:
         """What reads the pages of a forward that is planned, in the place of gathered rows; None where rows are to be
         gathered, or lie in no pages. From then on the layers of the cache gather nothing."""
         self.hindrance = ""
-        can_none = bool(self._tried) and all(self._tried.values())
-        if cache is None or not self._is_wanted or self.why_not or can_none:
+        if cache is None or not self._is_wanted or self.why_not or self._can_none:
             return None
         self.refused = ""
         if not all(type(layer) is PagedLayer for layer in cache.layers):

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.kit.provenance import lateness, picture_source, selected_run, source_of, span_of_run, step_of
 from app.models import Models
+from engine.spec.cache import CacheSpec
 from engine.wire.status import EngineStatus
 from tests.app import samples
 from tests.app.page_story import PAGE_SIZE, PageStory
@@ -93,6 +94,14 @@ def test_a_step_that_read_pages_in_place_says_that_it_rounds_otherwise(models: M
     models.timeline.append([replace(samples.step_record(STEPS + 1), runner="fused+pages")])
     assert "pages read in place" in picture_source(models, "live cache", "float32", 0, NOW + 1).sentence
     assert "in place" not in picture_source(models, "live cache", "float32", 0, NOW).sentence
+
+
+def test_a_step_in_pages_that_were_not_read_in_place_says_that_they_were_gathered(models: Models) -> None:
+    paged = samples.step_record(STEPS + 1, cache=CacheSpec("paged"))
+    models.timeline.append([replace(paged, runner="transformers")])
+    found = picture_source(models, "live cache", "float32", 0, NOW + 1)
+    assert "pages gathered where they lie scattered" in found.sentence
+    assert "gathered" not in picture_source(models, "live cache", "float32", 0, NOW).sentence
 
 
 def test_the_columns_of_a_run_are_those_from_its_first_to_its_last_position(models: Models) -> None:

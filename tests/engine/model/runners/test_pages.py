@@ -211,6 +211,18 @@ def test_what_another_left_in_a_page_is_not_met_by_who_takes_it(chosen: str, run
     assert (record.runner, record.non_finite) == (f"{runner}+pages", ())
 
 
+def test_a_shape_that_cannot_be_compiled_refuses_that_shape_alone() -> None:
+    def short(query: torch.Tensor, *args: Any, **given: Any) -> torch.Tensor:
+        if query.shape[2] > 1:
+            raise RuntimeError("out of shared memory")
+        return listed_alone(query, *args, **given)
+
+    session = session_of("llama", [20], CacheSpec("paged", page_size=16), "pages", Flex(short))
+    assert session.model.runners.note.endswith("out of shared memory"), "of the prompt"
+    assert session.step().runner == "fused+pages"
+    assert not session.model.runners.note
+
+
 @pytest.mark.parametrize("kind", [RuntimeError, FailOnRecompileLimitHit])
 def test_a_kernel_that_cannot_be_made_is_told_once_and_pages_are_gathered(kind: type[Exception]) -> None:
     calls = []
@@ -220,8 +232,10 @@ def test_a_kernel_that_cannot_be_made_is_told_once_and_pages_are_gathered(kind: 
         raise kind("no Triton here\nand a page of trace")
 
     session = session_of("llama", [20], CacheSpec("paged", page_size=16), "pages", Flex(broken))
+    assert [session.step().runner for _ in range(2)] == ["fused"] * 2
+    session.submit(Prompt(token_ids=prompt_ids(40, 7)))
     assert session.step().runner == "fused"
-    assert len(calls) == 1
+    assert len(calls) == 2, "a third shape is not tried"
     assert session.model.runners.state.note == "pages are gathered before they are read: no Triton here"
     session.model.runners.pages.kernel = Flex(listed_alone)
     session.model.runners.pages.choose("pages")

@@ -1,0 +1,104 @@
+"""A running session never waits for what it has just asked of a GPU; the GPU is one that is not there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engine.model.loader import LoadedModel
+from engine.model.runners.runners import Runners
+from engine.session import forward
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_preset
+from engine.spec.runners import RunnerName
+from engine.spec.sampling import Prompt, SamplingParams
+from tests.engine.card import Card, card, has_card, moved
+from tests.engine.tiny import prompt_ids, tiniest_model
+
+pytestmark = pytest.mark.skipif(not has_card(), reason="this torch keeps its devices elsewhere")
+
+SPECS = {
+    "growing": CacheSpec("growing"),
+    "static": CacheSpec("static", max_length=64),
+    "paged": CacheSpec("paged"),
+    "paged-int8": cache_preset("paged-int8").spec,
+    "int8": cache_preset("int8").spec,
+    "h2o": cache_preset("h2o").spec,
+}
+CASES: list[tuple[str, RunnerName, int]] = [
+    *(("growing", runner, 1) for runner in ("fused", "graph", "transformers")), ("static", "graph", 1),
+    ("paged", "transformers", 1), ("paged", "fused", 2), ("paged", "graph", 2), ("paged-int8", "fused", 2),
+    ("int8", "fused", 1), ("h2o", "fused", 1),
+]  # fmt: skip
+STEPS = 4  # a recorded step is compared twice with the same step computed at once
+
+
+def begun(model: LoadedModel, name: str, count: int) -> Session:
+    session = Session(model, SPECS[name])
+    for number in range(count):
+        sampling = SamplingParams(0.8, seed=number, top_k=20, top_p=0.9, min_p=0.01)
+        session.submit(Prompt(token_ids=prompt_ids(5 + number, number), sampling=sampling))
+    while session.is_prefilling:
+        session.step()
+    return session
+
+
+@pytest.mark.parametrize(("name", "runner", "count"), CASES)
+def test_nothing_is_waited_for_that_was_asked_behind_the_chosen_token(
+    name: str, runner: RunnerName, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step computes on the card alone, and its tokens are those of a CPU."""
+    model = tiniest_model()
+    on_cpu = begun(replace(model, runners=Runners(model.runners.decoder, runner)), name, count)
+    for _ in range(STEPS):
+        on_cpu.step()
+    launched: list[int] = []
+
+    def noted(self: forward.Runner, *args: object) -> object:
+        launched.append(made.asked)
+        return launch(self, *args)  # type: ignore[arg-type]
+
+    made, launch = Card(), forward.Runner.launch
+    with card(monkeypatch, made):
+        session = begun(moved(model, runner), name, count)
+        monkeypatch.setattr(forward.Runner, "launch", noted)
+        for _ in range(STEPS - 1):
+            session.step_late()
+        made.waits.clear()
+        launched.clear()
+        session.step_late()
+    assert len(launched) == (name not in ("int8", "h2o"))
+    assert {wait.why for wait in made.waits} == {"an event"}
+    assert max(wait.until for wait in made.waits) < min([*launched, made.asked])
+    for seq_id in range(count):
+        assert session.sequence(seq_id).token_ids == on_cpu.sequence(seq_id).token_ids
+
+
+def test_the_card_refuses_what_a_card_refuses_and_counts_what_stops_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Card()
+    with card(monkeypatch, made):
+        rows = torch.arange(4.0, device="cuda")
+        with pytest.raises(RuntimeError, match="of the host among those of the card"):
+            rows + torch.ones(4)
+        float(rows[1])
+        rows[rows > 2]
+        rows[torch.tensor([0, 1])]
+        rows.copy_(torch.ones(4))
+        rows.to("cpu")
+        torch.tensor([1, 2], device="cuda")
+        assert [wait.why for wait in made.waits] == [
+            "a number", "a mask", "an index of the host", "a copy to the card", "a copy to the host",
+            "a copy to the card",
+        ]  # fmt: skip
+        made.waits.clear()
+        pinned = torch.ones(4).pin_memory()
+        rows.copy_(pinned, non_blocking=True)
+        target = torch.zeros(4, pin_memory=True)
+        target.copy_(rows, non_blocking=True)
+        assert not made.waits
+        assert target[0] != 1, "it is on its way"
+        torch.cuda.synchronize()
+        assert target.tolist() == [1.0] * 4
