@@ -11,6 +11,7 @@ import threading
 import traceback
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer
 from PySide6.QtWidgets import QApplication
@@ -23,9 +24,11 @@ from app.shell import Shell
 from app.start.arguments import Arguments
 from app.start.beginning import Beginning
 from app.start.paths import sessions_path, settings_path
-from app.tour import Tour
 from engine.client import CHOICES
 from engine.saved.folder import JournalFolder
+
+if TYPE_CHECKING:
+    from app.tour import Tour
 
 # A window that is never exposed (another workspace, a minimised start) must not keep the engine waiting for ever.
 LATEST_START_MS = 1500
@@ -51,13 +54,18 @@ class Program(QObject):
         self._recovering = Recovering(
             self._journals, self.shell.models, self.shell.controller, self._settings.prompt, parent=self
         )
-        self._tour = Tour(self.shell, arguments, self) if self._is_tour else None
+        self._tour = self._make_tour(arguments) if self._is_tour else None
         self.shell.window.first_painted.connect(self._start_engine)
         self.shell.window.closing.connect(self._on_closing)
         self.shell.engine_wanted.connect(self._restart_engine)
         self.shell.reload_wanted.connect(self._reload_model)
         self.shell.cpu_wanted.connect(self._leave_gpu)
         self._connect_journals()
+
+    def _make_tour(self, arguments: Arguments) -> Tour:
+        from app.tour import Tour  # other starts need nothing of it
+
+        return Tour(self.shell, arguments, self)
 
     def _connect_journals(self) -> None:
         """What this window would lose is written down, and what another one left is offered; a tour does neither."""
@@ -171,6 +179,7 @@ def _import_pictures() -> None:
     # The libraries' own objects, some 90,000, stay for good: a full collection that visits them all holds the window up
     # for three frames.
     gc.freeze()
+    gc.enable()  # the entry point has put collecting off until here
 
 
 def run(arguments: Arguments) -> int:

@@ -3,6 +3,7 @@ remembered."""
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -277,6 +278,24 @@ def test_the_entry_looks_before_qt_is_touched(
     assert [entry.main(["--doctor", "--settings", str(tmp_path / name)]) for name in ("a", "b")] == [0, 1]
     assert [path.name for path in asked] == ["a", "b"]
     assert len(ran) == 4
+
+
+def test_nothing_is_collected_until_the_window_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    collects = [gc.isenabled()]
+
+    def run(_: Arguments) -> int:
+        collects.append(gc.isenabled())
+        program._import_pictures()  # what the window does behind its first paint
+        collects.append(gc.isenabled())
+        gc.unfreeze()
+        gc.disable()  # a start that fails before its first paint
+        return 0
+
+    monkeypatch.setattr(program, "run", run)
+    monkeypatch.setattr(entry, "_leave", lambda status: status)
+    monkeypatch.setattr(entry, "library_problem", lambda _: None)
+    assert entry.main([]) == 0
+    assert [*collects, gc.isenabled()] == [True, False, True, True]
 
 
 @pytest.mark.parametrize(
