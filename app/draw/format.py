@@ -181,7 +181,9 @@ def short_dtype(name: str) -> str:
 
 
 def divergence_words(kl: float) -> str:
-    """A divergence in nats; what is not zero never reads as zero."""
+    """A divergence in nats; what is not zero never reads as zero, and what is no number says so."""
+    if not math.isfinite(kl):
+        return "NaN: no distribution" if math.isnan(kl) else "∞ nats"
     if kl == 0:
         return "0 nats"
     if kl < 1e-6:

@@ -21,22 +21,13 @@ def edits_shown(models: Models, seq_id: int | None = None) -> tuple[EditedRows, 
     """The rows of a sequence (None: the selected one) that were changed by hand up to the step that is looked at; of a
     fork, also in the one that it came of, until it did."""
     now = models.selection.now
-    limits = _until(models, now.seq_id if seq_id is None else seq_id)
-    return edited_rows(
-        (made.step, made.edit)
-        for made in models.edits.on_path(now.step)
-        if made.edit.seq_id in limits and made.step <= limits[made.edit.seq_id]
-    )
-
-
-def _until(models: Models, seq_id: int) -> dict[int, float]:
-    """By sequence, up to which step its edits are in this one."""
-    found: dict[int, float] = {seq_id: float("inf")}
-    birth = models.timeline.birth(seq_id)
-    while birth is not None and birth.parent not in found:
-        found[birth.parent] = birth.step
-        birth = models.timeline.birth(birth.parent)
-    return found
+    made = {
+        one.step: one.edit
+        for of, tip in models.timeline.lineage(now.seq_id if seq_id is None else seq_id, now.step)
+        for one in models.edits.on_path(tip)
+        if one.edit.seq_id == of
+    }
+    return edited_rows(sorted(made.items(), key=lambda one: one[0]))
 
 
 def is_of(rows: Rows, layer: int, kv_head: int, tensor: str) -> bool:

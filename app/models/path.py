@@ -124,6 +124,17 @@ class Path:
         """How a sequence was forked; None where it was not."""
         return self._births.get(seq_id)
 
+    def lineage(self, seq_id: int, step: int | None = None) -> Iterator[tuple[int, int | None]]:
+        """A sequence as it stands after a step (None: now) and those that it came of, which may be of other branches,
+        each with the node after which it stands in it; none from a branch on that was deleted."""
+        yield seq_id, step
+        path, birth = self, self.birth(seq_id)
+        while birth is not None and birth.step in self.history:
+            step = step if step is not None and self.history.is_on_path(step, birth.step) else birth.step
+            yield birth.parent, step
+            path = path if path.node_index(birth.step) is not None else path._elsewhere(birth.step)
+            birth = path.birth(birth.parent)
+
     def before(self, step: int) -> StepRecord | None:
         """The record just before a step."""
         index = bisect_left(self._steps, step)

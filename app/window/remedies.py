@@ -29,6 +29,7 @@ class Remedies(Reader[SequenceStatus], QPushButton):
         self.setText("Go on…")
         self.setAccessibleName("What to do now that it is full")
         self.clicked.connect(self._on_clicked)
+        self.hide()  # else it is shown with the window, which asks nobody
         self.follow(models)
 
     def fill(self) -> QMenu:

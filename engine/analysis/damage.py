@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from engine.analysis.trial import Trial, divergence, exact_logits, newest_logits, only_layer, scratch_cache, trial_of
+from engine.analysis.trial import Trial, exact_logits, newest_logits, only_layer, scratch_cache, trial_of
 from engine.cache.attention_probe import Probe
 from engine.errors import InputError
+from engine.look.divergence import divergence
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding

@@ -12,12 +12,12 @@ import torch
 
 from engine.analysis.rounding import first_wrong_row, largest
 from engine.analysis.tolerance import TOLERANCES
-from engine.analysis.trial import divergence
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.history.history import LoggedLogits
+from engine.look.divergence import divergence
 from engine.session.driver import ModeDriver, lengths_to_feed
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec

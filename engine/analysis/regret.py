@@ -8,12 +8,13 @@ from collections.abc import Generator, Iterator
 import numpy as np
 import torch
 
-from engine.analysis.trial import Trial, divergence, exact_logits, trial_of
+from engine.analysis.trial import Trial, exact_logits, trial_of
 from engine.cache.compressed.cache import CompressedCache
 from engine.cache.compressed.retention import LayerView, Rule, rule_of
 from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stacking import on_one_device
 from engine.errors import InputError
+from engine.look.divergence import divergence
 from engine.session.driver import Driver
 from engine.session.rerun import Progress
 from engine.session.session import Session

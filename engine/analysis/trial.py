@@ -155,10 +155,3 @@ def only_layer(codec: CodecSpec, layer: int) -> CodecSpec:
     """A codec in one layer, every other exact."""
     keys, values = codec.at(layer)
     return CodecSpec(layers=(LayerCoding(layer, keys, values),))
-
-
-def divergence(before: torch.Tensor, after: torch.Tensor) -> float:
-    """KL(before || after) in nats of two rows of logits."""
-    expected, found = before.log_softmax(-1), after.log_softmax(-1)
-    kl = torch.nn.functional.kl_div(found, expected, log_target=True, reduction="none")
-    return max(0.0, float(kl.nan_to_num(0.0).sum()))  # a padded vocabulary has -inf on both sides

@@ -10,12 +10,12 @@ import torch
 from engine.analysis.trial import (
     Trial,
     check_can_be_tried,
-    divergence,
     exact_logits,
     newest_logits,
     scratch_cache,
     trial_of,
 )
+from engine.look.divergence import divergence
 from engine.session.rerun import Outcome, Progress, held_by
 from engine.session.sampler import choose
 from engine.session.session import Session

@@ -52,4 +52,5 @@ class Editing:
 
 def in_words(line: dict[str, Any]) -> str:
     """An edit, what it did, and the token chosen in the place of the one before."""
-    return f"\n[{line['edit']} · KL {line['kl'] or 0:.4g} nats]\n{line.get('text', '')}"
+    moved = "" if line["kl"] is None else f" · KL {line['kl']:.4g} nats"
+    return f"\n[{line['edit']}{moved}]\n{line.get('text', '')}"

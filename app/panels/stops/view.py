@@ -67,9 +67,15 @@ class ConditionLine(QLineEdit):
             self.clear()
             self.left.emit()
         elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self.close_list()
             self.walked.emit(-1 if event.modifiers() & Qt.KeyboardModifier.ShiftModifier else 1)
         else:
             super().keyPressEvent(event)
+
+    def close_list(self) -> None:
+        """What is typed is meant as it is: the list of what could be typed goes away."""
+        if (completer := self.completer()) is not None and (offered := completer.popup()) is not None:
+            offered.hide()
 
 
 class StopsView(View[Shown]):
@@ -166,6 +172,7 @@ class StopsView(View[Shown]):
 
     def _on_add(self) -> None:
         """Keep what is typed as a stop."""
+        self.line.close_list()
         self._look()
         text = self.line.text().strip()
         if self._problem or not text or any(stop.text == text for stop in self._models.stops.stops):

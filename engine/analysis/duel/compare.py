@@ -11,9 +11,9 @@ from engine.analysis.duel.difference import NOWHERE, picked
 from engine.analysis.duel.sides import LiveSide
 from engine.analysis.rounding import largest, positions_of, row_errors
 from engine.analysis.tolerance import Tolerance
-from engine.analysis.trial import divergence
 from engine.cache.contract import HeldRows
 from engine.geometry.dimensions import LayerGeometry
+from engine.look.divergence import divergence
 from engine.look.rows_at import RowsAt, slots_of
 from engine.session.sampler import choose
 from engine.spec.sampling import SamplingParams

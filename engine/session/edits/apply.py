@@ -15,6 +15,7 @@ from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
+from engine.look.divergence import divergence
 from engine.look.probe import nan_where_dropped, spread
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
@@ -47,7 +48,7 @@ class EditOutcome:
 
     def compare(self, before: torch.Tensor | None, after: torch.Tensor) -> None:
         """Measure how far logits `[V]` stand from those before."""
-        self.kl = None if before is None else divergence(after, before)
+        self.kl = None if before is None else divergence(after.double(), before.double())
 
 
 @torch.inference_mode()
@@ -154,12 +155,6 @@ def candidates(live: LiveSequence, text_of: TokenTexts) -> tuple[Candidate, ...]
     if live.logits is None or live.sequence.is_prefilling:
         return ()
     return choose(live.logits, live.sequence.sampling, live.sequence.num_tokens, text_of).candidates
-
-
-def divergence(logits: torch.Tensor, other: torch.Tensor) -> float:
-    """KL(P || Q) in nats of the distributions of logits `[V]`; what has no probability in P counts nothing."""
-    p, q = logits.double().log_softmax(-1), other.double().log_softmax(-1)
-    return max(0.0, float(torch.where(p == -torch.inf, 0.0, p.exp() * (p - q)).sum()))
 
 
 def attention_rows(live: LiveSequence, probe: Probe) -> dict[int, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import unicodedata
@@ -167,4 +168,6 @@ def test_words_never_make_a_change_look_like_none() -> None:
     assert divergence_words(0) == "0 nats"
     assert divergence_words(1e-9) == "<1e-6 nats"
     assert divergence_words(0.0123) == "0.0123 nats"
+    assert divergence_words(math.nan) == "NaN: no distribution"
+    assert divergence_words(math.inf) == "∞ nats"
     assert bytes_words(2048, 512) == "2.0 KiB → 512 B"

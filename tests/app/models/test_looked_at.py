@@ -141,3 +141,15 @@ def test_a_fork_has_the_edits_of_the_one_it_came_of_until_then(grown: Models) ->
     grown.timeline.branch(1, 0, 6, samples.PROMPT + 5)
     grown.timeline.branch(2, 0, 5, samples.PROMPT + 5)
     assert [[one.step for one in edits_shown(grown, seq_id)] for seq_id in (0, 1, 2)] == [[6], [6], []]
+
+
+def test_a_sequence_that_came_from_another_branch_has_the_edits_of_there(grown: Models) -> None:
+    """The live branch parts after 3; the edits of another one are at 6 and, of the fork there, none."""
+    history, timeline = grown.history, grown.timeline
+    assert not history.is_on_path(6, history.live)
+    timeline.branch(1, 0, 7, samples.PROMPT + 5)
+    timeline.branch(2, 0, 5, samples.PROMPT + 5)
+    timeline.branch(3, 1, 10, samples.PROMPT + 5)
+    assert [[one.step for one in edits_shown(grown, seq_id)] for seq_id in (0, 1, 2, 3)] == [[], [6], [], [6]]
+    history.delete((6, 7))
+    assert [edits_shown(grown, seq_id) for seq_id in (1, 2)] == [(), ()]

@@ -26,6 +26,10 @@ def stopped(shell: Shell, engine: FakeEngine, stop: StopReason | None, *, goes_b
     return [entry.text() for entry in shell.window.top.remedies.fill().actions()]
 
 
+def test_a_window_without_a_model_offers_no_way_on(shell: Shell) -> None:
+    assert not shell.window.top.remedies.isVisible()
+
+
 @pytest.mark.parametrize(
     ("stop", "goes_beyond", "ways"),
     [

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from engine.analysis.regret import rank_correlation
-from engine.analysis.trial import Trial, divergence, exact_logits, newest_logits, scratch_cache, trial_of
+from engine.analysis.trial import Trial, exact_logits, newest_logits, scratch_cache, trial_of
 from engine.cache.compressed.cache import CompressedCache
 from engine.cache.compressed.stores import RowStore
+from engine.look.divergence import divergence
 from engine.session.rerun import fill
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec

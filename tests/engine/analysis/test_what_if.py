@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from engine.analysis.damage import measured_damage
 from engine.analysis.regret import regret
-from engine.analysis.trial import divergence
 from engine.analysis.what_if import what_if
 from engine.client.thread import ThreadClient
 from engine.errors import InputError
+from engine.look.divergence import divergence
 from engine.model.loader import LoadedModel, load
 from engine.session.rerun import Reruns
 from engine.session.session import Session

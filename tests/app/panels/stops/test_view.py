@@ -74,6 +74,24 @@ def test_what_is_typed_is_found_and_walked_through(running: Shell, panel: StopsV
     assert not panel.next.isEnabled()
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_the_list_of_conditions_leaves_what_is_found_in_sight(
+    running: Shell, panel: StopsView, *, is_kept: bool
+) -> None:
+    panel.line.setFocus()
+    QTest.keyClicks(panel.line, "entropy > 2")
+    completer = panel.line.completer()
+    assert completer is not None
+    completer.complete()
+    offered = completer.popup()
+    assert offered.isVisible()
+    if is_kept:
+        panel.halt_there()
+    else:
+        QTest.keyClick(offered, Qt.Key.Key_Return)
+    assert not offered.isVisible()
+
+
 def test_a_condition_that_is_none_says_where_in_place(running: Shell, panel: StopsView, engine: FakeEngine) -> None:
     type_in(running, panel, "entrpy > 2")
     assert panel.words.text() == "At character 1 “entrpy” cannot stand: write entropy."

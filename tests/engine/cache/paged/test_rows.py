@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.analysis.trial import divergence
 from engine.cache.paged.store import PageStore
 from engine.errors import InputError
+from engine.look.divergence import divergence
 from engine.session.session import Session
 from engine.snapshot.write import made
 from engine.spec.cache import CacheSpec
