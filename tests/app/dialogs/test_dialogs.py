@@ -12,6 +12,7 @@ from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
     QHBoxLayout,
+    QLabel,
     QLineEdit,
     QSpinBox,
     QWidget,
@@ -21,7 +22,7 @@ from pytestqt.qtbot import QtBot
 from app.dialogs.cache import CacheDialog
 from app.dialogs.calculator import Calculator
 from app.dialogs.export import ExportDialog
-from app.dialogs.help import _versions
+from app.dialogs.help import AboutDialog, _versions
 from app.dialogs.kept_moments import KeptMomentsDialog
 from app.dialogs.loading import HubDialog
 from app.dialogs.pool import PoolDialog
@@ -264,3 +265,12 @@ def test_a_switch_and_a_choice_reach_the_cache(shell: Shell) -> None:
     dialog._fields["rerotate"].setChecked(False)  # type: ignore[union-attr]
     dialog._fields["layout"].setCurrentIndex(1)  # type: ignore[union-attr]
     assert dialog.answer() == tuned(spec, layout="paged")
+
+
+def test_about_says_the_program_its_parts_and_its_licence(running: Shell) -> None:
+    running.actions["help.about"].trigger()
+    (dialog,) = running.window.findChildren(AboutDialog)
+    name, facts = (label.text() for label in dialog.findChildren(QLabel) if label.isVisible())
+    assert name.startswith("KV Loupe")
+    assert _versions() in facts
+    assert "Apache License 2.0" in facts

@@ -114,3 +114,13 @@ def test_what_a_forecast_says(host: QWidget) -> None:
     assert dialog.device.currentData() == "auto"
     dialog.show_forecast(LoadForecast(ModelSpec(), problem="There is no model folder."))
     assert not dialog.ok.isEnabled()
+
+
+def test_the_forecast_is_of_the_model_that_is_loaded(shell: Shell, engine: FakeEngine) -> None:
+    engine.loaded()
+    engine.emit(StateChanged(replace(engine.status, model=replace(samples.model_info(), source="org/a"))))
+    turn(shell)
+    shell.actions["model.compute"].trigger()
+    (dialog,) = shell.window.findChildren(LoadingDialog)
+    dialog.threads.setValue(3)
+    assert engine.of(ForecastLoad)[-1].model == ModelSpec("org/a", num_threads=3)

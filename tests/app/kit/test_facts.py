@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
 
-from app.kit.facts import PITCH, Fact, Facts
+from app.kit.facts import PITCH, Fact, Facts, WholeLines
 from app.kit.text_lines import TextPainter
 from app.kit.theme import font_fixed
 
@@ -56,3 +57,18 @@ def test_lines_are_told_to_screen_readers_as_they_are_now(qapp: QApplication) ->
     for number in ("12", "13"):
         facts.show_facts((Fact("bytes", number), Fact("of it", "7", indent=1)))
         assert facts.accessibleDescription() == f"bytes\t{number}\n  of it\t7"
+
+
+def test_lines_are_scrolled_to_by_whole_ones_and_to_the_very_end(qtbot: QtBot) -> None:
+    facts = Facts()
+    facts.show_facts(tuple(Fact(str(n), "x") for n in range(20)))
+    lines = WholeLines(facts)
+    qtbot.addWidget(lines)
+    lines.resize(200, 5 * PITCH + 4)
+    lines.show()
+    QApplication.processEvents()
+    bar = lines.verticalScrollBar()
+    bar.setValue(2 * PITCH + 5)
+    assert bar.value() == 2 * PITCH
+    bar.setValue(bar.maximum())
+    assert bar.value() == bar.maximum()

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import QPoint
 
 from app.shell import Shell
+from app.window.transport import StepCounter
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
 from engine.wire.changes import EditMade
@@ -15,6 +16,7 @@ from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.window.test_window import PaintCounter
 
 
 def place(shell: Shell) -> tuple[int, int]:
@@ -107,3 +109,16 @@ def test_the_notice_of_an_edit_begins_with_what_came_of_it(running: Shell, engin
     turn(running)
     expected = f"The next token moved by 0.0066 nats · {edit.describe()} · 3 ms, measured in 29 ms"
     assert running.models.status.notice == expected
+
+
+def test_another_step_paints_the_counter_anew(running: Shell) -> None:
+    """Also where it is as wide as the one before."""
+    (counter,) = running.window.findChildren(StepCounter)
+    running.models.selection.update(step=12)
+    turn(running)
+    painted = PaintCounter()
+    counter.installEventFilter(painted)
+    running.models.selection.update(step=13)
+    turn(running)
+    counter.removeEventFilter(painted)
+    assert painted.count == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from engine.wire.commands import DeleteBranch, GoTo, StartDuel
 from engine.wire.events import NodeAdded
 from engine.wire.opponents import OtherStep
 from engine.wire.records import StepRecord
+from engine.wire.status import OpenedFile
 from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn
@@ -275,6 +277,15 @@ def test_plus_and_minus_fold_and_unfold_what_came_of_a_branch(many: BranchesView
     for key, folded in ((Qt.Key.Key_Plus, 0), (Qt.Key.Key_Minus, 1), (Qt.Key.Key_Minus, 1), (Qt.Key.Key_Plus, 0)):
         QTest.keyClick(many.tree, key)
         assert len(many.tree.picture.folded) == folded
+
+
+def test_in_an_opened_file_only_a_name_can_be_given(view: BranchesView, grown: Models) -> None:
+    file = OpenedFile(Path("/a/b.safetensors"), 9, "Far", 3, "", "", "", "")
+    grown.status.set(replace(samples.status(6, num_tokens=5), opened=file))
+    click(view, 3)
+    tips = {name: action.toolTip().partition("Not now: ")[2] for name, action in view.actions_.items()}
+    no_moment = "an opened file has no live moment"
+    assert tips == {"go": no_moment, "join": no_moment, "compare": no_moment, "name": "", "delete": no_moment}
 
 
 # ---- in the window -------------------------------------------------------------------------------------------------

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QComboBox, QStyle, QStyleOptionComboBox
+from pytestqt.qtbot import QtBot
 
 from app.kit.rows_view import PLOT
 from app.models import Models
+from app.panels.bench.view import BenchView
 from app.panels.sweep.view import SweepView
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_named
 from engine.wire.measurements import SweepRow
 from tests.app.panels.desk import Desk, click
+from tests.app.rich_answers import measured_models
 
 
 def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> None:
@@ -176,3 +182,13 @@ def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
     view._budgets.setCurrentIndex(2)
     view._codecs.setCurrentIndex(0)
     view.quality.setCurrentIndex(0)
+
+
+@pytest.mark.parametrize("kind", [SweepView, BenchView])
+def test_return_in_the_number_of_steps_asks(qtbot: QtBot, kind: type[SweepView | BenchView]) -> None:
+    view, asked = kind(measured_models()), []
+    qtbot.addWidget(view)
+    view.asked.connect(asked.append)
+    view.steps.setValue(7)
+    QTest.keyClick(view.steps, Qt.Key.Key_Return)
+    assert [request.num_steps for request in asked] == [7]
