@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from msgspec.structs import replace
 
+from engine.errors import InputError
 from engine.session.branching import branch, join, undo_edit
 from engine.session.continuing import go_on
 from engine.session.editing import make_edit
+from engine.session.edits.places import layers_named, places_in
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
@@ -80,6 +83,18 @@ def small(spec: CacheSpec) -> CacheSpec:
     return replace(spec, retention=replace(keeps, **changes), codec=codec, **pages)
 
 
+def held_pair(session: Session, seq_id: int) -> Rows:
+    """The first two rows beside each other that no rule has dropped from any layer or head."""
+    cache, geometry = session.cache_of(seq_id), session.model.info.geometry
+    for start in range(cache.num_tokens - 1):
+        rows = Rows(start, start + 2)
+        with suppress(InputError):
+            for layer in layers_named(cache, geometry, rows):
+                places_in(cache, layer, rows)
+            return rows
+    raise AssertionError("some head holds no two rows beside each other that all the others hold")
+
+
 def work_of(session: Session, phase: str) -> Callable[[], Any]:
     """What is done in a phase with a session that is ready for it."""
     if phase in STEPS:
@@ -95,8 +110,7 @@ def work_of(session: Session, phase: str) -> Callable[[], Any]:
         session.kept.clear()
         session.history.logits.clear()
     can_edit = not session.cache_of(seq_id).why_no_edit()
-    begin = 1 if session.cache.retention.keeps_all else session.sequence(seq_id).num_tokens - 2  # which are there
-    edit = Zero(seq_id, Rows(begin, begin + 2)) if can_edit else BiasLogits(seq_id, ((5, 3.0),))
+    edit = Zero(seq_id, held_pair(session, seq_id)) if can_edit else BiasLogits(seq_id, ((5, 3.0),))
     return {
         "edit": lambda: make_edit(session, edit),
         "edit of tokens": lambda: make_edit(session, ReplaceTokens(seq_id, 6, (7,), "re-prefill")),

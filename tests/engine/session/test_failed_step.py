@@ -15,7 +15,7 @@ from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from tests.effort import effort
 from tests.engine.faults import Injected, counting, failing_at
-from tests.engine.session.failing import PHASES, failures, small
+from tests.engine.session.failing import PHASES, failures, small, work_of
 from tests.engine.session.sessions import GROWING, LOSSLESS, facts, prepared, same, stale, started, tensors
 from tests.engine.tiny import prompt_ids
 
@@ -96,6 +96,14 @@ def test_what_fails_in_any_preset_changes_nothing(number: int) -> None:
         found = failures(spec, phase, lambda count: {count}, architecture, every=effort(60, 1), first=number)
         assert found.not_undone == [], phase
         assert found.num_failed + found.num_missed, phase
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_edit_that_is_made_to_fail_can_be_made_in_every_preset(name: str) -> None:
+    """It names rows that are there, also where the rule drops even rows among the newest, as keydiff does."""
+    session = prepared("llama" if name == "kivi-2" else "tiniest", small(PRESETS[name].spec), "edit")
+    work_of(session, "edit")()
+    assert session.last_step is not None and session.history.tree.at(session.last_step).node.changes
 
 
 def test_what_a_failed_step_did_to_pages_is_told_with_the_next_one() -> None:
