@@ -38,6 +38,12 @@ class EvictionJournal(Generic[Entry, Memory]):
     def num_bytes(self) -> int:
         return self._entry_bytes + self._memory_bytes
 
+    def bytes_beside(self, memory: Memory | None) -> int:
+        """`num_bytes` without those of the `memory` that the rule goes on from: it is the latest noted, and the rule's
+        own."""
+        latest, num_bytes = next(reversed(self._memories.values()), (None, 0))
+        return self.num_bytes - (num_bytes if latest is memory else 0)
+
     @property
     def num_memories(self) -> int:
         return len(self._memories)

@@ -158,7 +158,7 @@ class CompressedLayer(OwnLayer):
     @property
     def journal_bytes(self) -> int:
         """Bytes kept only for going back."""
-        return self.journal.num_bytes + self.key_store.journal_bytes + self.value_store.journal_bytes
+        return self.journal.bytes_beside(self.memory) + self.key_store.journal_bytes + self.value_store.journal_bytes
 
     # ---- going back ----------------------------------------------------------------------------------------------
 

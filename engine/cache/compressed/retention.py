@@ -119,7 +119,8 @@ class ObservationWindow(Rule):
         if memory is not None:
             older = torch.nn.functional.pad(memory, (0, rows.shape[2] - memory.shape[2]))
             rows = torch.cat([older, rows], 1)
-        return rows[:, -self._num_queries :]
+        # a view would keep the queries before these
+        return rows[:, -self._num_queries :].contiguous()
 
     def score(self, view: LayerView) -> torch.Tensor:
         assert view.memory is not None

@@ -270,6 +270,7 @@ class PagedCache(EvictingPages):
         if is_kept:
             self._put_states_back()
         self.num_tokens, self.by_hand = num_tokens, self.by_hand.back_to(num_tokens)
+        self._deltas.clear()
         return True
 
     def close(self) -> None:

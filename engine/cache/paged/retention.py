@@ -220,7 +220,7 @@ class PageKeeper:
     @property
     def journal_bytes(self) -> int:
         """Bytes kept only for going back."""
-        return self._journal.num_bytes
+        return self._journal.bytes_beside(self._memory)
 
     @property
     def score_bytes(self) -> dict[int, int]:

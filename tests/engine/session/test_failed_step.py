@@ -103,7 +103,8 @@ def test_the_edit_that_is_made_to_fail_can_be_made_in_every_preset(name: str) ->
     """It names rows that are there, also where the rule drops even rows among the newest, as keydiff does."""
     session = prepared("llama" if name == "kivi-2" else "tiniest", small(PRESETS[name].spec), "edit")
     work_of(session, "edit")()
-    assert session.last_step is not None and session.history.tree.at(session.last_step).node.changes
+    assert session.last_step is not None
+    assert session.history.tree.at(session.last_step).node.changes
 
 
 def test_what_a_failed_step_did_to_pages_is_told_with_the_next_one() -> None:

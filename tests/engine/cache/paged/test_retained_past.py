@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ from tests.engine.cache.compressed.test_going_back import (
     state_of,
 )
 from tests.engine.cache.paged.driving import check, store_of
-from tests.engine.cache.paged.retained import BY_RULE, RULES, SPECS, session_of
+from tests.engine.cache.paged.retained import BY_RULE, RULES, SPECS, paged, session_of
 from tests.engine.cache.paged.tables import take
 from tests.engine.faults import Injected, failing_at
 
@@ -104,3 +106,28 @@ def test_going_back_says_how_many_rows_came_back() -> None:
     there = [place for place in dropped if place // 4 * 4 < count]  # those of later pages are not there then
     assert 4 <= len(there) < len(dropped)
     assert session.go_to(back) == f"put {len(there)} dropped rows back where they were"
+
+
+def no_room(*args: object) -> None:
+    raise MemoryError
+
+
+def test_what_a_failed_step_dropped_is_not_told_of_the_step_that_is_done_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever looks again and has seen neither that step nor the one before it reads every row."""
+    session, seq_id = session_of(RULES["tova"], page_size=1)
+    for _ in range(7):
+        session.step()
+    had = paged(session, seq_id).num_tokens
+    with monkeypatch.context() as broken:
+        broken.setattr(session.history, "add", no_room)
+        with pytest.raises(MemoryError):
+            session.step()
+    evictions = session.step().evictions
+    assert paged(session, seq_id).changes_since(had - 1) is None
+    changes = paged(session, seq_id).changes_since(had)
+    assert changes is not None
+    for layer, change in enumerate(changes):
+        gone = torch.cat(change.evicted, 1)[0].tolist()
+        assert gone == [int(place) for one in evictions if one.layer == layer for place in one.positions] != []
