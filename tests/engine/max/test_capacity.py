@@ -65,6 +65,8 @@ def test_host_blocks() -> None:
     latent = deepseek(8, **TIERED, host_kvcache_swap_space_gb=1.0)
     assert host_bytes_per_block(latent) == 8_994_816
     assert compute_num_host_blocks(latent) == 119
+    two = llama(2, **TIERED, host_kvcache_swap_space_gb=10.5)
+    assert host_bytes_per_block(two) == two.bytes_per_block, "each device has heads of its own: all of them are kept"
     assert compute_num_host_blocks(llama(kv_connector="null", host_kvcache_swap_space_gb=10.5)) == 0
     assert compute_num_host_blocks(llama(host_kvcache_swap_space_gb=10.5)) == 0
 

@@ -17,7 +17,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
 from tests.engine.model.folders import EVIL, edit_config, refused
-from tests.engine.tiny import config_dict
+from tests.engine.tiny import config_dict, model_of, prompt_ids
 
 pytestmark = pytest.mark.usefixtures("nothing_runs")
 
@@ -119,3 +119,13 @@ def test_a_model_with_an_attention_of_its_own_does_not_go_beyond_the_context(
     monkeypatch.setattr(loader, "runs_through_registry", lambda model: False)
     info = load(ModelSpec(f"shape:{path}")).info
     assert (info.captures_attention, info.goes_beyond_context) == (False, False)
+
+
+@pytest.mark.parametrize("name", ["llama", "bloom"])
+def test_a_forward_without_a_cache_leaves_the_attention_that_is_watched(name: str) -> None:
+    """One model's runs through ours, the other's hands its weights out, which only some ways to compute it do."""
+    model, ids = model_of(name), torch.tensor([prompt_ids(5)])
+    before = model.model.config._attn_implementation
+    model.reference_logits(ids)
+    assert model.info.captures_attention == (name == "llama")
+    assert model.model.config._attn_implementation == before
