@@ -27,7 +27,6 @@ from tests.engine.cli.conftest import IDS, Twin
         (["--cache", "growing", "--max-length", "10"], "max_length"),
         (["--cache", "static", "--max-length", "3"], "6 tokens"),
         (["--cache", "paged", "--page-size", "3"], "power of two"),
-        (["--cache", "h2o", "--layout", "flat"], "'flat'"),
         (["--cache", "paged", "--pool-pages", "1"], "pool"),
         (["--cache", "growing", "--pool-pages", "9"], "pool"),
         (["--temperature", "-1"], "emperature"),

@@ -289,7 +289,7 @@ def test_what_is_watched_already_goes_on_without_a_whole_slice() -> None:
 
 def test_after_a_failed_step_everything_is_sent_whole() -> None:
     watching = Watching(MODES["growing"])
-    watching.watcher.doubt()
+    assert watching.watcher.undone(watching.session) == [], "nobody had seen a part of it"
     watching.follow(1)
     assert watching.screens[0].seen[-1] is WallSlice
 

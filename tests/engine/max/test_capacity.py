@@ -39,6 +39,8 @@ def test_less_than_a_page_is_insufficient() -> None:
     with pytest.raises(InsufficientMemoryError, match=r"16777215.*16777216") as refusal:
         compute_num_device_blocks(llama(), 16_777_215)
     assert isinstance(refusal.value, RuntimeError)
+    with pytest.raises(InsufficientMemoryError, match="0"):
+        compute_num_device_blocks(llama(), 0)
 
 
 @pytest.mark.parametrize("arguments", [(-1,), (GIB, 0, 10), (GIB, 1, 0)])

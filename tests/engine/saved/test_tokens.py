@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from engine.saved.tokens import SequenceTokens, SessionTokens
+from engine.saved.tokens import UNKNOWN, SequenceTokens, SessionTokens
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceForked, SequenceStopped
+from engine.wire.tree import PlannedPart
 
 GREEDY = SamplingParams()
 
@@ -29,3 +30,10 @@ def test_who_has_ended_keeps_the_reason_when_it_is_stopped() -> None:
     for seq_id in (0, 1):
         now.make(SequenceStopped(seq_id), {})
     assert [now.sequences[seq_id].stop for seq_id in (0, 1)] == ["length", "stopped"]
+
+
+def test_a_sequence_of_which_nothing_was_said_goes_on_from_what_it_was_fed() -> None:
+    now = SessionTokens()
+    assert now.feed(PlannedPart(3, 0, 2, 9, False, None)) == (UNKNOWN, UNKNOWN)
+    assert now.feed(PlannedPart(3, 2, 3, None, False, None)) == (9,)
+    assert now.sequences[3].token_ids == [UNKNOWN, UNKNOWN, 9]

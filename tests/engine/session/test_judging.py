@@ -17,7 +17,7 @@ from engine.spec.condition import TokenSpan
 from engine.spec.presets import cache_named
 from engine.spec.sampling import Prompt
 from engine.spec.stops import parsed
-from engine.wire.condition_values import Judge
+from engine.wire.condition_values import RECENT, Judge, recorded_attention
 from engine.wire.page_events import PageAllocated, PageEvicted, PageShared
 from engine.wire.records import NonFinite, SequenceStep, StepRecord
 from engine.wire.stopping import AttentionPlace, MeasureAttention
@@ -132,6 +132,19 @@ def test_attention_is_the_mass_of_the_newest_row() -> None:
         held.append(len(hits))
         expected.append(2)
     assert held == expected
+
+
+def test_heads_that_a_layer_does_not_have_attend_to_nothing() -> None:
+    session, _ = started()
+    record = session.step()
+    part = record.sequences[0]
+    assert part.attention is not None
+    for span, name in ((TokenSpan(), "first_mass"), (RECENT, "recent_mass")):
+        mass = getattr(part.attention, name).copy()
+        mass[0, 1:] = np.nan  # the first layer has one head
+        found = recorded_attention(record, replace(part, attention=replace(part.attention, **{name: mass})), span)
+        assert found is not None
+        assert (found.mean, found.peak) == pytest.approx((np.nanmean(mass), np.nanmax(mass)))
 
 
 def test_attention_of_dropped_tokens_is_none_and_that_of_the_last_is_all() -> None:

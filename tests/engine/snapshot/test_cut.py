@@ -72,6 +72,14 @@ def test_an_earlier_step_has_its_tokens_and_no_present(name: str, tmp_path: Path
             assert part.manifest.sequence.sampled is None
 
 
+def test_an_earlier_step_of_rows_beside_states_says_that_it_is_one(tmp_path: Path) -> None:
+    path = kept(begun(small("growing"), steps=4, architecture="lfm2"), tmp_path / "x.safetensors")
+    with SnapshotFile(path) as file, SnapshotFile(cut_of(file, tmp_path / "y.safetensors", num_tokens=22)) as part:
+        assert file.manifest.states
+        assert part.manifest.states == ()
+        assert part.manifest.why_not == "it was cut out of a snapshot of a later step"
+
+
 def test_a_part_is_written_by_who_writes_it(tmp_path: Path) -> None:
     path = kept(begun(small("growing"), steps=4), tmp_path / "x.safetensors")
     path.write_bytes(changed(path.read_bytes(), lambda file: file.say(written_by="another program").sealed()))
