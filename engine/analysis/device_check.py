@@ -30,6 +30,7 @@ from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.runners import RUNNERS, RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import fitted
+from engine.to_device import Returning
 
 Verdict = Literal["ok", "FAILED", "not here", "not done"]
 
@@ -46,6 +47,7 @@ DRIVER = Path("/sys/module/nvidia/version")
 DTYPES = ("float32", "bfloat16", "float16")
 RECORDED_CACHES = ("static", "growing", "paged")
 RUN_STEPS, WALL_SHARE = 40, 0.03
+BUSY_SIZE, BUSY_PRODUCTS = 4096, 50  # of square matrices: a card takes a tenth of a second, and reading a number less
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,8 @@ def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[tuple[str, st
     for cache in RECORDED_CACHES:
         yield f"measured · {dtype}", f"read late, {cache}", LateCheck(model, cache)
     yield f"measured · {dtype}", "times", TimesCheck(model)
+    if model.device.type == "cuda":
+        yield f"measured · {dtype}", "a token", TokenCheck(model.device)
 
 
 def token_ids(count: int) -> tuple[int, ...]:
@@ -291,6 +295,25 @@ class TimesCheck:
         share = abs(parts - wall) / wall
         words = f"{parts / len(times):.3f} ms in parts, {wall / len(times):.3f} ms passed, {share:.1%} apart"
         return "ok" if share <= WALL_SHARE else "FAILED", words
+
+
+@dataclass(frozen=True, eq=False)
+class TokenCheck:
+    """A token is read while the device computes what it was asked for behind it."""
+
+    device: torch.device
+
+    def __call__(self) -> tuple[Verdict, str]:
+        token, rows = torch.ones((), dtype=torch.long, device=self.device), torch.eye(BUSY_SIZE, device=self.device)
+        made = rows @ rows  # what is made with the first product is waited for here
+        torch.cuda.synchronize(self.device)
+        returning = Returning(token)
+        for _ in range(BUSY_PRODUCTS):
+            made = made @ rows
+        read, is_busy = int(returning), not torch.cuda.current_stream(self.device).query()
+        if read != 1 or not is_busy:
+            return "FAILED", f"{read} of 1 was read{'' if is_busy else ', and the next forward was waited for'}"
+        return "ok", "read while the next forward is computed"
 
 
 def run_session(model: LoadedModel, late_steps: int | None, cache: str = "growing", count: int = 1) -> Session:

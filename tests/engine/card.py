@@ -223,6 +223,9 @@ class Stream:
     def synchronize(self) -> None:
         self._card.wait("a stream", self.behind)
 
+    def query(self) -> bool:
+        return self.behind <= max((wait.until for wait in self._card.waits), default=0)
+
 
 class Event:
     def __init__(self, card: Card, main: Stream) -> None:

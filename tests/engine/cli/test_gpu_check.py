@@ -15,6 +15,7 @@ from engine.device_time import HostMark
 from engine.model.runners.launch import Launches
 from engine.model.runners.pages import PageReader
 from engine.session.forward import Runner
+from tests.engine.card import CARD, Card, card, has_card
 
 
 def test_the_short_form_finds_everything_in_order_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,6 +85,16 @@ def test_every_group_of_checks_can_fail(group: str, monkeypatch: pytest.MonkeyPa
     failed = [f"{each.group}: {each.name}" for each in results if each.verdict == "FAILED"]
     assert any(name.startswith(group) for name in failed), failed
     assert len(failed) < len(results), "and nothing else is blamed"
+
+
+@pytest.mark.skipif(not has_card(), reason="this torch keeps its devices elsewhere")
+def test_a_token_that_waits_for_the_next_forward_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_check, "BUSY_SIZE", 4)
+    with card(monkeypatch, Card()):
+        check = device_check.TokenCheck(CARD)
+        assert check() == ("ok", "read while the next forward is computed")
+        monkeypatch.setattr(device_check, "Returning", lambda token: token)
+        assert check() == ("FAILED", "1 of 1 was read, and the next forward was waited for")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
