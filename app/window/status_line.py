@@ -211,7 +211,7 @@ def _warning_words(count: int, model: ModelInfo | None) -> str:
     facts = (
         (model.random_weights, "random weights"),
         (not model.has_tokenizer, "no tokenizer"),
-        (not model.captures_attention, "no attention weights"),
+        (not model.captures_attention, "its own attention" if model.geometry.attention_layers else "no attention"),
     )
     unusual = " · ".join(words for is_so, words in facts if is_so)
     return f"{text}: {unusual}" if unusual else text
@@ -221,10 +221,7 @@ def _of_model(model: ModelInfo) -> list[str]:
     """What one might not expect of the model that is loaded."""
     warnings = ["The weights are random: shapes and costs are real, the text is not."] if model.random_weights else []
     notes = prose(model.note).split("; ") if model.note else []
-    warnings += [note for note in notes if not note.startswith("random weights")]  # said above, and at more length
-    if not model.captures_attention:
-        warnings.append("This model does not hand out its attention weights.")
-    return warnings
+    return warnings + [note for note in notes if not note.startswith("random weights")]  # said above, at more length
 
 
 def _show(label: QLabel, text: str) -> None:

@@ -206,7 +206,8 @@ class WallCanvas(QWidget):
             place = QRectF(label.x / ratio, middle - 8, layout.tiles[0].x / ratio - 7 if layout.tiles else 60, 16)
             right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
             text = label.name if label.first_head == 0 else str(label.first_head)
-            ratio_of_layer = self._marks.times_range.get(label.layer, 0.0) if label.first_head == 0 else 0.0
+            is_of_rows = label.first_head == 0 and not label.is_beside_rows
+            ratio_of_layer = self._marks.times_range.get(label.layer, 0.0) if is_of_rows else 0.0
             is_far = ratio_of_layer > sizes.FAR
             if ratio_of_layer and label.height / ratio >= _TWO_LINES:
                 place.translate(0, -5.5)

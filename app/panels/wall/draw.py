@@ -69,7 +69,7 @@ class Thumbnail(Struct, frozen=True):
 
 class RowLabel(Struct, frozen=True):
     """A line's label: its layer and what it is called, its first head where a layer has several lines, and where it
-    stands."""
+    stands. A line beside rows is of the layer's state, of which their largest values say nothing."""
 
     layer: int
     first_head: int
@@ -78,6 +78,7 @@ class RowLabel(Struct, frozen=True):
     height: int
     note: str
     name: str = ""
+    is_beside_rows: bool = False
 
 
 class WallLayout(Struct, frozen=True):
@@ -307,7 +308,7 @@ def _place_row(
         labels.append(RowLabel(row.layer, 0, left, y, margins.note, row.note, row.label))
         return y + margins.note + margins.gap
     for first in range(0, row.num_heads, per_line):
-        labels.append(RowLabel(row.layer, first, left, y, tall, row.note, row.label))
+        labels.append(RowLabel(row.layer, first, left, y, tall, row.note, row.label, row.first_head > 0))
         for head in range(first, min(first + per_line, row.num_heads)):
             x = left + margins.left + (head - first) * (wide + margins.gap)
             tiles.append(Thumbnail(row.layer, row.first_head + head, x, y, wide, tall))

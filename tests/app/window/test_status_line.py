@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QLabel
 from app.shell import Shell
 from app.window import status_line
 from app.window.status_line import MAX_LISTED, NonFiniteLog
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.wire.commands import Cancel
 from engine.wire.events import EngineBack, EngineBusy, EngineLost, StateChanged
 from engine.wire.records import NonFinite
@@ -44,6 +45,18 @@ def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEn
     turn(running)
     assert not work.isVisible()
     assert running.window.status._looking.isVisible()
+
+
+def test_what_is_unusual_about_the_attention_of_a_model_is_said_in_two_words(
+    running: Shell, engine: FakeEngine
+) -> None:
+    """Attention code of its own hands its weights out all the same: they are drawn."""
+    recurrent = CacheGeometry("Mamba", "mamba", (LayerGeometry(0, "linear", 0, 0, 0, 0, state_elements=8),))
+    for shape, words in ((None, "its own attention"), (recurrent, "no attention")):
+        model = replace(samples.model_info(shape=shape), captures_attention=False, note="")
+        engine.emit(StateChanged(replace(engine.status, model=model)))
+        turn(running)
+        assert running.window.status._warnings.text() == f"no warnings: {words}"
 
 
 def test_news_leaves_by_itself_when_it_could_be_read(running: Shell) -> None:

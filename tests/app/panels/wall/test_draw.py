@@ -120,6 +120,7 @@ def test_a_state_beside_rows_stands_below_them_and_in_their_place_where_there_ar
     }  # fmt: skip
     beside = [(tile.layer, tile.kv_head) for tile in layout.tiles if states.is_beside_rows(piece, tile)]
     assert beside == [(0, 2), (0, 3)], "these are no heads that could be chosen"
+    assert [label.name for label in layout.labels if label.is_beside_rows] == ["L0 state"], "no largest K beside it"
 
 
 def test_a_wall_of_notes_alone_has_no_thumbnails() -> None:
