@@ -25,9 +25,11 @@ class Cancelled(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, short enough for a sentence."""
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:200]
+    """What went wrong, short enough for a sentence; a first line that ends with a colon needs the next."""
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:200]
 
 
 # ---- errors of the machine, by what was raised: torch is not imported here, for that may be what failed -----

@@ -35,7 +35,7 @@ class SteppedRows(EditableRows):
 
     def __init__(self, spec: CacheSpec, config: Any, max_length: int, num_source: int = 0) -> None:
         self.spec, self.num_source = spec, num_source
-        self._config = decoder_config(config)
+        self._config, self._has_encoder = decoder_config(config), bool(getattr(config, "is_encoder_decoder", False))
         self.capacity = static_capacity(spec, max_length) if spec.form == "static" else None
         # of each step, by the tokens before and after it
         self._deltas: deque[tuple[int, int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)
@@ -71,7 +71,7 @@ class SteppedRows(EditableRows):
     def _build(self) -> Any:
         """An empty cache for the model: the layers of this mode, and behind an encoder cross layers beside them."""
         made = self._build_own()
-        return SourceCache(made, self.num_source) if self._config.is_encoder_decoder else made
+        return SourceCache(made, self.num_source) if self._has_encoder else made
 
     def _build_own(self) -> Any:
         return new_cache(self.spec, self._config, self.capacity)

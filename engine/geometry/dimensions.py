@@ -277,7 +277,10 @@ def _layers(text: Config, family: str) -> tuple[LayerGeometry, ...]:
     types = layer_types(text, family)
     own = [_layer(_layer_config(text, family, i, kind), family, i, kind) for i, kind in enumerate(types)]
     if family in ENCODER_DECODER:
-        return (*own, *(structs.replace(layer, index=len(own) + layer.index, kind="cross") for layer in own))
+        return (
+            *own,
+            *(structs.replace(layer, index=len(own) + layer.index, kind="cross", window=None) for layer in own),
+        )
     num_shared = text.get("num_kv_shared_layers") or 0
     if not num_shared:
         return tuple(own)

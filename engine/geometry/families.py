@@ -155,12 +155,14 @@ FAMILY_DEFAULTS: Final[Mapping[str, Mapping[str, Setting]]] = {
     "m2m_100": _sizes(128112, 1024, 12, 16, 1024),
     "longt5": _sizes(32128, 512, 6, 8, None, head_dim=64),
     "led": _sizes(50265, 1024, 12, 16, 1024),
+    "t5_gemma_module": _sizes(256000, 2304, 26, 8, 8192, num_key_value_heads=4, head_dim=256, sliding_window=4096),
 }
 # fmt: on
 
 # Every n-th layer attends to everything and the others to a sliding window. A config may say its own n.
 FULL_EVERY: Final[Mapping[str, int]] = {
     "gemma2": 2,
+    "t5_gemma_module": 2,
     "gemma3_text": 6,
     "gemma3n_text": 5,
     "gemma4_text": 6,
@@ -198,7 +200,7 @@ HEAD_DIM_IS_A_QUOTIENT: Final = MULTI_HEAD_ONLY | {"falcon", "stablelm", "gpt_bi
 # An encoder reads the prompt once; every layer of the decoder attends to its own tokens and to what the encoder made.
 ENCODER_DECODER: Final = frozenset(
     {"t5", "mt5", "umt5", "switch_transformers", "bart", "mbart", "plbart", "pegasus", "marian", "blenderbot",
-     "blenderbot-small", "m2m_100", "longt5", "led"}
+     "blenderbot-small", "m2m_100", "longt5", "led", "t5_gemma_module"}
 )  # fmt: skip
 
 # Positions are told by their distance alone: n_positions of their configs is that of the training, and no limit.
@@ -211,7 +213,6 @@ READ_ALL_ROOM: Final = frozenset({"led"})
 OTHER_ENCODER_DECODERS: Final[Mapping[str, str]] = {
     "whisper": "its encoder reads sound, and here a prompt is token ids",
     "prophetnet": "its config cannot tell transformers' caches how many layers the decoder has",
-    "t5gemma": "its decoder has a config of its own, which says nothing of the encoder",
 }
 
 # No rule tells which layer is which: the config has to list them.

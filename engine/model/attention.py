@@ -104,12 +104,13 @@ def attention(
         bias = position_bias[..., : key.shape[2]]
         attention_mask = create_position_bias_mask(bias, attention_mask, num_queries > 1 and is_causal, query, key)
     hidden = hidden_rows.get(layer) if hidden_rows else None
-    if attention_mask is None and num_queries > 1 and not is_causal and (hidden is not None or probe is not None):
+    is_open = softcap is not None or s_aux is not None
+    if attention_mask is None and num_queries > 1 and not is_causal and (is_open or hidden is not None or probe):
         attention_mask = torch.ones(1, 1, num_queries, key.shape[2], dtype=torch.bool, device=key.device)
     if hidden is not None:
         num_new = num_queries if is_causal else 0
         attention_mask = without_hidden(attention_mask, hidden, query, key.shape[2], num_new)
-    if softcap is not None or s_aux is not None or (num_queries == 1 and key.shape[2] > LONG_CONTEXT):
+    if is_open or (num_queries == 1 and key.shape[2] > LONG_CONTEXT):
         pieces = weights_in_pieces(query, key, attention_mask, scale, softcap, s_aux)
         read = [read_by(weights, value) for weights in reported(pieces, probe, layer)]
         return read[0] if len(read) == 1 else torch.cat(read, 1), None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from transformers.modeling_outputs import BaseModelOutput
 
 from engine.cache.layers.cross import SourceCache
 from engine.errors import InputError
@@ -59,7 +60,12 @@ def arguments_of(
     hidden = cache.encoded
     if hidden is None:  # cross layers read their rows, and nothing but the shape of what they were made of
         hidden = torch.zeros(1, 1, 1, dtype=model.dtype, device=ids.device).expand(1, cache.num_source, 1)
-    return {"encoder_outputs": (hidden,), "decoder_input_ids": ids, "past_key_values": cache, "use_cache": True}
+    return {
+        "encoder_outputs": BaseModelOutput(hidden),
+        "decoder_input_ids": ids,
+        "past_key_values": cache,
+        "use_cache": True,
+    }
 
 
 def encoded(model: Any, source: torch.Tensor, check: Callable[[], None] | None) -> torch.Tensor:

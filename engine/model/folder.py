@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from engine.model.hub import resolve_hub_name
 from engine.spec.model import ModelSpec
 
 PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+TAGGED_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
 def resolve_folder(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> Path:
@@ -34,7 +36,7 @@ def read_config(path: Path) -> Any:
     """The config of a language model, or an `InputError` that says what is wrong with it."""
     if not path.exists():
         raise InputError(f"'{path}' does not exist: a model folder in Hugging Face layout has a config.json.")
-    raw = read_json_object(path, "model config")
+    raw = untagged(read_json_object(path, "model config"))
     if "model_type" not in raw:
         raise InputError(f"'{path}' names no model_type, so its architecture is unknown: use a Hugging Face config.")
     try:
@@ -51,6 +53,16 @@ def read_config(path: Path) -> Any:
     except Exception as error:  # whatever a hostile or broken config makes transformers raise
         raise InputError(f"'{path}' describes no valid {raw['model_type']} model: {first_line(error)}") from None
     return config
+
+
+def untagged(value: Any) -> Any:
+    """What a config holds, with the floats that JSON has no number for as floats: transformers writes an infinite limit
+    of a state-space model as ``{"__float__": "Infinity"}``."""
+    if isinstance(value, dict):
+        if len(value) == 1 and (found := TAGGED_FLOATS.get(str(value.get("__float__")))) is not None:
+            return found
+        return {key: untagged(inner) for key, inner in value.items()}
+    return [untagged(inner) for inner in value] if isinstance(value, list) else value
 
 
 def check_weights(folder: Path) -> None:

@@ -182,15 +182,17 @@ class LoadedModel:
         arguments: dict[str, Any] = {"use_cache": record is not None}
         if record is not None:
             arguments[self.cache_argument] = record
-        rows: Any = slice(None) if positions is None else torch.tensor(positions, device=ids.device)
+        rows: Any = slice(None)
+        if positions is not None:  # the decoder's logits begin behind the source
+            source = record.num_source if isinstance(record, SourceCache) else 0
+            rows = torch.tensor(positions, device=ids.device) - source
         if self.keeps_logits and positions is not None:  # those of all tokens of a long text would be gigabytes
             arguments["logits_to_keep"], rows = rows, slice(None)
         self.model.set_attn_implementation(self.native_attention)
         try:
             with marked_layers(self.model, self.mark):
-                if isinstance(record, SourceCache):  # the decoder's logits begin behind the source
+                if isinstance(record, SourceCache):
                     arguments |= arguments_of(self.model, ids, record)
-                    rows = rows if positions is None else rows - record.num_source
                 tokens = None if isinstance(record, SourceCache) else ids
                 return self.model(tokens, **arguments).logits[0][rows]  # type: ignore[no-any-return]
         finally:
@@ -277,7 +279,7 @@ def describe(
     if placement.weights != "stored":
         notes.append(f"{placement.weights} weights: the logits are not those of the model as it is stored")
     if geometry.has_encoder:
-        notes.append("an encoder reads the prompt once; cross layers keep what it made of it")
+        notes.append("an encoder reads the prompt once, and cross layers keep what it made of it")
     if not geometry.attention_layers:
         notes.append("this architecture keeps a recurrent state and no K and V")
     elif not captures:

@@ -53,6 +53,8 @@ def key_rotation_of(model: Any) -> KeyRotation:
     Nothing is taken from names: the same two tokens at positions five further on must give the same keys rotated by
     five, in every layer. Learned positions, ALiBi, interleaved or partial rotation and latent caches fail it.
     """
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise InputError("Re-rotation is not done behind an encoder: keep the positions.")
     refusal = InputError(
         "Re-rotation needs keys that turn with their position over all of head_dim, half against half; "
         "this model's do not: keep the positions."

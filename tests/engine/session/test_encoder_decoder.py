@@ -63,7 +63,7 @@ def started(name: str = "bart", layout: str = "growing", steps: int = 6, length:
 def test_the_tokens_are_those_of_transformers(name: str) -> None:
     model = model_of(name)
     assert model.info.captures_attention == (name not in ("led", "longt5"))  # code of their own
-    for length, layouts in ((1, LAYOUTS if name in ("t5", "bart") else ()), (19, LAYOUTS[:1])):
+    for length, layouts in ((1, LAYOUTS if name in ("t5", "bart", "t5gemma") else ()), (19, LAYOUTS[:1])):
         source = prompt_ids(length, length)
         expected = generated(model, source, 9)
         for layout in layouts:
@@ -361,6 +361,11 @@ def test_a_mode_that_makes_no_sense_is_refused_in_a_sentence(architecture: str, 
     with pytest.raises(InputError, match=why):
         session.set_cache(PRESETS[name].spec)
     assert session.step().sequences[0].num_tokens == 10
+
+
+def test_keys_are_not_rotated_anew_behind_an_encoder() -> None:
+    with pytest.raises(InputError, match="behind an encoder: keep the positions"):
+        Session(model_of("t5gemma"), tuned(PRESETS["streamingllm"].spec, rerotate=True))
 
 
 def test_rows_of_the_source_are_never_dropped_and_pages_of_the_decoder_are_counted_from_its_first_token() -> None:
