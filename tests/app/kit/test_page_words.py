@@ -7,7 +7,22 @@ from msgspec.structs import replace
 
 from app.kit.page_words import MAX_LINES, event_line, record_lines, why_not_reused
 from app.models import Models
-from engine.wire.page_events import KEPT, PageAllocated, PageCopied, PageEvent, PageFreed, PageShared
+from engine.wire.page_events import (
+    KEPT,
+    EvictReason,
+    MoveDirection,
+    PageAllocated,
+    PageCommitted,
+    PageCopied,
+    PageEvent,
+    PageEvicted,
+    PageFreed,
+    PageMoved,
+    PageShared,
+    PrefixHit,
+    PrefixMiss,
+    Tier,
+)
 from engine.wire.prefix_match import Forked
 from engine.wire.status import SequenceInfo
 from tests.app import samples
@@ -25,6 +40,31 @@ from tests.app import samples
     ],
 )
 def test_a_kept_moment_is_no_sequence(event: PageEvent, line: str) -> None:
+    assert event_line(event) == line
+
+
+HERE = PageCommitted(3, bytes(range(32)), b"", b"", Tier.DEVICE)
+THERE = replace(HERE, page_id=9, tier=Tier.HOST)
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (PageAllocated(1, 3), "seq 1 took page 3"),
+        (PageFreed(1, 3, 0, True), "seq 1 let go of page 3: kept for reuse"),
+        (PageFreed(1, 3, 2, True), "seq 1 let go of page 3 (ref count 2)"),
+        (PrefixHit(1, 3400, 1200, (3,)), "prefix hit: seq 1 starts with 1,200 of 3,400 tokens served"),
+        (PrefixMiss(1, 3400), "prefix miss: seq 1 computes all 3,400 tokens"),
+        (HERE, "page 3 is full and can be found as 00010203"),
+        (THERE, "host page 9 is full and can be found as 00010203"),
+        (PageEvicted(HERE, EvictReason.ROOM), "evicted page 3: its room was needed"),
+        (PageEvicted(THERE, EvictReason.REQUEST), "evicted host page 9: it was asked for"),
+        (PageEvicted(HERE, EvictReason.OVERWRITE), "evicted page 3: it holds other tokens now"),
+        (PageMoved(MoveDirection.TO_HOST, 3, 9, b"", 2048, 1.5), "copied page 3 to the host, 2.0 KiB in 1.50 ms"),
+        (PageMoved(MoveDirection.TO_DEVICE, 3, 9, b"", 512, 1.5), "read page 3 back from the host, 512 B in 1.50 ms"),
+    ],
+)  # fmt: skip
+def test_every_event_of_a_page_has_its_words(event: PageEvent, line: str) -> None:
     assert event_line(event) == line
 
 

@@ -272,6 +272,15 @@ def test_what_is_looked_at_is_brought_into_view_and_what_is_there_stays(many: Br
     assert in_view(many, rows[7].branch.tip), "a filter leaves it in view"
 
 
+def test_the_live_branch_is_pinned_once_less_than_half_of_its_row_is_in_view(many: BranchesView) -> None:
+    picture = many.tree.picture
+    live = picture.place_of(many._models.history.live or 0)[0]
+    ends = live.row * ROW + ROW // 2, live.row * ROW - round(picture.size.height()) + ROW // 2
+    for scrolled, is_pinned in ((ends[0], False), (ends[0] + 1, True), (ends[1], False), (ends[1] - 1, True)):
+        picture.scrolled = scrolled
+        assert (picture.pinned is not None) == is_pinned
+
+
 def test_plus_and_minus_fold_and_unfold_what_came_of_a_branch(many: BranchesView, models: Models) -> None:
     models.selection.update(step=0)
     for key, folded in ((Qt.Key.Key_Plus, 0), (Qt.Key.Key_Minus, 1), (Qt.Key.Key_Minus, 1), (Qt.Key.Key_Plus, 0)):
