@@ -1,0 +1,80 @@
+"""Tables of numbers: how wide columns are, what is spanned, on which side words and numbers stand, and their tips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.kit.cells import CellTable, ColumnHead, TableCell, with_arrow
+from app.kit.theme import current_theme
+
+HEADS = (ColumnHead("name", "what it is called", is_words=True), ColumnHead("count", "how many"), ColumnHead("size"))
+ROWS = (
+    (TableCell("one"), TableCell("1", "warning", "a tip", is_bold=True), TableCell("2 KiB")),
+    (TableCell("two"), TableCell("not known: nobody asked", "muted", is_wide=True), TableCell("")),
+)
+Show = Callable[..., CellTable]
+
+
+@pytest.fixture
+def show(qtbot: QtBot) -> Show:
+    def shown(heads: tuple[ColumnHead, ...], width: int = 400) -> CellTable:
+        table = CellTable("A table")
+        qtbot.addWidget(table)
+        table.resize(width, 120)
+        table.show_cells(heads, ROWS)
+        table.show()
+        QApplication.processEvents()
+        return table
+
+    return shown
+
+
+def widths(table: CellTable) -> list[int]:
+    return [table.columnWidth(column) for column in range(len(HEADS))]
+
+
+def test_room_that_is_left_is_shared_unless_a_column_takes_it_all(show: Show) -> None:
+    room = 400 - 2
+    shared = widths(show(HEADS))
+    least = widths(show(HEADS, 60))
+    more = [wide - needed for wide, needed in zip(shared, least, strict=True)]
+    assert len(set(more)) == 1
+    assert 0 <= room - sum(shared) < len(HEADS)
+    taking = (*HEADS[:2], ColumnHead("size", takes_rest=True))
+    assert widths(show(taking)) == [*least[:2], room - sum(least[:2])]
+
+
+def test_wide_words_take_the_rest_of_their_row_and_nothing_else_is_spanned(show: Show) -> None:
+    table = show(HEADS)
+    assert [[table.columnSpan(row, column) for column in (0, 1)] for row in (0, 1)] == [[1, 1], [1, 2]]
+    assert [table.rowSpan(row, 1) for row in (0, 1)] == [1, 1]
+    table.show_cells(HEADS, ROWS[:1])
+    assert table.columnSpan(0, 1) == 1
+
+
+def test_words_stand_left_numbers_right_and_each_has_its_tip_and_colour(show: Show) -> None:
+    table = show(HEADS)
+    cells = table.cells
+    left, right = (
+        side | Qt.AlignmentFlag.AlignVCenter for side in (Qt.AlignmentFlag.AlignLeft, Qt.AlignmentFlag.AlignRight)
+    )
+    role = Qt.ItemDataRole
+    sides = [[cells.index(row, column).data(role.TextAlignmentRole) for column in (0, 1)] for row in (0, 1)]
+    assert sides == [[left, right], [left, left]]
+    assert [cells.headerData(n, Qt.Orientation.Horizontal, role.TextAlignmentRole) for n in (0, 1)] == [left, right]
+    assert "how many" in cells.headerData(1, Qt.Orientation.Horizontal, role.ToolTipRole)
+    warned = cells.index(0, 1)
+    assert "a tip" in warned.data(role.ToolTipRole)
+    assert warned.data(role.ForegroundRole) == current_theme().color("warning")
+    assert [cells.index(0, column).data(role.FontRole).bold() for column in (0, 1)] == [False, True]
+
+
+def test_a_sorted_column_has_an_arrow() -> None:
+    assert [head.text for head in with_arrow(HEADS, 1, is_descending=True)] == ["name", "count ↓", "size"]
+    assert [head.text for head in with_arrow(HEADS, 2, is_descending=False)] == ["name", "count", "size ↑"]
+    assert with_arrow(HEADS, -1, is_descending=True) == list(HEADS)
