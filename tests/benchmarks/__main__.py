@@ -59,7 +59,7 @@ SCRIPTS = (
     Script("snapshot_open", "10 MB", "larger file", "≤ 1.2"),
     Script("snapshot_write", "write and fsync", "snapshot", "≤ 1.25", "", "--short --megabytes 64"),
     Script("start", "bare", "ours", "≤ 1.5 to a window, ≤ 1.3 to a token", needs_window=True),
-    Script("heatmap_frame", "1k tokens", "128k tokens", "≤ 1.15", "", "--pairs 3 --frames 4", needs_window=True),
+    Script("heatmap_frame", "fewer tokens", "128k tokens", "≤ 1.15", "", "--pairs 3 --frames 4", needs_window=True),
     Script("live_window", "headless", "window", "≥ 0.95", "", "--short --models bundled --engines process",
            needs_window=True, rows="decoding"),
 )  # fmt: skip

@@ -1,8 +1,10 @@
-"""From data ready to painted, a 1920 x 1080 heat map of one head; 128k tokens of context over 1k; the wall.
+"""From data ready to painted, a 1920 x 1080 heat map of one head: 128k tokens of context over fewer; the wall.
 
 A frame is what a new slice costs the window: extremes to one value, value to colour index, image to widget, painted.
-The engine sends a tile of the screen's size whatever the context, so the ratio tells whether anything in the window
-grows with it. Pairs alternate A B, B A in one process; medians and spread of the frames are printed.
+The engine sends a tile of the screen's size at most: 1,024 tokens are as many columns of one number a cell, 3,456 and
+128k are 1,728 columns of two extremes. So 128k over 3,456 tells whether anything in the window grows with the tokens,
+and over 1k what more cells cost as well. Pairs alternate A B, B A in one process; medians and spread of the frames are
+printed.
 
     python tests/benchmarks/heatmap_frame.py [--pairs 9] [--frames 12]
 """
@@ -35,10 +37,11 @@ from engine.wire.records import CacheBytes, SequenceStep, StepRecord, Timings
 from engine.wire.requests import HeadRequest, WallRequest
 from engine.wire.slices import HeadSlice, WallSlice
 from engine.wire.status import EngineStatus, ModelInfo
-from tests.benchmarks.protocol import note_ratios
+from tests.benchmarks.protocol import Paired, header
 
 DIM, COLUMNS = 128, 1728
 LAYERS, KV_HEADS = 30, 3
+CONTEXTS = {"1k": 1024, "3,456": 2 * COLUMNS, "128k": 131072}
 
 
 def record(num_tokens: int) -> StepRecord:
@@ -169,7 +172,7 @@ def main() -> None:
     load_fonts()
     apply_theme(app, DARK)
     cases: dict[str, Callable[[], list[float]]] = {}
-    for name, num_tokens in (("1k", 1024), ("128k", 131072)):
+    for name, num_tokens in CONTEXTS.items():
         models = models_of(num_tokens)
         view = shown(HeadView(models), 1920, 1080)
         pieces = head_slices(num_tokens, options.frames)
@@ -179,24 +182,20 @@ def main() -> None:
     wall_run = _runner(walls, wall, wall_slices(walls, 1024, options.frames))
     for run in (*cases.values(), wall_run):
         run()  # warm-up
-    short: list[float] = []
-    long: list[float] = []
-    ratios, medians = [], ([], [])
+    frames: dict[str, list[float]] = {name: [] for name in CONTEXTS}
+    medians: dict[str, list[float]] = {name: [] for name in CONTEXTS}
     for pair in range(options.pairs):
-        order = ("1k", "128k") if pair % 2 == 0 else ("128k", "1k")
-        times = {name: cases[name]() for name in order}
-        short += times["1k"]
-        long += times["128k"]
-        for column, name in zip(medians, ("1k", "128k"), strict=True):
-            column.append(statistics.median(times[name]))
-        ratios.append(statistics.median(times["128k"]) / statistics.median(times["1k"]))
+        for name in list(CONTEXTS)[:: 1 if pair % 2 == 0 else -1]:
+            times = cases[name]()
+            frames[name] += times
+            medians[name].append(statistics.median(times))
     print(f"{'frame, data ready to painted':<44}{'median':>9}{'p95':>9}{'min':>9}{'max':>9}   ms")
-    told("head 1920x1080, 1k tokens, 128 channels", short)
-    told("head 1920x1080, 128k tokens, 128 channels", long)
+    for name in CONTEXTS:
+        told(f"head 1920x1080, {name} tokens, 128 channels", frames[name])
     told("wall 965x317, 30 layers x 3 heads", [ms for _ in range(options.pairs) for ms in wall_run()])
-    note_ratios("head, data ready to painted", "ms", *medians)
-    print(f"128k over 1k, median of {options.pairs} pairs: {statistics.median(ratios):.2f}", end="")
-    print(f"   spread {min(ratios):.2f} … {max(ratios):.2f}")
+    print(header("fewer", "128k"))
+    print(Paired(tuple(medians["1k"]), tuple(medians["128k"])).row("head, 128k over 1k", "ms"))
+    print(Paired(tuple(medians["3,456"]), tuple(medians["128k"])).row("head, as many cells: over 3,456", "ms"))
 
 
 def _runner(models: Models, view: QWidget, pieces: list[HeadSlice] | list[WallSlice]) -> Callable[[], list[float]]:
