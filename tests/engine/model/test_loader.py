@@ -121,7 +121,7 @@ def test_a_model_with_an_attention_of_its_own_does_not_go_beyond_the_context(
     assert (info.captures_attention, info.goes_beyond_context) == (False, False)
 
 
-@pytest.mark.parametrize("name", ["llama", "bloom"])
+@pytest.mark.parametrize("name", ["llama", "falcon"])
 def test_a_forward_without_a_cache_leaves_the_attention_that_is_watched(name: str) -> None:
     """One model's runs through ours, the other's hands its weights out, which only some ways to compute it do."""
     model, ids = model_of(name), torch.tensor([prompt_ids(5)])
