@@ -33,7 +33,7 @@ class NewSequences:
         self._joined_by = number
 
     def begin_branch(self, command: BeginBranch) -> None:
-        """Ask for a branch and its first step. It goes to a step before it takes another road; its own step is asked
+        """Ask for a branch and its first step. It goes to a step before it begins another branch; its own step is asked
         for only then: where the engine refused to go there, none is taken from where it stands."""
         self._awaited[self._sender.post(command)] = command
 

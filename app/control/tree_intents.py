@@ -1,4 +1,4 @@
-"""What a person may wish of the history tree: go to a moment, take another road, edit by hand, name, bookmark."""
+"""What a person may wish of the history tree: go to a moment, begin another branch, edit by hand, name, bookmark."""
 
 from __future__ import annotations
 
@@ -36,19 +36,21 @@ class TreeIntents(Asking):
     def on_token_forced(self, token_id: int) -> None:
         """Feed another token than the one that was chosen, and step: from the step that is looked at."""
         seq_id = self._models.selection.now.seq_id
-        self._take_road(commands.BeginBranch(seq_id, None, (token_id,)), commands.Force(seq_id, (token_id,)))
+        self._begin_branch(commands.BeginBranch(seq_id, None, (token_id,)), commands.Force(seq_id, (token_id,)))
 
     def on_text_forced(self, text: str) -> None:
         """Feed the tokens of a text next, and step: from the step that is looked at."""
         seq_id = self._models.selection.now.seq_id
-        self._take_road(commands.BeginBranch(seq_id, None, text=text), commands.ForceText(seq_id, text))
+        self._begin_branch(commands.BeginBranch(seq_id, None, text=text), commands.ForceText(seq_id, text))
 
     def on_sampling_tried(self, sampling: SamplingParams) -> None:
         """Choose the next token in another way, and step: from the step that is looked at."""
         seq_id = self._models.selection.now.seq_id
-        self._take_road(commands.BeginBranch(seq_id, None, sampling=sampling), commands.SetSampling(sampling, seq_id))
+        self._begin_branch(
+            commands.BeginBranch(seq_id, None, sampling=sampling), commands.SetSampling(sampling, seq_id)
+        )
 
-    def _take_road(self, branch: commands.BeginBranch, from_live: commands.Command) -> None:
+    def _begin_branch(self, branch: commands.BeginBranch, from_live: commands.Command) -> None:
         step, info = self._models.selection.now.step, selected_info(self._models)
         if step is not None:
             self._take_failure_back()

@@ -14,8 +14,8 @@ from engine.wire.changes import (
     TokensForced,
 )
 
-MarkKind = Literal["edit", "mode", "road", "other"]
-ORDER: tuple[MarkKind, ...] = ("edit", "mode", "road", "other")  # which is shown where several fall on one pixel
+MarkKind = Literal["edit", "mode", "branch", "other"]
+ORDER: tuple[MarkKind, ...] = ("edit", "mode", "branch", "other")  # which is shown where several fall on one pixel
 
 
 def kind_of(changes: Iterable[Change]) -> MarkKind | None:
@@ -28,7 +28,7 @@ def kind_of(changes: Iterable[Change]) -> MarkKind | None:
             case ModeChanged():
                 found.add("mode")
             case TokensForced() | SamplingChanged():
-                found.add("road")
+                found.add("branch")
             case SequenceAdded():
                 pass
             case _:

@@ -69,11 +69,11 @@ def since_words(models: Models) -> str:
     return f"edited by hand since step {thousands(edits[0].step)}" if edits else ""
 
 
-_ROLES = {"edit": "edited", "mode": "page_shared", "road": "selected"}
+_ROLES = {"edit": "edited", "mode": "page_shared", "branch": "selected"}
 
 
 def paint_mark(painter: QPainter, at: QPointF, kind: MarkKind) -> None:
-    """On a line whose moment is at that point; another road stands below it."""
+    """On a line whose moment is at that point; another branch stands below it."""
     theme = current_theme()
     painter.setPen(QPen(theme.color("panel"), 1))
     painter.setBrush(theme.color(_ROLES.get(kind, "muted")))
@@ -82,7 +82,7 @@ def paint_mark(painter: QPainter, at: QPointF, kind: MarkKind) -> None:
         painter.drawRect(QRectF(x - 3.5, y - 3.5, 7, 7))
     elif kind == "edit":
         painter.drawPolygon(QPolygonF([QPointF(x, y - 5), QPointF(x + 5, y), QPointF(x, y + 5), QPointF(x - 5, y)]))
-    elif kind == "road":
+    elif kind == "branch":
         painter.drawPolygon(QPolygonF([QPointF(x - 4, y + 9), QPointF(x + 4, y + 9), QPointF(x, y + 3)]))
     else:
         painter.drawEllipse(at, 2.5, 2.5)

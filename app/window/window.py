@@ -181,10 +181,10 @@ class MainWindow(QMainWindow):
         panel = self._show("inspect", name)
         panel.setFocus()
 
-    def begin_road(self) -> None:
+    def begin_continuation(self) -> None:
         """Let what comes next be typed."""
         self._show("inspect", "next_token")
-        self.next_token.begin_road()
+        self.next_token.begin_continuation()
 
     def compare(self) -> CompareView:
         """Show the panel that compares."""

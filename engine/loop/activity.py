@@ -9,7 +9,7 @@ WORDS: dict[type, str] = {
     commands.SetCache: "changing the cache",
     commands.SubmitPrompt: "taking a prompt",
     commands.GoTo: "going to another moment",
-    commands.BeginBranch: "taking another road",
+    commands.BeginBranch: "beginning another branch",
     commands.DeleteBranch: "deleting a branch",
     commands.UndoEdit: "undoing an edit",
     commands.RedoEdit: "returning to an edit",

@@ -1,4 +1,4 @@
-"""Other roads: taking one from any step, forgetting one, going back over edits, several as one batch."""
+"""Other branches: beginning one at any step, forgetting one, going back over edits, several as one batch."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ Check = Callable[[], None] | None
 
 
 def branch(session: Session, command: BeginBranch, check: Check = None) -> str | None:
-    """Go to a step and have a sequence take another road from there; says how the cache came there, None where it
+    """Go to a step and have a sequence begin another branch from there; says how the cache came there, None where it
     stayed. What is refused, or fails, has changed nothing."""
     ids = tuple(encode(session.model, Prompt(token_ids=command.token_ids))) if command.token_ids else ()
     if command.text:
         ids = encode_forced(session.model, command.text)
     if not ids and command.sampling is None:
-        raise InputError("Another road begins with another token, a text or another sampling: give one of them.")
+        raise InputError("A branch begins with another token, a text or another sampling: give one of them.")
     check_stop_strings(session.model, command.sampling)
     if command.step is None:
-        take_road(session, command, ids)
+        begin_branch(session, command, ids)
         return None
     mark = session.history.tree.at(command.step).checkpoint.marks.get(command.seq_id)
     if mark is None:
         raise InputError(f"Sequence {command.seq_id} was not there at step {command.step}: choose another step.")
     check_room(session, command, mark, ids)
-    return session.go_to(command.step, check, lambda: take_road(session, command, ids))
+    return session.go_to(command.step, check, lambda: begin_branch(session, command, ids))
 
 
 @whole
-def take_road(session: Session, command: BeginBranch, ids: tuple[int, ...]) -> None:
+def begin_branch(session: Session, command: BeginBranch, ids: tuple[int, ...]) -> None:
     """A sequence of the live moment chooses otherwise, or is fed these tokens next."""
     if command.sampling is not None:
         session.set_sampling(command.sampling, command.seq_id)

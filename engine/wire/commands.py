@@ -151,7 +151,7 @@ class GoTo(CommandMessage, frozen=True):
 
 
 class BeginBranch(CommandMessage, frozen=True):
-    """Go to `step` (None: stay) and take another road from there: a sequence is fed these tokens next, or those of
+    """Go to `step` (None: stay) and begin another branch from there: a sequence is fed these tokens next, or those of
     `text`, or chooses with other `sampling`."""
 
     seq_id: int

@@ -16,15 +16,9 @@ from engine.wire.records import CacheBytes, LayerBytes
 def gap_words(name: str) -> str:
     """The engine's name of a gap as people read it here."""
     return {
-        "scales and offsets": "scales and offsets",
-        "exact residual": "exact residual",
         "positions of the rows kept": "positions of rows",
-        "room to grow": "room to grow",
-        "dequantised copy": "dequantised copy",
         "rows kept for going back": "for going back",
         "attention that the rule remembers": "remembered attention",
-        "page slack": "page slack",
-        "pages not in use": "pages not in use",
         "padding to the reserved length": "padding, to full length",
     }.get(name, name)
 

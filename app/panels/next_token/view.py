@@ -22,13 +22,13 @@ from app.models.after_edit import after_edit, current_bias, with_ban, with_only,
 from app.models.sequence_status import FULL, selected_info, why_ended
 from app.panels.next_token import draw
 from app.panels.next_token.canvas import CandidateList, CandidateModel
+from app.panels.next_token.continuation import ContinuationLine
 from app.panels.next_token.draw import CandidateBar, Which
-from app.panels.next_token.road import RoadLine
 from engine.spec.edit import BiasLogits
 from engine.spec.sampling import SamplingParams
 from engine.wire.records import SequenceStep
 
-_ROOM_FOR_ROAD = 200  # pixels of the panel
+_ROOM_FOR_CONTINUATION = 200  # pixels of the panel
 _SUMMARY_TIP = (
     "entropy: how open the choice is, 0 where one token is certain\n"
     "as open as: between so many equally likely tokens the choice would be as open (perplexity, e to the entropy)\n"
@@ -80,18 +80,18 @@ class NextTokenView(View[Shown]):
         self._list.setObjectName("bars")
         self._list.setAccessibleName("Most probable next tokens")
         self._summary = ElidedLabel(role="muted")
-        self.road = RoadLine(models)
-        self._other = push_button("Other…", self.begin_road, f"{_ANOTHER}  (Ctrl+Shift+T)")
-        self.set_body(column((self._list, 1), self.road, row((self._summary, 1), self._other), spacing=4))
+        self.continuation = ContinuationLine(models)
+        self._other = push_button("Other…", self.begin_continuation, f"{_ANOTHER}  (Ctrl+Shift+T)")
+        self.set_body(column((self._list, 1), self.continuation, row((self._summary, 1), self._other), spacing=4))
         self._list.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self._menu_id = 0
         connect_all(
             (self._list.clicked, self._on_taken),
             (self._list.customContextMenuRequested, self._on_list_menu),
-            (self.road.token_forced, self.token_forced),
-            (self.road.text_forced, self.text_forced),
-            (self.road.sampling_tried, self.sampling_tried),
-            (self.road.left, self._fit_road),
+            (self.continuation.token_forced, self.token_forced),
+            (self.continuation.text_forced, self.text_forced),
+            (self.continuation.sampling_tried, self.sampling_tried),
+            (self.continuation.left, self._fit_continuation),
         )
         self.follow(models)
 
@@ -193,33 +193,33 @@ class NextTokenView(View[Shown]):
         self._list_model.set_bars(state.bars)
         self._list_model.set_refusal(state.refusal)
         self._list_model.set_offer(TAKE if state.looked_at is None else BRANCH)
-        self.road.setEnabled(not state.refusal and not self._models.status.has_file)
-        self._other.setEnabled(self.road.isEnabled())
-        self.road.show_state(state.looked_at)
+        self.continuation.setEnabled(not state.refusal and not self._models.status.has_file)
+        self._other.setEnabled(self.continuation.isEnabled())
+        self.continuation.show_state(state.looked_at)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._fit_road()
+        self._fit_continuation()
 
-    def _fit_road(self) -> None:
+    def _fit_continuation(self) -> None:
         """A low panel has room for the candidates alone: the line for typing comes when it is asked for."""
-        has_road = self.height() >= _ROOM_FOR_ROAD or self.road.edit.hasFocus()
-        self.road.setVisible(has_road)
-        self._other.setVisible(not has_road)
+        has_continuation = self.height() >= _ROOM_FOR_CONTINUATION or self.continuation.edit.hasFocus()
+        self.continuation.setVisible(has_continuation)
+        self._other.setVisible(not has_continuation)
 
     def add_to_menu(self, menu: QMenu) -> None:
         """What the line for typing offers, where a low panel has no room for it."""
-        menu.addAction("Type what comes next…", self.begin_road).setEnabled(self.road.isEnabled())
-        another = menu.addAction("Draw with another seed", self.road.seed.click)
-        another.setEnabled(self.road.isEnabled() and self.road.seed.isEnabled())
+        menu.addAction("Type what comes next…", self.begin_continuation).setEnabled(self.continuation.isEnabled())
+        another = menu.addAction("Draw with another seed", self.continuation.seed.click)
+        another.setEnabled(self.continuation.isEnabled() and self.continuation.seed.isEnabled())
         menu.addSeparator()
 
-    def begin_road(self) -> None:
+    def begin_continuation(self) -> None:
         """Let what comes next be typed."""
-        self.road.show()
+        self.continuation.show()
         self._other.hide()
-        self.road.edit.setFocus()
-        self.road.edit.selectAll()
+        self.continuation.edit.setFocus()
+        self.continuation.edit.selectAll()
 
 
 def _summary(part: SequenceStep, which: Which, *, is_brief: bool) -> str:

@@ -125,7 +125,7 @@ def test_a_branch_that_is_refused_steps_nothing(stepped: Controller, models: Mod
     assert models.status.failure == "No such step."
 
 
-def test_roads_from_the_live_step_need_no_branch(stepped: Controller, engine: FakeEngine) -> None:
+def test_branches_from_the_live_step_need_no_branch(stepped: Controller, engine: FakeEngine) -> None:
     engine.sent.clear()
     stepped.intents.on_text_forced(" upon")
     stepped.intents.on_sampling_tried(SamplingParams(0.8, seed=7))

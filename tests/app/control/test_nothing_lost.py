@@ -38,7 +38,7 @@ def act(desk: Desk) -> None:
     intents.on_edited(Scale(0, Rows(1, 5), 0.5))
     desk.until(lambda: models.edits.made and desk.shell.controller.is_settled)
     desk.steps(2)
-    intents.on_branch_named(models.history.branches()[-1].first, "another road")
+    intents.on_branch_named(models.history.branches()[-1].first, "another branch")
     for note in NOTES:
         intents.on_bookmark_put(note)
     intents.on_stops_changed(STOPS)
@@ -68,7 +68,7 @@ def left(desk: Desk, tmp_path: Path) -> tuple[JournalFolder, SavedSession]:
     desk.until(lambda: desk.shell.controller.saving.session.draft == "and then")
     session = desk.shell.controller.saving.session
     assert (len(session.nodes), session.bookmarks, len(session.stops)) == (10, NOTES, 2)
-    assert [name for _, name in session.names] == ["another road"]
+    assert [name for _, name in session.names] == ["another branch"]
     assert session.pending
     return folder, session
 

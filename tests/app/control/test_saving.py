@@ -64,8 +64,8 @@ def test_every_step_and_the_draft_are_in_the_journal_at_once(
 
 def test_going_back_names_and_deleting_are_written(running: Shell, engine: FakeEngine, folder: JournalFolder) -> None:
     running.controller.saving.begin_in(folder, "")
-    running.models.history.rename(0, "the first road")
-    assert written(folder).names == ((0, "the first road"),)
+    running.models.history.rename(0, "the first branch")
+    assert written(folder).names == ((0, "the first branch"),)
     engine.emit(WentTo(5, "swapped", 0.1))
     turn(running)
     assert written(folder).live == 5

@@ -180,7 +180,7 @@ def test_another_record_of_a_step_stays_where_the_step_is(models: Models) -> Non
 
 
 def test_what_was_left_and_what_a_deletion_forgets(models: Models) -> None:
-    """0 1 2 3 and, after 1, the other road 4 5; 6 goes on after 2."""
+    """0 1 2 3 and, after 1, the other branch 4 5; 6 goes on after 2."""
     history = models.history
     history.take([record(0, None), record(1, 0), record(2, 1), record(3, 2)])
     history.go_to(1)

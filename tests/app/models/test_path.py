@@ -159,7 +159,7 @@ def test_a_step_costs_its_token_and_what_was_read_stays_as_it_was(models: Models
     assert now._tokens is before._tokens
     models.timeline.go_to(3)
     models.timeline.append([replace(samples.step_record(4), step=9)])
-    assert before[-1].step == 5, "the road that was left keeps its tokens for those who hold them"
+    assert before[-1].step == 5, "the branch that was left keeps its tokens for those who hold them"
     assert models.timeline.tokens(0)[-1].step == 9
 
 

@@ -42,7 +42,7 @@ def test_what_is_left_unstepped_is_told_before_where_one_went(driver: Driver) ->
     assert (driver.rest().step, driver.rest().pending) == (1, ())
 
 
-def test_another_road_from_a_step_in_one_command_and_both_are_there(driver: Driver) -> None:
+def test_another_branch_from_a_step_in_one_command_and_both_are_there(driver: Driver) -> None:
     driver.send(prompt(6, temperature=1.0, seed=4), Step(5))
     driver.wait_for(StepRecord, 5)
     warm = SamplingParams(temperature=2.0, seed=8)

@@ -142,7 +142,7 @@ def test_what_was_done_and_not_stepped_is_a_moment_of_its_own() -> None:
     assert session.history.take_added() == []
 
 
-def test_a_full_cache_lets_one_go_back_and_take_another_road() -> None:
+def test_a_full_cache_lets_one_go_back_and_begin_another_branch() -> None:
     session = Session(model_of("llama"), CacheSpec("static", max_length=16), prefill_chunk=6)
     session.submit(Prompt(token_ids=prompt_ids(9)))
     session.force(0, FORCED)
@@ -208,7 +208,7 @@ def test_a_branch_is_forgotten_unless_it_is_lived_in_or_taken_from() -> None:
     assert session.go_to(steps[0])
 
 
-def test_another_road_is_taken_from_any_step_at_once() -> None:
+def test_another_branch_is_begun_from_any_step_at_once() -> None:
     session = begun()
     steps = stepped(session, 6)
     assert branch(session, BeginBranch(0, steps[2], token_ids=(7,)))

@@ -1,4 +1,4 @@
-"""Sessions whose tokens are drawn, so that another road shows."""
+"""Sessions whose tokens are drawn, so that another branch shows."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_place_along_the_axis_is_that_of_a_depth_and_back() -> None:
     assert DepthAxis(10, 110, 1).x_of(1) == 10
 
 
-@given(st.lists(st.tuples(st.floats(0, 200), st.sampled_from(("edit", "mode", "road", "other"))), max_size=40))
+@given(st.lists(st.tuples(st.floats(0, 200), st.sampled_from(("edit", "mode", "branch", "other"))), max_size=40))
 def test_marks_have_room_beside_each_other_and_edits_come_first(found: list[tuple[float, MarkKind]]) -> None:
     marks = [RowMark(x, kind) for x, kind in found]
     shown = thinned(marks)
@@ -104,7 +104,7 @@ def test_what_a_moment_is_marked_for() -> None:
     edit, mode = EditMade(Zero(0, Rows(0, 1))), ModeChanged(CacheSpec())
     sampled, prompt = SamplingChanged(0, SamplingParams()), SequenceAdded(0, (1,), SamplingParams())
     assert [kind_of(changes) for changes in ((mode, edit), (sampled, mode), (sampled,), (prompt,), ())] == [
-        "edit", "mode", "road", None, None,
+        "edit", "mode", "branch", None, None,
     ]  # fmt: skip
     assert kind_of((prompt, SequenceStopped(0))) == "other"
 

@@ -1,5 +1,5 @@
-"""Branches in the window on the real engine: another road from the past in one click, back again exactly, two tips side
-by side, a deletion, and a restart."""
+"""Branches in the window on the real engine: one begun in the past in one click, back again exactly, two tips side by
+side, a deletion, and a restart."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rows(driver: Driver) -> bytes:
     return wall.low.tobytes()
 
 
-def test_another_road_is_taken_in_one_click_and_left_again_exactly(driver: Driver) -> None:
+def test_another_branch_is_begun_in_one_click_and_left_again_exactly(driver: Driver) -> None:
     """In this order: the click while looking back, steps on the branch, back to what was left, and to the branch."""
     models = driver.models
     first_text, first_rows = text(driver), rows(driver)
@@ -128,16 +128,16 @@ def test_a_moment_whose_rows_are_nobodys_leads_there(driver: Driver) -> None:
 def test_a_typed_text_and_a_token_by_its_id_begin_branches(driver: Driver) -> None:
     models = driver.models
     driver.look_at(2)
-    driver.window.next_token.road.edit.setText(" dragon")
-    driver.window.next_token.road.edit.returnPressed.emit()
+    driver.window.next_token.continuation.edit.setText(" dragon")
+    driver.window.next_token.continuation.edit.returnPressed.emit()
     driver.settle(lambda: models.history.live is not None and models.history.live > 9)
     step(driver, 3)
     assert " dragon" in text(driver)
     first = models.history.branch_of(models.history.live or 0)
     assert first.parent == 2
     driver.look_at(2)
-    driver.window.next_token.road.edit.setText("#300")
-    driver.window.next_token.road.edit.returnPressed.emit()
+    driver.window.next_token.continuation.edit.setText("#300")
+    driver.window.next_token.continuation.edit.returnPressed.emit()
     driver.settle(lambda: models.history.branch_of(models.history.live or 0) != first)
     driver.settle(lambda: models.timeline.tokens(0)[-1].token_id == 300)
     assert models.history.branch_of(models.history.live or 0).parent == 2

@@ -83,7 +83,7 @@ def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behi
     session.step()
 
 
-def test_another_road_takes_the_steps_behind_the_parting_back() -> None:
+def test_another_branch_takes_the_steps_behind_the_parting_back() -> None:
     session, seq_id, parting, left = parted()
     one = duel(session, seq_id, left)
     list(one.catch_up())

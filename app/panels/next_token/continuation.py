@@ -1,4 +1,4 @@
-"""Another road from the step that is shown: a text that is typed, a token by its id, or another draw."""
+"""Another continuation from the step that is shown: a text that is typed, a token by its id, or another draw."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ID = re.compile(r"#(\d{1,9})")
 _MOST = 2**63 - 1  # of a seed
 
 
-class RoadLine(QWidget):
+class ContinuationLine(QWidget):
     """Intents: `token_forced(token_id)`, `text_forced(text)`, `sampling_tried(SamplingParams)`; `left()` with Esc."""
 
     token_forced = Signal(int)
