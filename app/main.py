@@ -55,11 +55,13 @@ class Program(QObject):
             self._journals, self.shell.models, self.shell.controller, self._settings.prompt, parent=self
         )
         self._tour = self._make_tour(arguments) if self._is_tour else None
-        self.shell.window.first_painted.connect(self._start_engine)
-        self.shell.window.closing.connect(self._on_closing)
-        self.shell.engine_wanted.connect(self._restart_engine)
-        self.shell.reload_wanted.connect(self._reload_model)
-        self.shell.cpu_wanted.connect(self._leave_gpu)
+        connect_all(
+            (self.shell.window.first_painted, self._start_engine),
+            (self.shell.window.closing, self._on_closing),
+            (self.shell.engine_wanted, self._restart_engine),
+            (self.shell.reload_wanted, self._reload_model),
+            (self.shell.cpu_wanted, self._leave_gpu),
+        )
         self._connect_journals()
 
     def _make_tour(self, arguments: Arguments) -> Tour:

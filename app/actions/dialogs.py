@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QFileDialog
 
+from app.kit.changes import connect_all
 from app.models.export_plan import view_text
 from engine.spec.bookmark import BookmarkTarget
 from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
@@ -71,9 +72,11 @@ def ask_loading(shell: Shell) -> None:
     loading, status = shell.controller.requests.loading, shell.models.status
     present = ModelSpec(status.last_source or BUNDLED).loaded_as(loading.chosen)
     dialog = LoadingDialog(present, status.cache, shell.window)
-    dialog.forecast_wanted.connect(shell.intents.on_forecast_wanted)
-    loading.found.connect(dialog.show_devices)
-    loading.told.connect(dialog.show_forecast)
+    connect_all(
+        (dialog.forecast_wanted, shell.intents.on_forecast_wanted),
+        (loading.found, dialog.show_devices),
+        (loading.told, dialog.show_forecast),
+    )
     shell.intents.on_devices_wanted()
     dialog.ask(shell.intents.on_loading_chosen)
 
@@ -85,10 +88,12 @@ def ask_export(shell: Shell, kind: str = "snapshot") -> None:
     view = view_text(shell.models.selection.now, window.docks.layout_name)
     pictures = {panel.accessibleName(): panel.frame for panel in window.panels.values() if panel.isVisible()}
     dialog = ExportDialog(shell.models, shell.export_folder, pictures, view, exports.is_writing, window)
-    dialog.accepted_in.connect(shell.remember_export_folder)
-    dialog.estimate_wanted.connect(shell.intents.on_estimate_wanted)
-    exports.estimated.connect(dialog.show_estimate)
-    exports.refused.connect(dialog.show_refusal)
+    connect_all(
+        (dialog.accepted_in, shell.remember_export_folder),
+        (dialog.estimate_wanted, shell.intents.on_estimate_wanted),
+        (exports.estimated, dialog.show_estimate),
+        (exports.refused, dialog.show_refusal),
+    )
     dialog.set_kind(kind)
     dialog.ask(shell.intents.on_export_chosen)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtWidgets import QAbstractScrollArea, QPushButton, QScrollBar
 
+from app.kit.changes import connect_all
+
 EDGE = 6
 
 
@@ -23,9 +25,11 @@ class EndFollower(QObject):
         self._button.setToolTip("Follow the newest token again")
         self._button.setAccessibleName("Follow the newest token")
         self._button.hide()
-        self._button.clicked.connect(self.resume)
-        self._bar.actionTriggered.connect(self._on_scrolled)
-        self._bar.rangeChanged.connect(self._on_range)
+        connect_all(
+            (self._button.clicked, self.resume),
+            (self._bar.actionTriggered, self._on_scrolled),
+            (self._bar.rangeChanged, self._on_range),
+        )
         area.viewport().installEventFilter(self)
 
     @property

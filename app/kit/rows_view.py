@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu
 from app.draw import measured_rows
 from app.kit.boxes import column, row
 from app.kit.cells import CellTable
+from app.kit.changes import connect_all
 from app.kit.chart.plot import Plot
 from app.kit.files import save_text
 from app.kit.labels import ElidedLabel
@@ -87,9 +88,11 @@ class RowsView(AskingView[ShownRows]):
         self.set_body(column(top, (both, 1), self.note, spacing=5))
         self.add_to_strip(self.button)
         self.table.horizontalHeader().setSectionsClickable(True)
-        self.table.horizontalHeader().sectionClicked.connect(self._on_sorted)
-        self.table.clicked.connect(self._on_row)
-        self.table.activated.connect(self._on_row)
+        connect_all(
+            (self.table.horizontalHeader().sectionClicked, self._on_sorted),
+            (self.table.clicked, self._on_row),
+            (self.table.activated, self._on_row),
+        )
         self.plot.connect_to(self._on_pointed, self._on_point, self.told)
 
     # ---- what a subclass says ------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ class TextPainter:
         """How wide a line is."""
         return self._laid(text)[1]
 
-    def elided(self, text: str, room: float, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight) -> str:
+    def elided(self, text: str, room: float) -> str:
         """The text, or as much of it as fits."""
-        return text if self.width(text) <= room else self._metrics.elidedText(text, mode, room)
+        return text if self.width(text) <= room else self._metrics.elidedText(text, Qt.TextElideMode.ElideRight, room)
 
     def fitting(self, room: float, *texts: str) -> str:
         """The first of some texts, from long to short, that fits; else as much as fits of the shortest."""

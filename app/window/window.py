@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QApplication, QMainWindow, QWidget
 from app.control.actions import Actions, native
 from app.kit.bookmark_places import HEAD, PAGE, STEP, TOKEN
 from app.kit.boxes import column, holder
+from app.kit.changes import connect_all
 from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
 from app.kit.view import COMPARE, GO_THERE, LOAD, MEASURE, PAGED
@@ -208,24 +209,26 @@ class MainWindow(QMainWindow):
         return self.panels[name]
 
     def _connect(self) -> None:
-        self._panel_menu.aboutToShow.connect(self.need_all)
         for picture in (self.wall, self.head, self.attention):
             self.actions_.attach("picture", picture)
         for panel in (self.wall, self.head, self.attention, self.tokens):
             self.actions_.attach("rows", panel)
             panel.menu_wanted.connect(self._edit_menu.open_at)
-        self._offer_remedies()
-        self.pages.menu_wanted.connect(self.note_menu.open_at)
         self.actions_.attach("timeline", self.timeline)
-        self.timeline.menu_wanted.connect(self._timeline_menu.open_at)
+        self._offer_remedies()
         self._listen_to(self.panels)
-        self.top.remedies.prompt_wanted.connect(self.prompt.begin)
-        self.prompt.room_wanted.connect(self.docks.make_prompt_taller)
+        connect_all(
+            (self._panel_menu.aboutToShow, self.need_all),
+            (self.pages.menu_wanted, self.note_menu.open_at),
+            (self.timeline.menu_wanted, self._timeline_menu.open_at),
+            (self.top.remedies.prompt_wanted, self.prompt.begin),
+            (self.prompt.room_wanted, self.docks.make_prompt_taller),
+            (QApplication.instance().focusChanged, self._on_focus),  # type: ignore[union-attr]
+            (self.wall.outliers_wanted, self.actions_["view.outliers"].trigger),
+            (self.models.selection.changed, self._on_selected),
+        )
         key = native("Ctrl+Return").replace("Return", "↵")
         self.prompt.set_actions(self.actions_["prompt.send"], key, self.actions_["prompt.add"])
-        QApplication.instance().focusChanged.connect(self._on_focus)  # type: ignore[union-attr]
-        self.wall.outliers_wanted.connect(self.actions_["view.outliers"].trigger)
-        self.models.selection.changed.connect(self._on_selected)
         self._bar_views()
         self._refresh()
 

@@ -11,6 +11,7 @@ from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.draw.axis import Tick
+from app.kit.changes import connect_all
 from app.kit.chart.marks import AxisTicks, Band, Chart, Curve, Dots, Painted, PlotFrame, SelectedLine, ShadedSpan
 from app.kit.chart.surface import PointsWhileThere
 from app.kit.theme import Theme, current_theme, font_fixed, font_text
@@ -98,9 +99,11 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         self.setMinimumSize(40, 24)
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self._view.sigRangeChangedManually.connect(self._on_zoomed)
-        self._view.sigRangeChanged.connect(self._on_range)
-        self._view.right_clicked.connect(self.menu_wanted)
+        connect_all(
+            (self._view.sigRangeChangedManually, self._on_zoomed),
+            (self._view.sigRangeChanged, self._on_range),
+            (self._view.right_clicked, self.menu_wanted),
+        )
 
     # ---- what is shown -------------------------------------------------------------------------------------------
 

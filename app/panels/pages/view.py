@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QFrame, QPlainTextEdit
 
 from app.kit.bookmark_places import tip_lines
 from app.kit.boxes import column, row
+from app.kit.changes import connect_all
 from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.page_words import record_lines
 from app.kit.provenance import Provenance, shown_record, source_of
@@ -74,9 +75,11 @@ class PagesView(View[Shown]):
         self._events = QPlainTextEdit()
         self._readout = ElidedLabel(font_fixed(11.5))
         self._build()
-        self._canvas.picked.connect(self.choose_page)
-        self._canvas.menu_wanted.connect(self.menu_wanted)
-        self._canvas.pointed.connect(self._on_pointed)
+        connect_all(
+            (self._canvas.picked, self.choose_page),
+            (self._canvas.menu_wanted, self.menu_wanted),
+            (self._canvas.pointed, self._on_pointed),
+        )
         self.follow(models)
 
     def _build(self) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.cache.paged.free_list import FreeList
-from engine.cache.paged.pages import PoolCorrupted, PoolMisuse, check_page_size
+from engine.cache.paged.pages import MAX_NUM_PAGES, PoolCorrupted, PoolMisuse, check_page_size
 from engine.cache.paged.prefix import HashPage, PrefixIndex, hash_page
 from engine.errors import InputError
 from engine.wire.page_events import (
@@ -29,8 +29,6 @@ from engine.wire.page_events import (
     Tier,
 )
 from engine.wire.prefix_match import PrefixMatch
-
-_MAX_NUM_PAGES = 2**31 - 2  # page ids live in arrays of C ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,8 @@ class HostIndex:
         check_page_size(page_size)
         if bytes_per_page < 1:
             raise InputError(f"A page of {bytes_per_page} bytes is impossible.")
-        if not 1 <= num_pages <= _MAX_NUM_PAGES:
-            raise InputError(f"A host tier of {num_pages} pages is impossible: give 1 to {_MAX_NUM_PAGES}.")
+        if not 1 <= num_pages <= MAX_NUM_PAGES:
+            raise InputError(f"A host tier of {num_pages} pages is impossible: give 1 to {MAX_NUM_PAGES}.")
         self.num_pages = num_pages
         self.page_size = page_size
         self.bytes_per_page = bytes_per_page

@@ -45,7 +45,7 @@ class PoolCorrupted(RuntimeError):
 
 
 MAX_PAGE_SIZE = 1024
-_MAX_NUM_PAGES = 2**31 - 2  # page ids live in arrays of C ints
+MAX_NUM_PAGES = 2**31 - 2  # page ids live in arrays of C ints
 
 _ROOM = EvictReason.ROOM  # Python 3.11 takes ten times as long to read a member from its enumeration, once per page
 
@@ -91,9 +91,9 @@ class Pages:
     def __init__(self, num_pages: int, page_size: int, events: list[PageEvent] | None = None) -> None:
         """Raises InputError for a page size that is no power of two from 1 to 1,024 and for fewer than 2 pages."""
         check_page_size(page_size)
-        if not 2 <= num_pages <= _MAX_NUM_PAGES:
+        if not 2 <= num_pages <= MAX_NUM_PAGES:
             raise InputError(
-                f"A pool of {num_pages} pages is impossible: give 2 to {_MAX_NUM_PAGES}, one of which is the null page."
+                f"A pool of {num_pages} pages is impossible: give 2 to {MAX_NUM_PAGES}, one of which is the null page."
             )
         self.num_pages = num_pages
         self.page_size = page_size
