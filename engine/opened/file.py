@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
@@ -117,15 +116,19 @@ class OpenedSnapshot:
         geometry = self.info.geometry
         request = checked(request, geometry, self.num_tokens, "this snapshot")
         past = self.past(getattr(request, "num_tokens", self.num_tokens))
-        take: dict[type, Callable[[], Slice]] = {
-            WallRequest: lambda: file_wall(request, past, geometry, self.magnitudes.of_wall(request)),  # type: ignore[arg-type]
-            HeadRequest: lambda: self._head(request, past),  # type: ignore[arg-type]
-            RowRequest: lambda: self._row(request, past),  # type: ignore[arg-type]
-            OutliersRequest: lambda: self._outliers(request, past),  # type: ignore[arg-type]
-            AttentionRequest: lambda: self._attention(request),  # type: ignore[arg-type]
-            TableRequest: lambda: table_slice(request, self.rows),  # type: ignore[arg-type]
-        }
-        return take[type(request)]()
+        match request:
+            case WallRequest():
+                return file_wall(request, past, geometry, self.magnitudes.of_wall(request))
+            case HeadRequest():
+                return self._head(request, past)
+            case RowRequest():
+                return self._row(request, past)
+            case OutliersRequest():
+                return self._outliers(request, past)
+            case AttentionRequest():
+                return self._attention(request)
+            case TableRequest():
+                return table_slice(request, self.rows)
 
     def _head(self, request: HeadRequest, past: FileRowsAt) -> Slice:
         wanted = RowQuery((request.tensor,), request.kv_head, range(request.start, request.stop))

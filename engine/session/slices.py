@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -75,24 +74,30 @@ class SliceReader:
         """A picture of the live path, or of a moment of any branch; empty, with the reason, where the rows of that are
         nobody's."""
         geometry, seen = self._geometry, self._seen(request.seq_id, node)
-        magnitudes = seen.magnitudes
         request = checked(request, geometry, seen.num_tokens, "this model")
         past = seen.past(getattr(request, "num_tokens", seen.num_tokens))
-        take: dict[type, Callable[[], Slice]] = {
-            WallRequest: lambda: wall_slice(request, past, geometry, magnitudes.of_wall(request, past, geometry)),  # type: ignore[arg-type]
-            HeadRequest: lambda: head_slice(request, past, geometry, magnitudes.of_head(request, past)),  # type: ignore[arg-type]
-            OutliersRequest: lambda: self._outliers(request, past, seen),  # type: ignore[arg-type]
-            RowRequest: lambda: self._row(request, past, seen),  # type: ignore[arg-type]
-            AttentionRequest: lambda: self._attention(request, seen),  # type: ignore[arg-type]
-            TableRequest: lambda: self._table(request, seen),  # type: ignore[arg-type]
-        }
-        began = time.perf_counter()
-        piece = take[type(request)]()
+        began, piece = time.perf_counter(), self._taken(request, past, seen)
         if seen.why_not and not isinstance(piece, AttentionSlice):  # that is recorded
             piece = replace(piece, note=seen.why_not)
         if isinstance(piece, WallSlice | HeadSlice | OutliersSlice):  # with what counting its magnitudes took
             return replace(piece, took_ms=(time.perf_counter() - began) * 1e3)
         return piece
+
+    def _taken(self, request: SliceRequest, past: RowsAt, seen: Seen) -> Slice:
+        geometry, magnitudes = self._geometry, seen.magnitudes
+        match request:
+            case WallRequest():
+                return wall_slice(request, past, geometry, magnitudes.of_wall(request, past, geometry))
+            case HeadRequest():
+                return head_slice(request, past, geometry, magnitudes.of_head(request, past))
+            case OutliersRequest():
+                return self._outliers(request, past, seen)
+            case RowRequest():
+                return self._row(request, past, seen)
+            case AttentionRequest():
+                return self._attention(request, seen)
+            case TableRequest():
+                return self._table(request, seen)
 
     def _table(self, request: TableRequest, seen: Seen) -> Slice:
         if seen.has_tables:
