@@ -1,4 +1,4 @@
-"""The desk that a person works at: window, controller and settings wired together. Nothing else knows all three."""
+"""The window, the controller and the settings, connected. Nothing else knows all three."""
 
 from __future__ import annotations
 
