@@ -86,11 +86,14 @@ def span_of_run(columns: Callable[[int], Span | None], run: Span | None) -> Span
     return (min(first for first, _ in found), max(stop for _, stop in found)) if found else None
 
 
-def lateness(models: Models, seq_id: int, num_tokens: int, shown: str = "", wanted: str = "") -> str:
+def lateness(
+    models: Models, seq_id: int, num_tokens: int, shown: str = "", wanted: str = "", *, is_last: bool = False
+) -> str:
     """`showing K of step 804`: what a picture is of, where that is not what is selected now; else the empty text.
 
     While the engine runs every picture is behind: by the time one is drawn the next step has been taken. `shown` and
-    `wanted` name the tensor of the picture and of the selection.
+    `wanted` name the tensor of the picture and of the selection. `is_last`: of two
+    runs, and no later step was compared.
     """
     now = models.selection.now
     is_other_step = num_tokens != models.timeline.num_tokens(now.seq_id, now.step)
@@ -108,7 +111,7 @@ def lateness(models: Models, seq_id: int, num_tokens: int, shown: str = "", want
     elif shown != wanted:
         words.append(f"{wanted} is on its way")
     elif now.step is not None and is_other_step:
-        words.append(f"step {thousands(now.step)} is on its way")
+        words.append(f"step {thousands(now.step)} {'was not compared' if is_last else 'is on its way'}")
     return " · ".join(words)
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from msgspec import Struct
 
 from app.draw.change_marks import MarkKind, kind_of
+from app.draw.edit_words import edit_name
 from app.models.history import HistoryTree
 from app.models.timeline import Timeline
+from engine.wire.changes import EditMade
 
 TEXT_LIMIT = 400  # characters of a branch's text, which is shown on one line
 
 
 def branch_text(history: HistoryTree, first: int, seq_id: int | None = None, limit: int = TEXT_LIMIT) -> str:
     """What the steps of the branch that begins with `first` fed to a sequence, from its beginning: of the first that
-    they fed at all where they fed that one nothing, or for None."""
+    they fed at all where they fed that one nothing, or for None. What was edited where they fed nothing."""
     text, chosen = "", seq_id
     for index, step in enumerate(history.steps_of(first)):
         record = history.record(step)
@@ -26,7 +28,13 @@ def branch_text(history: HistoryTree, first: int, seq_id: int | None = None, lim
         text += "".join(part.texts) if part is not None else ""
         if len(text) > limit or index > limit:
             break
-    return text[:limit]
+    return text[:limit] or _edits_text(history, first)[:limit]
+
+
+def _edits_text(history: HistoryTree, first: int) -> str:
+    """The names of the edits that a branch consists of: `zero, mask`."""
+    made = (change for step in history.changed_of(first) for change in history.changes(step))
+    return ", ".join(dict.fromkeys(edit_name(one.edit).lower() for one in made if isinstance(one, EditMade)))
 
 
 def beyond(history: HistoryTree, step: int | None) -> tuple[int, ...]:

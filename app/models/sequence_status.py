@@ -9,6 +9,7 @@ from app.draw.format import thousands
 from app.models import Models
 from app.models.rates import seconds_left
 from engine.predict.capacity import cache_capacity, context_length
+from engine.wire.changes import TokensForced
 from engine.wire.status import EngineStatus, SequenceInfo
 
 FULL = ("context full", "cache full")
@@ -45,6 +46,22 @@ def sequence_status(models: Models) -> SequenceStatus:
         return SequenceStatus(reading(models) or "running", "accent")
     info = selected_info(models)
     return SequenceStatus("ready", "good") if info is None else _at_rest(info, status, models)
+
+
+def num_typed_ahead(models: Models) -> int:
+    """How many tokens of a text that was typed wait to be fed to the selected sequence, the next one included."""
+    history, timeline, now = models.history, models.timeline, models.selection.now
+    node = history.live if now.step is None else None
+    while node is not None:
+        branch = history.branch_of(node)
+        for step in reversed(history.changed_of(branch.first)):
+            for change in history.changes(step) if step <= node else ():
+                if isinstance(change, TokensForced) and change.seq_id == now.seq_id:
+                    before = history.parent_of(step)
+                    had = timeline.num_tokens(now.seq_id, before) if before is not None else 0
+                    return max(0, len(change.token_ids) - (timeline.num_tokens(now.seq_id) - had))
+        node = branch.parent
+    return 0
 
 
 def fitting_sequence(models: Models) -> int:

@@ -286,7 +286,9 @@ class CompareView(View[CompareShown]):
             count = pictures.a.query_position + 1
         shown = tensor_name(request.tensor) if hasattr(request, "tensor") else ""
         wanted = tensor_name(state.selected.tensor) if shown else ""
-        late = lateness(self._models, seq_id, count or 0, shown, wanted)
+        newest = self._models.comparison.at(self._models.selection.now.step)
+        is_last = newest is not None and newest.num_tokens == count
+        late = lateness(self._models, seq_id, count or 0, shown, wanted, is_last=is_last)
         step = step_of(self._models, seq_id, count or 0)
         sources = " · ".join(
             f"{name}: {getattr(piece, 'provenance', '')}, {short_dtype(side.dtype)}"

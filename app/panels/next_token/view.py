@@ -19,7 +19,7 @@ from app.kit.reader import EDITS, SELECTION, STATUS, STEPS
 from app.kit.view import View
 from app.models import Models
 from app.models.after_edit import after_edit, current_bias, with_ban, with_only, without
-from app.models.sequence_status import FULL, selected_info, why_ended
+from app.models.sequence_status import FULL, num_typed_ahead, selected_info, why_ended
 from app.panels.next_token import draw
 from app.panels.next_token.canvas import CandidateList, CandidateModel
 from app.panels.next_token.continuation import ContinuationLine
@@ -167,10 +167,11 @@ class NextTokenView(View[Shown]):
         which: Which = "sampled" if self.choice == "sampled" else "raw"
         info = selected_info(self._models)
         is_full = info is not None and info.stop in FULL and now.step is None
+        num_typed = num_typed_ahead(self._models)
         return Shown(
             bars=draw.candidate_bars(part, which),
-            summary=_summary(part, which, is_brief=False),
-            brief=_summary(part, which, is_brief=True),
+            summary=_summary(part, which, num_typed, is_brief=False),
+            brief=_summary(part, which, num_typed, is_brief=True),
             fed=record.step,
             edited_at=edited_at,
             refusal=why_ended(info) if info is not None and is_full else "",
@@ -222,9 +223,11 @@ class NextTokenView(View[Shown]):
         self.continuation.edit.selectAll()
 
 
-def _summary(part: SequenceStep, which: Which, *, is_brief: bool) -> str:
-    """`entropy 1.17 nats · as open as 3.2 equal choices · rest 0.5 %`."""
+def _summary(part: SequenceStep, which: Which, num_typed: int, *, is_brief: bool) -> str:
+    """`entropy 1.17 nats · as open as 3.2 equal choices · rest 0.5 %`; first what was typed and is fed next."""
     words = []
+    if num_typed:
+        words.append(f"{thousands(num_typed)} typed token{'s' * (num_typed > 1)} to come")
     if part.entropy is not None:
         nats = f"{decimal(part.entropy)} nats"
         choices = decimal(math.exp(min(part.entropy, 30)), 1)

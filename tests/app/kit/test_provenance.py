@@ -50,6 +50,11 @@ def test_what_a_picture_is_of_where_that_is_not_what_is_selected(
     assert lateness(models, seq_id, num_tokens, shown, wanted) == words
 
 
+def test_what_was_not_compared_is_not_waited_for(models: Models) -> None:
+    models.selection.update(step=4)
+    assert lateness(models, 0, NOW, is_last=True) == "showing step 6 · step 4 was not compared"
+
+
 def test_while_the_engine_runs_every_picture_says_its_step(models: Models) -> None:
     models.status.set(RUNNING)
     assert lateness(models, 0, NOW) == "showing step 6"

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from app.models import Branch, HistoryTree, Models
 from app.models.branches import arm_of, beyond, branch_text, count_from
 from engine.spec.cache import CacheSpec
-from engine.wire.changes import SequenceStopped
+from engine.spec.edit import Mask, Rows, Zero
+from engine.wire.changes import EditMade, SequenceStopped
 from engine.wire.events import NodeAdded
 from engine.wire.records import StepRecord
 from engine.wire.tree import Node
@@ -151,6 +152,11 @@ def test_two_branches_their_texts_and_names(models: Models, told: Callable[[], l
     assert history.branches() == (Branch(0, 2, None, 3), Branch(3, 4, 0, 2))
     assert (branch_text(history, 0), branch_text(history, 3)) == ("Once upon a", " there was")
     assert branch_text(history, 3, limit=4) == " the"
+    edits = [EditMade(Zero(0, Rows(0, 2))), EditMade(Mask(0, Rows(1, 2))), EditMade(Zero(0, Rows(1, 2)))]
+    for number, edit in enumerate(edits, 5):
+        history.add(NodeAdded(Node(number, number - 1 if number > 5 else 1, (edit,), CacheSpec()), False))
+    assert branch_text(history, 5) == "zero, mask", "nothing was fed"
+    history.delete([5])
     history.rename(3, "the other beginning")
     assert (history.name(0), history.name(3)) == ("", "the other beginning")
     history.delete([3])

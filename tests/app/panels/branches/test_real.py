@@ -17,6 +17,7 @@ from app.models.branches import origin_of
 from app.panels.compare.chart import compare_chart, points
 from app.panels.compare.words import departure_words, verdict
 from engine.spec.presets import PRESETS
+from engine.wire.changes import TokensForced
 from engine.wire.commands import SetKeptLimit
 from engine.wire.opponents import OtherStep
 from tests.app.driver import Driver
@@ -131,7 +132,15 @@ def test_a_typed_text_and_a_token_by_its_id_begin_branches(driver: Driver) -> No
     driver.window.next_token.continuation.edit.setText(" dragon")
     driver.window.next_token.continuation.edit.returnPressed.emit()
     driver.settle(lambda: models.history.live is not None and models.history.live > 9)
-    step(driver, 3)
+    (typed,) = [one for one in models.history.changes(models.history.live or 0) if isinstance(one, TokensForced)]
+    panel = driver.window.next_token
+    said = []
+    for _ in typed.token_ids:
+        driver.settle()
+        said.append(panel.state.brief.partition(" to come")[0] if panel.state is not None else "")
+        step(driver, 1)
+    assert said[:2] == [f"{len(typed.token_ids) - 1} typed tokens", "1 typed token"]
+    assert "typed" not in said[-1]
     assert " dragon" in text(driver)
     first = models.history.branch_of(models.history.live or 0)
     assert first.parent == 2
