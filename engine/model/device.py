@@ -74,7 +74,9 @@ def checked_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device).item()  # a device that holds no numbers is none
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"The device '{name}' cannot be used here ({first_line(error)}): use cpu.") from None
+        # torch tells of a missing back end in words about its own dispatch
+        why = "this torch is built without it" if isinstance(error, NotImplementedError) else first_line(error)
+        raise InputError(f"The device '{name}' cannot be used here ({why}): use cpu.") from None
     return device
 
 

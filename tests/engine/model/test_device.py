@@ -15,7 +15,7 @@ from engine.errors import InputError
 from engine.model import device, split
 from engine.model import forecast as forecast_module
 from engine.model import weights as weights_module
-from engine.model.device import Placement, devices_here, place
+from engine.model.device import Placement, checked_device, devices_here, place
 from engine.model.forecast import forecast
 from engine.model.loader import load
 from engine.predict.loading import WeightTensor
@@ -199,3 +199,9 @@ def test_a_shape_of_any_size_but_a_tiny_one_is_refused_where_it_does_not_fit(
     placement = Placement(torch.device("cpu"), torch.float32)
     with pytest.raises(InputError, match="not enough memory for a shape") if is_refused else nullcontext():
         forecast_module.check_fits(ModelSpec("bundled"), cast(Any, source), placement)
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="a Mac has it")
+def test_a_back_end_that_torch_lacks_is_told_in_plain_words() -> None:
+    with pytest.raises(InputError, match=r"'mps' cannot be used here \(this torch is built without it\): use cpu"):
+        checked_device("mps")
