@@ -265,7 +265,26 @@ class CompressedLayer(OwnLayer):
 
     @torch.inference_mode()
     def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
+        before = None if part == "values" or self.sinks is None else self._sinks_now().clone()
         (self.key_store if part == "keys" else self.value_store).write(heads, slots, numbers)
+        if before is not None:
+            self._rewrite_sinks(before)
+
+    def _sinks_now(self) -> torch.Tensor:
+        """Keys `[1, H_kv, sinks, D]` of the sinks as they stand, rotated."""
+        assert self.sinks is not None
+        return self.key_store.read()[:, :, : self.sinks.shape[2]]
+
+    def _rewrite_sinks(self, before: torch.Tensor) -> None:
+        """Rows are rotated from the originals whenever others go: those written by hand are originals from now on. Both
+        ways are rounded, so the rows become what the originals give, which is what they will be gone back to."""
+        assert self.sinks is not None
+        assert self._rotation is not None
+        assert isinstance(self.key_store, RowStore)
+        now, gap = self._sinks_now(), self.seen - self.held
+        is_written = (now != before).any(-1, keepdim=True)
+        self.sinks = torch.where(is_written, self._rotation.rotate(now, -gap), self.sinks)
+        self.key_store.overwrite(0, self._rotation.rotate(self.sinks, gap))
 
     def _cut(self, num_rows: int) -> None:
         self.key_store.crop(num_rows)

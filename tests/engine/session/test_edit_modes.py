@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from engine.errors import InputError
 from engine.session.editing import make_edit
@@ -10,6 +11,7 @@ from engine.session.session import Session
 from engine.spec.edit import Edit, Mask, ReplaceTokens, Rows, Zero
 from engine.spec.sampling import Prompt
 from tests.engine.session.histories import MODES, difference, stands
+from tests.engine.session.sessions import started
 from tests.engine.tiny import model_of, prompt_ids
 
 EXACT = ("growing", "dynamic", "static", "paged")
@@ -59,3 +61,29 @@ def test_a_fork_of_edited_rows_into_a_mode_that_would_compute_them_anew_is_refus
             session.set_cache(MODES[mode])
         assert difference(stands(session), before) == ""
     assert session.fork(0, at).child == 1
+
+
+def rows_of(session: Session) -> torch.Tensor:
+    rows = session.cache_of(0).rows(0)
+    assert rows is not None
+    return rows.keys
+
+
+def test_keys_of_rotated_sinks_that_were_edited_stay_edited() -> None:
+    """They are rotated from their originals when the next row goes, and when a moment is gone back to."""
+    edited, _ = started(cache=MODES["rotated sinks"], length=12)
+    twin, _ = started(cache=MODES["rotated sinks"], length=12)
+    for session in (edited, twin):
+        session.force(0, prompt_ids(9, seed=3))
+        for _ in range(3):
+            session.step()
+    make_edit(edited, Zero(0, Rows(0, 1)))
+    at, then = edited.last_step, stands(edited)
+    for session in (edited, twin):
+        session.step()
+    keys, others = (rows_of(session) for session in (edited, twin))
+    assert not keys[:, :, 0].any()
+    assert torch.equal(keys[:, :, 1], others[:, :, 1])
+    edited.kept.clear()
+    assert "dropped row" in edited.go_to(at)
+    assert difference(stands(edited), then) == ""
