@@ -233,10 +233,12 @@ def update_of(session: Session, picture: Picture, request: SliceRequest, changes
     cache, piece, before = session.cache_of(request.seq_id), picture.piece, picture.request
     if piece is None or picture.cache is not cache or cache.num_tokens < picture.num_tokens:
         return None
-    if isinstance(piece, TableSlice) and isinstance(request, TableRequest):
-        return unchanged_table(session, piece, request)
+    if isinstance(piece, TableSlice):
+        return unchanged_table(session, piece, request) if isinstance(request, TableRequest) else None
     if not isinstance(request, WallRequest | HeadRequest | RowRequest):
         return None
+    if piece.provenance != session.past(request.seq_id, request.num_tokens).provenance:
+        return None  # the first rows were coded: all of the picture is said to be decoded from now on
     # a picture of a change is drawn anew where the step before it did something, too
     since = before.previous_tokens if isinstance(before, WallRequest) and before.change else picture.num_tokens
     deltas = changes(cache, since)
