@@ -111,6 +111,19 @@ def test_a_new_prompt_begins_a_file_of_its_own(running: Shell, engine: FakeEngin
     assert not list(folder.folder.glob("*.running.*"))
 
 
+def test_what_is_being_written_stays_in_a_file_when_another_session_begins(
+    running: Shell, engine: FakeEngine, folder: JournalFolder
+) -> None:
+    """A kill comes between the word that another session begins and its first moment."""
+    running.controller.saving.begin_in(folder, "")
+    running.controller.saving.set_draft("another")
+    engine.emit(Restarted())
+    turn(running)
+    (left,) = folder.folder.glob("*.running.*")
+    assert read_session(left).session.draft == "another"
+    assert not read_session(left).session.nodes
+
+
 def test_a_full_disk_is_told_once_and_the_session_lives_on(
     running: Shell, engine: FakeEngine, folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
