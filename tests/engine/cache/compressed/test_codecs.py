@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -261,10 +263,16 @@ def test_int8_runs_on_every_kind_of_model(architecture: str) -> None:
     assert 0 < float(kl) < 0.1
 
 
-def test_transformers_quantiser_says_what_is_missing() -> None:
-    pytest.importorskip("transformers")
-    with pytest.raises(InputError, match=r"not installed: install (hqq|optimum-quanto)"):
-        Session(model_of("llama"), tuned(PRESETS["transformers-quantized"].spec, backend="hqq"))
+def test_transformers_quantiser_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tuned(PRESETS["transformers-quantized"].spec, backend="hqq")
+    with pytest.raises(InputError, match="The hqq quantiser is not installed: install hqq or use fp8"):
+        Session(model_of("llama"), spec)
+    half_there = tmp_path / "hqq-1.0.dist-info"  # as a package without what it needs
+    half_there.mkdir()
+    (half_there / "METADATA").write_text("Metadata-Version: 2.1\nName: hqq\nVersion: 1.0\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"The hqq quantiser cannot be imported \(.+\): install hqq or use fp8"):
+        Session(model_of("llama"), spec)
     with pytest.raises(InputError, match="full attention in every layer"):
         Session(model_of("mistral"), PRESETS["transformers-quantized"].spec)
 
