@@ -47,14 +47,19 @@ class Shown:
     names: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     renaming: dict[str, str] = field(default_factory=dict)  # begun, and not shown yet: it may be offered
+    is_replaced: bool = False  # another session was begun, and is not shown yet: it may be offered
 
     def take(self, told: dict[str, Any]) -> None:
         match told["what"]:
+            case "sending":
+                self.is_replaced = True
             case "restarted":
+                self.is_replaced = False
                 self.moments.clear()
                 self.names.clear()
                 self.notes.clear()
             case "moment":
+                self.is_replaced = self.is_replaced and bool(self.moments)
                 self.moments[told["step"]] = told["parts"]
             case "gone":
                 for step in told["steps"]:
@@ -69,11 +74,19 @@ class Shown:
             case "notes":
                 self.notes = told["notes"]
 
+    def is_told_by(self, offered: dict[str, Any]) -> None:
+        """Whichever of two sessions was offered is what is to be offered from now on."""
+        self.is_replaced = False
+        self.moments = {int(step): parts for step, parts in offered.get("moments", {}).items()}
+        self.names, self.notes = offered.get("names", {}), offered.get("notes", {})
+
     def missing_in(self, offered: dict[str, Any]) -> list[str]:
         """What was shown and is not offered, in words."""
+        words = ["the draft"] if self.draft and offered["draft"] != self.draft else []
+        if self.is_replaced:
+            return words
         moments = {int(step): parts for step, parts in offered["moments"].items()}
-        words = [f"moment {step}" for step, parts in self.moments.items() if moments.get(step) != parts]
-        words += ["the draft"] if self.draft and offered["draft"] != self.draft else []
+        words += [f"moment {step}" for step, parts in self.moments.items() if moments.get(step) != parts]
         for first, name in self.names.items():
             if (there := offered["names"].get(first)) != name and (there is None or there != self.renaming.get(first)):
                 words.append(f"the name {name!r} of branch {first}, which is {there!r} there")
@@ -175,6 +188,8 @@ def _live(window: Window, chance: random.Random, tally: Tally, shown: Shown, *, 
             tally.num_notes += len(shown.notes)
             if missing := shown.missing_in(told):
                 tally.problems.append(f"not offered: {', '.join(missing)}")
+            if shown.is_replaced:
+                shown.is_told_by(told)
             if is_last:
                 return
             if dies_early:
@@ -182,11 +197,14 @@ def _live(window: Window, chance: random.Random, tally: Tally, shown: Shown, *, 
                 tally.fates["a window that was taking a session up"] += 1
                 return
         elif told["what"] == "nothing is offered":
-            if not is_first and (shown.moments or shown.draft not in ("", told["draft"])):
+            was_there = shown.moments and not shown.is_replaced
+            if not is_first and (was_there or shown.draft not in ("", told["draft"])):
                 tally.problems.append(
                     f"nothing was offered of {len(shown.moments)} moments and the draft {shown.draft!r}; "
                     f"the editor has {told['draft']!r}"
                 )
+            if shown.is_replaced:
+                shown.is_told_by(told)
             if is_last:
                 return
         elif told["what"] == "problem":

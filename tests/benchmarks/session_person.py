@@ -20,6 +20,7 @@ from engine.wire.tree import Node
 
 EVERY_MS = 60
 LOOKING_S = 40.0  # after its model is there, in which what was left is offered or never
+PATIENCE = 200  # ticks for the first moment of a prompt
 WORDS_EVERY = 160  # ticks of waiting: a line about it every ten seconds
 WORDS = ("a fox", "the forest", "and then", "Lily", "a big red ball", "one day")
 
@@ -53,6 +54,7 @@ class Person(QObject):
         self._names: dict[int, str] = {}
         self._waited = self._looked = 0  # ticks
         self._is_taking_up = self._works = False
+        self._waits_for_first = 0  # ticks that are left until another prompt is sent where none has shown a moment
         self._notes: dict[str, str] = {}
         # What is shown is told once a turn of the event loop is over, as it is painted: a moment that another prompt
         # took away in the same turn was seen by nobody, and lies with the sessions that ended.
@@ -169,8 +171,12 @@ class Person(QObject):
         chance, shell, status = self._chance, self._shell, self._models.status.now
         assert status is not None
         roll = chance.random()
-        if not len(self._models.history) or roll < 0.01:
-            shell.window.actions_["prompt.send"].trigger()
+        if not len(self._models.history):
+            self._waits_for_first -= 1
+            if self._waits_for_first < 0:
+                self._send()
+        elif roll < 0.01:
+            self._send()
         elif roll < 0.12:
             self._write(chance.choice(WORDS))
         elif roll < 0.16:
@@ -193,6 +199,12 @@ class Person(QObject):
             shell.window.actions_["run.step"].trigger()
         else:
             shell.intents.on_run_to(chance.randrange(1, 12))
+
+    def _send(self) -> None:
+        """Another session: until it is shown, the one before may be offered, or be one of those that ended."""
+        tell("sending")
+        self._shell.window.actions_["prompt.send"].trigger()
+        self._waits_for_first = PATIENCE
 
     def _note(self) -> None:
         """A bookmark or a note, on a step or a token, or the text of one that is there."""
