@@ -57,8 +57,9 @@ class SessionRecorder:
         kept = JournalEntry(**{name: self._builder.value(name) for name in KEPT})  # type: ignore[arg-type]
         self._builder = SessionBuilder()
         self._builder.take(kept)
-        # the file before has ended: whoever is killed before the first moment of the next has a draft in none
-        self._write([kept])
+        if kept.draft or kept.draft_chat or kept.stops:
+            # the file before has ended: who is killed before the next moment would have what was written in none
+            self._write([kept])
 
     def put(self, **fields: object) -> None:
         """What a person wrote or chose: the fields of a session that became different."""
