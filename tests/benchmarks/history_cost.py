@@ -1,10 +1,10 @@
-"""What history costs: the marks of a step, as a part of it, and a change between exact modes, as a part of the prefill
-that would fill the new cache.
+"""What history costs: the marks of a step, as a part of it; a change between exact modes, and the way back over all
+steps in modes that are not exact, as parts of the prefill that would fill the cache anew.
 
     python -m tests.benchmarks.history_cost [--tokens 2000] [--steps 60] [--threads 1]
 
 SmolLM2-135M's shape with random weights, in processor time, which other programs disturb less. Targets: 3 % of a step,
-0.1 of a prefill.
+0.1 of a prefill for a change, 0.2 for the way back.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.benchmarks.protocol import smollm_shape
 from tests.engine.tiny import prompt_ids
 
 EXACT = ("growing", "paged", "dynamic", "static")
+LOSSY = ("streamingllm", "h2o", "snapkv", "tova", "fp8", "int8", "paged-int8", "kivi-4")
 
 
 def prefilled(session: Session, num_tokens: int) -> tuple[int, float]:
@@ -65,6 +66,20 @@ def marks_share(session: Session, seq_id: int, steps: int) -> float:
     return statistics.median(shares)
 
 
+def way_back(session: Session, seq_id: int, steps: int) -> tuple[float, str]:
+    """The median of three ways back over so many steps, in seconds, and how it was done."""
+    first = session.step().step
+    took, how = [], ""
+    for number in range(3):
+        session.force(seq_id, tuple(range(10 + number, 10 + number + steps)))
+        for _ in range(steps):
+            session.step()
+        began = time.process_time()
+        how = session.go_to(first)
+        took.append(time.process_time() - began)
+    return statistics.median(took), how
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tokens", type=int, default=2000)
@@ -88,6 +103,12 @@ def main() -> None:
                 session.set_cache(cache_preset(first).spec)
             ratio = statistics.median(took) / prefill_s
             print(f"    to {second}: {ratio:.4f} of a prefill of {args.tokens:,} tokens ({how})", flush=True)
+        session.close()
+    for name in LOSSY:
+        session = Session(model, cache_preset(name).spec)
+        seq_id, prefill_s = prefilled(session, args.tokens)
+        took_s, how = way_back(session, seq_id, args.steps)
+        print(f"{name}: back over {args.steps} steps {took_s / prefill_s:.4f} of a prefill ({how})", flush=True)
         session.close()
 
 
