@@ -12,22 +12,26 @@ import numpy.typing as npt
 import torch
 
 from engine.cache.stacking import stacked_view
+from engine.errors import InputError
 from engine.to_device import Returning
 from engine.wire.records import Candidate
 
 NUM_CANDIDATES = 20
 GROUP = 256
+NO_TOKEN = -1
 LOWEST = -1e4  # in place of log 0, whose product with 0 is no number
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
     """The `chosen` token, a number on the device, the log-probabilities of all `[V]`, and the probabilities `[V]` that
-    it was drawn from (None: it was the largest)."""
+    it was drawn from (None: it was the largest). `is_choice`, on the device as well: whether any token could be chosen
+    (None: some can)."""
 
     chosen: torch.Tensor
     logprobs: torch.Tensor
     probs: torch.Tensor | None
+    is_choice: torch.Tensor | None = None
 
     def send(self) -> None:
         """Begin to bring the token to the host: nothing that the device is asked for after this is waited for."""
@@ -35,12 +39,14 @@ class Sample:
 
     @cached_property
     def _returning(self) -> Returning:
-        return Returning(self.chosen)
+        return Returning(self.chosen if self.is_choice is None else self.chosen.where(self.is_choice, NO_TOKEN))
 
     @cached_property
     def token_id(self) -> int:
-        """The same, once the host has waited for it."""
-        return int(self._returning)
+        """The same, once the host has waited for it. Raises `InputError` where every token is banned."""
+        if (token_id := int(self._returning)) == NO_TOKEN:
+            raise InputError("Every token is banned, so none can be chosen: end the bias of logits.")
+        return token_id
 
 
 @dataclass(frozen=True)

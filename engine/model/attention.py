@@ -50,7 +50,16 @@ def register() -> None:
     sliding windows are silently ignored.
     """
     AttentionInterface.register(NAME, timed_attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionMaskInterface.register(NAME, mask_of_padding)
+
+
+def mask_of_padding(
+    *sizes: Any, attention_mask: torch.Tensor | None = None, allow_is_causal_skip: bool = True, **kwargs: Any
+) -> torch.Tensor | None:
+    """`sdpa_mask`. Padding hides some rows, or nobody would hand it in: transformers reads the whole of it to find out,
+    and a GPU would be waited for at every step."""
+    can_skip = allow_is_causal_skip and attention_mask is None
+    return sdpa_mask(*sizes, attention_mask=attention_mask, allow_is_causal_skip=can_skip, **kwargs)  # type: ignore[no-any-return]
 
 
 def timed_attention(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from engine.errors import InputError
 from engine.look.candidates import Sample, candidate_measures, next_token
 from engine.spec.sampling import LogitBias, SamplingParams
 from engine.to_device import sent
@@ -39,7 +38,9 @@ def sample(logits: torch.Tensor, sampling: SamplingParams, position: int, ruled:
     if probs is not None:
         # nothing is drawn from what is no number
         chosen = torch.where(probs.isfinite().all(), drawn(probs, sampling.seed * 1_000_003 + position), chosen)
-    found = Sample(chosen, raw, probs)
+    # that no token is left is read with the token: to ask now would wait for the forward
+    is_choice = None if sampling.bias is None else (wanted != -torch.inf).any()
+    found = Sample(chosen, raw, probs, is_choice)
     found.send()
     return found
 
@@ -76,16 +77,19 @@ def steered(logits: torch.Tensor, bias: LogitBias | None) -> torch.Tensor:
     logits = logits.float()
     if bias is None:
         return logits
-    made = logits.clone()
-    for token_id, added in bias.biases:
-        made[token_id] += added
+
+    def on_device(numbers: Sequence[float], dtype: torch.dtype = torch.long) -> torch.Tensor:
+        return sent(torch.tensor(numbers, dtype=dtype), logits.device)
+
+    made = logits
+    if bias.biases:
+        ids, added = zip(*bias.biases, strict=True)
+        made = made.index_add(0, on_device(ids), on_device(added, made.dtype))
     if bias.only:
-        only = torch.tensor(bias.only, device=made.device)
+        only = on_device(bias.only)
         made = torch.full_like(made, -torch.inf).index_copy(0, only, made[only])
     if bias.banned:
-        made[list(bias.banned)] = -torch.inf
-    if bool((made == -torch.inf).all()):
-        raise InputError("Every token is banned, so none can be chosen: end the bias of logits.")
+        made = made.index_fill(0, on_device(bias.banned), -torch.inf)
     return made
 
 

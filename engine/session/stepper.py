@@ -292,7 +292,7 @@ def as_planned(choice: Sample | None, part: PlannedPart) -> Sample | None:
     """The token that was chosen then is chosen again."""
     if choice is None or part.sampled is None or choice.token_id == part.sampled:
         return choice
-    return replace(choice, chosen=torch.tensor(part.sampled))
+    return replace(choice, chosen=torch.tensor(part.sampled), is_choice=None)
 
 
 def with_choices(record: StepRecord, token_ids: list[int | None]) -> StepRecord:

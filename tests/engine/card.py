@@ -129,7 +129,10 @@ class Dispatch(TorchDispatchMode):
             kwargs["device"] = HOST
         given = {id(each.numbers): each for each in tensors if isinstance(each, OnCard)}
         found = func(*tree_map(real, args), **tree_map(real, kwargs))
-        return tree_map(lambda each: given.get(id(each)) if id(each) in given else put_on_card(each), found)
+        # in that mode a view of a tensor that was made outside of it is none of it either
+        is_inference = torch.is_inference_mode_enabled() and all(each.is_inference() for each in given.values())
+        with torch.inference_mode(is_inference):
+            return tree_map(lambda each: given.get(id(each)) if id(each) in given else put_on_card(each), found)
 
     def _check(self, func: Any, args: Any, tensors: list[torch.Tensor]) -> None:
         if func in READS:
@@ -152,7 +155,7 @@ class Dispatch(TorchDispatchMode):
         if device.type != "cuda":
             self._card.wait("a copy to the host")
             return made
-        if not was_on_card and not (is_async and self._is_pinned(source)):
+        if not was_on_card and source.numel() and not (is_async and self._is_pinned(source)):
             self._card.wait("a copy to the card")
         return OnCard(made)
 

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from engine.cache.layers.growing import GrowingLayer
 from engine.cache.sequence_cache import SequenceCache
-from engine.errors import Cancelled
+from engine.errors import Cancelled, InputError
 from engine.look.candidates import Sample
 from engine.model.runners.runners import Runners
 from engine.session import forward, stepper
@@ -19,7 +19,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.runners import RunnerName
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.wire.phases import Chosen, PhaseReached
 from engine.wire.records import StepRecord
 from tests.engine.session.sessions import GROWING, tensors
@@ -226,6 +226,21 @@ def test_a_step_that_fails_behind_a_launch_takes_it_back(name: str, monkeypatch:
         with pytest.raises(ZeroDivisionError):
             late.step_late()
     assert not is_launched(late)
+    assert [same(told(at_once.step()), told(late.step())) for _ in range(3)] == [True] * 3
+
+
+def test_where_every_token_is_banned_the_step_that_would_choose_one_is_given_up() -> None:
+    """That is read with the token, when the next forward is on its way."""
+    at_once, late = begun(0), begun(2)
+    for session in (at_once, late):
+        run(session, 3)
+        session.sequence(0).sampling = structs.replace(SEEDED, bias=LogitBias(banned=tuple(range(128))))
+    for step in (at_once.step, late.step_late):
+        with pytest.raises(InputError, match="Every token is banned"):
+            step()
+    assert not is_launched(late)
+    for session in (at_once, late):
+        session.sequence(0).sampling = SEEDED
     assert [same(told(at_once.step()), told(late.step())) for _ in range(3)] == [True] * 3
 
 

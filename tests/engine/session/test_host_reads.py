@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -16,13 +17,15 @@ from engine.session.sampler import drawn
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.runners import RunnerName
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from tests.engine.tiny import model_of, prompt_ids
 
 COPIES = {torch.Tensor.cpu, torch.Tensor.tolist}
 WAITS = {torch.ops.aten._local_scalar_dense.default: "number", torch.ops.aten.nonzero.default: "nonzero"}
 SPECS = [CacheSpec("growing"), CacheSpec("static", max_length=64), CacheSpec("paged", page_size=4)]
-SAMPLINGS = [SamplingParams(), SamplingParams(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01)]
+DRAWN = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01)
+BIAS = LogitBias(((5, 1.0), (7, -2.0)), (5, 6), tuple(range(3, 60)))
+SAMPLINGS = {"greedy": SamplingParams(), "drawn": DRAWN, "biased": replace(DRAWN, bias=BIAS)}
 
 
 class Copies(TorchFunctionMode):
@@ -57,16 +60,16 @@ class Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "drawn"])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("runner", ["fused", "graph"])
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.layout)
 def test_a_step_reads_the_token_of_each_sequence_and_one_copy_of_what_was_measured(
-    spec: CacheSpec, runner: RunnerName, sampling: SamplingParams
+    spec: CacheSpec, runner: RunnerName, sampling: str
 ) -> None:
     model, count = model_of("llama"), 3 if spec.layout == "paged" else 1
-    session = Session(replace(model, runners=Runners(model.runners.decoder, runner)), spec)
+    session = Session(dataclasses.replace(model, runners=Runners(model.runners.decoder, runner)), spec)
     for number in range(count):
-        seq_id = session.submit(Prompt(token_ids=prompt_ids(6 + number, number), sampling=sampling))
+        seq_id = session.submit(Prompt(token_ids=prompt_ids(6 + number, number), sampling=SAMPLINGS[sampling]))
         session.force(seq_id, prompt_ids(9, number))
     while session.is_prefilling:
         session.step()

@@ -15,7 +15,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.capture import CaptureLevel
 from engine.spec.presets import cache_preset
 from engine.spec.runners import RunnerName
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from tests.engine.card import Card, card, has_card, moved
 from tests.engine.tiny import prompt_ids, tiniest_model
 
@@ -31,9 +31,9 @@ SPECS = {
 }
 CASES: list[tuple[str, RunnerName, int, CaptureLevel]] = [
     ("growing", "fused", 1, "everything"), ("growing", "graph", 1, "off"), ("growing", "transformers", 1, "rows"),
-    ("static", "graph", 1, "rows"), ("paged", "transformers", 1, "statistics"), ("paged", "fused", 2, "rows"),
-    ("paged", "graph", 2, "rows"), ("paged-int8", "fused", 2, "rows"), ("int8", "fused", 1, "rows"),
-    ("h2o", "fused", 1, "rows"),
+    ("static", "graph", 1, "rows"), ("paged", "transformers", 1, "statistics"), ("paged", "transformers", 2, "rows"),
+    ("paged", "fused", 2, "rows"), ("paged", "graph", 2, "rows"), ("paged-int8", "fused", 2, "rows"),
+    ("int8", "fused", 1, "rows"), ("h2o", "fused", 1, "rows"),
 ]  # fmt: skip
 STEPS = 4  # a recorded step is compared twice with the same step computed at once
 
@@ -41,7 +41,8 @@ STEPS = 4  # a recorded step is compared twice with the same step computed at on
 def begun(model: LoadedModel, name: str, count: int, capture: CaptureLevel) -> Session:
     session = Session(model, SPECS[name], capture=capture)
     for number in range(count):
-        sampling = SamplingParams(0.8, seed=number, top_k=20, top_p=0.9, min_p=0.01)
+        bias = LogitBias(((5, 1.0), (7, -2.0)), (5, 6), tuple(range(3, 60)))
+        sampling = SamplingParams(0.8, seed=number, top_k=20, top_p=0.9, min_p=0.01, bias=bias)
         session.submit(Prompt(token_ids=prompt_ids(5 + number, number), sampling=sampling))
     while session.is_prefilling:
         session.step()
