@@ -191,7 +191,7 @@ class Reading(Struct, frozen=True):
     role: str = "text"
 
 
-class FactStrip(QWidget):
+class FactBar(QWidget):
     """Columns as wide as what they hold; where room is scarce the names are short."""
 
     def __init__(self) -> None:

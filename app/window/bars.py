@@ -11,7 +11,7 @@ from app.kit.boxes import row
 from app.kit.theme import current_theme
 from app.models import Models
 from app.panels.timeline.view import TimelineBar
-from app.window.phase_strip import PhaseStrip
+from app.window.phase_bar import PhaseBar
 from app.window.remedies import Remedies
 from app.window.selectors import CacheSelector, ModelSelector
 from app.window.status_line import StatusLine
@@ -71,7 +71,7 @@ class Footer(QWidget):
     """The timeline and the status line on one surface. While a step is taken in phases, these stand where the status
     does: a line more would have every panel move."""
 
-    def __init__(self, timeline: TimelineBar, status: StatusLine, phases: PhaseStrip) -> None:
+    def __init__(self, timeline: TimelineBar, status: StatusLine, phases: PhaseBar) -> None:
         super().__init__()
         self._timeline = timeline
         layout = QVBoxLayout(self)

@@ -11,12 +11,12 @@ from app.kit.buttons import push_button
 from app.kit.labels import plain_tip, prose
 from app.kit.reader import SignalSource
 from app.models import LeftSession, Models
-from app.window.strip import LONGEST, Strip
+from app.window.notice_bar import LONGEST, NoticeBar
 from engine.saved.session import SavedSession
 from engine.wire.changes import EditMade
 
 
-class RecoveryBar(Strip[LeftSession]):
+class RecoveryBar(NoticeBar[LeftSession]):
     """Shown while a session is offered. Intents: `accepted()`, `dismissed()`."""
 
     follows = (SignalSource("recovery"),)

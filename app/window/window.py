@@ -39,8 +39,8 @@ from app.window.banner import Banner
 from app.window.bars import Footer, TopBar
 from app.window.docks import DockHost
 from app.window.menus import RecentFiles, fill_menu_bar
-from app.window.opened_strip import OpenedStrip
-from app.window.phase_strip import PhaseStrip
+from app.window.opened_bar import OpenedBar
+from app.window.phase_bar import PhaseBar
 from app.window.place_menus import EditMenu, NoteMenu, TimelineMenu
 from app.window.recovery_bar import RecoveryBar
 from app.window.status_line import StatusLine
@@ -107,9 +107,9 @@ class MainWindow(QMainWindow):
         }  # in the order in which Tab walks them
         self.docks = DockHost(self.panels)
         self.top = TopBar(models, self.actions_)
-        self.opened = OpenedStrip(models, self.actions_)
+        self.opened = OpenedBar(models, self.actions_)
         self.recovery = RecoveryBar(models)
-        self.phases = PhaseStrip(models, self.actions_)
+        self.phases = PhaseBar(models, self.actions_)
         self.banner = Banner(models, self.docks)
         self.timeline = TimelineBar(models)
         self.status = StatusLine(models, self.actions_["run.cancel"])

@@ -13,7 +13,7 @@ from app.kit.boxes import column, holder, row
 from app.kit.changes import connect_all, on_change
 from app.kit.chart.bars import BarRows
 from app.kit.chart.grid import ChosenHead, Found, GridMaps
-from app.kit.facts import FactStrip
+from app.kit.facts import FactBar
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.measurement import AskingView, why_nothing
 from app.kit.provenance import Provenance, token_name
@@ -72,7 +72,7 @@ class DamageView(AskingView[Shown]):
         self.shift = GridMaps("Change of the newest attention row by layer and head")
         self.bars = BarRows("KL of every layer coded alone", size=10.0)
         self.plan = PlanSheet()
-        self.facts = FactStrip()
+        self.facts = FactBar()
         self.formula, self.readout = ElidedLabel(font_text(11), "muted"), ElidedLabel(font_fixed(11))
         self.why = plain_label(role="warning", wraps=True)
         self._rest = QTimer(self, singleShot=True, interval=REST_MS)

@@ -41,7 +41,7 @@ MAX_CHARS = 48
 GHOST_LEAST, GHOST_MOST = 2.0, 6.0
 
 
-class TokenStrip(Themed, QAbstractScrollArea):
+class TokenCanvas(Themed, QAbstractScrollArea):
     """Shows tokens; `picked(position)` when one is clicked or walked to, None when the selection is given up,
     `dragged(start, stop)` over several, `menu_wanted(position or None, place on the screen)`."""
 

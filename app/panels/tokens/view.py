@@ -22,7 +22,7 @@ from app.models import Models, Selected
 from app.models.after_edit import after_edit
 from app.models.loaded import num_source
 from app.models.slices import WALL
-from app.panels.tokens.canvas import TokenStrip
+from app.panels.tokens.canvas import TokenCanvas
 from app.panels.tokens.chips import Chips
 from app.panels.tokens.surprisal_key import SurprisalKey
 from engine.spec.edit import Rows
@@ -51,7 +51,7 @@ class TokensPanel(View[Chips]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self.strip = TokenStrip()
+        self.strip = TokenCanvas()
         self._key = SurprisalKey()
         self.add_to_strip(self._key)
         self._is_forked = False

@@ -12,7 +12,7 @@ from app.kit.boxes import column, holder, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
 from app.kit.chart.bars import BarRows, BarTable
-from app.kit.facts import FactStrip
+from app.kit.facts import FactBar
 from app.kit.labels import ElidedLabel, plain_label, set_text_role
 from app.kit.measurement import MeasuringView, why_nothing
 from app.kit.panel import MARGIN
@@ -62,7 +62,7 @@ class WhatIfView(MeasuringView[Tried]):
         self.knobs = WhatIfKnobs()
         self.verdict = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))
         self.bars = BarRows("Candidates before and after", least=15.0)
-        self.facts = FactStrip()
+        self.facts = FactBar()
         self.foot = ElidedLabel(font_text(11), "muted")
         self.refusal = plain_label(role="warning", wraps=True)
         self.use = push_button("Use this cache", self._on_use)

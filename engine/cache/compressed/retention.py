@@ -132,7 +132,7 @@ class ObservationWindow(Rule):
         return torch.cat([pooled, stay], 1)
 
 
-class NewestQuery(Rule):
+class NewestWeights(Rule):
     """TOVA: the newest query's attention, averaged over all heads, so that a layer's heads keep the same rows."""
 
     names = ("tova",)

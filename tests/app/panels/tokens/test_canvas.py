@@ -8,7 +8,7 @@ from PySide6.QtGui import QImage, QPainter
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import Theme, current_theme
-from app.panels.tokens.canvas import ROW_HEIGHT, TokenStrip
+from app.panels.tokens.canvas import ROW_HEIGHT, TokenCanvas
 from app.panels.tokens.surprisal_key import surprisal_color
 from app.shell import Shell
 from engine.wire.commands import Force
@@ -33,12 +33,12 @@ def desk(shell: Shell, engine: FakeEngine) -> Shell:
     return shell
 
 
-def is_at_end(strip: TokenStrip) -> bool:
+def is_at_end(strip: TokenCanvas) -> bool:
     bar = strip.verticalScrollBar()
     return bar.value() == bar.maximum()
 
 
-def scroll(strip: TokenStrip, notches: int) -> None:
+def scroll(strip: TokenCanvas, notches: int) -> None:
     """Turn the wheel over the strip, up for positive notches."""
     turn_wheel(strip.viewport(), strip.viewport().rect().center(), notches)
 

@@ -6,7 +6,7 @@ from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from app.panels.tokens.canvas import TokenStrip
+from app.panels.tokens.canvas import TokenCanvas
 from app.panels.tokens.chips import Chips
 from app.panels.tokens.draw import GAP, ChipLayout, ChipPlace
 from tests.app import samples
@@ -43,7 +43,7 @@ def test_a_row_that_was_cut_is_filled_again() -> None:
 
 def test_shift_moves_the_end_of_an_area_and_never_before_its_beginning(qtbot: QtBot, models: Models) -> None:
     models.timeline.append(samples.story(9))
-    strip = TokenStrip()
+    strip = TokenCanvas()
     qtbot.addWidget(strip)
     strip.resize(300, 200)
     dragged: list[tuple[int, int]] = []

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QLabel, QListView, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.draw.format import percent, token_label
-from app.panels.tokens.canvas import TokenStrip
+from app.panels.tokens.canvas import TokenCanvas
 from app.shell import Shell
 from engine.wire.events import PromptSurprisal
 from tests.app import samples
@@ -52,13 +52,13 @@ def test_only_what_is_visible_is_painted_and_a_step_paints_its_end(
     shell: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, num_tokens: int
 ) -> None:
     painted: list[int] = []
-    paint = TokenStrip._paint_token
+    paint = TokenCanvas._paint_token
 
-    def counted(strip: TokenStrip, painter: QPainter, index: int) -> None:
+    def counted(strip: TokenCanvas, painter: QPainter, index: int) -> None:
         painted.append(index)
         paint(strip, painter, index)
 
-    monkeypatch.setattr(TokenStrip, "_paint_token", counted)
+    monkeypatch.setattr(TokenCanvas, "_paint_token", counted)
     engine.loaded()
     shell.models.timeline.append([samples.step_record(0, num_tokens)])
     turn(shell)
@@ -139,13 +139,13 @@ def test_tokens_of_a_long_prompt_say_that_their_surprisal_is_to_come_until_it_do
         inspector = shell.window.panels["inspector"]
         assert [fact.text for fact in inspector.state.facts if fact.label == "surprisal"] == [expected]  # type: ignore[attr-defined]
     painted: list[int] = []
-    paint = TokenStrip._paint_token
+    paint = TokenCanvas._paint_token
 
-    def noted(strip: TokenStrip, painter: QPainter, index: int) -> None:
+    def noted(strip: TokenCanvas, painter: QPainter, index: int) -> None:
         painted.append(index)
         paint(strip, painter, index)
 
-    monkeypatch.setattr(TokenStrip, "_paint_token", noted)
+    monkeypatch.setattr(TokenCanvas, "_paint_token", noted)
     engine.emit(PromptSurprisal(0, 0, 1, (6.5, 2.5)), PromptSurprisal(0, 0, 4, (0.25, 7.5)))
     turn(shell)
     assert {1, 2, 4, 5} <= set(painted)

@@ -10,11 +10,11 @@ from app.kit.buttons import push_button
 from app.kit.labels import plain_tip, prose
 from app.kit.reader import STATUS
 from app.models import Models
-from app.window.strip import LONGEST, Strip
+from app.window.notice_bar import LONGEST, NoticeBar
 from engine.wire.status import OpenedFile
 
 
-class OpenedStrip(Strip[OpenedFile]):
+class OpenedBar(NoticeBar[OpenedFile]):
     """Shown as long as the engine holds a file. Intents: `continue_wanted()`, `close_wanted()`."""
 
     follows = (STATUS,)

@@ -1,4 +1,4 @@
-"""A line that stands above the panels for a while, tinted by what it says."""
+"""A bar above the panels that stands there for a while, tinted by what it says."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ ICON, HEIGHT = 14, 32
 LONGEST = 400  # characters of a text that somebody else wrote, in a tool tip
 
 
-def paint_strip(strip: QWidget, role: str, icon: str = "", alpha: int = 26) -> None:
+def paint_bar(bar: QWidget, role: str, icon: str = "", alpha: int = 26) -> None:
     """Fill it with a tint of a theme colour over that of bars, with a hairline below and an icon at its left."""
-    painter, theme = QPainter(strip), current_theme()
-    painter.fillRect(strip.rect(), theme.color("bar"))
-    painter.fillRect(strip.rect(), theme.color(role, alpha))
+    painter, theme = QPainter(bar), current_theme()
+    painter.fillRect(bar.rect(), theme.color("bar"))
+    painter.fillRect(bar.rect(), theme.color(role, alpha))
     painter.setPen(QPen(theme.color("hairline"), 1))
-    painter.drawLine(0, strip.height() - 1, strip.width(), strip.height() - 1)
+    painter.drawLine(0, bar.height() - 1, bar.width(), bar.height() - 1)
     if icon:
-        mark = pixmap(icon, theme.color(role).name(), ICON, strip.devicePixelRatioF())
-        painter.drawPixmap(12, (strip.height() - ICON) // 2, mark)
+        mark = pixmap(icon, theme.color(role).name(), ICON, bar.devicePixelRatioF())
+        painter.drawPixmap(12, (bar.height() - ICON) // 2, mark)
 
 
-class Strip(Reader[State], QWidget):
+class NoticeBar(Reader[State], QWidget):
     """An icon, words, and buttons for what can be done about it; there as long as there is a state to show."""
 
     reads_while_hidden = True
@@ -51,4 +51,4 @@ class Strip(Reader[State], QWidget):
         self.setVisible(False)
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        paint_strip(self, self.role, self.icon)
+        paint_bar(self, self.role, self.icon)

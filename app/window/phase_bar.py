@@ -17,8 +17,8 @@ from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_text
 from app.models import Models
 from app.models.phases import PhaseProgress
+from app.window.notice_bar import paint_bar
 from app.window.phase_words import phase_words
-from app.window.strip import paint_strip
 
 HEIGHT, CELL_HEIGHT = 25, 19
 PAD, NARROW_CELL, LEAST_CELL = 7.0, 30.0, 4.0  # pixels: beside a name, of a layer with its name, of one without
@@ -127,7 +127,7 @@ class PhaseTrack(Opaque, QWidget):
                 ink.center(painter, center.x(), center.y(), name)
 
 
-class PhaseStrip(Reader[Shown], QWidget):
+class PhaseBar(Reader[Shown], QWidget):
     """Shown as long as there is a step in phases, and until the step after one that was written: `appeared(bool)`."""
 
     appeared = Signal(bool)
@@ -184,7 +184,7 @@ class PhaseStrip(Reader[Shown], QWidget):
         self.appeared.emit(is_there)
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        paint_strip(self, "accent", alpha=20)
+        paint_bar(self, "accent", alpha=20)
 
 
 def _button(text: str, actions: Actions, name: str) -> ActionButton:
