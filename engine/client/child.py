@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -23,12 +24,15 @@ from engine.client.stream import HEARTBEAT, read_frames, write_messages
 from engine.loop.loop import EngineLoop
 from engine.wire.commands import Shutdown
 from engine.wire.encoding import Frame, WireError, decode_command, encode
-from engine.wire.events import Event, Failed, Stopped
+from engine.wire.events import Event, Failed, StateChanged, Stopped
 from engine.wire.records import StepRecord
 
 HEARTBEAT_S = 1.0
 # How long an export or a step may take to end tidily once the window is gone.
 END_S = 1.0
+# Between two messages of a run: a window takes its steps some 30 times a second, and every time that the thread which
+# writes is woken takes from the thread that computes, 4 % of a step of 5 ms.
+IN_A_RUN_S = 0.015
 
 
 def main() -> None:
@@ -79,9 +83,9 @@ def _read(stream: IO[bytes], loop: EngineLoop, outbox: Outbox) -> None:
     os._exit(0)
 
 
-def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse) -> None:
+def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse, rest: Callable[[float], object] = time.sleep) -> None:
     """Send every event up to the last, what the loop is busy with for long, and where there is nothing to say for a
-    while, a sign of life."""
+    while, a sign of life. The steps that a run does during a rest are sent together."""
     events: list[Event] = []
     while not (events and isinstance(events[-1], Stopped)):
         events = outbox.take(HEARTBEAT_S)
@@ -90,6 +94,15 @@ def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse) -> None:
             write_messages(stream, messages or [HEARTBEAT])
         except OSError:  # the window is gone
             os._exit(0)
+        if _is_run(events):
+            rest(IN_A_RUN_S)
+
+
+def _is_run(events: Sequence[Event]) -> bool:
+    """Whether steps were done and others follow at once: what is asked between them waits for a rest at most."""
+    if not (events and isinstance(events[-1], StateChanged) and events[-1].status.running):
+        return False
+    return any(isinstance(event, StepRecord) for event in events)
 
 
 def _encoded(event: Event) -> list[list[Frame]]:
