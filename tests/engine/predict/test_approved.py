@@ -1,5 +1,5 @@
-"""What every cache mode says of itself, and what it would take on models of every kind: compared with what was approved
-(see `tests.engine.told`). Bytes are held to real caches in `test_bytes`; here every bound and every refusal is."""
+"""What every cache mode would take on models of every kind: compared with what was approved (see `tests.engine.told`).
+Bytes are held to real caches in `test_bytes`; here every bound and every refusal is."""
 
 from __future__ import annotations
 
@@ -7,47 +7,16 @@ from pathlib import Path
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
+from engine.predict.budget import Budget, BudgetSpec, budget_of, tokens_that_fit
 from engine.predict.bytes import Fill, page_bytes, predict, why_no_sharing
 from engine.predict.capacity import cache_capacity, most_tokens, pool_pages, tokens_at_once
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding, LayerCoding
-from engine.spec.codec_names import codec_name
-from engine.spec.presets import (
-    ALL_PRESETS,
-    cache_label,
-    cache_name,
-    cache_named,
-    cache_summary,
-    family_of,
-    mode_detail,
-    mode_words,
-    parameters_of,
-    preset_of,
-    size_words,
-)
-from engine.spec.retention import RetentionSpec
-from engine.spec.tuning import tuned
+from engine.spec.presets import cache_name
 from tests.engine.geometry.tiny_configs import TINY
+from tests.engine.spec.modes import BY_LAYER, MODES
 from tests.engine.tiny import config_dict
 from tests.engine.told import approve
 
-BY_LAYER = CodecSpec(Coding("int8"), Coding("exact"), (LayerCoding(1, Coding("kivi-4", 16, 32), Coding("fp8-head")),))
-MODES: dict[str, CacheSpec] = {name: preset.spec for name, preset in ALL_PRESETS.items()} | {
-    name: cache_named(name)
-    for name in ("paged+h2o", "paged+sliding", "h2o+int8", "paged+tova+int8", "int8/kivi-4", "exact/fp8",
-                 "fp8-max/fp8-max-e8m0")
-} | {
-    "by layer": CacheSpec(codec=BY_LAYER),
-    "pyramid": CacheSpec(retention=RetentionSpec("h2o", budget=30, sinks=2, window=5, schedule="pyramid")),
-    "two budgets": CacheSpec(retention=RetentionSpec("tova", layer_budgets=(40, 20))),
-    "a ratio": CacheSpec(retention=RetentionSpec("knorm", ratio=0.4, sinks=3)),
-    "rotated": CacheSpec(retention=RetentionSpec("sinks+window", sinks=3, window=20, rerotate=True)),
-    "a short static": CacheSpec("static", max_length=90),
-    "small pages": CacheSpec("paged", page_size=8, num_pages=21, replace_duplicates=True),
-    "pages of one": CacheSpec("paged", page_size=1),
-    "small groups": tuned(ALL_PRESETS["kivi-2"].spec, group=16, residual=32),
-    "pages of a budget": CacheSpec("paged", page_size=4, retention=RetentionSpec("snapkv", budget=24, window=6)),
-}  # fmt: skip
 FILLS = (
     Fill(1, None),
     Fill(70, None),
@@ -69,16 +38,6 @@ def geometries() -> dict[str, CacheGeometry]:
             "head_dim": 64, "hidden_size": 48, "vocab_size": 128, "max_position_embeddings": 6000}  # fmt: skip
     others = {"shared": shared, "indexed": indexed, "wide": wide}
     return found | {name: CacheGeometry.from_config(config) for name, config in others.items()}
-
-
-def said(name: str, spec: CacheSpec) -> list[str]:
-    tuned_by = [f"{p.name}={getattr(spec, p.name, '')}" for p in parameters_of(spec)]
-    return [
-        f"== {name}: {cache_name(spec)} | {cache_label(spec)} | {preset_of(spec).name} | {family_of(spec)} | "
-        f"{codec_name(spec.codec)}",
-        f"   {mode_words(spec)} | {mode_detail(spec)} | {' · '.join(size_words(spec))} | {', '.join(tuned_by)}",
-        f"   {cache_summary(spec)}",
-    ]
 
 
 def taken(spec: CacheSpec, geometry: CacheGeometry, dtype: str) -> str:
@@ -109,7 +68,34 @@ def taken(spec: CacheSpec, geometry: CacheGeometry, dtype: str) -> str:
 def test_modes_and_their_bytes_are_as_approved() -> None:
     lines, models = [], geometries()
     for name, spec in MODES.items():
-        lines += said(name, spec)
+        lines.append(f"== {name}: {cache_name(spec)}")
         lines += [f"   {model}: {taken(spec, geometry, 'bfloat16')}" for model, geometry in models.items()]
     lines += [f"   float32 {model}: {taken(CacheSpec(codec=BY_LAYER), g, 'float32')}" for model, g in models.items()]
     approve(Path(__file__).parent / "approved" / "modes.txt", lines)
+
+
+BUDGETS = ("dynamic", "static", "paged", "offloaded", "kivi-2", "streamingllm", "pyramid", "by layer", "small pages")
+
+
+def test_budgets_and_what_fits_are_as_approved() -> None:
+    """Of a batch of three, by kind of layer, and the tokens for which a memory has room."""
+    lines = []
+    for name in BUDGETS:
+        for model, geometry in geometries().items():
+            asked = BudgetSpec(MODES[name], 70, 3, prompt=40)
+            try:
+                found = budget_of(geometry, asked)
+                fit = [tokens_that_fit(geometry, asked, memory) for memory in (0, 9_000, 300_000, 10**10, 10**18)]
+            except InputError as refusal:
+                lines.append(f"{name}, {model}: {refusal}")
+                continue
+            lines += [f"{name}, {model}: {_numbers(found)}; fit {fit}", *(f"   {kind}" for kind in found.kinds)]
+    approve(Path(__file__).parent / "approved" / "budgets.txt", lines)
+
+
+def _numbers(found: Budget) -> str:
+    names = (
+        "bytes_per_token", "stored_bytes_per_sequence", "reserved_bytes_per_sequence", "state_bytes_per_sequence",
+        "bytes_per_sequence", "total_bytes", "pool_bytes", "host_bytes",
+    )  # fmt: skip
+    return " ".join(str(getattr(found, name)) for name in names)
