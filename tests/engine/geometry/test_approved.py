@@ -109,5 +109,5 @@ def test_what_makes_layers_differ() -> None:
     first = LayerGeometry(0, "sliding", 2, 8, 8, 4, 16)
     for other in ({"kind": "full"}, {"num_kv_heads": 1}, {"key_dim": 4}, {"value_dim": 4}, {"num_heads": 2},
                   {"window": 8}):  # fmt: skip
-        assert not CacheGeometry("a", "b", (first, replace(first, index=1, **other))).is_uniform  # type: ignore[arg-type]
+        assert not CacheGeometry("a", "b", (first, replace(first, index=1, **other))).is_uniform
     assert CacheGeometry("a", "b", (first, replace(first, index=1))).is_uniform

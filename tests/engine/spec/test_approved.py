@@ -6,13 +6,14 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import get_args
 
 from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, captures
-from engine.spec.codec import CodecSpec, Coding, recoded
+from engine.spec.codec import CodecSpec, Coding, Part, recoded
 from engine.spec.codec_names import codec_name, codec_summary, get_codec_names, parse_codec
 from engine.spec.codecs import CODECS
 from engine.spec.grid import takes_codecs
@@ -111,7 +112,7 @@ def test_numbers_of_codecs_are_told_as_approved() -> None:
         is_what = ("is_exact", "is_kivi", "has_groups", "waits_for_prompt", "is_frozen", "codes_rows_alone")
         lines.append(f"{coding.words}: {', '.join(what for what in is_what if getattr(coding, what))}")
         lines.append(f"  {coding.bits} bits, {coding.row_bytes(48)} a row of 48, {coding.shared_bytes(3)} shared")
-        for part, tokens in itertools.product(("keys", "values"), (0, 1, 31, 32, 70)):
+        for part, tokens in itertools.product(get_args(Part), (0, 1, 31, 32, 70)):
             lines.append(f"  {part} of {tokens}: {told(coding.bytes_of(tokens, 3, 48, 4, part))}")
     approve(APPROVED / "codecs.txt", lines)
 
