@@ -36,6 +36,7 @@ from engine.wire.stopping import StopState
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.made import made, of_action, tab_walk
 from tests.app.page_story import PageStory
 from tests.app.rich import status as rich_status
 from tests.app.shown import approve, changes, shown
@@ -106,6 +107,29 @@ def test_bars_and_actions_in_every_state_are_as_approved(running: Shell, engine:
     approve(APPROVED / "bars.txt", lines)
 
 
+def test_the_window_is_made_as_approved(running: Shell) -> None:
+    """Every panel, bar and menu: cursors, focus, alignment, who gives way; and how Tab walks the whole window."""
+    window = running.window
+    window.need_all()
+    parts: dict[str, QWidget] = {
+        "top": window.top, "recovery": window.recovery, "opened": window.opened, "banner": window.banner,
+        "phases": window.phases, "timeline": window.timeline, "status": window.status, "menus": window.menuBar(),
+        **window.docks.docks,
+    }  # fmt: skip
+    lines = []
+    for name, part in parts.items():
+        lines += [f"== {name}", *made(part), ""]
+    lines += [
+        "== actions",
+        *(
+            f"{action.text()}: {of_action(action)}"
+            for action in map(running.actions.__getitem__, sorted(running.actions.names()))
+        ),
+    ]
+    lines += ["", "== window", *tab_walk(window)]
+    approve(APPROVED / "made.txt", lines)
+
+
 # What is sent when the dialog of an action is accepted is listed as well.
 ACCEPTED = ("cache.tune", "run.to", "run.kept", "note.add", "edit.bias", "edit.typed")
 TUNED = (cache_preset("kivi-4").spec, replace(cache_preset("paged").spec, num_pages=64), cache_preset("offloaded").spec)
@@ -152,7 +176,7 @@ def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine) -> None:
         turn(running, 2)
         for dialog in QApplication.topLevelWidgets():
             if isinstance(dialog, QDialog) and dialog.isVisible():
-                found = [*shown(dialog), *turned_up(dialog)]
+                found = [*shown(dialog), *made(dialog), *turned_up(dialog)]
                 lines += [
                     "",
                     f"== {name}: {type(dialog).__name__} {dialog.windowTitle()!r}",
