@@ -24,13 +24,18 @@ class CommandLineParser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def main(argv: list[str] | None = None) -> int:
-    prepare()
+def command_line() -> CommandLineParser:
+    """The parser of all sub-commands."""
     parser = CommandLineParser(prog="kvloupe-engine", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add_parsers(commands)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    prepare()
+    args = command_line().parse_args(argv)
     try:
         return int(args.func(args))
     except InputError as error:

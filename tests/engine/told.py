@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Sequence
 from difflib import unified_diff
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,13 @@ _FOLDER = re.compile(r"/[\w./-]+/")
 
 
 def told(value: Any) -> str:
-    """A value in words; fields that have their default are left out."""
+    """A value in words; of a message also what it computes of its fields, and not those that have their default."""
     match value:
         case Struct():
             pairs = ((field, getattr(value, field.name)) for field in fields(value))
-            words = (f"{f.name}={_field(f.name, each)}" for f, each in pairs if not _is_left_out(f, each))
+            words = [f"{f.name}={_field(f.name, each)}" for f, each in pairs if not _is_left_out(f, each)]
+            computed = ((name, getattr(value, name)) for name in _computed(type(value)))
+            words += (f"{name} {told(each)}" for name, each in computed if not isinstance(each, Struct))
             return f"{type(value).__name__}({', '.join(words)})"
         case dict():
             keep = (name for name in value if name not in OF_THE_MACHINE and not str(name).endswith("_ms"))
@@ -73,6 +76,17 @@ def told(value: Any) -> str:
         case float():
             return number(value)
     return _FOLDER.sub("…/", _CLOCK.sub(r"… \1", repr(value)))
+
+
+@cache
+def _computed(kind: type) -> tuple[str, ...]:
+    """The properties of a message that are not of the machine."""
+    if not kind.__module__.startswith("engine.wire"):
+        return ()
+    found = (
+        name for each in reversed(kind.__mro__) for name, value in vars(each).items() if isinstance(value, property)
+    )
+    return tuple(name for name in dict.fromkeys(found) if name not in OF_THE_MACHINE and not name.endswith("_ms"))
 
 
 def _field(name: str, value: Any) -> str:

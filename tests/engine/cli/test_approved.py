@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+from engine.__main__ import command_line
 from tests.engine.cli.conftest import Twin
 from tests.engine.told import approve, told
 
@@ -88,3 +91,36 @@ def test_what_is_printed_and_written_is_approved(twin: Twin, folder: Path, tmp_p
     approve(
         Path(__file__).parent / "approved" / "printed.txt", [x for x in lines if not x.startswith(("'cuda", "'mps"))]
     )
+
+
+def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Every argument of a command and of its sub-commands: its names, what it takes, its default and its help."""
+    yield f"> {parser.prog}: {parser.description}"
+    exclusive = {
+        action: f"group {number}{' required' * group.required}"
+        for number, group in enumerate(parser._mutually_exclusive_groups)
+        for action in group._group_actions
+    }
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield f"  sub-commands {action.metavar}, required {action.required}"
+            yield from (f"  {each.dest}: {each.help}" for each in action._choices_actions)
+            continue
+        takes = {
+            name: getattr(action, name) for name in ("nargs", "choices", "metavar", "dest", "const", "default")
+        } | {
+            "group": exclusive.get(action),
+            "kind": type(action).__name__,
+            "type": getattr(action.type, "__name__", None),
+            "required": action.required or None,
+        }
+        words = (f"{name}={told(value)}" for name, value in takes.items() if value is not None)
+        yield f"  {' '.join(action.option_strings)} {' '.join(words)}: {action.help}"
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in dict.fromkeys(action.choices.values()):
+                yield from options_of(sub)
+
+
+def test_what_every_command_takes_is_approved() -> None:
+    approve(Path(__file__).parent / "approved" / "options.txt", list(options_of(command_line())))
