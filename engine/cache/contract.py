@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from engine.wire.evictions import Eviction
 from engine.wire.prefix_match import WhyNotReused
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -53,6 +54,32 @@ class HeldBytes(NamedTuple):
     dequantised: int = 0
     journal: int = 0
     scores: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class EvictedRows:
+    """Rows that a step dropped from one layer, before the host has seen which: their `positions` `[H_kv, E]`, the
+    `scores` `[H_kv, S]` that all rows had, and the slots of these that were `kept` `[H_kv, K]` and `dropped`
+    `[H_kv, E]`, both ascending; no protection kept those `on_merit` `[H_kv, S]`. `is_per_head`: heads may have dropped
+    different rows. `rule` says why in words."""
+
+    seq_id: int
+    layer: int
+    is_per_head: bool
+    rule: str
+    positions: torch.Tensor
+    scores: torch.Tensor
+    kept: torch.Tensor
+    dropped: torch.Tensor
+    on_merit: torch.Tensor
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that went, of all heads that are told."""
+        return self.positions.numel() if self.is_per_head else self.positions.shape[1]
+
+
+Evicted = EvictedRows | Eviction  # of whole pages the host knows which went: their table is its own
 
 
 @dataclass(frozen=True, eq=False)

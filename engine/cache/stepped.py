@@ -10,6 +10,7 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import UNTOUCHED
+from engine.cache.contract import Evicted
 from engine.cache.editable import EditableRows
 from engine.cache.layers.build import decoder_config, handles_of, idle_cache, new_cache
 from engine.cache.layers.cross import SourceCache
@@ -17,7 +18,6 @@ from engine.cache.layers.layer_handle import LayerHandle
 from engine.cache.row_delta import RowDelta
 from engine.predict.capacity import static_capacity
 from engine.spec.cache import CacheSpec
-from engine.wire.evictions import Eviction
 
 DELTAS_KEPT = 64  # steps, for whoever looks now and then and asks what happened in between
 
@@ -137,8 +137,9 @@ class SteppedRows(EditableRows):
         """What a forward must show: the newest attention row to whoever observes, more to a rule that drops rows."""
         return Probe() if observe else None
 
-    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
-        """After a forward: code and drop what the spec asks for, in all layers or in none; says what was dropped."""
+    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Evicted, ...]:
+        """After a forward: code and drop what the spec asks for, in all layers or in none; says what was dropped, of
+        which the host may not know yet which rows."""
         return ()
 
     def commit(self, num_tokens: int) -> list[RowDelta]:

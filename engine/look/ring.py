@@ -17,6 +17,7 @@ import torch
 
 from engine.look.packing import Arrays, Packing
 
+SMALLEST_BYTES = 1 << 16  # of a slot on a GPU
 LATE_STEPS = 2  # so many steps behind are read on a GPU while it runs
 TIMEOUT_S = 2.0  # a copy that takes longer is not waited for: it is made again on the stream of the forward
 SPIN_S = 2e-3  # so long a copy is asked for without a pause
@@ -84,7 +85,8 @@ class StreamSlot:
     def buffer(self, num_bytes: int) -> torch.Tensor:
         if len(self._buffer) < num_bytes:
             self._stream.synchronize()  # the old memory may still be on its way
-            self._allocate(num_bytes)
+            # with room to spare: the first rows that a step drops are no reason to wait again
+            self._allocate(max(SMALLEST_BYTES, 1 << (num_bytes - 1).bit_length()))
         return self._buffer
 
     def send(self, num_bytes: int) -> None:

@@ -6,7 +6,7 @@ left the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -132,12 +132,17 @@ def told(measured: Measured, arrays: Arrays, choice: Sample | None, text_of: Tok
 
 def packed_together(parts: Sequence[Measured]) -> dict[str, torch.Tensor]:
     """The tensors of all sequences of a step, each name behind the number of its sequence."""
-    return {f"{n}.{name}": tensor for n, part in enumerate(parts) for name, tensor in part.tensors.items()}
+    return {name: tensor for n, part in enumerate(parts) for name, tensor in named(part.tensors, str(n)).items()}
 
 
-def arrays_of(arrays: Arrays, number: int) -> Arrays:
-    """Those of one sequence again."""
-    start = f"{number}."
+def named(tensors: Mapping[str, torch.Tensor], owner: str) -> dict[str, torch.Tensor]:
+    """The same, each name behind that of its owner."""
+    return {f"{owner}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def arrays_of(arrays: Arrays, owner: str) -> Arrays:
+    """Those of one owner again."""
+    start = f"{owner}."
     return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
 
 

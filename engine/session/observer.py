@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from engine.cache.contract import Evicted
 from engine.errors import InputError, first_line, is_of_device
 from engine.history.history import History
 from engine.look.candidates import Sample
+from engine.look.evicted import EvictedInStep
 from engine.look.ring import ObservationRing, Sent
 from engine.model.text import TokenTexts
 from engine.session.captured import Captured
@@ -23,6 +25,7 @@ from engine.session.observe import (
     checksums_of,
     measure,
     measure_checksums,
+    named,
     packed_together,
     told,
     with_observation,
@@ -31,16 +34,18 @@ from engine.spec.capture import CaptureLevel
 from engine.wire.records import StepRecord
 
 log = logging.getLogger(__name__)
+EVICTED = "evicted"  # stands before the names of what was measured of rows that went
 
 
 @dataclass(eq=False)
 class PendingMeasures:
-    """What was measured of the sequences of one step, on its way from the device."""
+    """What was measured of the sequences of one step, and what it dropped; `sent`: on its way from the device."""
 
     parts: list[Measured]
     choices: list[Sample | None]
-    sent: Sent | None
     level: CaptureLevel
+    evicted: EvictedInStep = field(default_factory=EvictedInStep)
+    sent: Sent | None = None
 
 
 @dataclass(eq=False)
@@ -65,12 +70,19 @@ class Observer:
         self._unread: list[InputError] = []
 
     def begin(self, forwards: Sequence[Forward], choices: list[Sample | None]) -> PendingMeasures:
-        """Measure the forwards of a step and send it on its way."""
+        """Measure the forwards of a step, before its rows are coded or dropped."""
         if self._is_aside:
-            return PendingMeasures([measure_checksums(forward) for forward in forwards], choices, None, "off")
-        parts = measure(forwards, choices, self._captured)
-        tensors = packed_together(parts)
-        return PendingMeasures(parts, choices, self.ring.send(tensors) if tensors else None, self._captured.level)
+            return PendingMeasures([measure_checksums(forward) for forward in forwards], choices, "off")
+        return PendingMeasures(measure(forwards, choices, self._captured), choices, self._captured.level)
+
+    def send(self, measuring: PendingMeasures, evicted: Sequence[Evicted]) -> None:
+        """All that was measured, and what the step has `evicted` since, leaves the device in one copy."""
+        if self._is_aside:
+            return
+        measuring.evicted = EvictedInStep(evicted)
+        tensors = packed_together(measuring.parts) | named(measuring.evicted.measure(), EVICTED)
+        if tensors:
+            measuring.sent = self.ring.send(tensors)
 
     def complete_at_once(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> StepRecord:
         """The record of a step with what was measured, which is waited for; so long the step lasts."""
@@ -111,7 +123,7 @@ class Observer:
         record, measuring = opened.record, opened.measuring
         arrays = self.ring.read(measuring.sent) if measuring.sent is not None else {}
         observations = [
-            told(part, arrays_of(arrays, n), choice, self._text_of)
+            told(part, arrays_of(arrays, str(n)), choice, self._text_of)
             for n, (part, choice) in enumerate(zip(measuring.parts, measuring.choices, strict=True))
         ]
         checksums = checksums_of([part.first_position for part in measuring.parts], observations)
@@ -129,6 +141,7 @@ class Observer:
             non_finite=tuple(place for seen in observations for place in seen.non_finite),
             checksums=checksums,
             timings=timings,
+            evictions=measuring.evicted.told(arrays_of(arrays, EVICTED)),
         )
 
 

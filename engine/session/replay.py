@@ -65,9 +65,9 @@ def convert(before: SequenceCache, cache: SequenceCache, sequence: Sequence, num
     rows have to be computed anew."""
     if not cache.convert_from(before):
         return None
-    evictions = cache.compress(num_tokens, sequence.num_prompt_tokens, None) if num_tokens else ()
+    evicted = cache.compress(num_tokens, sequence.num_prompt_tokens, None) if num_tokens else ()
     cache.commit(num_tokens)
-    return sum(eviction.positions.size for eviction in evictions)
+    return sum(each.num_rows for each in evicted)
 
 
 def repeat(

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from msgspec import structs
 
+from engine.cache.contract import Evicted
 from engine.errors import is_out_of_memory
 from engine.history.history import History
 from engine.history.journal import Noted
@@ -26,7 +27,6 @@ from engine.session.observer import Observer
 from engine.session.phases import PhasedStep, Reached
 from engine.session.sampler import sample
 from engine.session.scheduler import Scheduler
-from engine.wire.evictions import Eviction
 from engine.wire.records import NO_TIMES, CacheBytes, Phase, SequenceStep, StepRecord
 from engine.wire.tree import Node, PlannedPart, PlannedStep
 
@@ -174,14 +174,16 @@ class Stepper:
                 self.phases.chosen(choices)
             measuring = self._observer.begin(forwards, sampled)
             clock.lap("observe")
-            evictions = [eviction for forward in forwards for eviction in self._compress(forward)]
+            evicted = [each for forward in forwards for each in self._compress(forward)]
             clock.lap("prepare")
+            self._observer.send(measuring, evicted)
+            clock.lap("observe")
             launched = self._launched(forwards, sampled, clock) if is_late else None
             parts = [
                 self._accept(each, choice, measured.attention, batch.phase)
                 for each, choice, measured in zip(forwards, choices, measuring.parts, strict=True)
             ]
-            record = self._record(batch.phase, parts, evictions, runner)
+            record = self._record(batch.phase, parts, runner)
             if launched is None and is_late:
                 clock.end()
             elif not is_late:
@@ -208,7 +210,7 @@ class Stepper:
             self.forget_ahead()
         return as_told
 
-    def _record(self, phase: Phase, parts: list[SequenceStep], evictions: list[Eviction], runner: str) -> StepRecord:
+    def _record(self, phase: Phase, parts: list[SequenceStep], runner: str) -> StepRecord:
         """What is known of the step before anything measured has left the device."""
         store, step = self._live.mode.store, self._history.next_step
         if store is not None:
@@ -229,7 +231,6 @@ class Stepper:
             pools=pools,
             preempted=tuple(self._scheduler.preempted),
             waiting=self._scheduler.waiting,
-            evictions=tuple(evictions),
             parent=self._history.last_step,
             changes=tuple(self._history.changes),
             runner=runner,
@@ -244,7 +245,7 @@ class Stepper:
         ruled = self._model.ruled(forward.logits, fed, sequence.num_prompt_tokens, sequence.sampling.max_new_tokens)
         return sample(forward.logits, sequence.sampling, position, ruled)
 
-    def _compress(self, forward: Forward) -> tuple[Eviction, ...]:
+    def _compress(self, forward: Forward) -> tuple[Evicted, ...]:
         """Let the cache code and drop what its spec asks for."""
         live = forward.work.live
         return live.cache.compress(forward.work.num_tokens, live.sequence.num_prompt_tokens, forward.probe)

@@ -39,6 +39,11 @@ class Eviction(Part, frozen=True, eq=False):
     rule: str
     survivors: Survivors = field(default_factory=Survivors)
 
+    @property
+    def num_rows(self) -> int:
+        """Rows that went, of this head or of all."""
+        return len(self.positions)
+
     def score_of(self, position: int) -> float | None:
         """The score of a dropped position; None if this did not drop it."""
         place = int(np.searchsorted(self.positions, position))

@@ -15,6 +15,7 @@ from engine.cache.compressed.layer import CompressedLayer, Dropped
 from engine.cache.compressed.retention import Cut, LayerView, Rule, cut, rule_of
 from engine.cache.compressed.rotary import KeyRotation
 from engine.cache.compressed.stores import RowStore, Store
+from engine.cache.contract import Evicted, EvictedRows
 from engine.cache.layers.handles import is_pageable
 from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stored import StoredCache
@@ -22,8 +23,6 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import budgets_by_layer, layers_that_drop
-from engine.wire.arrays import read_only
-from engine.wire.evictions import NUM_QUANTILES, Eviction, Survivors
 
 
 @dataclass(eq=False)
@@ -37,7 +36,7 @@ class LayerPlan:
     positions: torch.Tensor | None
     dropped: Dropped | None = None
     sinks: torch.Tensor | None = None
-    evictions: tuple[Eviction, ...] = ()
+    evicted: EvictedRows | None = None
     held: int = 0  # rows, known before anything is changed
 
     def apply(self) -> None:
@@ -99,7 +98,7 @@ class CompressedCache(SequenceCache):
         return wanted or super().probe(observe)
 
     @torch.inference_mode()
-    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
+    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Evicted, ...]:
         """When the prompt has ended, code what waited for it; from then on drop rows over budget."""
         is_over = num_tokens >= num_prompt_tokens
         if is_over and self.num_prompt_tokens is None:
@@ -117,7 +116,7 @@ class CompressedCache(SequenceCache):
         if self.rule is not None and self.rule.remembers:
             for index in self._retention:
                 self._of(index).note_memory(self.rule.is_per_row)
-        return tuple(eviction for plan in plans for eviction in plan.evictions)
+        return tuple(plan.evicted for plan in plans if plan.evicted is not None)
 
     def _plan(self, index: int, layer: CompressedLayer, is_over: bool, drops: bool, probe: Probe | None) -> LayerPlan:
         keys, values = layer.key_store, layer.value_store
@@ -155,7 +154,17 @@ class CompressedCache(SequenceCache):
             plan.key_store.picked(chosen.dropped),
             plan.value_store.picked(chosen.dropped),
         )
-        plan.evictions = self._evictions(index, rule, scores, chosen, plan.dropped.positions)
+        plan.evicted = EvictedRows(
+            self._seq_id,
+            index,
+            rule.per_head,
+            rule.words,
+            plan.dropped.positions + self.num_source,
+            scores,
+            chosen.kept,
+            chosen.dropped,
+            chosen.on_merit,
+        )
         if self._rotation is not None:
             self._rotate_sinks(plan, chosen, layer.seen - num_kept)
         else:
@@ -173,32 +182,6 @@ class CompressedCache(SequenceCache):
             plan.sinks = plan.key_store.read()[:, :, : self.spec.retention.sinks].clone()
         plan.key_store = plan.key_store.kept(chosen.kept)
         plan.key_store.overwrite(0, self._rotation.rotate(plan.sinks, gap))
-
-    def _evictions(
-        self, layer: int, rule: Rule, scores: torch.Tensor, chosen: Cut, positions: torch.Tensor
-    ) -> tuple[Eviction, ...]:
-        victims = scores.gather(1, chosen.dropped).float().cpu().numpy()
-        stayed = scores.float().masked_fill(~chosen.on_merit, torch.inf).gather(1, chosen.kept)
-        num_merit = int(chosen.on_merit[0].gather(0, chosen.kept[0]).sum())  # the same in every head
-        ranked = stayed.sort(1).values[:, :num_merit]
-        if num_merit > NUM_QUANTILES:
-            ranked = ranked[:, torch.linspace(0, num_merit - 1, NUM_QUANTILES, device=ranked.device).round().long()]
-        quantiles = ranked.cpu().numpy()
-        places = positions.cpu().numpy() + self.num_source
-        heads = range(len(places)) if rule.per_head else range(1)
-        return tuple(
-            Eviction(
-                self._seq_id,
-                layer,
-                head if rule.per_head else None,
-                read_only(places[head]),
-                read_only(victims[head]),
-                float(quantiles[head, 0]) if num_merit else None,
-                rule.words,
-                Survivors(num_merit, chosen.kept.shape[1] - num_merit, read_only(quantiles[head])),
-            )
-            for head in heads
-        )
 
     # ---- edits by hand -------------------------------------------------------------------------------------------
 

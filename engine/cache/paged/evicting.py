@@ -7,12 +7,11 @@ from dataclasses import replace
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.contract import HeldBytes
+from engine.cache.contract import Evicted, HeldBytes
 from engine.cache.paged.editable import EditablePages
 from engine.cache.paged.retention import PageKeeper
 from engine.cache.paged.slots import held_positions
 from engine.cache.stored import StoredCache
-from engine.wire.evictions import Eviction
 
 
 class EvictingPages(EditablePages):
@@ -30,7 +29,7 @@ class EvictingPages(EditablePages):
         return wanted or super().probe(observe)
 
     @torch.inference_mode()
-    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Eviction, ...]:
+    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Evicted, ...]:
         """From the end of the prompt on, drop the pages over budget: from this sequence, in all full layers at once."""
         if self.keeper is None:
             return ()

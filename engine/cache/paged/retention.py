@@ -125,12 +125,14 @@ class PageKeeper:
         recent: int,
     ) -> torch.Tensor:
         """Mean score `[pages]` of the rows of every page held: all are full but the last."""
-        total = torch.zeros(len(positions), dtype=torch.float64)
+        total = torch.zeros(len(positions), dtype=torch.float64, device=positions.device)
         for layer in self._layers:
             keys = rows(layer)
             weights = seen[layer][0] if layer in seen else None
             view = LayerView(layer, keys, positions.expand(len(keys), -1), memory.get(layer), weights, recent)
-            total += self.rule.score(view).double().mean(0).cpu()
+            total += self.rule.score(view).double().mean(0).to(total.device)
+        # the one wait of a step that drops: which pages go must be known to the host, whose the table of pages is
+        total = total.cpu()
         padded = torch.nn.functional.pad(total / len(self._layers), (0, -len(total) % self._page_size))
         sums = padded.view(-1, self._page_size).sum(1)
         counts = torch.full_like(sums, self._page_size)
