@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from engine.seeds import memory, speed
+from engine.seeds import memory, published, speed
 from engine.seeds.line import SeedLine, checked
 from engine.seeds.models import SeedModel, SeedModels, SeedSetting
 from engine.seeds.page import page, shown
@@ -22,6 +23,7 @@ from engine.session.driver import ModeDriver
 from engine.spec.presets import PRESETS
 from tests.engine.cli.conftest import Twin
 from tests.engine.tiny import model_of
+from tests.engine.told import approve, told
 
 QUICK = SeedSetting(num_threads=1, num_tokens=3, repeats=1, is_quick=True)
 
@@ -166,6 +168,20 @@ def test_what_is_of_another_type_does_not_agree() -> None:
     assert (checked(line).agrees, checked(line).must_agree) == (False, True)
     same = checked(replace(line, measured=0))
     assert (same.agrees, same.must_agree) == (True, True)
+
+
+def test_all_lines_are_as_approved(models: SeedModels) -> None:
+    """What is printed beside what was measured; of what a clock decides, whether there is any. Then a page of them."""
+    lines = [_without_clock(line) for name in TABLES for line in TABLES[name].lines(models)]
+    constants = {name: value for name, value in vars(published).items() if name.isupper()}
+    said = [f"{name} {told(value)}" for name, value in constants.items()]
+    approve(Path(__file__).parent / "approved" / "lines.txt", [*said, *map(told, lines), *page(lines).splitlines()])
+
+
+def _without_clock(line: SeedLine) -> SeedLine:
+    has_clock = line.unit in ("ms", "×", "tokens/s") and line.measured is not None
+    note = re.sub(r"[\d.]+ (s here|×)|[\d.]+%", r"… \1", line.note)
+    return replace(line, measured=0.5 * (line.at or 3.0) if has_clock else line.measured, note=note)
 
 
 # ---- the page and the command ------------------------------------------------------------------------------------
