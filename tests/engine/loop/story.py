@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from msgspec import UNSET
@@ -11,6 +13,8 @@ from msgspec.structs import asdict, replace
 
 from engine.loop.inbox import Inbox
 from engine.loop.loop import EngineLoop
+from engine.opened.session import OpenedSession
+from engine.saved.document import write_session
 from engine.saved.recorder import SessionRecorder
 from engine.saved.session import JournalEntry
 from engine.wire import commands as c
@@ -48,6 +52,16 @@ class Story:
         self._monkeypatch.setattr(Inbox, "wait", wait)
         loop.run()
         return [*self.lines, "> session", told(self.recorder.session())]
+
+    def opened(self) -> list[str]:
+        """What a window is told of the session when it is read from a file, without its model."""
+        session = self.recorder.session()
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "session.json"
+            write_session(session, path)
+            opened = OpenedSession(path)
+        assert opened.saved == session
+        return ["> opened", told(opened.status(session.sampling, None)), *map(told, opened.events())]
 
     # what the recorder writes
 
