@@ -1,0 +1,86 @@
+"""All that a dozen sets of parameters lead to, and every default, approved from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from engine.max import arch, buffers, capacity, dispatch, params
+from engine.max.capacity import GIB
+from engine.max.dispatch import AmdHeuristic, MHAAttnKey, MLAAttnKey, NvidiaHeuristic, SinglePartition
+from engine.max.listing import SCALE_DTYPES, params_values
+from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig
+from tests.engine.max.parameters import FP8, deepseek, gpus, llama
+from tests.engine.told import approve
+
+DISK = KVConnectorConfig(disk_offload_dir="/var/kv", disk_offload_max_gb=3.0)
+HOST = {"enable_prefix_caching": True, "host_kvcache_swap_space_gb": 0.5}
+PARAMS: dict[str, KVCacheParams] = {
+    "llama": llama(),
+    "two devices": llama(2, num_q_heads=32, **HOST, kv_connector="local"),
+    "two replicas": llama(2, 2, **HOST, kv_connector="tiered", kv_connector_config=DISK),
+    "no folder": llama(**HOST, kv_connector="tiered"),
+    "block store": llama(kv_connector="dkv", kv_connector_config=KVConnectorConfig(block_store_endpoint="tcp://a:1")),
+    "no block store": llama(kv_connector="dkv"),
+    "another store": llama(kv_connector="dkv", kv_connector_config=KVConnectorConfig(block_store_endpoint="http://a")),
+    "too little": llama(**{**HOST, "host_kvcache_swap_space_gb": 0.001}, kv_connector="local"),
+    "scales": llama(2, **FP8, kvcache_quant_config=KVCacheQuantizationConfig("float8_e8m0fnu", 32), page_size=64),
+    "fp8 alone": llama(**FP8),
+    "latent": deepseek(4, speculative_method="eagle", num_draft_tokens=2),
+    "latent, drafts at once": deepseek(speculative_method="dflash", num_draft_tokens=3, **HOST, kv_connector="local"),
+    "latent, AMD": deepseek(2, 2, partition_heuristic=AmdHeuristic(304), dtype="float32"),
+    "never split": llama(partition_heuristic=SinglePartition(), speculative_method="mtp", num_draft_tokens=1),
+}
+DEFAULTS = (
+    arch.KVCacheConfig(), arch.KVCacheConfig(kv_connector="local"), arch.MAXModelConfig(),
+    arch.PipelineConfig(arch.MAXModelConfig()), arch.GPT2ArchConfig("float32"), arch.HuggingFaceArchConfig("bfloat16"),
+    KVCacheQuantizationConfig(), KVConnectorConfig(), NvidiaHeuristic(), AmdHeuristic(), SinglePartition(),
+    buffers.DeviceRef("cpu"), buffers.DeviceRef.GPU(3), buffers.DeviceRef.CPU(), capacity.KVConnector("null", ("a",)),
+    dispatch.DecodeShape(1, 2, 3, 4), buffers.BufferDescription((2, 3), "float16", buffers.DeviceRef.CPU()),
+    MHAAttnKey(1, 2, 3), MHAAttnKey(1, 2, 3).pack(4), MLAAttnKey(5, 6, 7), MLAAttnKey(5, 6, 7).pack(),
+    SCALE_DTYPES, dict(arch.ENCODING_DTYPES), params._PROBE_STEP_MHA, params._PROBE_STEP_MLA,
+)  # fmt: skip
+
+
+def _or_refusal(what: Callable[[], Any]) -> str:
+    try:
+        return repr(what())
+    except (ValueError, RuntimeError) as refusal:
+        return f"refused: {refusal}"
+
+
+def said(name: str, p: KVCacheParams) -> list[str]:
+    asked: dict[str, Callable[[], Any]] = {
+        "values": lambda: params_values(p),
+        "drafts in a step": lambda: p.num_draft_tokens_per_step,
+        "replicas": p.replica_devices,
+        "last replica": lambda: p.copy_as_dp_1(len(p.replica_devices()) - 1),
+        "buffers": lambda: p.allocate_buffers(3),
+        "memory": lambda: [buffer.to_memory() for buffer in p.allocate_buffers(2)],
+        "bytes": lambda: [(b.total_num_pages, b.nbytes, len(b.all_buffers)) for b in p.allocate_buffers(5)],
+        "elements": lambda: [(each.num_elements, each.nbytes) for each in p.allocate_buffers(1)[0].all_buffers],
+        "inputs": lambda: p.get_symbolic_inputs("x_", draft_attention_group=llama()),
+        "keys": lambda: [p.resolve_attn_key(batch, 2, keys) for batch in (1, 16) for keys in (100, 5000, 70_000)],
+        "probes": lambda: [p.graph_capture_probe_cache_lengths(700, width) for width in (1, 3)],
+        "pages": lambda: [capacity.compute_num_device_blocks(p, 3 * GIB // 2), capacity.compute_num_device_blocks(
+            p, GIB, 3, 300), capacity.estimated_memory_size(p, GIB, 3, 300)],
+        "longest": lambda: capacity.compute_max_seq_len_fitting_in_cache(p, GIB),
+        "warnings": lambda: capacity.capacity_warnings(p, 2, 3, 300),
+        "host": lambda: (capacity.host_bytes_per_block(p), capacity.compute_num_host_blocks(p)),
+        "connector": lambda: capacity.resolve_connector(p),
+        "connector of 7 pages": lambda: capacity.resolve_connector(p, 7),
+        "connector of none": lambda: capacity.resolve_connector(p, 0),
+        "manager": lambda: capacity.require_manager_page_size(p.page_size),
+    }  # fmt: skip
+    return [f"== {name}", *(f"  {what}: {_or_refusal(value)}" for what, value in asked.items())]
+
+
+def test_parameters_lead_to_what_was_approved() -> None:
+    lines = [repr(each) for each in DEFAULTS]
+    for name, each in PARAMS.items():
+        lines += said(name, each)
+    for encoding in arch.ENCODING_DTYPES:
+        model = arch.MAXModelConfig(encoding, gpus(2), arch.KVCacheConfig(256, kv_connector="local"), 2, 77, None)
+        lines.append(f"{encoding}: {arch.GPT2ArchConfig.initialize(arch.PipelineConfig(model))!r}")
+    approve(Path(__file__).parent / "approved" / "parameters.txt", lines)
