@@ -100,9 +100,10 @@ class SteppedRows(EditableRows):
     def give_room_back(self) -> None:
         """No forward follows on `begin` after all: the pages that were taken for its rows are free again."""
 
-    def has_row_behind(self, num_tokens: int) -> bool:
-        """Whether the row of a token behind `num_tokens` can be written before that token is one of the sequence:
-        where every row stays where and as it was written, in room that is there already and nobody else reads."""
+    def has_row_behind(self, num_tokens: int, num_sequences: int = 1) -> bool:
+        """Whether the row of a token behind `num_tokens` can be written before that token is one of the sequence, and
+        so for `num_sequences` at once: where every row stays where and as it was written, in room that nobody else
+        reads."""
         is_plain = self.spec.is_append_only and not self.by_hand
         return is_plain and all(layer.has_row_behind for layer in self.layers)
 

@@ -50,7 +50,7 @@ class LaunchedAhead:
 
     def _is_as_it_was(self, number: int) -> bool:
         live, cache, length = self.work[number].live, self.caches[number], self.lengths[number]
-        is_same = live.cache is cache and cache.num_tokens == length and cache.has_row_behind(length)
+        is_same = live.cache is cache and cache.num_tokens == length and cache.has_row_behind(length, len(self.work))
         return is_same and not live.sequence.sampled_is_forced
 
     def count(self) -> None:
@@ -69,18 +69,19 @@ class LaunchedAhead:
 def may_launch(sequences: LiveSequences, work: Sequence[SequenceWork]) -> bool:
     """Whether the forward behind a step can be launched before its tokens are known. Not where somebody must know them
     first: a token that was forced stands in its place; a sequence is full, or as long as it may get; another sequence
-    is next; and where a row cannot stand behind those that are counted: with a new page (`PagedCache.has_row_behind`
-    says why), in windows, codes, and where rows were edited by hand."""
+    is next; and where a row cannot stand behind those that are counted: in windows, in codes, where rows were edited by
+    hand, and with some of the pages that begin (`PagedCache.has_row_behind` says which)."""
     if [live for live in sequences if live.sequence.has_work] != [each.live for each in work]:
         return False
-    return all(goes_on(sequences, each.live, each.num_tokens) for each in work)
+    return all(goes_on(sequences, each.live, each.num_tokens, len(work)) for each in work)
 
 
-def goes_on(sequences: LiveSequences, live: LiveSequence, num_tokens: int) -> bool:
-    """Whether a sequence that has so many tokens is fed another one, unless its text has ended, in room for it."""
+def goes_on(sequences: LiveSequences, live: LiveSequence, num_tokens: int, num_sequences: int) -> bool:
+    """Whether a sequence that has so many tokens, one of several that are, is fed another one, unless its text has
+    ended, in room for it."""
     sequence, cache = live.sequence, live.cache
     most = sequence.sampling.max_new_tokens
     is_last = most is not None and num_tokens - sequence.num_prompt_tokens + 1 >= most
     if is_last or sequence.forced or sequences.mode.full_at(num_tokens, cache) is not None:
         return False
-    return cache.has_row_behind(num_tokens)
+    return cache.has_row_behind(num_tokens, num_sequences)

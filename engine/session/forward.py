@@ -98,6 +98,7 @@ class Runner:
         caches, runners = [each.live.cache for each in work], self._model.runners
         together = store is not None and is_fed_together(work, store)
         ids, lengths = torch.stack(chosen)[:, None].to(self._model.device), [each.num_tokens for each in work]
+        pairs = list(zip(caches, lengths, strict=True))
         runners.begin()
         try:
             for cache in caches:
@@ -112,10 +113,10 @@ class Runner:
                     logits.append(feed(self._model, cache, one, 1, probe).clone())
                     if probe is not None and cache is not caches[-1]:
                         probe.keep()
-            for cache, length in zip(caches, lengths, strict=True):
+            for cache, length in reversed(pairs):  # of pages that began, the one that was taken last goes back first
                 cache.hide_row(length)
         except BaseException:
-            for cache, length in zip(caches, lengths, strict=True):
+            for cache, length in reversed(pairs):
                 cache.clear_row_behind(length)
             raise
         clock.lap("forward")

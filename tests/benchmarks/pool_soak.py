@@ -114,6 +114,15 @@ class PoolWorld:
             page_id, offset = divmod(row.table.slot(position), self.page_size)
             self.memory[page_id][offset] = tuple(row.tokens[: position + 1])
 
+    def look_ahead(self, row: Row) -> None:
+        """Room for one token more that is taken back."""
+        if not self.pool.has_room(row.table, 1) and (row.table.num_slack_tokens or not self.pool.has_unknown(1)):
+            return
+        before = (self.picture(), repr(row.table), list(row.table.page_hashes))
+        assert self.pool.append(row.table, 1) is None
+        self.pool.undo_append(row.table)
+        assert before == (self.picture(), repr(row.table), list(row.table.page_hashes))
+
     def commit(self, row: Row) -> None:
         for committed in self.pool.commit(row.table, row.tokens):
             store = self.host.begin_store(committed)

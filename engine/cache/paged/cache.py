@@ -12,10 +12,10 @@ import torch
 from engine.cache.by_hand import UNTOUCHED
 from engine.cache.contract import PageCounts, Pair
 from engine.cache.layers.handles import is_pageable
-from engine.cache.paged.evicting import EvictingPages
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.paged.pool import PagePool
+from engine.cache.paged.row_behind import RowBehindPages
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
 from engine.cache.row_delta import RowDelta
@@ -25,7 +25,7 @@ from engine.predict.capacity import cache_capacity, tokens_at_once
 from engine.wire.prefix_match import Converted, Forked, PrefixMatch, WhyNotReused
 
 
-class PagedCache(EvictingPages):
+class PagedCache(RowBehindPages):
     """One sequence's tables in a shared store, with layers that cannot be paged kept as transformers made them."""
 
     def __init__(self, store: PageStore, config: Any, max_length: int, seq_id: int, num_source: int = 0) -> None:
@@ -124,37 +124,6 @@ class PagedCache(EvictingPages):
             for group, table in list(zip(self.store.groups, self.tables, strict=True))[:done]:
                 group.pool.truncate(table, table.num_tokens - num_new)
             raise
-
-    def has_row_behind(self, num_tokens: int) -> bool:
-        """Not with a page that begins, or leaves a window, behind `num_tokens`: one step in a page waits for its token.
-
-        A page taken before would stand in the table, in the pool's counts and among the events of the record before
-        its step; where the token ends the text it would go back to the other end of the order of free pages, and what
-        it was known by could not be found again.
-        """
-        if self.by_hand or self.num_source or self.keeper is not None or self._unpaged:
-            return False
-        size = self.store.page_size
-        return all(
-            group.pool.has_room(table, 1)
-            and (group.window is None or (num_tokens - group.window + 1) // size <= table.num_slid_pages)
-            for group, table in zip(self.store.groups, self.tables, strict=True)
-        )
-
-    def hide_row(self, num_tokens: int) -> None:
-        self._truncate(num_tokens)
-
-    def count_row(self) -> None:
-        """`begin` has counted it in the tables."""
-
-    @torch.inference_mode()
-    def clear_row_behind(self, num_tokens: int) -> None:
-        self._truncate(num_tokens)
-        for group, table in zip(self.store.groups, self.tables, strict=True):
-            slot = table.slot(num_tokens - 1) + 1  # on the same page, or there was no room for it
-            for layer in group.layers:
-                for rows in self.store.rows_of[layer.index]:
-                    rows.clear(slice(slot, slot + 1))
 
     def _num_new_rows(self, num_new: int) -> int:
         """How many of the next tokens have rows in pages."""

@@ -76,6 +76,13 @@ class FreeList:
         backward[sentinel] = last
         self._length += len(page_ids)
 
+    def put_back(self, page_id: int) -> None:
+        """The id that was popped last is the head again: nothing has happened to the list since."""
+        sentinel, head = self._sentinel, self._next[self._sentinel]
+        self._next[sentinel] = self._prev[head] = page_id
+        self._next[page_id], self._prev[page_id] = head, sentinel
+        self._length += 1
+
     def remove(self, page_ids: Sequence[int]) -> None:
         """Take ids out from wherever they stand: all of them, for nothing can fail."""
         forward, backward = self._next, self._prev

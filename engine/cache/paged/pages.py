@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 
 from engine.cache.paged.free_list import FreeList
 from engine.cache.paged.prefix import PrefixIndex
@@ -112,6 +113,11 @@ class Pages:
         """Pages that can be taken now: free and cached ones."""
         return len(self._free)
 
+    def has_unknown(self, count: int) -> bool:
+        """Whether the next so many pages to be taken are there, and nobody would find anything by them."""
+        upcoming = list(islice(self._free, count))
+        return len(upcoming) == count and all(self._index.entry(page_id) is None for page_id in upcoming)
+
     def counts(self) -> PoolCounts:
         """Pages by state. O(1)."""
         num_referenced = self.num_pages - 1 - len(self._free)
@@ -191,6 +197,18 @@ class Pages:
         self._refs[page_id] = 1
         self.events.append(taken)
         return page_id
+
+    def _put_back(self, page_id: int) -> None:
+        """As if the page that was taken last had not been. Raises PoolMisuse, having changed nothing, if something was
+        done since, or if the page was findable before."""
+        last, before = self.events[-1:], self.events[-2:-1]
+        is_last = len(last) == 1 and isinstance(last[0], PageAllocated) and last[0].page_id == page_id
+        was_findable = bool(before) and isinstance(before[0], PageEvicted) and before[0].committed.page_id == page_id
+        if not is_last or was_findable or self._refs[page_id] != 1:
+            raise PoolMisuse(f"Page {page_id} cannot be put back where it was taken from.")
+        self.events.pop()
+        self._refs[page_id] = 0
+        self._free.put_back(page_id)
 
     def _share_all(self, page_ids: Sequence[int], seq_id: int) -> None:
         """One more reference to each of these, all of them other pages; or an error, and nothing changed."""

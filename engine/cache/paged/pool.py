@@ -63,6 +63,15 @@ class PagePool(PrefixCache):
         table.num_tokens = stop
         return copied
 
+    def undo_append(self, table: PageTable) -> None:
+        """As if the newest token had never been given room: the page that it began, if it did, is the next to be taken
+        again, and nobody is told of it. Right behind the `append` of that one token, which copied and evicted nothing;
+        of several, the latest first."""
+        if table.num_tokens % self.page_size == 1 % self.page_size:
+            self._put_back(table.page_ids[-1])
+            table.page_ids.pop()
+        table.num_tokens -= 1
+
     def fork(self, table: PageTable, seq_id: int) -> PageTable:
         """A second sequence with the same tokens in the same pages. Takes no page, so that it cannot fail.
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.cache.paged.pages import PageState
+from engine.cache.paged.pages import PageState, PoolMisuse
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.store import PageGroup, PageStore
@@ -36,6 +36,32 @@ def test_a_fork_shares_everything_and_the_first_writer_copies_the_partial_page()
     assert (table.page_ids, fork.page_ids) == ([1, 3], [1, 2])
     assert pool.append(fork, 1) is None  # the page is its own by now
     pool.check([table, fork])
+
+
+def test_room_that_was_taken_for_one_token_goes_back_to_where_it_was() -> None:
+    pool = PagePool(6, 2)
+    one, other, full = (pool.open_table(seq_id) for seq_id in range(3))
+    pool.append(full, 3)
+    pool.append(one, 2)
+    before = reuse_order(pool), list(pool.events), pool.counts(), repr(one), repr(other)
+    for table in (one, other):
+        pool.append(table, 1)
+    with pytest.raises(PoolMisuse, match="cannot be put back"):
+        pool.undo_append(one)  # another page was taken since
+    for table in (other, one):
+        pool.undo_append(table)
+    assert (reuse_order(pool), list(pool.events), pool.counts(), repr(one), repr(other)) == before
+    pool.append(full, 1)
+    pool.commit(full, [1, 2, 3, 4])
+    pool.release(full)
+    assert pool.has_unknown(2)
+    assert not pool.has_unknown(3)
+    pool.append(other, 4)
+    assert not pool.has_unknown(1)
+    pool.append(one, 1)  # of a page that could be found: that is forgotten
+    with pytest.raises(PoolMisuse, match="cannot be put back"):
+        pool.undo_append(one)
+    pool.check([one, other, full])
 
 
 def test_a_full_last_page_needs_no_copy() -> None:

@@ -147,6 +147,11 @@ class PoolMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.rows)
     @rule(data=st.data())
+    def look_ahead(self, data: st.DataObject) -> None:
+        self.world.look_ahead(self.row(data))
+
+    @precondition(lambda self: self.world.rows)
+    @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
         self.world.commit(self.row(data))
 
