@@ -1,4 +1,5 @@
-"""A script of commands that a loop is given one by one, and all that it says to them, as lines of text."""
+"""A script of commands that a loop is given one by one, or in the middle of a run, and all that it says to them, as
+lines of text."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from engine.wire.requests import AttentionRequest, HeadRequest, OutliersRequest,
 from engine.wire.tree import Node
 from tests.engine.told import told
 
-Script = Iterator[c.Command]
+# a command, or several, each with the number of steps of the first one after which it arrives
+Script = Iterator[c.Command | tuple[tuple[int, c.Command], ...]]
 
 
 class Story:
@@ -36,21 +38,20 @@ class Story:
         self.lines: list[str] = []
         self._status: dict[str, object] = {}
         self._work, self._number = "", 0
+        self._coming: list[tuple[int, c.Command]] = []
+        self._loop = EngineLoop(self._take)
         self._monkeypatch = monkeypatch
 
     def run(self, script: Callable[[Story], Script]) -> list[str]:
-        loop = EngineLoop(self._take)
         found = script(self)
 
         def wait(_inbox: Inbox, timeout_s: float | None = None) -> c.Command | None:
-            command = next(found, c.Shutdown())
-            self._number += 1
-            self._work = ""
-            self.lines.append(f"> {re.sub(r'(records|nodes)=.*', '…', told(command))}")
-            return replace(command, id=self._number)
+            wanted = next(found, c.Shutdown())
+            (_, command), *self._coming = wanted if isinstance(wanted, tuple) else ((0, wanted),)
+            return self._sent(command)
 
         self._monkeypatch.setattr(Inbox, "wait", wait)
-        loop.run()
+        self._loop.run()
         return [*self.lines, "> session", told(self.recorder.session())]
 
     def opened(self) -> list[str]:
@@ -62,6 +63,12 @@ class Story:
             opened = OpenedSession(path)
         assert opened.saved == session
         return ["> opened", told(opened.status(session.sampling, None)), *map(told, opened.events())]
+
+    def _sent(self, command: c.Command) -> c.Command:
+        self._number += 1
+        self._work = ""
+        self.lines.append(f"> {re.sub(r'(records|nodes)=.*', '…', told(command))}")
+        return replace(command, id=self._number)
 
     # what the recorder writes
 
@@ -78,6 +85,11 @@ class Story:
     def _take(self, event: Event) -> None:
         self.events.append(event)
         self.recorder.take([event])
+        if isinstance(event, StepRecord):
+            self._coming = [(steps - 1, command) for steps, command in self._coming]
+            for _, command in (each for each in self._coming if each[0] <= 0):
+                self._loop.send(self._sent(command))
+            self._coming = [each for each in self._coming if each[0] > 0]
         if not isinstance(event, StateChanged):
             self.lines.append(told(event))
             return

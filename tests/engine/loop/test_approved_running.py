@@ -1,0 +1,114 @@
+"""Commands of every kind that arrive in the middle of a run, and what becomes of the run and of them, approved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.spec.cache import CacheSpec
+from engine.spec.chat import Chat, Turn
+from engine.spec.condition import TokenSpan
+from engine.spec.edit_text import parse_edit
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_named
+from engine.spec.sampling import LogitBias, Prompt, SamplingParams
+from engine.spec.stops import Stop
+from engine.spec.tuning import tuned
+from engine.wire import commands as c
+from engine.wire.devices import UnloadModel
+from engine.wire.exporting import Export
+from engine.wire.measuring import CheckParity, MeasureRegret, WhatIf
+from engine.wire.opponents import OtherFile, OtherRun, OtherStep
+from engine.wire.requests import HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
+from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
+from tests.engine.loop.story import Script, Story
+from tests.engine.tiny import prompt_ids
+from tests.engine.told import approve
+
+ENDLESS = SamplingParams(bias=LogitBias(banned=(1, 2)))
+PAGED = CacheSpec("paged", page_size=4, num_pages=80)
+H2O = tuned(cache_named("h2o"), budget=8)
+
+
+def prompt(count: int, **more: object) -> c.SubmitPrompt:
+    return c.SubmitPrompt(Prompt(token_ids=prompt_ids(count), sampling=ENDLESS), **more)  # type: ignore[arg-type]
+
+
+def in_the_middle(folder: Path, out: Path) -> Callable[[Story], Script]:
+    def script(story: Story) -> Script:
+        model = ModelSpec(str(folder), device="cpu", num_threads=1)
+        yield c.LoadModel(model, PAGED)
+        yield c.SetPace(None, None)
+        yield c.SetSampling(ENDLESS)
+        yield (
+            (0, prompt(9, num_steps=7)),
+            (1, c.Tokenize("ab c")),
+            (2, c.TakeSlice(WallRequest(0, 10, 9, "keys", False, 8, 6))),
+            (2, c.TakeSlice(WallRequest(0, 10, 9, "values", False, 8, 6))),
+            (2, c.TakeSlice(TableRequest(0, 10))),
+            (3, c.SetSampling(SamplingParams(0.8, seed=5), 0)),
+            (4, c.Watch((c.Watched(RowRequest(0, 0, 3), id=9), c.Watched(OutliersRequest(0, 0, 0, 2), id=8)))),
+            (5, c.PreviewPrompt(Prompt(text="ab", chat=None), after=0)),
+            (6, c.Force(0, (40, 41))),
+        )
+        yield (
+            (0, c.Run(9)),
+            (1, prompt(6, alone=False)),
+            (2, prompt(5, alone=False, num_steps=2)),
+            (3, c.Fork(0)),
+            (4, c.StopSequence(1)),
+            (5, c.RemoveSequence(1)),
+            (6, c.SetCapture("off")),
+            (7, c.SetCapture("everything", by_layer=True)),
+            (8, c.Step()),
+            (8, c.Step(2)),
+        )
+        yield ((0, c.Run()), (2, c.Pause()))
+        yield ((0, c.Run()), (2, c.Step(3)))
+        yield ((0, c.Run()), (2, c.Run(2)), (3, c.Cancel()))
+        yield ((0, c.Step(2)), (1, c.Run(9)), (1, c.Cancel()), (1, c.Step()))
+        yield ((0, c.Run()), (1, SetStops((Stop(1, "step > 3"), Stop(2, 'fed ~ "q"', is_enabled=False)))))
+        yield ((0, c.Run(4, until="rows_dropped")), (1, SetStops(())))
+        yield ((0, c.Run(6)), (1, c.Run(3, until="tokens > 90")), (2, c.Run(until="tokens")))
+        yield (
+            (0, c.Run(5)),
+            (1, c.StartDuel(0, OtherRun(H2O))),
+            (3, c.TakeSlice(HeadRequest(0, 12, "keys", 1, 0, 0, 12, 20), "b")),
+        )
+        yield ((0, c.Run(3)), (1, c.EndDuel()), (2, c.StartDuel(0, OtherStep(2, 4))))
+        yield ((0, c.Run(3)), (1, WhatIf(0, H2O)), (2, CheckParity(0)), (2, MeasureRegret(0, H2O)))
+        yield ((0, c.Run(3)), (1, MeasureAttention((AttentionPlace(4, 0, 12),), (TokenSpan(),))), (2, c.Cancel()))
+        yield ((0, c.Run(6)), (1, c.MakeEdit(parse_edit("zero pos=0:2 layer=1", 0, 20))), (3, c.UndoEdit()))
+        yield ((0, c.Run(6)), (1, c.RedoEdit()), (3, c.MakeEdit(parse_edit("zero pos=90:91", 0, 99))))
+        yield ((0, c.Run(6)), (1, c.SetCache(CacheSpec())), (2, c.SetCache(CacheSpec())), (4, c.SetCache(H2O)))
+        yield ((0, c.Run(6)), (1, c.GoTo(6)))
+        yield ((0, c.Run(6)), (1, c.BeginBranch(0, None, (60, 61))), (3, c.DeleteBranch(story.records[-1].step)))
+        yield ((0, c.Run(4)), (1, c.NextPhase()), (1, c.TakeSlice(RowRequest(0, 12, 3))), (1, c.NextPhase()))
+        for _ in range(2):
+            yield c.NextPhase()
+        yield ((0, c.Run(2)), (1, c.Step(session=2)), (1, c.Force(9, (1,))), (1, c.SetKeptLimit(-3)))
+        yield ((0, c.Run(8)), (2, prompt(7)), (3, c.Run(3)))
+        yield ((0, c.Run(5)), (1, prompt(12, after=0, alone=False, num_steps=1)), (2, prompt(3, after=77)))
+        turns = Chat((Turn("user", "Hi"),))
+        yield ((0, c.Run(4)), (1, c.SubmitPrompt(Prompt(chat=turns), alone=False, in_phases=True)))
+        yield c.Step()
+        yield ((0, c.Run(4)), (1, Export(out / "x.safetensors", story.records[-1].sequences[0].seq_id)))
+        yield ((0, c.Run(4)), (1, c.StartDuel(story.records[-1].sequences[0].seq_id, OtherFile(out / "x.safetensors"))))
+        yield ((0, c.Run(4)), (1, c.LoadModel(ModelSpec("shape:none.json"), PAGED)))
+        yield ((0, c.Run(4)), (1, c.OpenSnapshot(out / "x.safetensors")))
+        yield c.Continue(model)
+        yield ((0, c.Run(4)), (2, c.LoadModel(model, H2O)))
+        yield prompt(6, num_steps=2)
+        yield ((0, c.Run()), (2, UnloadModel()))
+
+    return script
+
+
+def test_what_arrives_in_a_run_is_told_as_approved(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With pieces of four tokens, so that a prompt is read in several."""
+    monkeypatch.setattr("engine.session.chunks.LARGEST", 4)
+    approve(Path(__file__).parent / "approved" / "running.txt", Story(monkeypatch).run(in_the_middle(folder, tmp_path)))
