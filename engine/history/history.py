@@ -209,12 +209,13 @@ class History:
 
     def _back_from_now(self, seq_id: int, least: int) -> Iterator[tuple[int, Mark, tuple[int, int] | None]]:
         """The steps of the path from the newest back, as long as a sequence had so many tokens at `least`: its mark,
-        and the step that fed it last."""
+        and the step that fed it last. Where the one it was forked from had other tokens they are left out."""
         for step in reversed(self.journal.steps):
-            mark = self.journal.mark(seq_id, step)
+            mark = self.journal.mark_of(*self.journal.owner(seq_id, step))
             if mark is None or mark.num_tokens < least:
                 return
-            yield step, mark, self.journal.fed_at(seq_id, step)
+            if self.journal.mark(seq_id, step) is mark:
+                yield step, mark, self.journal.fed_at(seq_id, step)
 
     def attention_with(self, seq_id: int, num_tokens: int) -> dict[int, torch.Tensor]:
         """The weights `[H, S]` by layer of the step that brought a sequence to so many tokens, where they are kept."""

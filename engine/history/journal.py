@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from engine.errors import InputError
 from engine.history.marks import (
@@ -23,7 +24,18 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
 
 Noted = tuple[int, dict[int, int]]  # how many notes, and how many moves of each sequence
+ALL_TOKENS = 1 << 62
 MAX_STEPS = 1 << 17  # that can be gone back to; a step takes some 300 bytes here
+
+
+class _Past(NamedTuple):
+    """A part of the history of a sequence: that of `owner`, from behind the step after which it was `born` (-1 where it
+    was not forked) up to the `last` one that counts, as far as it had the first `length` tokens and no others."""
+
+    owner: int
+    born: int
+    last: int
+    length: int
 
 
 class Journal:
@@ -193,9 +205,10 @@ class Journal:
         birth = None
         if origin is not None and step is not None:
             common = [one for one, other in zip(self._steps, origin._steps, strict=False) if one == other]
-            birth = Birth(parent, common[-1] if common else -1, newest, origin.fed_at(parent, step))
+            last = common[-1] if common else -1
+            birth = Birth(parent, last, newest, mark.length, origin.fed_at(parent, step))
         elif newest >= 0:
-            birth = Birth(parent, newest if step is None else step, newest)
+            birth = Birth(parent, newest if step is None else step, newest, mark.length)
         self._note(ForkNoted(child, mark, tuple(moves), birth))
 
     # ---- moves ---------------------------------------------------------------------------------------------------
@@ -229,25 +242,30 @@ class Journal:
         """How a sequence was forked, None where it was not or no step had been done."""
         return self._births.get(seq_id)
 
-    def _line(self, seq_id: int, step: int) -> Iterator[tuple[int, int, int]]:
-        """Whose history that of a sequence up to `step` is, from the newest back: the `seq_id`, the step after which it
-        was born (-1 where it was not forked), and the last step that counts. Never empty."""
+    def _line(self, seq_id: int, step: int) -> Iterator[_Past]:
+        """Whose history that of a sequence up to `step` is, from the newest back. Never empty."""
+        length = ALL_TOKENS
         while (birth := self._births.get(seq_id)) is not None:
             if step > birth.until:
-                yield seq_id, birth.until, step
-            seq_id, step = birth.parent, min(step, birth.step)
-        yield seq_id, -1, step
+                yield _Past(seq_id, birth.until, step, length)
+            seq_id, step, length = birth.parent, min(step, birth.step), min(length, birth.length)
+        yield _Past(seq_id, -1, step, length)
 
     def owner(self, seq_id: int, step: int) -> tuple[int, int]:
         """Whose history that of a sequence is at a step, its own or that of the one it was forked from later, and the
         last step of that which counts."""
-        owner, _, last = next(self._line(seq_id, step))
-        return owner, last
+        past = next(self._line(seq_id, step))
+        return past.owner, past.last
 
     def mark(self, seq_id: int, step: int) -> Mark | None:
-        """Where a sequence stood after a step, or the one it was forked from."""
-        owner, _, last = next(self._line(seq_id, step))
-        checkpoint = self.at(last)
+        """Where a sequence stood after a step, or the one it was forked from, with tokens that both have."""
+        past = next(self._line(seq_id, step))
+        mark = self.mark_of(past.owner, past.last)
+        return mark if mark is not None and mark.num_tokens <= past.length else None
+
+    def mark_of(self, owner: int, step: int) -> Mark | None:
+        """Where the sequence of that very number stood after a step."""
+        checkpoint = self.at(step)
         return checkpoint.marks.get(owner) if checkpoint else None
 
     def fed_at(self, seq_id: int, step: int) -> tuple[int, int] | None:
@@ -255,13 +273,15 @@ class Journal:
         from, where it has not been fed itself."""
         if self.at(step) is None:
             return None
-        for owner, born, last in self._line(seq_id, step):
-            steps = self._fed.get(owner, [])
-            found = bisect_right(steps, last)
-            if found and steps[found - 1] > born:
-                return steps[found - 1], owner
-            birth = self._births.get(owner)
-            if birth is not None and birth.until == born and birth.fed_at is not None:
+        for past in self._line(seq_id, step):
+            steps = self._fed.get(past.owner, [])
+            found = bisect_right(steps, past.last)
+            if found and steps[found - 1] > past.born:
+                mark = self.mark_of(past.owner, steps[found - 1])
+                has_others = mark is not None and mark.num_tokens > past.length
+                return None if has_others else (steps[found - 1], past.owner)
+            birth = self._births.get(past.owner)
+            if birth is not None and birth.until == past.born and birth.fed_at is not None:
                 return birth.fed_at
         return None
 
@@ -269,10 +289,10 @@ class Journal:
         """The lengths a sequence had after each step, up to `until`, that fed it: replaying them repeats its forwards
         exactly."""
         lengths: list[int] = []
-        for owner, _, last in reversed([*self._line(seq_id, self._newest + 1 if until is None else until)]):
-            for checkpoint in self._checkpoints[: bisect_right(self._steps, last)]:
-                mark = checkpoint.marks.get(owner)
-                if mark is None:
+        for past in reversed([*self._line(seq_id, self._newest + 1 if until is None else until)]):
+            for checkpoint in self._checkpoints[: bisect_right(self._steps, past.last)]:
+                mark = checkpoint.marks.get(past.owner)
+                if mark is None or mark.num_tokens > past.length:
                     continue
                 if lengths and mark.num_tokens < lengths[-1]:
                     lengths = []  # it was preempted and began again

@@ -99,13 +99,14 @@ def are_kept(num_tokens: int, later: Iterable[Move]) -> bool:
 
 @dataclass(frozen=True)
 class Birth:
-    """A sequence that was forked when `until` was the newest step, from what `parent` had after `step`. Where that is a
-    step of another branch, `step` is the last one that both have, and `fed_at` the step, with the `seq_id`, that gave
-    it its newest logits."""
+    """A sequence that was forked when `until` was the newest step, from what `parent` had after `step`: its first
+    `length` tokens. Where that is a step of another branch, `step` is the last one that both have, and `fed_at` the
+    step, with the `seq_id`, that gave it its newest logits."""
 
     parent: int
     step: int
     until: int
+    length: int
     fed_at: tuple[int, int] | None = None
 
 

@@ -8,17 +8,20 @@ import torch
 
 from engine.analysis.parity import live_parity, verdict
 from engine.errors import InputError
+from engine.session.continuing import go_on
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import PRESETS
+from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.measuring import CheckParity
 from engine.wire.phases import Chosen, PhaseReached
 from tests.engine.analysis.live import WINDOW, checked, started
 from tests.engine.cache.compressed.test_going_back import assert_same, state_of
+from tests.engine.tiny import model_of, prompt_ids
 
 
 @pytest.mark.parametrize("name", ["none", "dynamic", "static", "growing", "paged"])
@@ -247,3 +250,17 @@ def test_as_far_off_as_rounding_may_be_is_within_it_and_a_number_that_is_none_is
     assert verdict(np.array([0.25, 0.0]), exact, 0.25) == "within rounding"
     assert verdict(np.array([0.0, np.nextafter(0.25, 1)]), exact, 0.25) == "departs"
     assert verdict(np.array([0.0, np.nan]), exact, 0.25) == "departs"
+
+
+def test_what_the_rows_of_another_text_gave_is_not_compared() -> None:
+    """A prompt kept the first rows of a sequence that had gone on otherwise."""
+    session = Session(model_of("llama"), CacheSpec())
+    ids = prompt_ids(20)
+    session.submit(Prompt(token_ids=ids, sampling=SamplingParams(bias=LogitBias(banned=(0, 1, 2)))))
+    for _ in range(6):
+        session.step()
+    child = go_on(session, 0, Prompt(token_ids=(*ids[:12], *prompt_ids(10, seed=9))))
+    for _ in range(5):
+        session.step()
+    report = checked(session, CheckParity(child))
+    assert (report.verdict, report.positions.tolist()) == ("within rounding", [21, 22, 23, 24, 25])
