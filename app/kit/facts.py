@@ -153,7 +153,8 @@ class Facts(Opaque, QWidget):
             painter.setPen(current_theme().color("text"))
             self._heads.left(painter, free.left(), free.center().y(), self._heads.elided(fact.label, free.width()))
             return
-        painter.setPen(current_theme().color("muted" if fact.role != "bad" else "bad"))
+        is_said = fact.role == "bad" or not fact.text  # a line without a number says all in its label
+        painter.setPen(current_theme().color(fact.role if is_said else "muted"))
         shown = self._words.elided(fact.label, free.width())
         end = self._words.left(painter, free.left(), free.center().y(), shown)
         left = max(end + 11, free.right() * 0.42)

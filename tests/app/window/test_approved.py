@@ -3,24 +3,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import (
     QApplication,
     QCheckBox,
     QComboBox,
     QDialog,
     QDoubleSpinBox,
+    QLineEdit,
+    QPlainTextEdit,
+    QRadioButton,
     QSpinBox,
     QWidget,
 )
 
+from app.kit.segments import Segments
 from app.shell import Shell
+from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.stops import Stop
-from engine.wire.commands import TakeSlice, Watch
+from engine.wire.commands import TakeSlice, Tokenize, Watch
+from engine.wire.devices import Device, DevicesFound, FindDevices, ForecastLoad, FormatHere, LoadForecast
 from engine.wire.events import (
     EngineBack,
     EngineBusy,
@@ -30,6 +38,7 @@ from engine.wire.events import (
     LocalModel,
     ModelsFound,
     StateChanged,
+    Tokenized,
 )
 from engine.wire.status import OpenedFile, RunnerState, SequenceInfo, Work
 from engine.wire.stopping import StopState
@@ -44,6 +53,7 @@ from tests.app.shown import approve, changes, shown
 APPROVED = Path(__file__).parent / "approved"
 DIALOGS = (
     "cache.tune", "cache.calculator", "cache.max", "run.to", "run.kept", "note.add", "edit.bias", "edit.typed",
+    "edit.scale", "edit.noise", "edit.overwrite", "edit.replace", "model.compute",
     "export", "export.npz", "export.table", "export.trace", "export.session", "export.picture", "model.hub",
     "help.keys", "view.outliers",
 )  # fmt: skip
@@ -131,11 +141,38 @@ def test_the_window_is_made_as_approved(running: Shell) -> None:
 
 
 # What is sent when the dialog of an action is accepted is listed as well.
-ACCEPTED = ("cache.tune", "run.to", "run.kept", "note.add", "edit.bias", "edit.typed")
-TUNED = (cache_preset("kivi-4").spec, replace(cache_preset("paged").spec, num_pages=64), cache_preset("offloaded").spec)
+ACCEPTED = (
+    "cache.tune", "run.to", "run.kept", "note.add", "edit.bias", "edit.typed", "edit.scale", "edit.noise",
+    "edit.overwrite", "edit.replace", "model.compute", "model.hub",
+)  # fmt: skip
+TUNED = (
+    cache_preset("kivi-4").spec, replace(cache_preset("paged").spec, num_pages=64), cache_preset("offloaded").spec,
+    cache_preset("streamingllm").spec, cache_preset("snapkv").spec, cache_preset("transformers-quantized").spec,
+    replace(cache_preset("static").spec, max_length=96),
+)  # fmt: skip
+TYPED = {"Tokens": "17, 18", "Edit": "zero pos=2:4 layer=3", "Condition to run to": "entropy > 2", "Note": "a note"}
+GIB = 1 << 30
+DEVICES = DevicesFound(
+    (
+        Device("cuda:0", "A GPU", 8 * GIB, 6 * GIB, ("bfloat16",)), Device("cuda:1", "Another", 8 * GIB, 7 * GIB, ()),
+        Device("cpu", "A CPU", 16 * GIB, 10 * GIB, (), 8),
+    ),
+    (FormatHere("stored", ""), FormatHere("int8", "it is not installed")), "it is not installed either",
+)  # fmt: skip
 
 
-def turned_up(dialog: QDialog) -> Iterator[str]:
+def forecast(wanted: ModelSpec, number: int) -> LoadForecast:
+    """What does not fit, fits later, cannot be, and fits, one after the other."""
+    bits = (5 * GIB, GIB, 700)
+    return (
+        LoadForecast(wanted, "cuda:0", "float16", *bits, 2 * GIB, GIB, "it is there", ("a note", "another")),
+        LoadForecast(wanted, "cuda:0", "float16", *bits, 5 * GIB, 2 * GIB),
+        LoadForecast(wanted, problem="It cannot be."),
+        LoadForecast(wanted, "cuda:0", "float16", *bits, 7 * GIB),
+    )[number % 4]
+
+
+def turned_up(dialog: QDialog, answer: Callable[[], None]) -> Iterator[str]:
     """Every field of a dialog, one after the other, has another value; the lines that came of it."""
     seen = shown(dialog)
     for field in dialog.findChildren(QWidget):
@@ -148,9 +185,17 @@ def turned_up(dialog: QDialog) -> Iterator[str]:
                 field.setCurrentIndex((field.currentIndex() + 1) % max(1, field.count()))
             case QCheckBox():
                 field.toggle()
+            case QRadioButton():
+                field.click()
+            case QLineEdit() | QPlainTextEdit() if field.accessibleName() in TYPED:
+                field.setText(TYPED[field.accessibleName()]) if isinstance(field, QLineEdit) else field.setPlainText(
+                    TYPED[field.accessibleName()]
+                )
+            case Segments():
+                QTest.keyClick(field, Qt.Key.Key_Right)
             case _:
                 continue
-        QApplication.processEvents()
+        answer()
         found = shown(dialog)
         yield f"another {type(field).__name__} {field.accessibleName()!r}"
         yield from changes(seen, found)
@@ -166,6 +211,21 @@ def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine) -> None:
     """Each as it opens, after another choice in each of its fields, and what it then sends."""
     running.models.selection.update(layer=3, kv_head=1, position=9)
     lines: list[str] = []
+    told_of: list[int] = []
+
+    def answer() -> None:
+        """What the engine says to a dialog that asks it."""
+        turn(running, 1)
+        if engine.of(FindDevices):
+            engine.emit(DEVICES)
+        for asked in [one for one in engine._numbered if isinstance(one, ForecastLoad)][len(told_of) :]:
+            engine.emit(replace(forecast(asked.model, len(told_of)), reply_to=asked.id))
+            told_of.append(asked.id)
+        if engine.of(Tokenize):
+            engine.emit(Tokenized((17, 18), ("a", "b"), reply_to=engine.id_of(Tokenize)))
+        engine.sent.clear()
+        turn(running, 1)
+
     for name, spec in (
         *((name, cache_preset("h2o").spec) for name in DIALOGS), *(("cache.tune", spec) for spec in TUNED)
     ):  # fmt: skip
@@ -174,9 +234,10 @@ def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine) -> None:
         engine.sent.clear()
         running.actions[name].trigger()
         turn(running, 2)
+        answer()
         for dialog in QApplication.topLevelWidgets():
             if isinstance(dialog, QDialog) and dialog.isVisible():
-                found = [*shown(dialog), *made(dialog), *turned_up(dialog)]
+                found = [*shown(dialog), *made(dialog), *turned_up(dialog, answer)]
                 lines += [
                     "",
                     f"== {name}: {type(dialog).__name__} {dialog.windowTitle()!r}",
