@@ -102,8 +102,12 @@ def tell_done(rebuilding: Rebuilding, seconds: float, problem: str, args: argpar
     if problem:
         print(f"the file: {printable_line(problem)}")
     print(compared.describe())
-    verdict = "as it was" if not differences else f"{len(differences):,} differences"
-    print(f"{num_moments:,} moments done once more in {seconds:.1f} s: {verdict}")
+    verdict = (
+        "as it was"
+        if not differences
+        else f"{len(differences):,} {'difference' if len(differences) == 1 else 'differences'}"
+    )
+    print(f"{num_moments:,} {'moment' if num_moments == 1 else 'moments'} done once more in {seconds:.1f} s: {verdict}")
 
 
 def as_json(difference: ReplayDifference) -> Any:

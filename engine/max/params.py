@@ -309,8 +309,9 @@ class KVCacheParams:
         if batch_size <= 0 or self.devices[0].is_cpu():
             return kind(batch_size, max_prompt_length, 1)
         heads = self.num_q_heads_per_device if self.is_mla else self.n_kv_heads_per_device
+        assert heads is not None
         shape = DecodeShape(
-            batch_size, max_prompt_length, max_cache_valid_length, heads or 1, self.is_mla, self.is_fp8_kv_dtype
+            batch_size, max_prompt_length, max_cache_valid_length, heads, self.is_mla, self.is_fp8_kv_dtype
         )
         return kind(batch_size, max_prompt_length, self.partition_heuristic.num_partitions(shape))
 

@@ -14,7 +14,7 @@ from tests.engine.told import approve, told
 
 _OF_TIME = re.compile(  # and of versions, and of a size that has both in it
     r"[\d,.]+ tok/s|tok_per_s [\d,.]+|made .*|in [\d.]+ s|\d[\d,]* of \d[\d,]* bytes free|[\d,]+ bytes, version"
-    r"|(?<=  records  ) +U8 .*|(?<=^cpu   ).*"
+    r"|(?<= spread ).*(?=  kv_bytes)|(?<=overhead_ratio ).*|(?<=  records  ) +U8 .*|(?<=^cpu   ).*"
 )
 _OF_RECORDS = re.compile(r"(?<=name: 'records', dtype: 'U8', )shape: \[\d+\], num_bytes: \d+")
 
@@ -38,7 +38,10 @@ def test_what_is_printed_and_written_is_approved(twin: Twin, folder: Path, tmp_p
         tmp_path / "text.txt",
         tmp_path / "host.jsonl",
     )
-    rule = tmp_path / "turns.jinja"
+    rule, short, other, rows = (
+        tmp_path / name for name in ("turns.jinja", "short.safetensors", "other.safetensors", "r.jsonl")
+    )
+    damaged, changed = tmp_path / "damaged.safetensors", tmp_path / "changed.json"
     chat.write_text(json.dumps([{"role": "user", "content": "Hi"}]))
     rule.write_text("{% for m in messages %}<{{ m.role[0] }}>{{ m.content }};{% endfor %}")
     text.write_text("the quick brown fox jumps over the lazy dog and runs")
@@ -61,6 +64,9 @@ def test_what_is_printed_and_written_is_approved(twin: Twin, folder: Path, tmp_p
         ("run", *prompt, "--cache", "h2o", "--budget", 6, *export),
         (*run, "--prompt", "abcd", "--edit", "zero pos=1:3 layer=1", "--steps", 3, "--stop-when", "tokens = 6"),
         (*run, "--from", cache, "--steps", 2, "--capture", "off", "--json"),
+        (*run, "--prompt", "abcdefghijx", "--steps", 4, "--export", other, "--notes", "m"),
+        (*two[:-4], "--force", "vw", "--steps", 2, "--stop", "q", "--json"),
+        (*run, "--token-ids", "5,6,7", "--steps", 2, "--seed", 4, "--temperature", 2, "--json"),
         ("snapshot", "info", cache, "--json"),
         ("snapshot", "info", cache),
         ("snapshot", "verify", cache, text, "--json"),
@@ -69,11 +75,29 @@ def test_what_is_printed_and_written_is_approved(twin: Twin, folder: Path, tmp_p
         ("snapshot", "info", part),
         ("snapshot", "diff", cache, part),
         ("snapshot", "diff", cache, part, "--json"),
+        *(("snapshot", "export", cache, "--to", kind) for kind in ("npz", "table", "trace", "session", "script")),
+        ("snapshot", "export", cache, "--to", "npz"),
+        ("snapshot", "export", cache, "--to", "snapshot", "--steps", "0-2", "--out", short),
+        ("snapshot", "export", other, "--to", "snapshot", "--steps", "0-2", "--out", short),
+        ("snapshot", "export", cache, "--to", "table", "--steps", "2-9", "--out", tmp_path / "t.csv"),
+        ("snapshot", "export", cache, "--to", "snapshot", "--out", cache),
+        ("snapshot", "diff", cache, other),
+        ("snapshot", "diff", short, other),
+        ("snapshot", "diff", short, other, "--json"),
+        ("snapshot", "import", tmp_path / "x.npz", tmp_path / "back.safetensors"),
+        ("snapshot", "info", tmp_path / "back.safetensors", text),
+        ("snapshot", "verify", damaged, text),
         ("replay", saved, *model),
         ("replay", saved, *model, "--json"),
+        ("replay", changed, *model),
         ("sweep", *prompt, "--text", text, "--recall", "12:0.25", "--steps", 3, "--caches",
          "growing,h2o,int8", "--budgets", "6,50%", "--json"),
         ("sweep", *prompt, "--steps", 2, "--caches", "h2o,kivi-2", "--budget", 6),
+        ("sweep", *prompt, "--steps", 2, "--caches", "h2o,int8", "--budget", 6, "--resume", rows),
+        ("sweep", *prompt, "--steps", 2, "--caches", "h2o,int8,sliding", "--budget", 6, "--resume", rows, "--json"),
+        ("sweep", *prompt, "--text", text, "--text", text, "--recall", "12", "--codecs", "int8/fp8,kivi-4",
+         "--steps", 2, "--caches", "growing"),
+        ("bench", *model, "--caches", "growing,int8,offloaded", "--contexts", "4,9", "--steps", 1, "--batch", "1,2"),
         ("verify", *prompt, "--steps", 3, "--caches", "growing,paged,int8", "--prefill-chunk", 1),
         ("verify", *prompt, "--steps", 3, "--caches", "growing,int8", "--json"),
         ("params", *config, "--page-size", 64, "--devices", 2, "--data-parallel", 2, "--available-bytes", 9999999),
@@ -83,6 +107,10 @@ def test_what_is_printed_and_written_is_approved(twin: Twin, folder: Path, tmp_p
     )  # fmt: skip
     lines = []
     for command in commands:
+        if damaged in command:
+            damaged.write_bytes(_with_another_byte(other.read_bytes()))
+        if changed in command:
+            changed.write_text(_with_another_checksum(saved.read_text()))
         status, out, err = twin.run(*command)
         words = (each.name if isinstance(each, Path) else str(each) for each in command)
         lines += [f"> {' '.join(words)}: {status}", *lines_of(out), *(f"! {line}" for line in lines_of(err))]
@@ -91,6 +119,19 @@ def test_what_is_printed_and_written_is_approved(twin: Twin, folder: Path, tmp_p
     approve(
         Path(__file__).parent / "approved" / "printed.txt", [x for x in lines if not x.startswith(("'cuda", "'mps"))]
     )
+
+
+def _with_another_byte(content: bytes) -> bytes:
+    """One number of the rows is another one."""
+    return bytes((*content[:-9], content[-9] ^ 1, *content[-8:]))
+
+
+def _with_another_checksum(text: str) -> str:
+    """One layer of a moment has other rows, and of another moment nothing is known."""
+    session = json.loads(text)
+    session["nodes"][2]["checksums"][1] += 1
+    del session["nodes"][4]["checksums"]
+    return json.dumps(session)
 
 
 def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:

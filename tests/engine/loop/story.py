@@ -46,9 +46,10 @@ class Story:
         found = script(self)
 
         def wait(_inbox: Inbox, timeout_s: float | None = None) -> c.Command | None:
-            wanted = next(found, c.Shutdown())
-            (_, command), *self._coming = wanted if isinstance(wanted, tuple) else ((0, wanted),)
-            return self._sent(command)
+            if not self._coming:  # else the run ended before they came
+                wanted = next(found, c.Shutdown())
+                self._coming = list(wanted) if isinstance(wanted, tuple) else [(0, wanted)]
+            return self._sent(self._coming.pop(0)[1])
 
         self._monkeypatch.setattr(Inbox, "wait", wait)
         self._loop.run()
