@@ -3,9 +3,7 @@ steps at the edges of their buckets, what is measured on its way from the device
 
 from __future__ import annotations
 
-import json
 import platform
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,13 +17,13 @@ from typing import Any, Literal
 import torch
 import transformers
 
+from engine.analysis.device_models import SHARING_CONFIG, model_on, token_ids
 from engine.analysis.reference import Reference, measure, parity, reference, session_logits
 from engine.errors import InputError, first_line
-from engine.model.loader import LoadedModel, load
+from engine.model.loader import LoadedModel
 from engine.model.runners.launch import bucket_of
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.runners import RUNNERS, RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
@@ -34,15 +32,6 @@ from engine.to_device import Returning
 
 Verdict = Literal["ok", "FAILED", "not here", "not done"]
 
-VOCABULARY = 2048
-# Heads, groups and widths of a real model, few layers: what is wrong shows in one of them as in thirty. With the usual
-# deviation of 0.02 attention would be nearly uniform, and values half as large again within what bfloat16 rounds.
-CONFIG = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 4, "hidden_size": 576,
-    "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "intermediate_size": 1536,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": 8192, "initializer_range": 0.05, "tie_word_embeddings": True, "eos_token_id": None,
-}  # fmt: skip
 DRIVER = Path("/sys/module/nvidia/version")
 DTYPES = ("float32", "bfloat16", "float16")
 RECORDED_CACHES = ("static", "growing", "paged")
@@ -133,15 +122,6 @@ def tried(group: str, name: str, check: Callable[[], tuple[Verdict, str]]) -> Ch
     return CheckResult(group, name, verdict, words, time.perf_counter() - began)
 
 
-def model_on(device: torch.device, dtype: str) -> LoadedModel:
-    """A model of random weights, the same on every device: they are drawn on the CPU."""
-    torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.json"
-        path.write_text(json.dumps(CONFIG), "utf-8")
-        return load(ModelSpec(f"shape:{path}", dtype=dtype, device=str(device)))  # type: ignore[arg-type]
-
-
 def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[tuple[str, str, Callable[[], tuple[Verdict, str]]]]:
     """What is tried of a model, each with the group that it belongs to."""
     truth = reference(model, token_ids(21), 8)
@@ -151,6 +131,8 @@ def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[tuple[str, st
     for size in plan.page_sizes if dtype == plan.dtypes[0] else plan.page_sizes[:1]:
         for runner in ("transformers", "fused", "graph", *(("compile",) if plan.compiles else ())):
             yield f"pages · {dtype}", f"{runner}, pages of {size}", PagesCheck(model, runner, size)
+    if dtype == plan.dtypes[0] and plan.page_sizes:
+        yield f"pages · {dtype}", "layers that share", SharingCheck(model.device, dtype)
     runners: dict[RunnerName, tuple[int, ...]] = {"graph": plan.edges}
     if plan.compiles:
         runners["compile"] = plan.edges[:1]
@@ -163,11 +145,6 @@ def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[tuple[str, st
     yield f"measured · {dtype}", "times", TimesCheck(model)
     if model.device.type == "cuda":
         yield f"measured · {dtype}", "a token", TokenCheck(model.device)
-
-
-def token_ids(count: int) -> tuple[int, ...]:
-    made = torch.Generator().manual_seed(1)
-    return tuple(torch.randint(3, VOCABULARY, (count,), generator=made).tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +206,7 @@ class PagesCheck:
         if why := runners.pages.why_not or runners.why_not(self.runner):  # type: ignore[arg-type]
             return "not here", why
         is_whole = runners.pages.kernel is not None or self.runner not in ("graph", "compile")
-        for name in ("fused", f"{self.runner}+pages"):
+        for name in ("transformers" if runners.why_not("fused") else "fused", f"{self.runner}+pages"):
             runners.pages.refused = ""
             with runners.chosen_as(name):
                 logits, used = self.logits()
@@ -256,6 +233,17 @@ class PagesCheck:
             used = session.step().runner
         session.close()
         return torch.stack(found), used
+
+
+@dataclass(frozen=True, eq=False)
+class SharingCheck:
+    """The same of a model with windows, and with layers that read the pages of another one."""
+
+    device: torch.device
+    dtype: str
+
+    def __call__(self) -> tuple[Verdict, str]:
+        return PagesCheck(model_on(self.device, self.dtype, SHARING_CONFIG), "transformers", 16)()
 
 
 @dataclass(frozen=True, eq=False)

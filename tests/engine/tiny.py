@@ -68,6 +68,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mpt": {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 128},
 }
 
+# whose last layers read the K and V of others; not among those that every promise is tried on
+SHARING: dict[str, dict[str, Any]] = {
+    "gemma3n_text": {
+        "head_dim": 16, "sliding_window": 8, "num_hidden_layers": 4, "num_kv_shared_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"] * 2, "laurel_rank": 8, "altup_num_inputs": 2,
+        "vocab_size_per_layer_input": 128, "hidden_size_per_layer_input": 8, "activation_sparsity_pattern": None,
+    },
+}  # fmt: skip
+
 # an encoder of three layers and a decoder of two: nothing may take one for the other
 _LIKE_T5: dict[str, Any] = {
     "vocab_size": 128, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4,
@@ -117,7 +126,7 @@ ENCODER_DECODERS: dict[str, dict[str, Any]] = {
 
 def config_dict(name: str) -> dict[str, Any]:
     """A config.json of that architecture, tiny."""
-    sizes = ENCODER_DECODERS[name] if name in ENCODER_DECODERS else {**COMMON, **CONFIGS[name]}
+    sizes = ENCODER_DECODERS[name] if name in ENCODER_DECODERS else {**COMMON, **(CONFIGS | SHARING)[name]}
     config = AutoConfig.for_model(name, **sizes)
     return {**config.to_dict(), "model_type": name}
 

@@ -126,9 +126,12 @@ class PagedAttention:
         if cache is None or not self._is_wanted or self.why_not or self._can_none:
             return None
         self.refused = ""
-        if not all(type(layer) is PagedLayer for layer in cache.layers):
+        if type(cache.layers[0]) is not PagedLayer:
             return None
         store: PageStore = cache.layers[0].store
+        own = (layer.index for layer in store.geometry.layers if layer.kind != "shared")
+        if not all(type(cache.layers[index]) is PagedLayer for index in own):
+            return None
         if self.kernel is None and store.plans[0].num_new > 1:
             return None  # the kernel that a CPU has for chunks of a prompt takes rows that lie together
         if not all(rows.coding.is_exact for pair in store.rows_of.values() for rows in pair):
@@ -141,7 +144,8 @@ class PagedAttention:
     def _takes(self, kernel: Kernel, store: PageStore, layer: LayerGeometry) -> bool:
         """Whether the kernel can compute a layer of the forward that is planned. A shape that comes for the first time
         is tried on nothing, so that no layer has been computed when it turns out that it cannot be compiled."""
-        plan, pair = store.plan_of(layer.index), store.rows_of[layer.index]
+        source = source_of(layer)
+        plan, pair = store.plan_of(source), store.rows_of[source]
         if min(store.page_size, layer.key_dim, layer.value_dim) < SMALLEST:
             self.hindrance = f"the kernel takes pages of {SMALLEST} tokens or more, and rows as wide"
             return False
@@ -162,11 +166,20 @@ class PagedAttention:
         return not self.refused
 
 
+def source_of(layer: LayerGeometry) -> int:
+    """The layer whose pages a layer reads: its own, or those that it shares."""
+    return layer.index if layer.shares_with is None else layer.shares_with
+
+
 def why_not_in_place(geometry: CacheGeometry, captures_attention: bool, layer_devices: Sequence[str]) -> str:
-    """Why a model cannot read pages in place, empty where it can."""
+    """Why a model cannot read pages in place, empty where it can.
+
+    Latent layers cannot: what lies in their pages is no key, the model makes keys of it for every head, and a kernel
+    would have to multiply queries with weights of the model that are its own code's.
+    """
     if not captures_attention or geometry.has_encoder:
         return "its attention is code of its own"
-    if others := sorted({layer.kind for layer in geometry.layers} - {"full", "sliding"}):
+    if others := sorted({layer.kind for layer in geometry.layers} - {"full", "sliding", "shared"}):
         return f"it has layers of another kind ({', '.join(others)})"
     return "its layers are on several devices" if len(set(layer_devices)) > 1 else ""
 
@@ -177,6 +190,7 @@ class PageReader:
 
     def __init__(self, store: PageStore, kernel: Kernel | None) -> None:
         self._store, self.kernel = store, kernel
+        self._sources = {layer.index: source_of(layer) for layer in store.geometry.layers}
         for plan in store.plans.values():
             plan.is_in_place = True
 
@@ -185,7 +199,8 @@ class PageReader:
     ) -> torch.Tensor:
         """What queries `[B, H, T, D]` of a layer read, `[B, T, H, D_v]`. Raises `InputError` where a layer attends to
         other keys than it has written."""
-        plan, (keys, values) = self._store.plan_of(layer), self._store.rows_of[layer]
+        source = self._sources[layer]
+        plan, (keys, values) = self._store.plan_of(source), self._store.rows_of[source]
         if new_keys.shape != (len(plan.tables), keys.num_heads, plan.num_new, keys.width):
             raise InputError("This model attends to other keys than it caches: let pages be gathered.")
         probes = self._probes(probe, len(plan.tables))
@@ -220,7 +235,8 @@ class PageReader:
     ) -> torch.Tensor:
         """One sequence, page after page: each is a view."""
         keys, values = (
-            [rows.codes(page)[0][None] for page in plan.pages_of[number]] for rows in self._store.rows_of[layer]
+            [rows.codes(page)[0][None] for page in plan.pages_of[number]]
+            for rows in self._store.rows_of[self._sources[layer]]
         )
         mask = plan.mask_of(number, plan.num_new)
         if asked.hidden is not None:

@@ -94,21 +94,28 @@ def compare(session: Session, gathered: Session) -> str:
     return one.runner
 
 
-@pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3_text", "gemma2", "gpt_oss", "gpt2"])
+@pytest.mark.parametrize(
+    "architecture", ["llama", "mistral", "gemma3_text", "gemma2", "gemma3n_text", "gpt_oss", "gpt2"]
+)
 def test_pages_read_one_by_one_are_those_that_were_gathered(architecture: str) -> None:
-    """Full attention and windows, soft caps and sinks, through the fused decoder and through transformers; of one
-    sequence and of three, from before the edge of a page to behind it."""
+    """Full attention and windows, soft caps and sinks, layers that read the pages of another one, through the fused
+    decoder and through transformers; of one sequence and of three, from before the edge of a page to behind it."""
     spec = CacheSpec("paged", page_size=4)
     sessions = [session_of(architecture, [7, 15, 20], spec, chosen) for chosen in ("pages", "gather")]
     ways = [compare(*sessions) for _ in range(5)]
     assert set(ways) == {"fused+pages" if architecture == "llama" else "transformers+pages"}
 
 
-@pytest.mark.parametrize("runner", ["fused", "transformers", "graph"])
-def test_one_kernel_for_all_sequences_reads_what_was_gathered(runner: RunnerName) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "runner"),
+    [("llama", "fused"), ("llama", "transformers"), ("llama", "graph"), ("gemma3n_text", "transformers")],
+)
+def test_one_kernel_for_all_sequences_reads_what_was_gathered(architecture: str, runner: RunnerName) -> None:
     """From before the edge of a page to behind it."""
     spec, kernel = CacheSpec("paged", page_size=16), Flex(listed_alone)
-    session, gathered = (session_of("llama", [15, 40], spec, chosen, kernel, runner) for chosen in ("pages", "gather"))
+    session, gathered = (
+        session_of(architecture, [15, 40], spec, chosen, kernel, runner) for chosen in ("pages", "gather")
+    )
     assert [compare(session, gathered) for _ in range(3)] == [f"{runner}+pages"] * 3
 
 
