@@ -1,0 +1,209 @@
+"""Every wish in every state that an engine can be in, and why actions are not possible there: what is sent, said and
+changed is approved (`approved/states.txt`)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from msgspec.structs import replace
+
+from app.control import conditions
+from engine.spec.bookmark import Bookmark, OnHead, OnStep
+from engine.spec.cache import CacheSpec
+from engine.spec.chat import Chat, Turn
+from engine.spec.edit import Mask, Rows, Zero
+from engine.spec.model import ModelSpec
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import SamplingParams
+from engine.spec.stops import Stop
+from engine.wire import devices, events
+from engine.wire.changes import EditMade
+from engine.wire.measuring import CheckParity
+from engine.wire.opponents import OtherStep
+from engine.wire.phases import SuspendedStep
+from engine.wire.status import OpenedFile, Work
+from engine.wire.stopping import StopState
+from engine.wire.tree import Node
+from tests.app import samples
+from tests.app.control.story import Story, info, step
+from tests.app.shown import approve
+
+APPROVED = Path(__file__).parent / "approved"
+FILE = OpenedFile(Path("/a/b.safetensors"), 3 << 20, "Other", 4, "", "", "2026-01-02", "kvloupe 1")
+LOADING = Work("Loading", 1, 3, can_cancel=False)
+WARM = SamplingParams(0.8, seed=7)
+CHAT = Chat((Turn("user", "Who?"),))
+ENDED = (info(0, 6, state="finished", stop="length"), info(1, 6, state="finished", stop="end"))
+FEW, MANY = Rows(1, 3, (2,), (1,)), Rows(1, 90)
+
+
+def loaded(story: Story) -> None:
+    """A model, and two sequences of four steps with a branch that was left after the second."""
+    story.engine.is_silent = True
+    story.status(sequences=(info(0, 0, state="waiting"),))()
+    story.engine.outbox.extend(
+        (
+            events.Restarted(),
+            events.Submitted(0, *samples.prompt_tokens()),
+            *(step(n, n, n - 1 if n else None, 0, 1) for n in range(4)),
+        )
+    )
+    story.engine.outbox.append(events.WentTo(1, "cropped", 0.5))
+    story.engine.outbox.append(step(4, 2, 1, 0, 1))
+    node = Node(5, 4, (EditMade(Zero(0, FEW)),), CacheSpec())
+    story.engine.outbox.append(events.NodeAdded(node, True, "written", 0.25))
+    story.status(step=5, sequences=(info(0, 6), info(1, 6)), stops=(StopState(Stop(1, "step = 90"), 2),))()
+    story.models.stops.set((Stop(1, "step = 90"), Stop(2, "step = 2", is_enabled=False)))
+    story.models.bookmarks.put(Bookmark(OnStep(2), "two"))
+
+
+def also(**changed: object) -> Callable[[Story], None]:
+    """The loaded state with another status."""
+
+    def begin(story: Story) -> None:
+        loaded(story)
+        story.status(**changed)()
+
+    return begin
+
+
+def says(*said: events.Event) -> Callable[[Story], None]:
+    """The loaded state, and something is said."""
+
+    def begin(story: Story) -> None:
+        loaded(story)
+        story.engine.outbox.extend(said)
+
+    return begin
+
+
+def unloaded(story: Story) -> None:
+    loaded(story)
+    story.engine.outbox.append(devices.Unloaded("Tales", "cpu", 5, 3, 7))
+    story.status(model=None, sequences=(), step=None)()
+
+
+def compared(story: Story) -> None:
+    loaded(story)
+    story.engine.outbox.append(samples.duel_started(2))
+
+
+# A state, and where one looks in it.
+STATES: dict[str, tuple[Callable[[Story], None], dict[str, object]]] = {
+    "nothing is known": (lambda story: None, {}),
+    "a model, no sequence": (lambda story: story.status(sequences=(), step=None)(), {}),
+    "it loads": (lambda story: story.status(model=None, sequences=(), work=LOADING)(), {}),
+    "two sequences": (loaded, {"position": 2}),
+    "the newest token": (loaded, {"position": 5}),
+    "a place ahead": (loaded, {"ahead": 4, "seq_id": 1}),
+    "an earlier step": (loaded, {"step": 1, "position": 3}),
+    "a step that was left": (loaded, {"step": 3, "position": 6, "seq_id": 1}),
+    "an area": (loaded, {"area": FEW, "position": 1}),
+    "a rule drops rows": (also(cache=cache_preset("h2o").spec), {"position": 2}),
+    "it runs": (also(running=True), {}),
+    "one has ended": (also(sequences=(ENDED[0], info(1, 6))), {}),
+    "all have ended": (also(sequences=ENDED), {}),
+    "between two phases": (also(suspended=SuspendedStep(6, 6, (0, 1), (7, 7), 2)), {"step": 1}),
+    "it measures": (also(work=Work("Measuring", 1, 3)), {}),
+    "a comparison": (compared, {}),
+    "a file": (also(opened=FILE), {"position": 2}),
+    "a session": (also(opened=replace(FILE, has_rows=False, why_not="no model")), {}),
+    "silent": (says(events.EngineLost("it does not answer", has_ended=False)), {}),
+    "gone": (says(events.EngineLost("it was killed")), {}),
+    "unloaded": (unloaded, {}),
+}  # fmt: skip
+
+WISHES: dict[str, tuple[object, ...] | list[tuple[object, ...]]] = {
+    "on_snapshot_chosen": (Path("/a/c.npz"),),
+    "on_file_continued": (ModelSpec("org/a"),),
+    "on_continued": (),
+    "on_file_closed": (),
+    "on_compared": (OtherStep(1),),
+    "on_comparison_ended": (),
+    "on_truth_wanted": (CheckParity(0),),
+    "on_rebuild_wanted": (),
+    "on_model_chosen": (ModelSpec("org/a", "float16"),),
+    "on_forecast_wanted": (ModelSpec("org/a"), 0),
+    "on_unloaded": (),
+    "on_cache_chosen": (cache_preset("int8").spec,),
+    "on_runner_chosen": ("fused",),
+    "on_capture_chosen": ("off",),
+    "on_time_by_layer_switched": (),
+    "on_prompt_submitted": ("Once", WARM),
+    "on_chat_continued": (CHAT, 1, WARM),
+    "on_prompt_added": ("Twice", WARM),
+    "on_prompt_begun": ("Thrice", WARM),
+    "on_text_edited": ("Once",),
+    "on_chat_edited": (CHAT, 0),
+    "on_sampling_changed": (WARM,),
+    "on_forked": (1,),
+    "on_joined": ((2, 3),),
+    "on_sequence_stopped": (1,),
+    "on_sequence_removed": [(1,), (0,)],
+    "on_step": (),
+    "on_next_phase": (),
+    "on_step_back": (),
+    "on_run_or_pause": (),
+    "on_run_to": (3,),
+    "on_run_here": (),
+    "on_run_to_token": (),
+    "on_run_to_chosen": [(7,), ("entropy > 2",)],
+    "on_step_of_token": (),
+    "on_match_wanted": (1,),
+    "on_all_stops_switched": (),
+    "on_cancel": (),
+    "on_go_on_from_here": (),
+    "on_gone_to": (2,),
+    "on_returned": (),
+    "on_token_forced": (7,),
+    "on_text_forced": ("and",),
+    "on_sampling_tried": (WARM,),
+    "on_kept_limit_chosen": [(5 << 20,), (None,)],
+    "on_branch_deleted": (2,),
+    "on_branch_named": [(2, "left"), (3, "no first")],
+    "on_bookmark_put": (Bookmark(OnHead(1, 0, 3, 1), "a head"),),
+    "on_bookmark_wanted": [(OnStep(2),), (OnStep(77),)],
+    "on_edited": [(Zero(0, FEW),), (Zero(0, MANY),)],
+    "on_edits_repeated": [((Mask(0, FEW), Zero(0, FEW)),), ((Mask(0, FEW), Zero(0, MANY)),)],
+    "on_edited_text": ("x",),
+    "on_edit_undone": (),
+    "on_edit_redone": (),
+}  # fmt: skip
+
+
+def conditions_of(story: Story) -> list[str]:
+    """Why things are not possible, by the condition that says so; those of one argument."""
+    found = {
+        name: why(story.models)
+        for name, why in vars(conditions).items()
+        if name.startswith("needs_") and len(inspect.signature(why).parameters) == 1
+    }
+    return [f"{name}: {why}" for name, why in found.items() if why]
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_every_wish_in_a_state_is_as_approved(qapp: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, looked_at = STATES[name]
+    lines: list[str] = []
+    story = Story()
+
+    def settle() -> None:
+        begin(story)
+        story.controller.tick()
+        story.models.selection.update(**looked_at)
+        story.go("")
+
+    settle()
+    lines += [f"== {name}", *conditions_of(story)]
+    for wish, given in WISHES.items():
+        for arguments in given if isinstance(given, list) else [given]:
+            story.lines.clear()
+            story.go(wish, lambda wish=wish, arguments=arguments: getattr(story.wish, wish)(*arguments))
+            lines += [line[:240] for line in story.lines[1:]]
+            story.models.selection.update(**(structs.asdict(type(story.models.selection.now)()) | looked_at))
+            story.go("")
+    approve(APPROVED / "states" / f"{name.replace(',', '').replace(' ', '_')}.txt", lines)
