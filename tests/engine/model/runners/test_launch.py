@@ -10,14 +10,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from engine.history.marks import Pending
 from engine.model.runners.launch import Launches, bucket_of
 from engine.model.runners.recorders import Replay, Step, Twin, why_not_compiled
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
-from engine.spec.runners import RunnerName
+from engine.spec.runners import RUNNERS, RunnerName
 from engine.spec.sampling import Prompt
+from tests.engine.model.runners.test_guard import changes
 from tests.engine.tiny import model_of, prompt_ids, tiniest_model
 
 LAYOUTS = {
@@ -27,10 +29,10 @@ LAYOUTS = {
 }
 
 
-def session_of(spec: CacheSpec, lengths: Sequence[int], runner: RunnerName = "graph") -> Session:
+def session_of(spec: CacheSpec, lengths: Sequence[int], runner: RunnerName = "graph", late_steps: int = 0) -> Session:
     """A session that has read prompts of these lengths."""
     model = model_of("llama")
-    session = Session(replace(model, runners=Runners(model.runners.decoder, runner)), spec)
+    session = Session(replace(model, runners=Runners(model.runners.decoder, runner)), spec, late_steps=late_steps)
     for seed, length in enumerate(lengths):
         seq_id = session.submit(Prompt(token_ids=prompt_ids(length, seed)))
         session.force(seq_id, prompt_ids(40, seed + 50))  # no text ends early
@@ -81,6 +83,26 @@ def test_a_recorded_step_is_the_fused_one_at_every_edge_of_a_bucket(layout: str)
         compare(session, eager)
     assert session.sequence(0).num_tokens == 98
     assert launches_of(session).num_recorded == 3
+
+
+@pytest.mark.parametrize("length", [62, 94])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_step_that_is_recorded_ahead_of_its_token_is_the_fused_one(layout: str, length: int) -> None:
+    """Over the edge of a bucket, of a page, and of the room of a growing cache."""
+    session = session_of(LAYOUTS[layout], [length], "graph", late_steps=2)
+    eager = session_of(LAYOUTS[layout], [length], "fused")
+    for each in (session, eager):
+        each.live.get(0).sequence.forced = Pending()  # what is forced is not launched ahead
+        each.step()
+    found = [record for _ in range(4) for record in session.step_late()] + session.finish_records()
+    expected = [eager.step() for _ in range(4)]
+    session.forget_ahead()
+    assert [part.sampled for record in found for part in record.sequences] == [
+        part.sampled for record in expected for part in record.sequences
+    ]
+    assert {record.runner for record in found} == {"graph"}
+    compare(session, eager)
+    assert launches_of(session).num_recorded == 2
 
 
 @pytest.mark.parametrize("layout", ["growing", "static"])
@@ -211,10 +233,13 @@ class Failing(Twin):
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
 
+@pytest.mark.parametrize("runner", ["graph", "compile"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_cannot_be_recorded_is_said_once_and_computed_by_the_fused_decoder(
-    monkeypatch: pytest.MonkeyPatch,
+    layout: str, runner: RunnerName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, eager = session_of(LAYOUTS["static"], [20]), session_of(LAYOUTS["static"], [20], "fused")
+    session, eager = session_of(LAYOUTS[layout], [20], runner), session_of(LAYOUTS[layout], [20], "fused")
+    monkeypatch.setattr("engine.model.runners.runners.why_not_compiled", lambda device: "")
     monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device: Failing())
     told: list[str] = []
 
@@ -230,9 +255,8 @@ def test_what_cannot_be_recorded_is_said_once_and_computed_by_the_fused_decoder(
     compare(session, eager)
     assert told == ["Recording a step of up to 64 tokens"]
     note = session.model.runners.state.note
-    assert note == (
-        "no recorded steps (CUDA error: operation not permitted when stream is capturing): the fused decoder is used"
-    )
+    why = "CUDA error: operation not permitted when stream is capturing"
+    assert note == f"no {RUNNERS[runner].label} ({why}): the fused decoder is used"
 
 
 class Stale(Twin):
@@ -285,8 +309,11 @@ class Small(Twin):
             raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
 
-def test_a_step_that_memory_ran_out_for_is_the_only_one_that_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = session_of(LAYOUTS["static"], [62])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_step_that_memory_ran_out_for_is_the_only_one_that_is_not_recorded(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of(LAYOUTS[layout], [62])
     card = Small()
     card.is_full = False
     monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device: card)
@@ -304,7 +331,8 @@ def test_a_step_that_memory_ran_out_for_is_the_only_one_that_is_not_recorded(mon
     assert session.step().runner == "fused", "it is not tried at every step"
     session.submit(Prompt(token_ids=prompt_ids(5, 3)))
     session.step()
-    assert session.step().runner == "fused+graph", "the second has a shorter bucket"
+    # the second has a shorter bucket, and together they are another recording
+    assert session.step().runner == ("graph" if layout == "paged" else "fused+graph")
     runners.choose("graph")
     assert not runners.note
     assert session.step().runner == "graph"
@@ -360,3 +388,21 @@ def test_a_compiled_step_is_the_fused_one_and_is_made_once_for_a_static_room() -
         assert theirs is not None
         assert torch.allclose(mine, theirs, atol=1e-5)
     assert compiled.model.runners._launches["compile"].num_recorded == 1
+
+
+@pytest.mark.parametrize("runner", ["fused", "graph", "compile"])
+def test_a_change_of_the_model_behind_a_recording_is_noticed(
+    runner: RunnerName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the next step the model itself is called, and the runner again when the change is taken back."""
+    twin = Twin()
+    monkeypatch.setattr(twin, "name", runner)
+    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device: twin)
+    monkeypatch.setattr("engine.model.runners.runners.why_not_compiled", lambda device: "")
+    session = session_of(LAYOUTS["growing"], [20], runner)
+    used = {}
+    for what, change in changes(session.model.model).items():
+        before = session.step().runner
+        with change():
+            used[what] = before, session.step().runner
+    assert set(used.values()) == {(runner, "transformers")}, used
