@@ -111,6 +111,11 @@ class Story:
         return tuple(event for event in self.events if isinstance(event, StepRecord))
 
 
+def answers(lines: list[str]) -> list[str]:
+    """What is asked and answered, without steps, status and journal, which other stories tell."""
+    return [line for line in lines if not line.startswith(("StepRecord", "SavedSession", "  "))]
+
+
 def pictures(seq_id: int, count: int, step: int, layer: int = 2) -> tuple[c.SliceRequest, ...]:
     return (
         WallRequest(seq_id, count, count - 2, "values", True, 40, 24),

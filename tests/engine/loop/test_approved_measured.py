@@ -16,7 +16,7 @@ from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
 from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, WhatIf
-from tests.engine.loop.story import Script, Story
+from tests.engine.loop.story import Script, Story, answers
 from tests.engine.tiny import prompt_ids, write_config
 from tests.engine.told import approve
 
@@ -93,4 +93,4 @@ def test_measurements_are_told_as_approved(
 ) -> None:
     monkeypatch.setattr("engine.analysis.what_if.AT_ONCE_S", -1.0)  # an estimate comes first, however fast this is
     script = in_every_mode(folder) if story == "modes" else of_every_kind(tmp_path)
-    approve(Path(__file__).parent / "approved" / f"measured_{story}.txt", Story(monkeypatch).run(script))
+    approve(Path(__file__).parent / "approved" / f"measured_{story}.txt", answers(Story(monkeypatch).run(script)))
