@@ -45,10 +45,6 @@ class EvictionJournal(Generic[Entry, Memory]):
         return self.num_bytes - (num_bytes if latest is memory else 0)
 
     @property
-    def num_memories(self) -> int:
-        return len(self._memories)
-
-    @property
     def never_evicted(self) -> bool:
         """Whether no row was ever evicted, going back considered."""
         return not self._entries and not self._floor

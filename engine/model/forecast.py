@@ -82,7 +82,7 @@ def _forecast(asked: ForecastLoad, freed_bytes: int) -> LoadForecast:
     )
 
 
-def check_fits(spec: ModelSpec, source: ModelSource, placement: Placement) -> None:
+def check_fits(source: ModelSource, placement: Placement) -> None:
     """Refuse weights that are larger than the memory that is free before they are loaded: a system ends a program that
     takes more than there is."""
     if source.folder is None and is_tiny(source.config):

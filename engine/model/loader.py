@@ -214,7 +214,7 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
 def _loaded(spec: ModelSpec, source: ModelSource, progress: LoadProgress) -> LoadedModel:
     geometry = CacheGeometry.from_config(source.config)
     placement = placement_of(spec, source)
-    check_fits(spec, source, placement)
+    check_fits(source, placement)
     progress.begin(source.label, num_tensors(source.folder))
     model, placement = built(source, placement)
     progress.begin(f"Trying {source.name} on a few tokens")

@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 from engine.errors import InputError
 from engine.wire.page_events import NULL_PAGE_ID
-
-
-@dataclass(frozen=True, slots=True)
-class PageRun:
-    """Pages that lie one behind the other in the pool and in the sequence: one copy, or one view, reads them all."""
-
-    first_position: int
-    first_slot: int
-    num_tokens: int
 
 
 class PageTable:
@@ -84,23 +72,6 @@ class PageTable:
                 f"which holds {self.first_held_position} to {self.num_tokens - 1}."
             )
         return self.page_ids[position // self.page_size] * self.page_size + position % self.page_size
-
-    def runs(self, first_position: int, stop_position: int) -> Iterator[PageRun]:
-        """The positions `first_position` .. `stop_position - 1` as few contiguous runs of slots, in order.
-
-        Raises InputError when one of them is not held. O(pages touched).
-        """
-        if first_position >= stop_position:
-            return
-        self.slot(stop_position - 1)  # refuses positions that are not there
-        start, start_slot = first_position, self.slot(first_position)
-        page = first_position // self.page_size + 1
-        for position in range(page * self.page_size, stop_position, self.page_size):
-            slot = self.slot(position)
-            if slot != start_slot + position - start:
-                yield PageRun(start, start_slot, position - start)
-                start, start_slot = position, slot
-        yield PageRun(start, start_slot, stop_position - start)
 
     def faults(self) -> list[str]:
         """What is inconsistent in the table itself, in words; nothing when it is sound. O(pages)."""

@@ -198,7 +198,7 @@ def test_a_shape_of_any_size_but_a_tiny_one_is_refused_where_it_does_not_fit(
     source = SimpleNamespace(folder=None, config=config, name="a shape")
     placement = Placement(torch.device("cpu"), torch.float32)
     with pytest.raises(InputError, match="not enough memory for a shape") if is_refused else nullcontext():
-        forecast_module.check_fits(ModelSpec("bundled"), cast(Any, source), placement)
+        forecast_module.check_fits(cast(Any, source), placement)
 
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="a Mac has it")

@@ -154,7 +154,7 @@ def test_a_rule_that_has_done_its_work_notes_nothing_more() -> None:
     session, seq_id = session_of("snapkv", 30)
     cache = session.cache_of(seq_id)
     assert isinstance(cache, CompressedCache)
-    assert [layer.journal.num_memories for _, layer in cache.compressed_layers] == [0, 0]
+    assert [layer.journal._memories for _, layer in cache.compressed_layers] == [{}, {}]
     assert session.last_step is not None
     assert session.go_to(session.last_step - 20).startswith("cropped")
     assert not cache.knows(10) or not cache.crop(10), "inside the prompt it remembered more than is kept"

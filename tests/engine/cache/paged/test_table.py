@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.cache.paged.table import PageRun, PageTable
+from engine.cache.paged.table import PageTable
 from engine.errors import InputError
 
 
@@ -37,30 +37,6 @@ def test_slack_is_the_room_in_the_last_page() -> None:
     assert table_of([7, 2], num_tokens=6).num_slack_tokens == 2
     assert table_of([7, 2], num_tokens=8).num_slack_tokens == 0
     assert table_of([], num_tokens=0).num_slack_tokens == 0
-
-
-def test_runs_cover_every_position_once_and_in_order() -> None:
-    table = table_of([5, 6, 7, 2, 9, 10], num_tokens=22)
-    assert list(table.runs(0, 22)) == [PageRun(0, 20, 12), PageRun(12, 8, 4), PageRun(16, 36, 6)]
-    assert list(table.runs(2, 13)) == [PageRun(2, 22, 10), PageRun(12, 8, 1)]
-
-
-@pytest.mark.parametrize("first", range(18))
-@pytest.mark.parametrize("length", [1, 3, 4, 5, 18])
-def test_runs_agree_with_slots(first: int, length: int) -> None:
-    table = table_of([5, 6, 2, 9, 10], num_tokens=18)
-    stop = min(18, first + length)
-    slots = [run.first_slot + offset for run in table.runs(first, stop) for offset in range(run.num_tokens)]
-    assert slots == [table.slot(position) for position in range(first, stop)]
-
-
-def test_runs_of_nothing_are_none_and_of_missing_positions_refused() -> None:
-    table = table_of([0, 6], num_tokens=7, num_slid_pages=1)
-    assert list(table.runs(5, 5)) == []
-    with pytest.raises(InputError):
-        list(table.runs(5, 8))
-    with pytest.raises(InputError):
-        list(table.runs(3, 7))
 
 
 @pytest.mark.parametrize(
