@@ -1,0 +1,280 @@
+"""The widgets of the kit by themselves, each with all that it can show: how they look wide, narrow, low, with the
+focus, disabled and in the other theme, and what the mouse and the keys do, as approved (`approved/NAME.txt`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtGui import QAction, QEnterEvent, QPainter
+from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.draw.axis import LinearTicks
+from app.draw.colormap import signed_index
+from app.draw.ghost import Ghosts
+from app.draw.grid import grid
+from app.draw.token_range import TokenRange
+from app.kit.buttons import ActionButton, LinkButton, ProgressButton
+from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
+from app.kit.chart.grid import ChosenHead, GridMaps
+from app.kit.chart.marks import Band, Chart, Curve, Dots, Painted, PlotFrame, SelectedLine, ShadedSpan
+from app.kit.chart.plot import Plot
+from app.kit.facts import Fact, FactBar, Facts, Reading, section
+from app.kit.fields import SmallBox, decimal_field, whole_field
+from app.kit.heatmap import HeatMap
+from app.kit.heatmap_marks import Box, Marks, Numbers
+from app.kit.knobs import Knob
+from app.kit.labels import DotLabel, ElidedLabel
+from app.kit.pictures import signed_colors
+from app.kit.range_bar import RangeBar
+from app.kit.segments import Segments
+from app.kit.theme import DARK, LIGHT, apply_theme, current_theme, load_fonts
+from app.models import Models
+from engine.wire.requests import HeadRequest
+from tests.app import samples
+from tests.app.robot import Robot
+from tests.app.shown import approve, changes, painted, shown
+
+APPROVED = Path(__file__).parent / "approved"
+WORDS = "Once upon a time there was a little girl"
+
+
+def bars() -> QWidget:
+    widget = BarRows("Bars", least=4.0)
+    rows = tuple(
+        BarRow(
+            f"row {n}", (Bar(n / 8, f"{n * 12.5:.1f} %", "accent", is_faded=n == 3), Bar(0.0, "", "good")), f"tip {n}",
+            key=None if n == 2 else n, end=f"end {n}" if n % 2 else "", end_role="bad" if n == 5 else "muted",
+            is_bold=n == 1, is_marked=n == 4,
+        )
+        for n in range(8)
+    )  # fmt: skip
+    widget.show_table(BarTable(("name", "first · of two", "second", "at the end"), rows))
+    return widget
+
+
+def title_of_bars() -> QWidget:
+    widget = BarRows("Bars")
+    widget.show_table(BarTable(("A title over all of it",), (BarRow("one", (Bar(0.5, "50 %", "accent"),), "a tip"),)))
+    return widget
+
+
+def grids() -> QWidget:
+    widget = GridMaps("Grids")
+    values = np.linspace(0, 2, 54).astype(np.float32).reshape(3, 2, 9) ** 2
+    sizes = ((2, 9), (1, 6), (2, 9))
+    made = grid("Keys", values, (0, 4, 5), sizes, 2, 17), grid("Values", values[:, :, ::-1] * 3, (0, 4, 5), sizes, 1, 9)
+    widget.show_grids(made, "tokens", ChosenHead(4, 0, 3))
+    return widget
+
+
+def plot() -> QWidget:
+    widget = Plot("Heights of things")
+    x, y = np.arange(8.0), np.array([3, 1, 4, 1, 5, 9, 2, 6.0])
+
+    def paint(painter: QPainter, frame: PlotFrame) -> None:
+        painter.setPen(current_theme().color("good"))
+        painter.drawRect(frame.rect.adjusted(20, 20, -40, -40))
+
+    marks = (
+        Band(1, 3, "good", has_line=True), Band(7, 8, "bad"), ShadedSpan(-1, 2, "muted", "an end"), SelectedLine(4.0),
+        Curve(x, y, "accent", 2.0, 120, is_dashed=True), Curve(x, y + 0.5, "bad"),
+        Dots(x, y, "warning", "s", 7.0, fill="panel"), Dots(x, y + 0.5, "accent"), Painted(paint),
+    )  # fmt: skip
+    home = ((-1.0, 8.0), (0.0, 10.0))
+    points, meters = np.stack([x, y], 1), LinearTicks("{:.1f} m".format)
+    widget.show_chart(Chart(marks, points, home, LinearTicks(str), meters, "height", "a note", "good", can_zoom_y=True))
+    widget.show_words("words below it")
+    return widget
+
+
+def heat_map() -> QWidget:
+    widget = HeatMap(lambda position: f"token {position}")
+    values = np.sin(np.arange(6 * 24).reshape(6, 24)).astype(np.float32) * 2
+    indices = signed_index(values, 2.0)
+    widget.set_table(signed_colors(DARK))
+    share = np.zeros((1, 24), np.float32)
+    share[0, 3:6], share[0, 9] = 1.0, 0.5
+    marks = Marks(
+        left=40, right=5, selected=(7.0, 8.0), selected_row=2, area=Box(10, 13, 1, 4), x_lines=(4, 16), y_lines=(3,),
+        edited=(Box(1, 3, 0, 2), Box(14, 15, 0, 6, is_hidden=True), Box(90, 99, 0, 1)), alarms=(5.0,), flags=(18.0,),
+        note="a note", row_name=lambda row: f"ch {row}", numbers=Numbers(values, indices, ("#ffffff",) * 256, 0.0, 1),
+        ghosts=Ghosts(share, 0.0, 1),
+    )  # fmt: skip
+    widget.show_picture(indices, 0.0, 24.0, (0.0, 30.0), marks, (0.0, 26.0))
+    widget.set_can_select(True)
+    widget.zoomed.connect(widget.show_range)
+    return widget
+
+
+def zoomed_map() -> QWidget:
+    widget = heat_map()
+    assert isinstance(widget, HeatMap)
+    widget.set_can_select(False)
+    widget.show_range(TokenRange(4.0, 14.0))
+    return widget
+
+
+def facts() -> QWidget:
+    widget = Facts()
+    widget.show_facts((
+        Fact("a number", "12.5", "1,234", "good"), Fact("of it", "3", "99", indent=1, role="muted"),
+        Fact("together", "15", "1,333", has_rule=True), *section("a head"),
+        Fact("a line of words alone", role="warning"),
+        Fact("what is wrong", "a text that is long and has a short one too", role="bad", short="short"),
+        Fact("a spark", "0.1 … 0.9", bars=(0.1, 0.9, float("nan"), -0.5, 0.3), marked=1, color="good"),
+        Fact("a strip", "4", strip=(0xFF112233, 0xFF445566, 0xFFFFFFFF)),
+    ))  # fmt: skip
+    return widget
+
+
+def fact_bar() -> QWidget:
+    widget = FactBar()
+    widget.show_facts(
+        (Reading("a longer name", "name", "12.5", "what it means"), Reading("another", "other", "-", role="bad"))
+    )
+    return widget
+
+
+def range_bar() -> QWidget:
+    widget = RangeBar()
+    piece = samples.head_slice(HeadRequest(0, 20, "keys", 1, 1, 0, 20, 20))
+    widget.show_range(signed_colors(DARK), piece, 2.5)
+    return widget
+
+
+def segments() -> QWidget:
+    return Segments((("a", "one", "tip of one"), ("b", "another", "tip of another"), ("c", "last", "")), "b")
+
+
+def knob() -> QWidget:
+    widget = Knob("budget", "what it is", decimals=1)
+    widget.name("budget", "what it is", can_rename=True)
+    widget.set_stops((1.0, 2.0, 5.0, 10.0, 50.0), 0.0, 60.0, "auto")
+    widget.set_value(7.4)
+    return widget
+
+
+def elided() -> QWidget:
+    widget = ElidedLabel(role="muted")
+    widget.setText(WORDS, "Once, briefly", "and more")
+    return widget
+
+
+def dot(kind: str) -> Callable[[], QWidget]:
+    def make() -> QWidget:
+        widget = DotLabel()
+        widget.set_state("recomputed just now", kind, "recomputed just now, at step 8", "recomputed")
+        return widget
+
+    return make
+
+
+def link() -> QWidget:
+    widget = LinkButton()
+    widget.show_link("R&D: where it leads, at some length", "a tip", leads=True)
+    return widget
+
+
+def progress() -> QWidget:
+    widget = ProgressButton("Measure")
+    widget.show_progress("Stop  2/9", 2 / 9)
+    return widget
+
+
+def action_button() -> QWidget:
+    action = QAction("Do it")
+    action.setToolTip("Do it: a reason")
+    widget = ActionButton("Do", action, is_small=True)
+    widget.action_of_test = action  # type: ignore[attr-defined]  # lives as long as the button
+    return widget
+
+
+def number() -> QWidget:
+    return whole_field("Tokens", 1024, 1, 9999, unit=" tokens", automatic="all of them", tip="a tip", is_grouped=True)
+
+
+def decimals() -> QWidget:
+    return decimal_field("Factor", 0.25, 0.25, 4.0, decimals=2, step=0.25, unit="×", automatic="as it is", tip="a tip")
+
+
+def box() -> QWidget:
+    widget = SmallBox("Mode", "what it is", (("one", 1, "tip of one"), ("the longest of them all", 2, "tip of it")))
+    widget.let_shrink(6)
+    widget.choose(2)
+    return widget
+
+
+GALLERY: dict[str, tuple[Callable[[], QWidget], tuple[int, int]]] = {
+    "bars": (bars, (480, 150)), "title_of_bars": (title_of_bars, (300, 60)), "grids": (grids, (520, 200)),
+    "plot": (plot, (420, 220)), "heat_map": (heat_map, (760, 240)), "zoomed_map": (zoomed_map, (420, 110)),
+    "facts": (facts, (420, 190)), "fact_bar": (fact_bar, (300, 31)), "range_bar": (range_bar, (74, 200)),
+    "segments": (segments, (200, 18)), "knob": (knob, (260, 22)), "elided": (elided, (400, 20)),
+    "dot": (dot("recomputed"), (240, 20)), "ring": (dot("past"), (240, 20)), "link": (link, (320, 22)),
+    "progress": (progress, (120, 22)), "action_button": (action_button, (80, 22)), "number": (number, (200, 24)),
+    "decimals": (decimals, (160, 24)), "box": (box, (200, 20)),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _theme(qapp: QApplication) -> Iterator[None]:
+    load_fonts()
+    before, flash = qapp.styleSheet(), qapp.cursorFlashTime()
+    apply_theme(qapp, DARK)
+    qapp.setCursorFlashTime(0)
+    yield
+    qapp.setStyleSheet(before)
+    qapp.setCursorFlashTime(flash)
+
+
+def looks(widget: QWidget) -> list[str]:
+    """What it shows; of words and buttons that paint more than their text, that too."""
+    more = painted(widget) if isinstance(widget, DotLabel | ElidedLabel | ProgressButton) else ()
+    return [*shown(widget), *(f"  {line}" for line in more)]
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_a_widget_is_as_approved(qtbot: QtBot, qapp: QApplication, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    make, size = GALLERY[name]
+    host = QWidget()
+    qtbot.addWidget(host)
+    host.resize(900, 400)
+    widget = make()
+    widget.setParent(host)
+    widget.resize(*size)
+    host.show()
+    host.activateWindow()
+    widget.show()
+    QApplication.processEvents()
+    there = QPointF(3, 3)
+    QApplication.sendEvent(widget, QEnterEvent(there, there, there))  # wherever the mouse was left by other tests
+    seen = looks(widget)
+    lines = [*seen]
+
+    def look(moment: str, do: Callable[[], Any]) -> None:
+        nonlocal seen
+        do()
+        QApplication.processEvents()
+        found = looks(widget)
+        lines.extend((f"== {moment}", *changes(seen, found)))
+        seen = found
+
+    look("half as wide", lambda: widget.resize(size[0] // 2, size[1]))
+    look("a quarter as wide", lambda: widget.resize(size[0] // 4, size[1]))
+    look("half as high", lambda: widget.resize(size[0], size[1] // 2))
+    look("as it was", lambda: widget.resize(*size))
+    look("with the focus", lambda: widget.setFocus(Qt.FocusReason.TabFocusReason))
+    look("disabled", lambda: widget.setEnabled(False))
+    look("enabled", lambda: widget.setEnabled(True))
+    look("light", lambda: apply_theme(qapp, LIGHT))
+    look("dark", lambda: apply_theme(qapp, DARK))
+    done = "\n".join(Robot(widget, Models(), monkeypatch).lines())
+    without_arrays = re.sub(r"ValueGrid\(title='(\w+)'.*?\), (?=GridCell)", r"\1 ", done, flags=re.DOTALL)
+    lines += ["== what can be done", *without_arrays.split("\n")]
+    approve(APPROVED / f"{name}.txt", lines)
