@@ -82,6 +82,10 @@ class Card:
                 target.copy_(numbers)
         self.coming = [each for each in self.coming if each[0] > until]
 
+    def moment(self, until: int) -> float:
+        """When the first `until` operations are done, in seconds."""
+        return time.perf_counter()
+
     @property
     def counted(self) -> Counter[str]:
         return Counter(each.why for each in self.waits)
@@ -236,7 +240,8 @@ class Event:
         self.at, self.seconds = 0, 0.0
 
     def record(self, stream: Stream | None = None) -> None:
-        self.at, self.seconds = (stream or self._main).behind, time.perf_counter()
+        self.at = (stream or self._main).behind
+        self.seconds = self._card.moment(self.at)
 
     def query(self) -> bool:
         """Whoever asks until it is there waits."""
