@@ -67,9 +67,14 @@ def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> t
     Columns are aligned to absolute positions, so a cell does not wander when tokens are added or dropped.
     """
     column = first // per_column
+    low, high = extremes(tensor, first - column * per_column, per_column, per_row)
+    return low.cpu().numpy(), high.cpu().numpy(), column
+
+
+def extremes(tensor: torch.Tensor, lead: int, per_column: int, per_row: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Smallest and largest value of each cell of `[H, S, D]`, where the first cell has no rows for `lead` tokens."""
     low = high = tensor
     if per_column > 1:
-        lead = first - column * per_column
         tail = -(lead + tensor.shape[1]) % per_column
         parts = split(edge_padded(tensor, lead, tail), per_column)
         low, high = parts.amin(2), parts.amax(2)
@@ -78,7 +83,7 @@ def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> t
         wide = split(edge_padded(low.mT, 0, tail), per_row)
         tall = wide if low is high else split(edge_padded(high.mT, 0, tail), per_row)
         low, high = wide.amin(2).mT, tall.amax(2).mT
-    return low.cpu().numpy(), high.cpu().numpy(), column
+    return low, high
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +122,7 @@ def cells_of(values: torch.Tensor, cells: torch.Tensor, num_cells: int, per_row:
     num_rows = -(-values.shape[1] // per_row)
     low = high = values
     if per_row > 1 and len(values):
-        low, high = (torch.from_numpy(part[0]) for part in pooled(values[None], 0, 1, per_row)[:2])
-        cells = cells.cpu()
+        low, high = (part[0] for part in extremes(values[None], 0, 1, per_row))
     elif per_row > 1:
         low = high = values.new_empty(0, num_rows)
     index = cells[:, None].expand(-1, num_rows)

@@ -199,12 +199,16 @@ def without(rows: HeldRows, position: int) -> tuple[int, ...]:
 def holders(held: Iterable[HeldRows], positions: npt.NDArray[np.int64]) -> Ints:
     """How many kv heads, and how many layers, hold each of those positions `[M]`: `[2, M]`."""
     found = np.zeros((2, len(positions)), np.int64)
+    scattered: dict[torch.device, torch.Tensor] = {}
     for rows in held:
         if rows.positions is None:
             is_held = (positions >= rows.first) & (positions < rows.stop)
             found += np.array([[rows.keys.shape[1]], [1]]) * is_held
         elif rows.positions.shape[1]:
             wanted = torch.tensor(positions, device=rows.positions.device).expand(len(rows.positions), -1)
-            heads = slots_of(rows.positions, wanted)[1].sum(0).cpu().numpy()
-            found += np.stack([heads, heads > 0])
+            heads = slots_of(rows.positions, wanted)[1].sum(0)
+            here = torch.stack([heads, (heads > 0).long()])
+            scattered[here.device] = scattered[here.device] + here if here.device in scattered else here
+    for here in scattered.values():
+        found += here.cpu().numpy()
     return read_only_ints(found)

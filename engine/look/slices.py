@@ -112,7 +112,7 @@ def head_slice(
         took_ms=since(began),
         absent=absent,
         magnitudes=magnitudes,
-        **numbers_of(TileStatistics(tile.values.cpu().numpy())),
+        **numbers_of(TileStatistics(tile.values)),
     )
 
 
@@ -137,7 +137,7 @@ def state_slice(request: HeadRequest, past: RowsAt) -> HeadSlice | None:
         note="",
         took_ms=since(began),
         state_shape=matrix.shape,
-        **numbers_of(TileStatistics(values.cpu().numpy())),
+        **numbers_of(TileStatistics(values)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from engine.wire.records import Ints
 
@@ -16,31 +17,74 @@ Values = npt.NDArray[np.float32]
 
 
 class TileStatistics:
-    """The numbers of one tile: `add` takes more of them in without looking at the earlier ones again.
+    """The numbers of one tile, a tensor of any shape: `add` takes more of them in without looking at the earlier ones
+    again.
 
     `counts` and `edges` are a histogram of the finite ones between minus and plus the largest magnitude; `limit` is
-    the 99.5th percentile of their magnitudes, exactly.
+    the 99.5th percentile of their magnitudes, exactly. A tile on a GPU is counted there: what leaves it does not grow
+    with the tile.
     """
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: torch.Tensor) -> None:
         self.num_nan = self.num_inf = 0
+        # every magnitude beyond `_least_kept` is in `_tail`, and none below it
+        self._tail: Values | torch.Tensor
+        self._least_kept = np.float32(0.0)
+        if values.device.type == "cuda" and values.numel():
+            self._count_on_device(values.float().flatten())
+        else:
+            self._count(values.float().cpu().numpy())
+
+    def _count(self, values: Values) -> None:
         finite = self._counted(values)
         self._num_finite = finite.size
         magnitudes = np.abs(finite)
-        self._largest = float(magnitudes.max(initial=0.0))
-        span = self._largest or 1.0
-        self._edges = np.linspace(-span, span, HISTOGRAM_BINS + 1)
-        self.edges = self._edges.astype(np.float32)
+        self._take_range(float(magnitudes.max(initial=0.0)))
         self.counts = self._histogram(finite)
         self.lowest = float(finite.min()) if finite.size else 0.0
         self.highest = float(finite.max()) if finite.size else 0.0
-        kept = min(magnitudes.size, int(_KEPT_SHARE * self._num_beyond) + _KEPT_AT_LEAST)
-        # every magnitude from `_least_kept` on is in `_tail`, and no other
-        self._tail: Values = magnitudes
-        self._least_kept = np.float32(0.0)
+        kept = self._num_kept
+        self._tail = magnitudes
         if kept < magnitudes.size:
             self._least_kept = np.partition(magnitudes, magnitudes.size - kept)[magnitudes.size - kept]
             self._tail = magnitudes[magnitudes >= self._least_kept]
+
+    def _count_on_device(self, values: torch.Tensor) -> None:
+        """The same of numbers `[N]` on a GPU: nine numbers and the histogram are copied from it."""
+        is_finite = values.isfinite()
+        magnitudes = values.abs().masked_fill(~is_finite, -1.0)
+        found = torch.stack(
+            (
+                is_finite.sum().double(),
+                values.isnan().sum().double(),
+                magnitudes.amax().double(),
+                values.masked_fill(~is_finite, torch.inf).amin().double(),
+                values.masked_fill(~is_finite, -torch.inf).amax().double(),
+            )
+        )
+        num_finite, num_nan, largest, lowest, highest = found.tolist()
+        self._num_finite, self.num_nan = int(num_finite), int(num_nan)
+        self.num_inf = values.numel() - self._num_finite - self.num_nan
+        self._take_range(max(0.0, largest))
+        self.lowest, self.highest = (lowest, highest) if self._num_finite else (0.0, 0.0)
+        inner = torch.from_numpy(self._edges[1:-1]).to(values.device)
+        bins = torch.bucketize(values.double(), inner, right=True).masked_fill(~is_finite, HISTOGRAM_BINS)
+        counts = torch.bincount(bins, minlength=HISTOGRAM_BINS + 1)[:HISTOGRAM_BINS]
+        self._tail = magnitudes.topk(self._num_kept).values
+        if self._num_kept < self._num_finite:
+            self._least_kept = np.float32(self._tail[-1].item())
+        self.counts = counts.cpu().numpy()
+
+    def _take_range(self, largest: float) -> None:
+        self._largest = largest
+        span = largest or 1.0
+        self._edges = np.linspace(-span, span, HISTOGRAM_BINS + 1)
+        self.edges = self._edges.astype(np.float32)
+
+    @property
+    def _num_kept(self) -> int:
+        """How many of the largest magnitudes are kept when all are counted."""
+        return min(self._num_finite, int(_KEPT_SHARE * self._num_beyond) + _KEPT_AT_LEAST)
 
     def _counted(self, values: Values) -> Values:
         """Count what is not a number, and return the rest, flat."""
@@ -65,13 +109,15 @@ class TileStatistics:
         """1 where there are no finite numbers, the largest magnitude where the quantile is zero."""
         if not self._num_finite:
             return 1.0
+        if isinstance(self._tail, torch.Tensor):
+            return float(self._tail.topk(self._num_beyond).values[-1]) or self._largest or 1.0
         place = self._tail.size - self._num_beyond
         return float(np.partition(self._tail, place)[place]) or self._largest or 1.0
 
-    def add(self, values: Values) -> bool:
+    def add(self, values: torch.Tensor) -> bool:
         """Take in more numbers. False, and of no use any more, where all must be counted anew: the range of the
         histogram has grown, or the quantile fell below what was kept."""
-        finite = self._counted(values)
+        finite = self._counted(values.float().cpu().numpy())
         if not finite.size:
             return True
         magnitudes = np.abs(finite)
@@ -80,5 +126,9 @@ class TileStatistics:
         self._num_finite += finite.size
         self.counts = self.counts + self._histogram(finite)
         self.lowest, self.highest = min(self.lowest, float(finite.min())), max(self.highest, float(finite.max()))
-        self._tail = np.concatenate([self._tail, magnitudes[magnitudes >= self._least_kept]])
-        return self._tail.size >= self._num_beyond
+        added = magnitudes[magnitudes >= self._least_kept]
+        if isinstance(self._tail, torch.Tensor):
+            self._tail = torch.cat([self._tail, torch.from_numpy(added).to(self._tail.device)])
+        else:
+            self._tail = np.concatenate([self._tail, added])
+        return len(self._tail) >= self._num_beyond

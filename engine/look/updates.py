@@ -240,6 +240,6 @@ def changed_head(
         absent=read_only_ints(room_of(columns, size, count) - cells.held) if is_scattered else None,
         magnitudes=magnitudes,
         took_ms=since(began),
-        **numbers_of(TileStatistics(tile.values.cpu().numpy())),
+        **numbers_of(TileStatistics(tile.values)),
     )
     return CellUpdate(shown, read_only_ints(columns[None]), num_columns, num_removed)

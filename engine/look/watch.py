@@ -319,8 +319,8 @@ def appended_head_of(session: Session, picture: Picture, piece: HeadSlice, reque
     if counts is None:
         return None
     tile = of_pair(pair, request.tensor)[head].float()[: max(0, stop - first)]
-    if picture.statistics is None or not picture.statistics.add(tile[had - first :].cpu().numpy()):
+    if picture.statistics is None or not picture.statistics.add(tile[had - first :]):
         past = session.past(request.seq_id, request.num_tokens)
-        picture.statistics = TileStatistics(Tile.of(request, past).values.cpu().numpy())
+        picture.statistics = TileStatistics(Tile.of(request, past).values)
     count: LayerCount = counts[request.tensor][request.layer]
     return appended_head(request, piece, had, tile if stop > had else tile[:0], picture.statistics, count)

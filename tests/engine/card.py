@@ -67,9 +67,11 @@ class Wait:
 
 @dataclass(eq=False)
 class Card:
-    """Operations are numbered as they are `asked` for; `waits` says which the host has waited for."""
+    """Operations are numbered as they are `asked` for; `waits` says which the host has waited for; copies have brought
+    it so many `bytes_to_host`."""
 
     asked: int = 0
+    bytes_to_host: int = 0
     waits: list[Wait] = field(default_factory=list)
     pinned: WeakSet[torch.UntypedStorage] = field(default_factory=WeakSet)
     coming: list[tuple[int, torch.Tensor, torch.Tensor]] = field(default_factory=list)  # when, to where, what
@@ -157,6 +159,7 @@ class Dispatch(TorchDispatchMode):
         is_async, was_on_card = kwargs.get("non_blocking", False), isinstance(source, OnCard)
         made: torch.Tensor = aten._to_copy.default(real(source), **kwargs)
         if device.type != "cuda":
+            self._card.bytes_to_host += made.nbytes
             self._card.wait("a copy to the host")
             return made
         if not was_on_card and source.numel() and not (is_async and self._is_pinned(source)):
@@ -169,6 +172,7 @@ class Dispatch(TorchDispatchMode):
                 self._card.wait("a copy to the card")
             target.numbers.copy_(real(source))
             return target
+        self._card.bytes_to_host += target.nbytes
         if non_blocking and self._is_pinned(target):
             at = self._card.asked if self.stream is None else self.stream.behind
             self._card.coming.append((at, target, real(source).clone()))

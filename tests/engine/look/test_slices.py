@@ -280,7 +280,7 @@ def test_looking_changes_nothing(layout: str) -> None:
 @settings(max_examples=200)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=30))
 def test_a_histogram_of_any_finite_values(values: list[float]) -> None:
-    found = TileStatistics(np.array(values, np.float32))
+    found = TileStatistics(torch.tensor(values, dtype=torch.float32))
     counts, edges, limit = found.counts, found.edges, found.limit
     assert counts.sum() == len(values)
     assert (counts >= 0).all()

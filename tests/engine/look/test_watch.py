@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -306,23 +307,27 @@ def test_a_sequence_that_was_removed_is_watched_no_more() -> None:
 @settings(max_examples=60)
 @given(pieces=st.lists(st.lists(st.floats(width=32), min_size=1, max_size=400), min_size=1, max_size=5))
 def test_statistics_kept_up_are_those_of_all_numbers(pieces: list[list[float]]) -> None:
-    arrays = [np.array(piece, np.float32) for piece in pieces]
-    kept = TileStatistics(arrays[0])
-    for end, array in enumerate(arrays[1:], 2):
-        if not kept.add(array):
-            kept = TileStatistics(np.concatenate(arrays[:end]))
-        anew = TileStatistics(np.concatenate(arrays[:end]))
-        assert_equal(kept.counts, anew.counts, "counts")
-        for name in ("limit", "lowest", "highest", "num_nan", "num_inf"):
-            assert getattr(kept, name) == getattr(anew, name), name
+    tiles = [torch.tensor(piece, dtype=torch.float32) for piece in pieces]
+    kept = TileStatistics(tiles[0])
+    for end, tile in enumerate(tiles[1:], 2):
+        if not kept.add(tile):
+            kept = TileStatistics(torch.cat(tiles[:end]))
+        assert_same_statistics(kept, TileStatistics(torch.cat(tiles[:end])))
+
+
+def assert_same_statistics(kept: TileStatistics, anew: TileStatistics) -> None:
+    assert_equal(kept.counts, anew.counts, "counts")
+    assert_equal(kept.edges, anew.edges, "edges")
+    for name in ("limit", "lowest", "highest", "num_nan", "num_inf"):
+        assert getattr(kept, name) == getattr(anew, name), name
 
 
 def test_the_limit_is_the_quantile_of_all_magnitudes() -> None:
-    values = np.random.default_rng(3).normal(size=20_000).astype(np.float32)
+    values = torch.from_numpy(np.random.default_rng(3).normal(size=20_000).astype(np.float32))
+    values[9_000:] = values[9_000:].clamp(-2, 2)
     kept = TileStatistics(values[:9_000])
-    assert all(kept.add(part) for part in np.split(np.clip(values[9_000:], -2, 2), 11))
-    everything = np.abs(np.concatenate([values[:9_000], np.clip(values[9_000:], -2, 2)]))
-    assert kept.limit == np.sort(everything)[int(0.995 * everything.size)]
+    assert all(kept.add(part) for part in values[9_000:].chunk(11))
+    assert kept.limit == float(values.abs().sort().values[int(0.995 * len(values))])
 
 
 def test_what_is_watched_can_be_asked_of_another_process() -> None:
