@@ -76,10 +76,12 @@ class Judging:
 
     def _parent_of(self, record: StepRecord) -> int:
         """The step before on the path; an edit made since is none."""
-        if record.parent is None:
+        moment, parent = self.moment, record.parent
+        if parent is None:
             return ROOT
-        is_edit = record.parent not in self._norms and self.moment is not None and self.moment < record.parent
-        return self.moment if is_edit and self.moment is not None else record.parent
+        if moment is not None and moment < parent and parent not in self._norms:
+            return moment
+        return parent
 
 
 def check_can_hold(text: str, setting: ConditionSetting) -> None:

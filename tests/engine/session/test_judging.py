@@ -239,6 +239,13 @@ def test_few_rows_have_no_median() -> None:
     assert held == [6, 7, 8, 9, 10, 11]  # two tokens of the prompt and six fed since are eight
 
 
+def test_rows_before_the_first_question_are_not_known() -> None:
+    session, _ = started(length=10)
+    for _ in range(STEPS):
+        record = session.step()
+    assert not Judging().hits(session, record, [(1, "norm > 0")])
+
+
 def test_a_comparison_says_whether_it_differs() -> None:
     session, seq_id = started()
     record = session.step()

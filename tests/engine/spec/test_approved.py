@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
 
+import pytest
 from msgspec.structs import replace
 
 from engine.errors import InputError
@@ -25,6 +26,7 @@ from engine.spec.presets import (
     GPU_PRESETS,
     cache_label,
     cache_name,
+    cache_named,
     cache_summary,
     family_of,
     mode_detail,
@@ -34,10 +36,10 @@ from engine.spec.presets import (
     size_words,
 )
 from engine.spec.quantities import ROWS
-from engine.spec.retention import RetentionSpec
+from engine.spec.retention import RetentionSpec, parse_budget
 from engine.spec.rules import RULES
 from engine.spec.runners import PAGED_ATTENTION, RUNNERS
-from engine.spec.tuning import fitted
+from engine.spec.tuning import fitted, tuned
 from tests.engine.spec.modes import MODES
 from tests.engine.told import approve, told
 
@@ -131,6 +133,17 @@ def _recoded(spec: CodecSpec, *numbers: int | None) -> str:
         return told(recoded(spec, *numbers))
     except InputError as refusal:
         return str(refusal)
+
+
+def test_a_budget_by_layer_is_typed_and_taken() -> None:
+    h2o = cache_named("h2o")
+    assert tuned(h2o, budget=parse_budget("64")).retention == RetentionSpec("h2o", budget=64)
+    assert tuned(h2o, budget=parse_budget("40,20")).retention == RetentionSpec("h2o", layer_budgets=(40, 20))
+    pyramid = RetentionSpec("h2o", budget=30, schedule="pyramid")
+    assert tuned(h2o, budget=parse_budget("pyramid:30")).retention == pyramid
+    for text in ("", "x", "pyramid:", "pyramid:3,4", "64,"):
+        with pytest.raises(InputError, match="is no budget"):
+            parse_budget(text)
 
 
 def test_a_long_plan_is_summed_up_by_its_first_layers() -> None:
