@@ -78,3 +78,16 @@ def test_a_sorted_column_has_an_arrow() -> None:
     assert [head.text for head in with_arrow(HEADS, 1, is_descending=True)] == ["name", "count ↓", "size"]
     assert [head.text for head in with_arrow(HEADS, 2, is_descending=False)] == ["name", "count", "size ↑"]
     assert with_arrow(HEADS, -1, is_descending=True) == list(HEADS)
+
+
+def test_other_rows_leave_the_place_that_was_scrolled_to(show: Show) -> None:
+    table = show(HEADS, 90)
+    table.show_cells(HEADS, ROWS * 20)
+    QApplication.processEvents()
+    across, down = table.horizontalScrollBar(), table.verticalScrollBar()
+    across.setValue(30)
+    down.setValue(7)
+    assert down.value() == 7
+    table.show_cells(HEADS, (*ROWS * 20, ROWS[0]))
+    QApplication.processEvents()
+    assert (across.value(), down.value()) == (30, 7)

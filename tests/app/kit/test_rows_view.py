@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QFileDialog, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.kit.rows_view import TABLE
@@ -82,3 +84,41 @@ def test_a_second_press_asks_nothing_more_and_the_button_stops_it(qtbot: QtBot, 
         view.measure()
         with qtbot.waitSignal(view.cancelled):
             view.button.click()
+
+
+def test_points_mark_their_rows_and_the_table_is_copied_and_saved(
+    view: BenchView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    view.told.connect(told.append)
+    view.resize(900, 300)
+    QApplication.processEvents()
+    assert view.state is not None
+    assert (view.state.has_table, view.state.has_plot) == (True, True)
+    view.plot.pointed.emit(1)
+    assert view.state.mark == view.point_keys[1]
+    view.plot.pointed.emit(None)
+    assert view.state.mark == ""
+    view.plot.picked.emit(2)
+    assert view.state.mark == view.point_keys[2]
+    view.plot.picked.emit(2)
+    assert view.state.mark == ""
+    menu = QMenu()
+    view.add_to_menu(menu)
+    assert [action.text() for action in menu.actions() if action.text()] == ["Copy table as CSV", "Save table…"]
+    menu.actions()[0].trigger()
+    assert QApplication.clipboard().text() == view.csv_text()
+    asked: list[tuple[object, ...]] = []
+    for name in ("", "t.csv", "no/such/t.csv"):
+        answer = (str(tmp_path / name) if name else "", "")
+        monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *given, a=answer: asked.append(given[1:]) or a)
+        menu.actions()[1].trigger()
+    assert asked[0] == ("Save table", view.file_name, "CSV table (*.csv)")
+    assert (tmp_path / "t.csv").read_text() == view.csv_text()
+    assert told[:2] == ["3 rows copied as CSV", f"Table saved to {tmp_path}/t.csv"]
+    assert len(told) == 3
+    assert "Table saved" not in told[2]
+    nothing = BenchView(Models())
+    empty = QMenu()
+    nothing.add_to_menu(empty)
+    assert not empty.actions()

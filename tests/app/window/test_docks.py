@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication
@@ -10,11 +11,13 @@ from PySide6.QtWidgets import QApplication
 from app.shell import Shell
 from app.start.settings import Settings
 from app.window.docks import LEAST_TOKENS
+from app.window.layouts import GRIDS
 from engine.spec.presets import cache_preset
 from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import sweep, turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.shown import approve
 
 
 def test_a_layout_that_is_no_more_is_the_usual_one(shell: Shell) -> None:
@@ -131,3 +134,29 @@ def test_a_tall_prompt_takes_room_of_the_tokens_and_gives_it_back(shell: Shell) 
     shell.window.prompt.room_wanted.emit(0)
     QApplication.processEvents()
     assert prompt.height() == usual + 40, "what a person has arranged stays"
+
+
+def test_panels_stand_where_it_was_approved(shell: Shell) -> None:
+    """In every layout, in a small, a usual and a wide window; and where a prompt asks for more room."""
+    window = shell.window
+    window.need_all()
+    lines = []
+    for size, layout in product(((1280, 800), (1600, 1000), (2400, 1300)), GRIDS):
+        window.resize(*size)
+        window.arrange(layout)
+        turn(shell, 5)
+        lines.append(f"== {layout} {size[0]} × {size[1]}")
+        for name, dock in window.docks.docks.items():
+            if dock.isVisible():
+                place = dock.geometry()
+                behind = " behind another" if place.right() < 0 else ""
+                at = "" if behind else f" @{place.x()},{place.y()},{place.width()},{place.height()}"
+                lines.append(f"{name}{behind}{at}")
+    window.resize(1600, 1000)
+    window.arrange("inspect")
+    for pixels in (400, 5000, 0):
+        window.docks.make_prompt_taller(pixels)
+        turn(shell, 2)
+        heights = [window.docks.docks[name].height() for name in ("prompt", "tokens")]
+        lines.append(f"a prompt of {pixels} @{','.join(map(str, heights))}")
+    approve(Path(__file__).parent / "approved" / "places.txt", lines)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QFileDialog, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.draw.axis import LinearTicks
@@ -89,6 +90,56 @@ def test_a_plot_is_written_as_a_drawing_and_looks_other_in_another_theme(
     apply_theme(qapp, LIGHT)
     plot.show_chart(chart())
     assert plot.grab().toImage() != dark
+
+
+def test_the_menu_shows_everything_again_and_saves_the_plot(
+    plot: Plot, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    menus: list[QMenu] = []
+    asked: list[tuple[object, ...]] = []
+    told: list[str] = []
+    monkeypatch.setattr(QMenu, "popup", lambda menu, *_: menus.append(menu))
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *given: asked.append(given[1:]) or ("", ""))
+    plot.told.connect(told.append)
+    turn_wheel(plot.canvas.viewport(), plot.canvas.frame.point_of(2.0, 3.0), 2)
+    qtbot.mouseClick(plot.canvas.viewport(), Qt.MouseButton.RightButton, pos=plot.canvas.viewport().rect().center())
+    (menu,) = menus
+    everything, line, png, svg = menu.actions()
+    assert line.isSeparator()
+    assert [one.text() for one in (everything, png, svg)] == [
+        "Show everything",
+        "Save plot as PNG…",
+        "Save plot as SVG…",
+    ]
+    everything.trigger()
+    assert not plot.canvas.is_zoomed
+    png.trigger()
+    assert told == []
+    for action, name in ((png, "a.png"), (svg, "a.svg")):
+        answer = (str(tmp_path / name), "")
+        monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *given, a=answer: asked.append(given[1:]) or a)
+        action.trigger()
+    assert asked[1:] == [
+        ("Save plot", "heights-of-things.png", "PNG picture (*.png)"),
+        ("Save plot", "heights-of-things.svg", "SVG drawing (*.svg)"),
+    ]
+    assert told == [f"Plot saved to {tmp_path}/a.png", f"Plot saved to {tmp_path}/a.svg"]
+    assert (tmp_path / "a.png").read_bytes()[1:4] == b"PNG"
+    assert "a note" in (tmp_path / "a.svg").read_text()
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "no" / "such" / "a.svg"), ""))
+    svg.trigger()
+    png.trigger()
+    assert len(told) == 4
+    assert not any("Plot saved" in text for text in told[2:])
+
+
+def test_titles_and_notes_that_are_empty_take_no_room(plot: Plot) -> None:
+    assert (plot.title, plot.note) == ("height", "a note")
+    plot.show_chart(structs.replace(chart(), title="", note="other", note_role="good"))
+    assert (plot._title.isVisible(), plot._note.isVisible(), plot.note) == (False, True, "other")
+    assert plot._note.property("textRole") == "good"
+    plot.show_chart(structs.replace(chart(), note=""))
+    assert (plot._title.isVisible(), plot._note.isVisible(), plot.title) == (True, False, "height")
 
 
 def test_pyqtgraph_comes_with_the_first_chart() -> None:
