@@ -53,6 +53,8 @@ SCRIPTS = (
     Script("batch_speed", "one sequence", "eight", "≥ 2.5", "", "--short --contexts 32"),
     Script("prefill_speed", "generate", "ours", "≤ 1.0", "", "--short --contexts 512"),
     Script("observe_cost", "at 256 tokens", "at the most tokens", "≤ 1.15", rows="observing"),
+    Script("observe_memory", "limit", "looking", "≤ 1.0"),
+    Script("history_cost", "a prefill", "ours", "≤ 0.1 for a change, ≤ 0.2 for the way back"),
     Script("duel_cost", "two runs", "duel", "≤ 1.1", "", "--short --steps 12 --against h2o"),
     Script("large_shape", "limit", "process", "≤ 1.0", "", "--short"),
     Script("page_pool", "1k pages", "1M pages", "≤ 1.2", "", "--large 65536 --samples 31"),

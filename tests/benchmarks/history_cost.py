@@ -1,7 +1,7 @@
 """What history costs: the marks of a step, as a part of it; a change between exact modes, and the way back over all
 steps in modes that are not exact, as parts of the prefill that would fill the cache anew.
 
-    python -m tests.benchmarks.history_cost [--tokens 2000] [--steps 60] [--threads 1]
+    python -m tests.benchmarks.history_cost [--short] [--tokens 2000] [--steps 60] [--threads 1]
 
 SmolLM2-135M's shape with random weights, in processor time, which other programs disturb less. Targets: 3 % of a step,
 0.1 of a prefill for a change, 0.2 for the way back.
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from engine.session.session import Session
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
-from tests.benchmarks.protocol import smollm_shape
+from tests.benchmarks.protocol import note_ratios, smollm_shape
 from tests.engine.tiny import prompt_ids
 
 EXACT = ("growing", "paged", "dynamic", "static")
@@ -82,16 +82,22 @@ def way_back(session: Session, seq_id: int, steps: int) -> tuple[float, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--short", action="store_true", help="512 tokens and 20 steps")
     parser.add_argument("--tokens", type=int, default=2000)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
+    num_tokens, steps = (512, 20) if args.short else (args.tokens, args.steps)
     model = smollm_shape(args.threads)
+    prefills: list[float] = []
+    changes: dict[str, float] = {}
+    ways: dict[str, float] = {}
     for first in EXACT:
         session = Session(model, cache_preset(first).spec)
-        seq_id, prefill_s = prefilled(session, args.tokens)
-        session.force(seq_id, tuple(range(10, 10 + args.steps)))
-        print(f"{first}: marks are {marks_share(session, seq_id, args.steps):.2%} of a step", flush=True)
+        seq_id, prefill_s = prefilled(session, num_tokens)
+        prefills.append(prefill_s)
+        session.force(seq_id, tuple(range(10, 10 + steps)))
+        print(f"{first}: marks are {marks_share(session, seq_id, steps):.2%} of a step", flush=True)
         for second in EXACT:
             if second == first:
                 continue
@@ -101,15 +107,20 @@ def main() -> None:
                 how = session.set_cache(cache_preset(second).spec)
                 took.append(time.process_time() - began)
                 session.set_cache(cache_preset(first).spec)
+            changes[f"{first} to {second}"] = statistics.median(took)
             ratio = statistics.median(took) / prefill_s
-            print(f"    to {second}: {ratio:.4f} of a prefill of {args.tokens:,} tokens ({how})", flush=True)
+            print(f"    to {second}: {ratio:.4f} of a prefill of {num_tokens:,} tokens ({how})", flush=True)
         session.close()
     for name in LOSSY:
         session = Session(model, cache_preset(name).spec)
-        seq_id, prefill_s = prefilled(session, args.tokens)
-        took_s, how = way_back(session, seq_id, args.steps)
-        print(f"{name}: back over {args.steps} steps {took_s / prefill_s:.4f} of a prefill ({how})", flush=True)
+        seq_id, prefill_s = prefilled(session, num_tokens)
+        ways[name], how = way_back(session, seq_id, steps)
+        print(f"{name}: back over {steps} steps {ways[name] / prefill_s:.4f} of a prefill ({how})", flush=True)
         session.close()
+    prefill_s = statistics.median(prefills)
+    for what, found in (("change", changes), (f"way back over {steps} steps", ways)):
+        slowest = max(found, key=lambda name: found[name])
+        note_ratios(f"slowest {what} at {num_tokens:,} tokens: {slowest}", "s", (prefill_s,), (found[slowest],))
 
 
 if __name__ == "__main__":

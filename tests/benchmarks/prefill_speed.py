@@ -26,7 +26,17 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
-from tests.benchmarks.protocol import GREEDY, header, native_attention, paired, progress, smollm_shape
+from tests.benchmarks.protocol import (
+    GREEDY,
+    header,
+    native_attention,
+    note_ratios,
+    paired,
+    progress,
+    smollm_shape,
+)
+
+CANCEL_S = 0.3  # the longest time between two looks at whether to go on
 
 
 def prompt(count: int) -> tuple[int, ...]:
@@ -98,6 +108,9 @@ def main() -> None:
             return ours.first_token(ids)
 
         found = paired(a, b, 2 if args.short else 7)
+        note_ratios(
+            f"{count:,} tokens: at most, and longest until a cancel is seen", "s", (CANCEL_S,), (ours.longest_s,)
+        )
         longest = f" longest between looks {ours.longest_s * 1e3:.0f} ms, chunks {ours.chunks}"
         slowest = max(ours.slices_s, default=0.0) * 1e3
         late = f"; surprisal {sum(ours.slices_s):.2f} s later, its longest slice {slowest:.0f} ms"
