@@ -81,7 +81,7 @@ def told(value: Any) -> str:
 @cache
 def _computed(kind: type) -> tuple[str, ...]:
     """The properties of a message that are not of the machine."""
-    if not kind.__module__.startswith("engine.wire"):
+    if not kind.__module__.startswith(("engine.wire", "engine.saved")):
         return ()
     found = (
         name for each in reversed(kind.__mro__) for name, value in vars(each).items() if isinstance(value, property)

@@ -23,13 +23,14 @@ from engine.wire.measuring import CheckParity, MeasureRegret, WhatIf
 from engine.wire.opponents import OtherFile, OtherRun, OtherStep
 from engine.wire.requests import HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
 from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
-from tests.engine.loop.story import Script, Story
+from tests.engine.loop.story import Script, Story, answers
 from tests.engine.tiny import prompt_ids
 from tests.engine.told import approve
 
 ENDLESS = SamplingParams(bias=LogitBias(banned=(1, 2)))
 PAGED = CacheSpec("paged", page_size=4, num_pages=80)
 H2O = tuned(cache_named("h2o"), budget=8)
+KIVI = tuned(cache_named("kivi-2"), group=16, residual=16)
 
 
 def prompt(count: int, **more: object) -> c.SubmitPrompt:
@@ -104,6 +105,52 @@ def in_the_middle(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield ((0, c.Run()), (2, UnloadModel()))
 
     return script
+
+
+CONDITIONS = (
+    "token = 38", 'token != "q"', 'token ~ "[a-z0-9]"', "fed = 110", 'fed = "W"', 'fed ~ "^.$"', 'text ~ "[a-z].$"',
+    'text ~ "zzz"', "entropy > 0.5", "entropy <= 2", "probability < 0.5", "probability > 10%", "margin >= 5%",
+    "surprisal > 6", "surprisal <= 6", "attention(0) > 1%", "attention(2-4) > 5%", "peak_attention(last 16) > 90%",
+    "attention(last 3) < 0.6", "peak_attention(1) < 0.2", "norm > 1.1", "norm < 1.1", "nonfinite", "nonfinite = 0",
+    "rows_dropped > 1", "rows_dropped = 1", "pages_allocated", "pages_shared", "pages_evicted", "pages_moved",
+    "preempted", "stored > 6 KiB", "stored < 10000", "reserved >= 40 KiB", "step = 3", "step >= 4", "tokens = 12",
+    "sequence = 1", "not sequence = 1 and tokens > 11", "differs", "not differs", "surprisal > 5 or differs",
+    "differs and tokens > 5", "not (step < 2 or norm > 9)",
+)  # fmt: skip
+
+
+def asked(folder: Path) -> Callable[[Story], Script]:
+    """After every step of two sequences every condition is asked: in pages that are too few, where rows are dropped,
+    beside another run, and of steps that measured nothing."""
+
+    def script(story: Story) -> Script:
+        yield c.LoadModel(
+            ModelSpec(str(folder), device="cpu", num_threads=1), CacheSpec("paged", page_size=4, num_pages=10)
+        )
+        yield c.SetPace(None, None)
+        yield SetStops(tuple(Stop(number, text) for number, text in enumerate(CONDITIONS)))
+        for mode, capture in ((None, "everything"), (KIVI, "rows"), (CacheSpec(), "off"), (H2O, "everything")):
+            if mode is not None:
+                yield c.SetCache(mode)
+            yield c.SetCapture(capture)
+            yield prompt(10)
+            yield prompt(9, alone=False)
+            for _ in range(4):
+                yield c.Step()
+            if mode == H2O:
+                yield c.StartDuel(story.records[-1].sequences[0].seq_id, OtherRun(CacheSpec()))
+                yield c.Step()
+                yield c.MakeEdit(parse_edit("scale by=9 pos=9:10", story.records[-1].sequences[0].seq_id, 13))
+                yield c.Step()
+
+    return script
+
+
+def test_conditions_are_asked_as_approved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = answers(Story(monkeypatch).run(asked(folder)))
+    wanted = ("StopHit", "> ", "Failed", "DuelStep")
+    lines = [line for line in said if line.startswith(wanted)]
+    approve(Path(__file__).parent / "approved" / "conditions.txt", lines)
 
 
 def test_what_arrives_in_a_run_is_told_as_approved(
