@@ -144,11 +144,17 @@ class ObservationRing:
         """Pack what a step measured and begin to copy it. At most `late_steps` others may be on their way."""
         packing = Packing.of(tensors)
         slot = self._slots[self._next]
-        self._next = (self._next + 1) % len(self._slots)
         packing.pack(tensors, slot.buffer(packing.num_bytes))
         slot.send(packing.num_bytes)
+        self._next = (self._next + 1) % len(self._slots)
         self.num_bytes = packing.num_bytes
         return Sent(slot, packing)
+
+    def take_back(self, sent: Sent) -> None:
+        """What was sent last is not read: its step failed. The next has its slot, since others are on their way in
+        those behind it."""
+        if sent.slot in self._slots:  # else others have taken their place
+            self._next = self._slots.index(sent.slot)
 
     def read(self, sent: Sent) -> Arrays:
         """The arrays of a step, once they are there; a copy that does not come is made again, on the stream of the

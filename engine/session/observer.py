@@ -84,6 +84,11 @@ class Observer:
         if tensors:
             measuring.sent = self.ring.send(tensors)
 
+    def take_back(self, measuring: PendingMeasures) -> None:
+        """The step failed: nobody reads what it measured."""
+        if measuring.sent is not None:
+            self.ring.take_back(measuring.sent)
+
     def complete_at_once(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> StepRecord:
         """The record of a step with what was measured, which is waited for; so long the step lasts."""
         return self._completed(OpenRecord(record, measuring, clock), ends=clock)

@@ -23,7 +23,7 @@ from engine.session.clock import StepClock
 from engine.session.forward import Forward, Runner
 from engine.session.live import LiveSequences, RestorePoint
 from engine.session.observe import sequence_step
-from engine.session.observer import Observer
+from engine.session.observer import Observer, PendingMeasures
 from engine.session.phases import PhasedStep, Reached
 from engine.session.sampler import sample
 from engine.session.scheduler import Scheduler
@@ -152,6 +152,7 @@ class Stepper:
             self._scheduler.check_has_work()
         before, noted = self._live.restore_points(), self._history.journal.num_noted()
         launched: LaunchedAhead | None = None
+        measuring: PendingMeasures | None = None
         try:
             batch = self._scheduler.next_batch() if planned is None else self._scheduler.planned_batch(planned)
             clock.lap("prepare")
@@ -193,6 +194,8 @@ class Stepper:
             self._history.add({live.seq_id: live.sequence.mark() for live in self._live}, Node.of(record))
         except BaseException:
             try:
+                if measuring is not None:
+                    self._observer.take_back(measuring)
                 if launched is not None:
                     launched.take_back()
             finally:

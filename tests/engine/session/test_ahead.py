@@ -13,6 +13,7 @@ from engine.cache.layers.growing import GrowingLayer
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import Cancelled, InputError
 from engine.look.candidates import Sample
+from engine.look.packing import Packing
 from engine.model.runners.runners import Runners
 from engine.session import forward, stepper
 from engine.session.session import Session
@@ -278,6 +279,25 @@ def test_a_step_that_fails_behind_a_launch_takes_it_back(name: str, monkeypatch:
             late.step_late()
     assert not is_launched(late)
     assert [same(told(at_once.step()), told(late.step())) for _ in range(3)] == [True] * 3
+
+
+@pytest.mark.parametrize(("owner", "name"), [(stepper, "sequence_step"), (Packing, "pack")])
+@pytest.mark.parametrize("late_steps", [1, 2])
+def test_what_a_failed_step_measured_is_in_nobodys_way(
+    late_steps: int, owner: object, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The measurements of the steps before it are not read yet."""
+    at_once, late = begun(0), begun(late_steps)
+    expected, found = [at_once.step() for _ in range(7)], list[StepRecord]()
+    for number in range(7):
+        for _ in range(2 if number == 4 else 0):
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, lambda *args: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    late.step_late()
+        found += late.step_late()
+    found += late.finish_records()
+    assert [same(told(one), told(other)) for one, other in zip(expected, found, strict=True)] == [True] * 7
 
 
 def test_where_every_token_is_banned_the_step_that_would_choose_one_is_given_up() -> None:
