@@ -12,27 +12,27 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from msgspec.structs import replace
 
-from engine.client.outbox import Outbox
+from engine.client.outbox import FOLLOWED_BY_STATUS, Outbox, says_running
 from engine.client.pulse import Pulse
 from engine.client.stream import HEARTBEAT, read_frames, write_messages
 from engine.loop.loop import EngineLoop
 from engine.wire.commands import Shutdown
 from engine.wire.encoding import Frame, WireError, decode_command, encode
-from engine.wire.events import Event, Failed, StateChanged, Stopped
+from engine.wire.events import Event, Failed, Stopped
 from engine.wire.records import StepRecord
 
 HEARTBEAT_S = 1.0
 # How long an export or a step may take to end tidily once the window is gone.
 END_S = 1.0
-# Between two messages of a run: a window takes its steps some 30 times a second, and every time that the thread which
-# writes is woken takes from the thread that computes, 4 % of a step of 5 ms.
-IN_A_RUN_S = 0.015
+# How long the steps of a run wait for pictures to go with. Every time that the thread which writes is woken takes from
+# the thread that computes, and every message wakes the window.
+IN_A_RUN_S = 0.05
 
 
 def main() -> None:
@@ -83,26 +83,37 @@ def _read(stream: IO[bytes], loop: EngineLoop, outbox: Outbox) -> None:
     os._exit(0)
 
 
-def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse, rest: Callable[[float], object] = time.sleep) -> None:
+def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse) -> None:
     """Send every event up to the last, what the loop is busy with for long, and where there is nothing to say for a
-    while, a sign of life. The steps that a run does during a rest are sent together."""
+    while, a sign of life. The steps that a run does between two pictures are sent together."""
     events: list[Event] = []
     while not (events and isinstance(events[-1], Stopped)):
         events = outbox.take(HEARTBEAT_S)
-        messages = [message for event in (*events, *pulse.beat()) for message in _encoded(event)]
+        told = (*_with_newest_status(events), *pulse.beat())
+        messages = [message for event in told for message in _encoded(event)]
         try:
             write_messages(stream, messages or [HEARTBEAT])
         except OSError:  # the window is gone
             os._exit(0)
         if _is_run(events):
-            rest(IN_A_RUN_S)
+            outbox.rest(IN_A_RUN_S)
 
 
 def _is_run(events: Sequence[Event]) -> bool:
-    """Whether steps were done and others follow at once: what is asked between them waits for a rest at most."""
-    if not (events and isinstance(events[-1], StateChanged) and events[-1].status.running):
-        return False
-    return any(isinstance(event, StepRecord) for event in events)
+    """Whether steps were done and others follow at once."""
+    return any(isinstance(event, StepRecord) for event in events) and says_running(events[-1])
+
+
+def _with_newest_status(events: Sequence[Event]) -> list[Event]:
+    """Without a status after which nothing but steps and their pictures came before the next one says the same."""
+    kept: list[Event] = []
+    is_said_later = False
+    for event in reversed(events):
+        if says_running(event) and is_said_later:
+            continue
+        is_said_later = says_running(event) or (is_said_later and isinstance(event, FOLLOWED_BY_STATUS))
+        kept.append(event)
+    return kept[::-1]
 
 
 def _encoded(event: Event) -> list[list[Frame]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from threading import Condition
+from threading import Condition, RLock
 
-from engine.wire.events import Event
+from engine.wire.events import Event, StateChanged
 from engine.wire.records import StepRecord
 from engine.wire.slices import Slice, SliceUpdate
 
-_FOLLOWED_BY_STATUS = StepRecord | Slice | SliceUpdate
+FOLLOWED_BY_STATUS = StepRecord | Slice | SliceUpdate
 # So many pictures may wait; then a window is behind, and gets those of several steps as one.
 MAX_PICTURES = 32
 
@@ -22,10 +22,12 @@ class Outbox:
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
-        self._ready = Condition()
+        lock = RLock()
+        self._ready, self._urgent = Condition(lock), Condition(lock)
         self._ring: Callable[[], None] | None = None
         self._has_rung = False
         self._num_pictures = 0
+        self._is_urgent = False  # more waits than what a run tells of its steps
 
     @property
     def is_behind(self) -> bool:
@@ -51,13 +53,18 @@ class Outbox:
             self._num_pictures += isinstance(event, Slice | SliceUpdate)
             if not isinstance(event, StepRecord):
                 self._ready.notify_all()
-            if not isinstance(event, _FOLLOWED_BY_STATUS):
+            if not _is_of_run(event):
+                self._is_urgent = True
+                self._urgent.notify_all()
+            if not isinstance(event, FOLLOWED_BY_STATUS):
                 self._ring_once()
 
     def put_first(self, event: Event) -> None:
         with self._ready:
             self._events.appendleft(event)
+            self._is_urgent = True
             self._ready.notify_all()
+            self._urgent.notify_all()
             self._ring_once()
 
     def take(self, timeout_s: float) -> list[Event]:
@@ -67,11 +74,17 @@ class Outbox:
             self._ready.wait_for(lambda: self._events and not isinstance(self._events[-1], StepRecord), timeout_s)
             return self.take_all()
 
+    def rest(self, timeout_s: float) -> None:
+        """Wait so long, or until there is more than records and statuses of a run that goes on: pictures, an answer,
+        the end of it. Whoever waits is not woken by steps."""
+        with self._urgent:
+            self._urgent.wait_for(lambda: self._is_urgent, timeout_s)
+
     def take_all(self) -> list[Event]:
         with self._ready:
             events = list(self._events)
             self._events.clear()
-            self._num_pictures, self._has_rung = 0, False
+            self._num_pictures, self._has_rung, self._is_urgent = 0, False, False
             self._ready.notify_all()
         return events
 
@@ -90,3 +103,12 @@ class Outbox:
         if any(is_older):
             self._num_pictures -= sum(is_older)
             self._events = deque(old for old, is_gone in zip(self._events, is_older, strict=True) if not is_gone)
+
+
+def _is_of_run(event: Event) -> bool:
+    """Whether it is the record of a step, or says that steps follow."""
+    return isinstance(event, StepRecord) or says_running(event)
+
+
+def says_running(event: Event) -> bool:
+    return isinstance(event, StateChanged) and event.status.running

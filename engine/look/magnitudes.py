@@ -51,7 +51,7 @@ def work_out(counts: Iterable[LayerCount]) -> None:
     stacked, edges = stacked[:, part], EDGES[part.start : part.stop + 1]
     running = stacked.cumsum(1)
     largest = _largest([count.peak for count in open_counts])
-    most, median = (np.minimum(_quantile(stacked, running, edges, share), largest) for share in (QUANTILE, 0.5))
+    most, median = np.minimum(_quantiles(stacked, running, edges, (QUANTILE, 0.5)), largest)
     limit = np.where(median > 0, np.minimum(most, MEDIANS * median), most)
     clipped = np.where(limit < largest, _share_beyond(stacked, running, edges, limit), 0.0)
     for count, *told in zip(open_counts, limit.tolist(), largest.tolist(), clipped.tolist(), strict=True):
@@ -67,12 +67,15 @@ def _largest(peaks: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float64
     return np.array([np.abs(peak).max(initial=0.0) for peak in peaks], np.float64)
 
 
-def _quantile(
-    counts: npt.NDArray[np.int64], running: npt.NDArray[np.int64], edges: npt.NDArray[np.float64], share: float
+def _quantiles(
+    counts: npt.NDArray[np.int64],
+    running: npt.NDArray[np.int64],
+    edges: npt.NDArray[np.float64],
+    shares: tuple[float, ...],
 ) -> npt.NDArray[np.float64]:
-    """`[L]`: the magnitude below which that share of the numbers lies, to a part of a sixteenth of an octave."""
-    target = share * running[:, -1]
-    bins = np.minimum((running < target[:, None]).sum(1), counts.shape[1] - 1)
+    """`[shares, L]`: below which magnitude each share of the numbers lies, to a part of a sixteenth of an octave."""
+    target = np.multiply.outer(shares, running[:, -1])
+    bins = np.minimum((running < target[..., None]).sum(2), counts.shape[1] - 1)
     layers = np.arange(len(counts))
     inside = counts[layers, bins]
     part = np.where(inside > 0, (target - running[layers, bins] + inside) / np.maximum(inside, 1), 0.0)

@@ -189,17 +189,14 @@ def missing(row: torch.Tensor) -> torch.Tensor:
     return is_nan & ~is_nan[:, -1:]
 
 
-def pooled_weights(row: torch.Tensor, is_gone: torch.Tensor, per_column: int) -> tuple[Floats, Ints | None]:
-    """The largest weight of each column of a row `[H, S]` and how many of its positions had no row to look at, whose
+def pooled_weights(row: torch.Tensor, per_column: int) -> Floats:
+    """The largest weight of each column of a row `[H, S]`; NaN where none of its positions had a row to look at, whose
     weight is -1."""
     weights = row
     if per_column > 1:
         padded = torch.nn.functional.pad(row, (0, -row.shape[1] % per_column), value=-1.0)
         weights = padded.reshape(len(row), -1, per_column).amax(2)
-    absent = absent_of(is_gone, per_column)
-    if absent is not None:
-        weights = weights.masked_fill(weights < 0, torch.nan)
-    return weights.cpu().numpy(), absent
+    return without_negative(weights)
 
 
 def absent_of(is_gone: torch.Tensor, per_column: int) -> Ints | None:
@@ -214,8 +211,13 @@ def most_attended(row: torch.Tensor, base: int) -> tuple[Ints, Floats]:
     """The positions of a row `[H, S]` from position `base` on that received most, and what they received, `[H, N]`.
     Negative weights are those of rows that were not there."""
     found = row.topk(min(TOP_POSITIONS, row.shape[1]), dim=1)
-    weights = found.values.masked_fill(found.values < 0, torch.nan)
-    return read_only_ints(found.indices.cpu().numpy() + base), read_only_floats(weights.cpu().numpy())
+    return read_only_ints(found.indices.cpu().numpy() + base), read_only_floats(without_negative(found.values))
+
+
+def without_negative(weights: torch.Tensor) -> Floats:
+    """Weights on the host, NaN in place of negative ones."""
+    found: Floats = weights.cpu().numpy()
+    return np.where(found < 0, np.float32(np.nan), found) if (found < 0).any() else found
 
 
 def since(began: float) -> float:

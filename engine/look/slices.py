@@ -19,6 +19,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.look.probe import entropy_of
 from engine.look.reductions import (
+    absent_of,
     missing,
     most_attended,
     per_cell,
@@ -186,10 +187,14 @@ def attention_slice(
         first = min(max(request.start, base), max(base, stop - 1))
         per_column = max(1, -(-(stop - first) // max(1, request.max_columns)))
         held = row.float()
-        is_gone = missing(held)
         shown = slice(first - base, stop - base)
-        filled = held.masked_fill(is_gone, -1.0)
-        weights, absent = pooled_weights(filled[:, shown], is_gone[:, shown], per_column)
+        if bool(held.isnan().any()):
+            is_gone = missing(held)
+            filled = held.masked_fill(is_gone, -1.0)
+            absent = absent_of(is_gone[:, shown], per_column)
+        else:
+            filled = held
+        weights = pooled_weights(filled[:, shown], per_column)
         positions = first + np.arange(weights.shape[1]) * per_column
         top_positions, top_weights = most_attended(filled, base)
         entropy = read_only_floats(entropy_of(held).cpu().numpy())

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
-from engine.client.child import _is_run, _write
+from engine.client.child import _is_run, _with_newest_status, _write
 from engine.client.outbox import Outbox
 from engine.client.pulse import Pulse
 from engine.client.stream import read_frames
 from engine.loop.activity import Activity
 from engine.wire.encoding import decode_event
 from engine.wire.events import Event, StateChanged, Stopped, Tokenized
-from engine.wire.records import StepRecord
+from engine.wire.requests import TableRequest
+from engine.wire.slices import Unchanged
 from tests.app import samples
 
 
@@ -37,32 +39,46 @@ class Pipe(io.BytesIO):
         return found
 
 
-def of_step(step: int, *, running: bool) -> list[Event]:
+def of_step(step: int, *, running: bool = True) -> list[Event]:
     told = samples.status(step, num_tokens=samples.PROMPT + step, running=running)
     return [samples.step_record(step), StateChanged(told)]
 
 
-def test_the_steps_that_a_run_does_during_a_rest_are_sent_together() -> None:
-    outbox, pipe = Outbox(), Pipe()
-    during_rests = iter(([2, 3, 4], [5]))
+class Resting(Outbox):
+    """An outbox into which a run puts its next steps whenever somebody rests."""
 
-    def rest(_: float) -> None:
-        events = [event for step in next(during_rests) for event in of_step(step, running=step < 5)]
-        for event in (*events, *[Stopped()] * (len(events) == 2)):
-            outbox.put(event)
+    def __init__(self, *during_rests: Sequence[Event]) -> None:
+        super().__init__()
+        self._during_rests = iter(during_rests)
 
-    for event in of_step(1, running=True):
+    def rest(self, timeout_s: float) -> None:
+        for event in next(self._during_rests):
+            self.put(event)
+
+
+def test_the_steps_that_a_run_does_during_a_rest_are_sent_together_with_the_newest_status() -> None:
+    """None follows the last step of a run."""
+    steps = [of_step(step, running=step < 5) for step in range(6)]
+    outbox, pipe = Resting([*steps[2], *steps[3], *steps[4]], [*steps[5], Stopped()]), Pipe()
+    for event in steps[1]:
         outbox.put(event)
-    _write(pipe, outbox, Pulse(Activity()), rest)
-    told = pipe.read_events()
-    assert [[one.step for one in events if isinstance(one, StepRecord)] for events in told] == [[1], [2, 3, 4], [5]]
-    assert isinstance(told[-1][-1], Stopped)
+    _write(pipe, outbox, Pulse(Activity()))
+    kinds = [[getattr(event, "step", type(event).__name__) for event in events] for events in pipe.read_events()]
+    assert kinds == [[1, "StateChanged"], [2, 3, 4, "StateChanged"], [5, "StateChanged", "Stopped"]]
 
 
 def test_nothing_rests_behind_the_last_step_of_a_run_nor_behind_what_is_no_step() -> None:
-    running = of_step(1, running=True)
+    running = of_step(1)
     assert _is_run(running)
     assert not _is_run(of_step(1, running=False))
     assert not _is_run(running[1:]), "a run begins"
     assert not _is_run([*running, Tokenized((1,), (" a",))]), "somebody is answered"
     assert not _is_run([])
+
+
+def test_a_status_is_left_out_where_only_steps_come_before_the_next_one_that_says_the_same() -> None:
+    answer, picture = Tokenized((1,), (" a",)), Unchanged(TableRequest(0, 12))
+    (one, begins), (two, goes_on), (three, ended) = of_step(1), of_step(2), of_step(3, running=False)
+    assert _with_newest_status([one, begins, picture, two, goes_on]) == [one, picture, two, goes_on]
+    kept = [one, begins, answer, two, goes_on, three, ended]
+    assert _with_newest_status(kept) == kept, "the answer is of that status, and the run is over behind it"

@@ -94,3 +94,19 @@ def test_a_window_that_takes_nothing_is_behind_until_it_does() -> None:
     for step in range(2 * MAX_PICTURES):
         outbox.put(outliers(1, step))
     assert not outbox.is_behind, "only the newest of them waits"
+
+
+def test_who_rests_is_woken_by_pictures_answers_and_the_end_of_a_run_and_not_by_its_steps() -> None:
+    going, over = (StateChanged(samples.status(1, num_tokens=5, running=running)) for running in (True, False))
+    for event in (Failed("No room."), Unchanged(OutliersRequest(0, 12, 3), reply_to=1), over):
+        outbox = Outbox()
+        for step in (samples.step_record(1), going):
+            outbox.put(step)
+        assert not outbox._is_urgent
+        resting = threading.Thread(target=outbox.rest, args=(60.0,), daemon=True)
+        resting.start()
+        outbox.put(event)
+        resting.join(20.0)
+        assert not resting.is_alive()
+        assert outbox.take_all()[-1] is event
+        assert not outbox._is_urgent
