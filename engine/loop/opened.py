@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from engine.errors import InputError
 from engine.loop import exporting
 from engine.loop.reporter import Reporter
 from engine.saved.document import is_session
-from engine.spec.model import ModelSpec
+from engine.spec.model import ModelSpec, usual_threads
 from engine.wire.commands import Command, OpenSnapshot, TakeSlice, Watch
 from engine.wire.events import CacheChanged, Event, Restarted, SessionOpened, Submitted
 from engine.wire.exporting import EstimateExport, Export
@@ -63,7 +62,7 @@ class OpenFile:
         from engine.opened.file import OpenedSnapshot
 
         if not has_model:  # else that has chosen
-            torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))
+            torch.set_num_threads(usual_threads())
         return OpenedSnapshot(command.path)
 
     def replace(self, file: OpenedSnapshot | OpenedSession) -> None:

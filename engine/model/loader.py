@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,7 +39,7 @@ from engine.model.tokenizer import find_tokenizer, special_ids
 from engine.model.trial_forwards import decoder_of, is_head_apart, runs_through_registry
 from engine.model.weights import held_bytes
 from engine.predict.capacity import context_length, num_source
-from engine.spec.model import WEIGHTS, ModelSpec
+from engine.spec.model import WEIGHTS, ModelSpec, usual_threads
 from engine.wire.status import ModelInfo
 
 
@@ -225,7 +224,7 @@ def _loaded(spec: ModelSpec, source: ModelSource, progress: LoadProgress) -> Loa
         model = eager(model, source, placement).eval()
     tokenizer, tokenizer_note = find_tokenizer(spec, source)
     signature = inspect.signature(model.forward).parameters
-    torch.set_num_threads(spec.num_threads or max(1, (os.cpu_count() or 2) - 1))
+    torch.set_num_threads(spec.num_threads or usual_threads())
     info = describe(spec, source, model, tokenizer, geometry, captures, placement, tokenizer_note)
     decoder = decoder_of(model, geometry) if captures and not info.layer_devices else None
     why_not = why_not_in_place(geometry, captures, info.layer_devices)

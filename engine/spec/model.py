@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
@@ -106,3 +107,8 @@ class ModelSpec(Struct, frozen=True):
         if path is None:
             return ""
         return path.parent.resolve().name if path.name == "config.json" and path.parent.resolve().name else path.stem
+
+
+def usual_threads() -> int:
+    """Threads that compute where nobody says how many: all cores but one, which is the window's."""
+    return max(1, (os.cpu_count() or 2) - 1)

@@ -129,3 +129,16 @@ def test_a_forward_without_a_cache_leaves_the_attention_that_is_watched(name: st
     model.reference_logits(ids)
     assert model.info.captures_attention == (name == "llama")
     assert model.model.config._attn_implementation == before
+
+
+@pytest.mark.parametrize(("cores", "asked", "threads"), [(4, None, 3), (1, None, 1), (None, None, 1), (4, 2, 2)])
+def test_all_cores_but_one_compute_unless_somebody_says_how_many(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, cores: int | None, asked: int | None, threads: int
+) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    try:
+        load(ModelSpec(str(whole), num_threads=asked))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
