@@ -12,6 +12,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from app.control import conditions
+from app.models.export_plan import export_of
 from engine.spec.bookmark import Bookmark, OnHead, OnStep
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat, Turn
@@ -20,7 +21,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.spec.stops import Stop
-from engine.wire import devices, events
+from engine.wire import commands, devices, duel, events, exporting, stopping
 from engine.wire.changes import EditMade
 from engine.wire.measuring import CheckParity
 from engine.wire.opponents import OtherStep
@@ -175,6 +176,51 @@ WISHES: dict[str, tuple[object, ...] | list[tuple[object, ...]]] = {
 }  # fmt: skip
 
 
+SESSION = events.SessionOpened(
+    "Once", WARM, ((2, "left"),), (Bookmark(OnStep(1), "one"),), ("step = 1", "# step = 2")
+)  # fmt: skip
+# Pieces of news, each with the kind of the wish that it answers, where it answers one.
+NEWS: dict[str, tuple[type | None, events.Event]] = {
+    "a step": (None, step(6, 4, 5, 0, 1)),
+    "a step of no known parent": (None, step(9, 4, 77, 1)),
+    "begun anew": (None, events.Restarted()),
+    "a prompt is taken": (commands.SubmitPrompt, events.Submitted(2, (5, 6), ("a", "b"), note="a note")),
+    "a fork is made": (commands.Fork, events.ForkMade(1, 3, 2, 5, "rows were copied")),
+    "a branch was begun": (commands.BeginBranch, events.WentTo(2, "a swap", 0.5)),
+    "the start": (commands.GoTo, events.WentTo(None, "nothing is left", 0.125)),
+    "a step that was left": (None, events.WentTo(3, "computed anew", 900.0)),
+    "an edit": (None, events.NodeAdded(Node(8, 5, (EditMade(Mask(0, FEW)),), CacheSpec()), True, "hidden", 0.5)),
+    "a node elsewhere": (None, events.NodeAdded(Node(8, 3, (EditMade(Mask(0, FEW)),), CacheSpec()), False)),
+    "a branch is gone": (None, events.BranchDeleted((1, 2, 3))),
+    "surprisals": (None, events.PromptSurprisal(0, 0, 1, (0.5, 0.25))),
+    "a step again": (None, events.StepRedone(2, (), ())),
+    "all again": (None, events.Redone(3, 4, 1500.0, "a page was lost", 5)),
+    "another mode": (None, events.CacheChanged(cache_preset("h2o").spec, "dropped", 3.0, samples.cache_bytes(5))),
+    "counted": (commands.Tokenize, events.Tokenized((5, 6), ("a", "b"))),
+    "previewed": (commands.PreviewPrompt, events.Previewed((7,), ("c",), "text")),
+    "written": (exporting.Export, exporting.Exported(Path("/x.npz"), 5 << 20, 12.0, Path("/x.py"))),
+    "not written": (exporting.Export, exporting.ExportCancelled(Path("/x.npz"))),
+    "it is refused": (CheckParity, events.Failed("Rows are gone.", can_rebuild=True)),
+    "a fork is refused": (commands.Fork, events.Failed("There is no room.")),
+    "pictures are refused": (commands.Watch, events.Failed("There is no such head.")),
+    "it fails": (None, events.Failed("Something went wrong.")),
+    "compared": (commands.StartDuel, samples.duel_started(2)),
+    "compared with something else": (None, samples.duel_started(3)),
+    "a step of both": (None, samples.duel_step(2)),
+    "scanned": (None, duel.DuelScanned(6, None)),
+    "the comparison ends": (None, duel.DuelEnded("it was removed")),
+    "a stop": (None, stopping.StopHit(1, "step = 90", 5, 1, "90")),
+    "models": (None, events.ModelsFound((events.LocalModel("One", "org/one", "Llama", 5, 6),))),
+    "unloaded": (None, devices.Unloaded("Tales", "cuda:0", 5 << 20, 3 << 20, 7 << 20)),
+    "silent": (None, events.EngineLost("it does not answer", has_ended=False)),
+    "gone": (None, events.EngineLost("it was killed")),
+    "busy": (None, events.EngineBusy("a step", 12)),
+    "back": (None, events.EngineBack()),
+    "a session": (None, SESSION),
+}  # fmt: skip
+NEWS_IN = ("nothing is known", "two sequences", "an earlier step", "a step that was left", "a comparison", "gone")
+
+
 def conditions_of(story: Story) -> list[str]:
     """Why things are not possible, by the condition that says so; those of one argument."""
     found = {
@@ -207,3 +253,37 @@ def test_every_wish_in_a_state_is_as_approved(qapp: object, name: str, monkeypat
             story.models.selection.update(**(structs.asdict(type(story.models.selection.now)()) | looked_at))
             story.go("")
     approve(APPROVED / "states" / f"{name.replace(',', '').replace(' ', '_')}.txt", lines)
+
+
+def wait_for_much(story: Story) -> None:
+    """Wishes that are on their way."""
+    wish = story.wish
+    wish.on_prompt_added("Twice", WARM)
+    wish.on_forked(1)
+    wish.on_token_forced(7)
+    wish.on_gone_to(2)
+    wish.on_text_edited("Once")
+    wish.on_chat_edited(CHAT, 0)
+    wish.on_truth_wanted(CheckParity(0))
+    wish.on_compared(OtherStep(1))
+    wish.on_export_chosen(export_of(story.models, Path("/x.npz"), None, None))
+    story.models.viewport.update(wall_size=(20, 8), head_columns=30, wants_row=True)
+
+
+@pytest.mark.parametrize("name", NEWS_IN)
+def test_all_news_in_a_state_are_as_approved(qapp: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, looked_at = STATES[name]
+    lines = [f"== {name}"]
+    for what, (answered, event) in NEWS.items():
+        story = Story()
+        begin(story)
+        story.controller.tick()
+        story.models.selection.update(**looked_at)
+        if name not in ("nothing is known", "gone"):
+            wait_for_much(story)
+        story.go("")
+        story.lines.clear()
+        ids = story.engine.ids_of(answered) if answered is not None else []
+        story.go(what, story.tell(replace(event, reply_to=ids[-1]) if ids else event))
+        lines += [line[:200] for line in story.lines[1:]]
+    approve(APPROVED / "states" / f"news_{name.replace(' ', '_')}.txt", lines)

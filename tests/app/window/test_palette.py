@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
 from app.window.palette import Palette, rank
+from tests.app.shown import approve, painted
 
 
 @pytest.mark.parametrize(
@@ -87,3 +91,17 @@ def test_what_is_typed_in_whole_stands_first_and_is_made(shell: Shell, qtbot: Qt
     palette._line.setText("=x")
     qtbot.keyClick(palette._line, Qt.Key.Key_Enter)
     assert (typed.made, palette.isVisible()) == (["=x"], False)
+
+
+def test_it_opens_over_the_middle_of_its_window_with_the_keys(shell: Shell) -> None:
+    palette = Palette(shell.actions, shell.window)
+    palette.open_over(shell.window)
+    QApplication.processEvents()
+    window = shell.window.mapToGlobal(shell.window.rect().center())
+    assert abs(palette.geometry().center().x() - window.x()) <= 4
+    below = palette.y() - shell.window.mapToGlobal(shell.window.rect().topLeft()).y()
+    assert abs(below - 64) <= 4
+    assert palette._line.hasFocus()
+    palette._line.setText("run")
+    QApplication.processEvents()
+    approve(Path(__file__).parent / "approved" / "palette.txt", list(painted(palette._list.viewport())))
