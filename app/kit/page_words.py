@@ -161,7 +161,7 @@ def _differ(why: TokensDiffer, info: SequenceInfo, models: Models, page_size: in
     counts = text.format(thousands(why.position), thousands(info.hit_tokens), thousands(page_size))
     tokens = models.timeline.tokens(info.seq_id)[: why.position + page_size]
     here, there = _sides([token.token_id for token in tokens], why, models, page_size)
-    if here is None or there is None:
+    if there is None:
         first = f"Token {thousands(why.position)} is the first that differs. "
     else:
         first = f"Token {thousands(why.position)} differs: {here} here, {there} in the cache. "
@@ -173,7 +173,7 @@ def _differ(why: TokensDiffer, info: SequenceInfo, models: Models, page_size: in
 def _sides(
     token_ids: Sequence[int], why: TokensDiffer, models: Models, page_size: int
 ) -> tuple[str | None, str | None]:
-    """The token of the prompt and that of the cached page, where they part."""
+    """The token of the prompt and that of the cached page, where they part; never the second without the first."""
     if why.position >= len(token_ids):
         return None, None
     here = quoted(models.pages.text(token_ids[why.position]))

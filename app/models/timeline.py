@@ -188,7 +188,6 @@ class Timeline(Path, QObject):
     def clear(self) -> None:
         """Begin anew."""
         self._clear()
-        self._forked.clear()
         self._looked_at = None
         self._since_change = None
         self.reset.emit()

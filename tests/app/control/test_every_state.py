@@ -38,6 +38,7 @@ FILE = OpenedFile(Path("/a/b.safetensors"), 3 << 20, "Other", 4, "", "", "2026-0
 LOADING = Work("Loading", 1, 3, can_cancel=False)
 WARM = SamplingParams(0.8, seed=7)
 CHAT = Chat((Turn("user", "Who?"),))
+CHANGED = events.CacheChanged(cache_preset("h2o").spec, "dropped", 3.0, samples.cache_bytes(5))
 ENDED = (info(0, 6, state="finished", stop="length"), info(1, 6, state="finished", stop="end"))
 FEW, MANY = Rows(1, 3, (2,), (1,)), Rows(1, 90)
 
@@ -105,6 +106,7 @@ STATES: dict[str, tuple[Callable[[Story], None], dict[str, object]]] = {
     "a step that was left": (loaded, {"step": 3, "position": 6, "seq_id": 1}),
     "an area": (loaded, {"area": FEW, "position": 1}),
     "a rule drops rows": (also(cache=cache_preset("h2o").spec), {"position": 2}),
+    "before the first step of a mode": (says(CHANGED), {}),
     "it runs": (also(running=True), {}),
     "one has ended": (also(sequences=(ENDED[0], info(1, 6))), {}),
     "all have ended": (also(sequences=ENDED), {}),
@@ -195,7 +197,7 @@ NEWS: dict[str, tuple[type | None, events.Event]] = {
     "surprisals": (None, events.PromptSurprisal(0, 0, 1, (0.5, 0.25))),
     "a step again": (None, events.StepRedone(2, (), ())),
     "all again": (None, events.Redone(3, 4, 1500.0, "a page was lost", 5)),
-    "another mode": (None, events.CacheChanged(cache_preset("h2o").spec, "dropped", 3.0, samples.cache_bytes(5))),
+    "another mode": (None, CHANGED),
     "counted": (commands.Tokenize, events.Tokenized((5, 6), ("a", "b"))),
     "previewed": (commands.PreviewPrompt, events.Previewed((7,), ("c",), "text")),
     "written": (exporting.Export, exporting.Exported(Path("/x.npz"), 5 << 20, 12.0, Path("/x.py"))),
@@ -218,7 +220,15 @@ NEWS: dict[str, tuple[type | None, events.Event]] = {
     "back": (None, events.EngineBack()),
     "a session": (None, SESSION),
 }  # fmt: skip
-NEWS_IN = ("nothing is known", "two sequences", "an earlier step", "a step that was left", "a comparison", "gone")
+NEWS_IN = (
+    "nothing is known",
+    "before the first step of a mode",
+    "two sequences",
+    "an earlier step",
+    "a step that was left",
+    "a comparison",
+    "gone",
+)
 
 
 def conditions_of(story: Story) -> list[str]:
