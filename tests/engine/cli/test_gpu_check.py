@@ -10,6 +10,7 @@ import torch
 
 from engine.__main__ import main
 from engine.analysis import device_check
+from engine.analysis.device_models import model_on
 from engine.cache.layers.growing import GrowingLayer
 from engine.device_time import HostMark
 from engine.model.runners.launch import Launches
@@ -104,3 +105,7 @@ def test_without_a_card_it_says_so(device: str, words: str, capsys: pytest.Captu
     said = capsys.readouterr().err.strip()
     assert words in said
     assert "\n" not in said
+
+
+def test_a_model_is_in_the_numbers_that_are_checked() -> None:
+    assert model_on(torch.device("cpu"), "bfloat16").info.dtype == "bfloat16"
