@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from app.draw.colormap import Floats, Indices, magnitude_index
 from app.draw.ghost import Flags, Ghosts, shares
+from app.draw.token_range import column_at
 from engine.spec.edit import Rows
 from engine.wire.records import AttentionSummary
 from engine.wire.slices import AttentionSlice
@@ -113,11 +114,7 @@ def extent(piece: AttentionSlice) -> tuple[int, int]:
 
 def span_of(piece: AttentionSlice, position: int) -> tuple[int, int] | None:
     """The positions `start … stop` of the column that holds a position."""
-    start, stop = extent(piece)
-    if not start <= position < stop:
-        return None
-    first = start + (position - start) // piece.tokens_per_column * piece.tokens_per_column
-    return first, min(first + piece.tokens_per_column, stop)
+    return column_at(position, *extent(piece), piece.tokens_per_column)
 
 
 def weight_at(piece: AttentionSlice, position: float, head: float) -> tuple[int, int, int, float] | None:

@@ -40,3 +40,11 @@ def rows_of(wanted: TokenRange | None, num_tokens: int) -> tuple[int, int]:
 def covers(extent: Span, visible: Span) -> bool:
     """Whether a picture of the positions `extent` fills all that is visible."""
     return extent[0] <= visible[0] + 1e-6 and extent[1] >= visible[1] - 1e-6
+
+
+def column_at(position: int, start: int, stop: int, per_column: int) -> tuple[int, int] | None:
+    """Where the column that holds `position` begins and ends, among columns from `start` to `stop`."""
+    if not start <= position < stop:
+        return None
+    first = start + (position - start) // per_column * per_column
+    return first, min(first + per_column, stop)

@@ -8,6 +8,7 @@ from msgspec import Struct
 from app.draw.colormap import Floats, larger
 from app.draw.format import exact
 from app.draw.ghost import Flags, Ghosts, shares
+from app.draw.token_range import column_at
 from engine.spec.edit import Rows
 from engine.wire.slices import HeadSlice
 
@@ -111,11 +112,7 @@ def readout(piece: HeadSlice, cell: HeadCell) -> str:
 
 def span_of(piece: HeadSlice, position: int) -> tuple[int, int] | None:
     """The positions `start … stop` of the column that holds a position."""
-    start, stop = extent(piece)
-    if not start <= position < stop:
-        return None
-    first = start + (position - start) // piece.tokens_per_column * piece.tokens_per_column
-    return first, min(first + piece.tokens_per_column, stop)
+    return column_at(position, *extent(piece), piece.tokens_per_column)
 
 
 def _same(low: float, high: float) -> bool:
