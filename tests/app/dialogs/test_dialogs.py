@@ -85,6 +85,20 @@ def test_the_number_of_steps_that_is_typed_is_run(ready: Shell, engine: FakeEngi
     assert open_dialogs() == []
 
 
+def test_a_condition_of_two_runs_is_waited_for_only_beside_another_run(ready: Shell, engine: FakeEngine) -> None:
+    ready.window.actions_["run.to"].trigger()
+    dialog = next(one for one in QApplication.topLevelWidgets() if isinstance(one, RunToDialog) and one.isVisible())
+    dialog._ways[2].setChecked(True)
+    dialog._condition.setText("differs")
+    dialog.accept()
+    assert dialog.isVisible()
+    assert dialog._problem.text()
+    engine.emit(samples.duel_started(2))
+    turn(ready, 2)
+    dialog.accept()
+    assert engine.of(Run) == [Run(until="differs")]
+
+
 def test_the_limit_of_kept_moments_is_chosen_told_and_remembered(
     ready: Shell, engine: FakeEngine, qtbot: QtBot
 ) -> None:

@@ -23,6 +23,7 @@ import app.kit
 import app.models
 from app.kit import bookmark_places, edit_marks, moment_words, page_words, provenance
 from app.models import Models, Token
+from engine.wire.phases import SuspendedStep
 from engine.wire.records import StepRecord
 from tests.app.rich import feed, rich_models
 from tests.app.rich_compared import compared_models, feed_compared
@@ -175,8 +176,16 @@ def with_edits() -> Models:
     return models
 
 
+def between_phases() -> Models:
+    models = with_edits()
+    now = models.status.now
+    assert now is not None
+    models.status.set(structs.replace(now, suspended=SuspendedStep(11, 6, (1, 0), (6, 11), 2)))
+    return models
+
+
 RUNS: dict[str, Callable[[], Models]] = {
-    "rich": with_edits, "in_pages": in_pages, "compared": compared, "empty": Models,
+    "rich": with_edits, "between_phases": between_phases, "in_pages": in_pages, "compared": compared, "empty": Models,
 }  # fmt: skip
 
 
