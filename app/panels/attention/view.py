@@ -177,8 +177,9 @@ class AttentionView(MapView[Shown]):
         piece = state.piece
         self.set_detail(state.words)
         indices = draw.attention_indices(piece, state.scale)
-        start, _ = draw.extent(piece)
-        whole_start = 0 if piece.request.stop is not None else start
+        start, stop = draw.extent(piece)
+        # rows of a cross layer end where the encoder's text does
+        whole = (start, stop) if piece.request.stop is None else (0, piece.query_position + 1)
         marks = Marks(
             left=24,
             selected=span_of_run(partial(draw.span_of, piece), state.selected),
@@ -191,7 +192,7 @@ class AttentionView(MapView[Shown]):
         )
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
         self._map.set_table(magnitude_colors(current_theme()))
-        self._map.show_picture(indices, start, columns_stop, (whole_start, piece.query_position + 1), marks)
+        self._map.show_picture(indices, start, columns_stop, whole, marks)
         self._masses.show_masses(self._mass_of(piece), self._map.plot_rect)
         rows = self._rows(piece)
         width = self.width() * 3 // 10 if self.width() >= _ROOM_FOR_TOKENS else 0

@@ -244,9 +244,10 @@ class HeadView(MapView[Shown]):
         indices = np.ascontiguousarray(signed_index(values, limit))
         start, _ = draw.extent(piece)
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
-        whole = (0 if draw.is_part(piece) else start, piece.request.num_tokens)
-        whole = draw.extent(piece) if piece.state_shape else whole
-        loaded = (piece.request.start, piece.request.stop) if draw.is_part(piece) else None
+        is_part = draw.is_part(piece)
+        # rows of a cross layer end where the encoder's text does, those of a state have no tokens
+        whole = (0, piece.request.num_tokens) if is_part else draw.extent(piece)
+        loaded = (piece.request.start, piece.request.stop) if is_part else None
         marks = Marks(
             selected=span_of_run(partial(draw.span_of, piece), state.selected),
             selected_row=state.channel,

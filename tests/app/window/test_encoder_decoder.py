@@ -92,6 +92,9 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     assert np.allclose(piece.weights.sum(1), 1, atol=1e-5)
     assert row.state is not None
     assert row.state.words.startswith("cross layer 1 · where 10")
+    for panel in (head, row):
+        assert panel._map._whole == (0, SOURCE), "the decoder's tokens have no rows here, and none are on the way"
+        assert panel._map.is_loaded
 
     latest, first = models.timeline.latest, models.timeline.records[0]
     assert latest is not None
