@@ -96,7 +96,8 @@ class LayerBars(Themed, Opaque, QWidget):
         painter.drawText(QRectF(0, -1, self.width(), 14), 0, "stored / reserved")
         pitch = self._pitch()
         every = max(1, -(-26 // int(max(pitch, 1))))
+        is_told_by_number = len({bar.name[:1] for bar in self._bars}) == 1  # layer 0 and cross layer 0 are not
         for index in range(0, len(self._bars), every):
             name = self._bars[index].name
-            text, x = name if pitch > 22 else name[1:], (index + 0.5) * pitch - 1
+            text, x = name[1:] if pitch <= 22 and is_told_by_number else name, (index + 0.5) * pitch - 1
             self._painter.between(painter, text, x, plot.bottom() + 9, 0, self.width(), self.width())

@@ -35,6 +35,7 @@ from engine.wire.slices import WallSlice
 _CLICK_SLOP = 4
 _OUTLINE = 3  # pixels around a thumbnail that its outline and its ticks take
 _TWO_LINES = 21  # a layer's name and its largest value stand below one another from that height on
+_NOTE_GAP = 6  # between a note and the block beside it
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
@@ -216,7 +217,7 @@ class WallCanvas(QWidget):
             painter.drawText(place, int(_LEFT) if label.first_head == 0 else right, text)
             last[label.x] = middle
             if label.note:
-                self._paint_note(painter, label, metrics, ratio)
+                self._paint_note(painter, layout, label, metrics, ratio)
 
     def _label_color(self, label: RowLabel, *, is_far: bool) -> QColor:
         return current_theme().color("warning" if is_far else "muted" if self._is_not_selected(label) else "text")
@@ -228,11 +229,16 @@ class WallCanvas(QWidget):
     def _is_not_selected(self, label: RowLabel) -> bool:
         return label.layer != self._selected[0]
 
-    def _paint_note(self, painter: QPainter, label: RowLabel, metrics: QFontMetricsF, ratio: float) -> None:
+    def _paint_note(
+        self, painter: QPainter, layout: WallLayout, label: RowLabel, metrics: QFontMetricsF, ratio: float
+    ) -> None:
         left = label.x / ratio + (metrics.horizontalAdvance("L000 ") if label.name else 0)
+        beside = (other.x / ratio for other in layout.labels if other.x > label.x)
         painter.save()
         painter.setFont(font_text(11))
-        painter.drawText(QPointF(left, (label.y + label.height / 2) / ratio + metrics.capHeight() / 2), label.note)
+        room = min(beside, default=float(self.width())) - left - _NOTE_GAP
+        text = painter.fontMetrics().elidedText(label.note, Qt.TextElideMode.ElideRight, int(room))
+        painter.drawText(QPointF(left, (label.y + label.height / 2) / ratio + metrics.capHeight() / 2), text)
         painter.restore()
 
     def _paint_selected(self, painter: QPainter, layout: WallLayout) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PySide6.QtCore import QSize
 from PySide6.QtWidgets import QApplication
 
 from app.models.page_places import chosen_page, place_of
 from app.panels.attention.view import AttentionView
+from app.panels.bytes.canvas import LayerBars
 from app.panels.bytes.draw import layer_bars
 from app.panels.head.view import HeadView
 from app.panels.inspector.view import InspectorView
@@ -22,6 +24,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.commands import LoadModel
 from tests.app.driver import Driver
+from tests.app.shown import painted
 from tests.engine.tiny import write_config
 
 SOURCE, STEPS = 6, 4
@@ -60,6 +63,10 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     assert layout is not None
     assert [label.name for label in layout.labels] == ["", "L0", "L1", "", "X0", "X1"]
     assert layout.labels[3].note == "cross-attention · 6 rows of what the encoder read, written once"
+    wall._canvas.set_room(QSize(560, 60))
+    assert wall._canvas.layout_now is not None
+    assert len({label.x for label in wall._canvas.layout_now.labels}) == 2, "two blocks, and a note does not fit in one"
+    assert any("cross-attention" in line and "…" in line for line in painted(wall._canvas))
     assert not wall._canvas._marks.alarms, "where no row is there is nothing to be alarmed at"
 
     inspector = panels["inspector"]
@@ -99,6 +106,10 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     latest, first = models.timeline.latest, models.timeline.records[0]
     assert latest is not None
     assert [bar.name for bar in layer_bars(latest.num_bytes)] == ["L0", "L1", "X0", "X1"]
+    bars = bart.window.panels["bytes"].findChild(LayerBars)
+    assert bars is not None
+    bars.resize(4 * 20, 120)
+    assert any("‹L0› ‹X0›" in line for line in painted(bars)), "two layers may not both be called 0"
     cross = [[layer.stored for layer in record.num_bytes.layers[2:]] for record in (first, latest)]
     assert cross == [[2 * SOURCE * 64 * 4] * 2] * 2
     assert [layer.stored for layer in latest.num_bytes.layers[:2]] == [2 * (1 + STEPS) * 64 * 4] * 2
