@@ -93,6 +93,14 @@ class Actions(QObject):
         """Why an action is greyed, or the empty text."""
         return self._reasons.get(name, "")
 
+    def why_not(self, key: QKeySequence) -> str:
+        """Why the action of a key of the window is not possible now; empty where it is, or none has it."""
+        for name, reason in self._reasons.items():
+            action = self._actions[name]
+            if reason and self._declared[name].where == "window" and key in action.shortcuts():
+                return f"{action.text().rstrip('…')} is not possible now. {reason[:1].upper()}{reason[1:]}."
+        return ""
+
     def check(self, name: str, is_on: bool) -> None:
         """Show a mark without triggering anything: `triggered` answers to people only."""
         self._actions[name].setChecked(is_on)

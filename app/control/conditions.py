@@ -13,10 +13,15 @@ def needs_engine(models: Models) -> str:
     return "the engine is gone: restart it" if models.status.loss == "gone" else ""
 
 
+def while_loading(models: Models) -> str:
+    """What is done while a model is being loaded would be done in its session."""
+    return "a model is being loaded: wait for it, or cancel" if models.status.is_loading else ""
+
+
 def needs_model(models: Models) -> str:
     status = models.status
     why_none = "the model is unloaded: load it again" if status.is_unloaded else "no model is loaded yet"
-    return needs_engine(models) or ("" if status.model is not None else why_none)
+    return needs_engine(models) or while_loading(models) or ("" if status.model is not None else why_none)
 
 
 def needs_unloaded(models: Models) -> str:
@@ -24,7 +29,7 @@ def needs_unloaded(models: Models) -> str:
     status = models.status
     if status.now is None or status.now.model is not None:
         return "the model is loaded" if status.model is not None else "no model was loaded yet"
-    return needs_engine(models) or ("" if status.last_source else "no model was loaded yet")
+    return needs_engine(models) or while_loading(models) or ("" if status.last_source else "no model was loaded yet")
 
 
 def needs_live(models: Models) -> str:
@@ -91,7 +96,7 @@ def needs_prompt(models: Models) -> str:
 
 
 def needs_sequence(models: Models) -> str:
-    return needs_engine(models) or ("" if has_sequences(models) else "send a prompt first")
+    return needs_engine(models) or while_loading(models) or ("" if has_sequences(models) else "send a prompt first")
 
 
 def needs_unfinished(models: Models) -> str:
@@ -190,7 +195,7 @@ def needs_comparison(models: Models) -> str:
 
 
 def needs_live_steps(models: Models) -> str:
-    return needs_no_file(models) or needs_steps(models)
+    return needs_no_file(models) or while_loading(models) or needs_steps(models)
 
 
 def needs_parameters(models: Models) -> str:

@@ -29,6 +29,8 @@ def sequence_status(models: Models) -> SequenceStatus:
     """Where things stand for who looks at the selected sequence."""
     status = models.status.now
     if status is None or status.model is None:
+        if models.status.is_loading:
+            return SequenceStatus("loading a model", "accent")
         return SequenceStatus("model unloaded" if models.status.is_unloaded else "no model yet", "faint")
     if models.timeline.is_elsewhere:
         why = "its K and V are shown where they are kept, and what was recorded; Go there makes it the live moment"

@@ -80,6 +80,8 @@ class Status(QObject):
     @property
     def why_no_rows(self) -> str:
         """Why there is no K and V to look at; empty where there is."""
+        if self.is_unloaded and self.is_loading:
+            return "The model is being loaded: its K and V come with it."
         if self.is_unloaded:
             return "The model is unloaded: load it again to have its K and V."
         return self.why_unmeasured("K and V")
@@ -88,6 +90,11 @@ class Status(QObject):
     def is_unloaded(self) -> bool:
         """Whether a model was here and was let go."""
         return self._now is not None and self._now.model is None and bool(self._sources)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a model is being loaded, with a session of its own."""
+        return self._now is not None and self._now.work is not None and self._now.work.is_loading
 
     def why_unmeasured(self, what: str) -> str:
         """Why there is nothing of what a step measures: a session is open, which is written down without; empty where

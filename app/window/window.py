@@ -36,6 +36,7 @@ from app.panels.timings.view import TimingsView
 from app.panels.tokens.view import TokensPanel
 from app.panels.wall.view import WallView
 from app.window.banner import Banner
+from app.window.barred_keys import BarredKeys
 from app.window.bars import Footer, TopBar
 from app.window.docks import DockHost
 from app.window.menus import RecentFiles, fill_menu_bar
@@ -125,6 +126,7 @@ class MainWindow(QMainWindow):
         self._panel_menu = fill_menu_bar(self.menuBar(), actions, (self.recent, self.sessions))
         self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
         self._connect()
+        BarredKeys(actions, self).told.connect(self.status.notify)
         self.prompt.edit.setFocus()
 
     def _build(self) -> None:

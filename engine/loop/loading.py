@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 def load_model(spec: ModelSpec, reporter: Reporter, activity: Activity, *, is_first: bool) -> LoadedModel:
     """A model; raises `Cancelled` where it is wanted no more. `is_first`: nothing was loaded before."""
+    with reporter.loading():
+        return _loaded(spec, reporter, activity, is_first=is_first)
+
+
+def _loaded(spec: ModelSpec, reporter: Reporter, activity: Activity, *, is_first: bool) -> LoadedModel:
     reporter.begin("Starting torch and transformers", can_cancel=False)
     if is_first:
         _import_libraries()

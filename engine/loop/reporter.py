@@ -77,6 +77,7 @@ class Reporter:
         self._status, self._activity, self._inbox = status, activity, inbox
         self._said_at = self._began_at = 0.0
         self._began_with = 0
+        self._is_loading = False
         self.memory: Callable[[], Memory | None] = lambda: None  # gives back what can be, and says how it stands
 
     def tell(self) -> None:
@@ -118,12 +119,22 @@ class Reporter:
         self._said_at = time.monotonic()
         if self.work is None or self.work.label != label:
             self._began_at, self._began_with = self._said_at, done
-        self.work = Work(label, done, total, can_cancel, self.reply_to, self._left_s(done, total))
+        left_s = self._left_s(done, total)
+        self.work = Work(label, done, total, can_cancel, self.reply_to, left_s, is_loading=self._is_loading)
         if counts_bytes:
             took_s = max(self._said_at - self._began_at, 1e-3)
             self.work = replace(self.work, bytes_per_s=(done - self._began_with) / took_s)
         self._activity.begin(label[:1].lower() + label[1:])
         self.tell()
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """What takes a while in it loads a model."""
+        self._is_loading = True
+        try:
+            yield
+        finally:
+            self._is_loading = False
 
     @contextmanager
     def meanwhile(self, label: str) -> Iterator[None]:

@@ -94,7 +94,8 @@ class SequenceInfo(Part, frozen=True):
 class Work(Part, frozen=True):
     """Something that takes a while: what, how far (None: unknown), and whether it can be cancelled. `reply_to` is
     the id of the command that is being worked on, `left_s` what is left at the pace so far, where that can be told.
-    `bytes_per_s` is the pace of what is counted in bytes, None where something else is."""
+    `bytes_per_s` is the pace of what is counted in bytes, None where something else is. Where it `is_loading`, a model
+    comes with a session of its own: what is asked for meanwhile would reach that one."""
 
     label: str
     done: int
@@ -103,6 +104,7 @@ class Work(Part, frozen=True):
     reply_to: int | None = None
     left_s: float | None = None
     bytes_per_s: float | None = None
+    is_loading: bool = False
 
 
 class OpenedFile(Part, frozen=True):

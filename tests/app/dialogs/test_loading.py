@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QComboBox, QWidget
 
 from app.dialogs.loading import LoadingDialog, device_words, forecast_facts
@@ -22,6 +24,7 @@ from engine.wire.devices import (
     UnloadModel,
 )
 from engine.wire.events import StateChanged
+from engine.wire.status import Work
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -93,6 +96,33 @@ def test_a_choice_is_forecast_loaded_and_kept_and_a_model_is_unloaded_and_offere
     shell.reload_wanted.connect(lambda: wishes.append(True))
     shell.actions["model.reload"].trigger()
     assert wishes == [True]
+    engine.emit(StateChanged(replace(samples.status(), model=None, work=Work("Loading Tales", 3, 9, is_loading=True))))
+    turn(shell)
+    assert sequence_status(shell.models).words == "loading a model"
+    assert shell.models.status.why_no_rows == "The model is being loaded: its K and V come with it."
+
+
+def test_a_key_pressed_while_a_model_is_loaded_says_why_nothing_happens(shell: Shell, engine: FakeEngine) -> None:
+    engine.loaded()
+    turn(shell)
+    shell.actions["prompt.send"].trigger()
+    turn(shell)
+    assert shell.actions["run.step"].isEnabled()
+    engine.emit(StateChanged(replace(engine.status, work=Work("Loading another", 3, 9, is_loading=True))))
+    turn(shell)
+    commands = len(engine.sent)
+    shell.window.show()
+    QTest.keyClick(shell.window.prompt.edit, Qt.Key.Key_F10)
+    told = shell.window.status._note
+    assert told.text() == "Step is not possible now. A model is being loaded: wait for it, or cancel."
+    QTest.keyClick(shell.window.prompt.edit, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
+    assert told.text().startswith("Send")
+    turn(shell)
+    assert len(engine.sent) == commands, "they would reach the session of the other model"
+    assert shell.actions["run.cancel"].isEnabled()
+    engine.emit(StateChanged(engine.status))
+    turn(shell)
+    assert shell.actions["run.step"].isEnabled()
 
 
 def test_what_a_forecast_says(host: QWidget) -> None:

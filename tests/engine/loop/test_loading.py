@@ -60,6 +60,7 @@ def test_status_says_what_takes_a_while(tmp_path: Path) -> None:
     driver.rest()
     labels = [e.status.work.label for e in driver.of(StateChanged) if e.status.work]
     assert labels[0].startswith("Starting torch")
+    assert all(e.status.work.is_loading for e in driver.of(StateChanged) if e.status.work)
     assert driver.status.work is None
     assert driver.loop.close(10.0)
 

@@ -1,0 +1,26 @@
+"""A key whose action is not possible now says why: a greyed action does not even notice it."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QObject, Signal
+from PySide6.QtGui import QKeyEvent, QKeySequence
+from PySide6.QtWidgets import QWidget
+
+from app.control.actions import Actions
+
+
+class BarredKeys(QObject):
+    """Hears the keys that nobody in the window wanted. News: `told(text)`."""
+
+    told = Signal(str)
+
+    def __init__(self, actions: Actions, window: QWidget) -> None:
+        super().__init__(window)
+        self._actions = actions
+        window.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress and not event.isAutoRepeat():
+            if why := self._actions.why_not(QKeySequence(event.keyCombination())):
+                self.told.emit(why)
+        return super().eventFilter(watched, event)
