@@ -96,7 +96,9 @@ def needs_prompt(models: Models) -> str:
 
 
 def needs_sequence(models: Models) -> str:
-    return needs_engine(models) or while_loading(models) or ("" if has_sequences(models) else "send a prompt first")
+    if missing := needs_engine(models) or while_loading(models):
+        return missing
+    return "" if has_sequences(models) else needs_model(models) or "send a prompt first"
 
 
 def needs_unfinished(models: Models) -> str:

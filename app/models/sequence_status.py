@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.draw.format import thousands
+from app.draw.format import shortened, thousands
 from app.models import Models
 from app.models.rates import seconds_left
 from engine.predict.capacity import cache_capacity, context_length
@@ -13,6 +13,7 @@ from engine.wire.changes import TokensForced
 from engine.wire.status import EngineStatus, SequenceInfo
 
 FULL = ("context full", "cache full")
+LONGEST_CONDITION = 24  # characters of it beside the step
 
 
 class SequenceStatus(Struct, frozen=True):
@@ -144,6 +145,9 @@ def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> Sequen
     if info.state == "waiting" and latest is not None and info.seq_id in latest.waiting:
         why = "the page pool has no room for it yet: it begins when there is, or remove a sequence"
         return SequenceStatus("waiting for pages", "warning", why)
+    if info.state != "waiting" and (hit := status.halted_by) is not None:
+        words = f"halted · {shortened(hit.condition, LONGEST_CONDITION)}"
+        return SequenceStatus(words, "good", f"{hit.condition} held: {hit.value}, sequence {hit.seq_id}")
     return SequenceStatus("waiting" if info.state == "waiting" else "live", "good")
 
 

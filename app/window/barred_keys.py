@@ -20,7 +20,8 @@ class BarredKeys(QObject):
         window.installEventFilter(self)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress and not event.isAutoRepeat():
-            if why := self._actions.why_not(QKeySequence(event.keyCombination())):
-                self.told.emit(why)
+        if not isinstance(event, QKeyEvent) or event.type() != QEvent.Type.KeyPress or event.isAutoRepeat():
+            return super().eventFilter(watched, event)
+        if why := self._actions.why_not(QKeySequence(event.keyCombination())):
+            self.told.emit(why)
         return super().eventFilter(watched, event)

@@ -224,7 +224,7 @@ def generate(
     """Step until every sequence has so many tokens or has stopped, or a condition holds; tells each step, and adds it
     to `records`; yields what happened to pages."""
     while session.has_work and (halting is None or not halting.hits):
-        for line in editing.make(session, generated) if editing is not None else ():
+        for line in made_edits(session, editing, generated, as_json) if editing is not None else ():
             say(line) if as_json else print(printable(in_words(line)), end="", flush=True)
         record = session.step()
         late = session.history.surprisal
@@ -247,6 +247,18 @@ def generate(
             if len(generated[part.seq_id]) >= steps:
                 session.halt(part.seq_id)
         yield from record.page_events
+
+
+def made_edits(
+    session: Session, editing: Editing, generated: dict[int, list[int]], as_json: bool
+) -> list[dict[str, Any]]:
+    """The lines about edits; a refusal stands on a line of its own, not behind the tokens of this one."""
+    try:
+        return editing.make(session, generated)
+    except InputError:
+        if not as_json and len(generated) == 1 and any(generated.values()):
+            print()
+        raise
 
 
 def tell_halted(hits: list[StopHit], as_json: bool) -> None:

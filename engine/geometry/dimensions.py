@@ -146,7 +146,10 @@ class CacheGeometry(Struct, frozen=True):
                 f"A {family} model has no KV cache that can be described: {reason}; choose another architecture."
             )
         if reason := OTHER_ENCODER_DECODERS.get(whole.get("model_type") or family):
-            raise InputError(f"A {whole.get('model_type') or family} model is not run here: {reason}.")
+            raise InputError(
+                f"A {whole.get('model_type') or family} model is not run here ({reason}): use another encoder-decoder, "
+                "such as T5 or BART."
+            )
         if (text.get("is_encoder_decoder") or whole.get("is_encoder_decoder")) and family not in ENCODER_DECODER:
             raise InputError(
                 f"{family} is an encoder-decoder whose layers are not known here; those of "

@@ -124,7 +124,7 @@ def _blamed(condition: Condition, setting: ConditionSetting) -> list[ConditionTe
 
 def _range_words(row: Quantity, setting: ConditionSetting) -> str:
     if row.name == "tokens" and setting.max_tokens is not None:
-        return f"a sequence has at most {setting.max_tokens:,} tokens here; write fewer"
+        return f"a sequence has 0 to {setting.max_tokens:,} tokens here; write a whole number between"
     if row.high < math.inf:
         return f"{row.name} is from 0 to {row.high:g}, or to 100 %; write a number between"
     return f"{row.name} is {'a whole number ' if row.is_count else ''}from 0 up; write such a number"

@@ -48,8 +48,9 @@ class WrittenTokens:
         return True
 
     def _newest_tokenizer(self) -> str:
-        """What tells it from others: that of an opened file, which cannot be asked, is not that of its model."""
+        """What tells it from others: that of an opened file, which cannot be asked, is not that of its model, and two
+        folders of the same weights may have other templates."""
         status = self._models.status.now
         if status is None or status.model is None:
             return ""
-        return f"{status.model.fingerprint}{' in a file' if status.opened is not None else ''}"
+        return f"{status.model.fingerprint} of {status.model.source}{' in a file' if status.opened is not None else ''}"

@@ -44,8 +44,8 @@ STATES: dict[str, dict[str, Any]] = {
 }
 EXPECTED: dict[str, dict[str, str]] = {
     "needs_unfinished": {
-        "no sequence": "send a prompt first", "both have": LENGTH, "another one alone": STOPPED, "no model":
-        "send a prompt first", "a file": FILE, "a session": FILE,
+        "no sequence": "send a prompt first", "both have": LENGTH, "another one alone": STOPPED, "no model": UNLOADED,
+        "a file": FILE, "a session": FILE,
     },
     "needs_live": {"no model": UNLOADED, "a file": FILE, "a session": FILE},
     "needs_model": {"no model": UNLOADED},
@@ -54,7 +54,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "needs_resumable": dict.fromkeys(STATES, "no file is open") | {"a file": "", "a session": "no room"},
     "needs_kept_rows": {"a session": "a session file has no K and V: go on with its model first"},
     "needs_saveable": dict.fromkeys(("a file", "a session"), "this is an opened file, which is saved already"),
-    "needs_sequence": dict.fromkeys(("no sequence", "no model"), "send a prompt first"),
+    "needs_sequence": {"no sequence": "send a prompt first", "no model": UNLOADED},
     "needs_parameters": dict.fromkeys(STATES, "") | {"a file": FILE, "a session": FILE},
 }  # fmt: skip
 

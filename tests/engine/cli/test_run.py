@@ -218,6 +218,13 @@ def test_run_refuses_an_edit_that_cannot_be_read_before_a_model_is_loaded(twin: 
     assert "no edit" in twin.refused("run", "--model", "/nowhere", "--prompt", "a", "--edit", "erase pos=1")
 
 
+def test_an_edit_that_is_refused_when_the_prompt_is_read_says_so_on_a_line_of_its_own(twin: Twin, folder: Path) -> None:
+    status, out, err = twin.run("run", "--model", folder, "--prompt", "ab", "--edit", "zero pos=90", "--steps", 2)
+    assert status == 2
+    assert out.endswith("\n"), "the first token has been chosen and printed by then"
+    assert "positions 90" in err
+
+
 def test_a_run_halts_where_a_condition_holds_and_says_which(twin: Twin, source: str) -> None:
     given = ("run", "--model", source, "--token-ids", IDS, "--steps", 12)
     *steps, done, halted = twin.lines(*given, "--stop-when", "tokens = 9", "--stop-when", "nonfinite")

@@ -94,7 +94,7 @@ def test_a_run_goes_until_its_own_condition_and_forgets_it(driver: Driver) -> No
     [
         (Run(until="entropy >"), "At character 10 something is missing: write a number"),
         (Run(until="pages_allocated"), "has no pages: take a paged cache."),
-        (Run(until="tokens > 128"), "at most 128 tokens"),
+        (Run(until="tokens > 128"), "0 to 128 tokens"),
         (SetStops(tuple(Stop(number, "differs") for number in range(MAX_STOPS + 1))), "65 stops are too many"),
         (SetStops((Stop(1, "differs"), Stop(1, "nonfinite"))), "Two stops have the same id"),
         (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import And, Condition, ConditionTerm, Not, Or
-from engine.spec.possible import ConditionSetting, Outcome, _in_range, _outcomes
+from engine.spec.possible import ConditionSetting, Outcome, _in_range, _outcomes, why_never
 
 SETTING = ConditionSetting(CacheSpec(), is_compared=False, max_tokens=4)
 SIGNS = {"<": float.__lt__, "<=": float.__le__, ">": float.__gt__, ">=": float.__ge__, "=": float.__eq__,
@@ -74,6 +74,13 @@ def terms_of(condition: Condition) -> list[ConditionTerm]:
             return terms_of(part)
         case And(parts) | Or(parts):
             return [term for part in parts for term in terms_of(part)]
+
+
+@pytest.mark.parametrize("value", [-3, 3.5, 5000])
+def test_a_number_of_tokens_that_no_sequence_has_is_refused_with_those_that_one_may_have(value: float) -> None:
+    words = why_never(ConditionTerm("tokens", "=", value), SETTING)
+    assert "0 to 4 tokens" in words
+    assert "fewer" not in words
 
 
 @given(conditions)

@@ -202,6 +202,22 @@ def test_a_model_without_a_template_says_so_and_offers_ours(driver: Driver) -> N
     prompt.choose("text")
 
 
+def test_a_folder_of_the_same_weights_renders_with_its_own_template(driver: Driver) -> None:
+    prompt, models = driver.window.prompt, driver.models
+    first, second = talking(THINKING).info, talking(None).info
+    assert first.fingerprint == second.fingerprint
+    driver.intents.on_model_chosen(ModelSpec(first.source))
+    driver.settle(lambda: models.status.model is not None and models.status.model.source == first.source)
+    prompt.choose("chat")
+    prompt.chat._new.click()
+    write(driver, "hi")
+    assert BEGIN in prompt.chat.rendered.toPlainText()
+    driver.intents.on_model_chosen(ModelSpec(second.source))
+    driver.settle(lambda: models.status.model is not None and models.status.model.source == second.source)
+    driver.until(lambda: prompt.chat.rendered.toPlainText() == "hi")
+    prompt.choose("text")
+
+
 def test_what_is_shown_of_many_tokens_is_their_beginning_and_end() -> None:
     ids = tuple(range(MAX_SHOWN + 10))
     text, pieces = pieces_of(ids, [f"{n} " for n in ids], {0})
