@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import transformers
 
-from engine.analysis.device_models import SHARING_CONFIG, model_on, token_ids
+from engine.analysis.device_models import SHARING_CONFIG, Verdict, model_on, token_ids
+from engine.analysis.device_waits import WAITED, WaitsCheck
 from engine.analysis.reference import Reference, measure, parity, reference, session_logits
 from engine.errors import InputError, first_line
 from engine.model.loader import LoadedModel
@@ -29,8 +30,6 @@ from engine.spec.runners import RUNNERS, RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import fitted
 from engine.to_device import Returning
-
-Verdict = Literal["ok", "FAILED", "not here", "not done"]
 
 DRIVER = Path("/sys/module/nvidia/version")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -145,6 +144,8 @@ def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[tuple[str, st
     yield f"measured · {dtype}", "times", TimesCheck(model)
     if model.device.type == "cuda":
         yield f"measured · {dtype}", "a token", TokenCheck(model.device)
+        for cache, by in WAITED:
+            yield f"measured · {dtype}", f"waits, {cache} through {RUNNERS[by].label}", WaitsCheck(model, cache, by)
 
 
 @dataclass(frozen=True, eq=False)

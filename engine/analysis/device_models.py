@@ -1,16 +1,18 @@
-"""The models that are tried on a device: of random weights, the same on every device."""
+"""The models that are tried on a device, of random weights, the same on every device; and what comes of a check."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from engine.model.loader import LoadedModel, load
 from engine.spec.model import ModelSpec
+
+Verdict = Literal["ok", "FAILED", "not here", "not done"]
 
 VOCABULARY = 2048
 # Heads, groups and widths of a real model, few layers: what is wrong shows in one of them as in thirty. With the usual

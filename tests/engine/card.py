@@ -72,11 +72,14 @@ class Card:
 
     asked: int = 0
     bytes_to_host: int = 0
+    refuses_waits: bool = False  # but for events, as torch does where it is asked to
     waits: list[Wait] = field(default_factory=list)
     pinned: WeakSet[torch.UntypedStorage] = field(default_factory=WeakSet)
     coming: list[tuple[int, torch.Tensor, torch.Tensor]] = field(default_factory=list)  # when, to where, what
 
     def wait(self, why: str, until: int | None = None) -> None:
+        if self.refuses_waits and why != "an event":
+            raise RuntimeError(f"called a synchronizing operation: {why}")
         until = self.asked if until is None else until
         self.waits.append(Wait(why, until, self.asked))
         for at, target, numbers in self.coming:
@@ -308,6 +311,8 @@ def card(patch: pytest.MonkeyPatch, made: Card) -> Iterator[None]:
         "mem_get_info": lambda *_: (8 << 30, 16 << 30),
         **dict.fromkeys(("memory_reserved", "memory_allocated", "max_memory_allocated"), lambda *_: 1 << 30),
         "reset_peak_memory_stats": lambda *_: None,
+        "get_sync_debug_mode": lambda: 0,
+        "set_sync_debug_mode": lambda mode: setattr(made, "refuses_waits", mode == "error"),
     }
     for name, value in faked.items():
         patch.setattr(torch.cuda, name, value)

@@ -9,14 +9,18 @@ import pytest
 import torch
 
 from engine.__main__ import main
-from engine.analysis import device_check
+from engine.analysis import device_check, device_waits
 from engine.analysis.device_models import model_on
+from engine.analysis.device_waits import WAITED, WaitsCheck
 from engine.cache.layers.growing import GrowingLayer
 from engine.device_time import HostMark
 from engine.model.runners.launch import Launches
 from engine.model.runners.pages import PageReader
+from engine.session import sampler
 from engine.session.forward import Runner
-from tests.engine.card import CARD, Card, card, has_card
+from engine.spec.runners import RunnerName
+from tests.engine.card import CARD, Card, card, has_card, moved
+from tests.engine.tiny import prompt_ids, tiniest_model
 
 
 def test_the_short_form_finds_everything_in_order_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,3 +113,17 @@ def test_without_a_card_it_says_so(device: str, words: str, capsys: pytest.Captu
 
 def test_a_model_is_in_the_numbers_that_are_checked() -> None:
     assert model_on(torch.device("cpu"), "bfloat16").info.dtype == "bfloat16"
+
+
+@pytest.mark.skipif(not has_card(), reason="this torch keeps its devices elsewhere")
+@pytest.mark.parametrize(("cache", "runner"), WAITED[2:])
+def test_a_step_that_waits_is_a_fault(cache: str, runner: RunnerName, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_waits, "token_ids", prompt_ids)  # of a smaller vocabulary
+    for name, value in (("LENGTHS", (6, 9)), ("WARM_UPS", 2), ("STEPS", 2)):
+        monkeypatch.setattr(device_waits, name, value)
+    with card(monkeypatch, Card()):
+        check = WaitsCheck(moved(tiniest_model(), "auto"), cache, runner)
+        assert check() == ("ok", "2 steps without one")
+        monkeypatch.setattr(sampler, "drawn", lambda probs, seed: probs.argmax() + int(probs[0] * 0))
+        found = device_check.tried("measured", "waits", check)
+        assert (found.verdict, found.words) == ("FAILED", "RuntimeError: called a synchronizing operation: a number")
