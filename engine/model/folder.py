@@ -17,6 +17,7 @@ from engine.model.hub import resolve_hub_name
 from engine.spec.model import ModelSpec
 
 PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+ADAPTER = "adapter_config.json"
 TAGGED_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
@@ -34,6 +35,11 @@ def resolve_folder(spec: ModelSpec, report: Callable[[str, int, int | None], Non
 
 def read_config(path: Path) -> Any:
     """The config of a language model, or an `InputError` that says what is wrong with it."""
+    if not path.exists() and (path.parent / ADAPTER).is_file():
+        raise InputError(
+            f"'{path.parent}' holds an adapter and no model: merge it into its model (merge_and_unload of peft), save "
+            "that, and open the folder that was saved."
+        )
     if not path.exists():
         raise InputError(f"'{path}' does not exist: a model folder in Hugging Face layout has a config.json.")
     raw = untagged(read_json_object(path, "model config"))

@@ -54,7 +54,7 @@ def with_start(model: LoadedModel, prompt: Prompt, ids: list[int]) -> list[int]:
 def encode_forced(model: LoadedModel, text: str) -> tuple[int, ...]:
     """The token ids of a text to force, without special tokens."""
     if model.tokenizer is None:
-        raise InputError(f"The model '{model.info.name}' has no tokenizer: force token ids.")
+        raise InputError(f"The model '{model.info.name}' has no tokenizer: force a token by its id, as in #77.")
     Prompt(text=text)  # refuses what is no text
     ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
     if not ids:

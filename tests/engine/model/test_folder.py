@@ -211,6 +211,14 @@ def test_an_encoder_decoder_that_is_not_run_is_named_as_such(copy: Path, name: s
     assert "bart" in message.lower(), "what can be used in its place"
 
 
+def test_the_folder_of_an_adapter_says_how_it_becomes_a_model(copy: Path) -> None:
+    (copy / "config.json").rename(copy / "adapter_config.json")
+    (copy / "model.safetensors").rename(copy / "adapter_model.safetensors")
+    message = refused(copy)
+    assert "holds an adapter and no model" in message
+    assert "merge_and_unload" in message
+
+
 @pytest.mark.parametrize("name", ["vit", "clip", "wav2vec2"])
 def test_what_is_no_language_model(copy: Path, name: str) -> None:
     (copy / "config.json").write_text(json.dumps({"model_type": name}))
