@@ -9,6 +9,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.session.branching import branch, delete_branch, join, redo_edit, undo_edit
+from engine.session.continuing import go_on
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -96,6 +97,15 @@ def story(other: str) -> Iterator[Command]:
     yield "back to 3", lambda session: session.go_to(3)
     yield "less is kept", lambda session: session.kept.set_limit(0)
     yield "BACK TO 10", lambda session: session.go_to(10)
+    yield "fork that is computed", lambda session: session.fork(0, 2)
+    yield "REPLACE", edited("replace pos=3:5 tokens=17,18,19 how=re-prefill")
+    yield "step", stepped(1)
+    yield "fork of before", lambda session: session.fork(0, 8)
+    yield (
+        "another prompt",
+        lambda session: go_on(session, 0, Prompt(token_ids=(*prompt_ids(5), 30, 31), sampling=ENDLESS)),
+    )
+    yield "STEP 2", stepped(2)
     yield "BEFORE THE FIRST", lambda session: session.go_to(None)
     yield "to the newest", lambda session: session.go_to(max(moment.node.step for moment in session.history.tree))
     yield "DELETE", lambda session: delete_branch(session, 9)
@@ -105,7 +115,7 @@ def story(other: str) -> Iterator[Command]:
 
 def told_story(name: str) -> Iterator[str]:
     architecture, mode, other = SESSIONS[name]
-    session = Session(model_of(architecture), mode, prefill_chunk=5)
+    session = Session(model_of(architecture), mode, prefill_chunk=5, capture="everything")
     known: dict[str, str] = {}
     for words, command in story(other):
         try:
