@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from math import inf
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.look.candidates import NUM_CANDIDATES
-from engine.session.sampler import SampledToken, choose, filtered
-from engine.spec.sampling import SamplingParams
+from engine.session.sampler import SampledToken, choose, filtered, steered
+from engine.spec.sampling import LogitBias, SamplingParams
 from tests.effort import effort
 
 LOGITS = st.lists(
@@ -162,3 +163,19 @@ def test_a_token_that_is_drawn_from_far_below_is_listed_in_place_of_the_last_can
     for one in beyond:
         listed = [candidate.token_id for candidate in one.candidates]
         assert listed == [*range(NUM_CANDIDATES - 1), one.token_id]
+
+
+@pytest.mark.parametrize(
+    ("bias", "made"),
+    [
+        (None, [0.0, 1.0, 2.0, 3.0]),
+        (LogitBias(biases=((1, 2.5), (3, -1.0))), [0.0, 3.5, 2.0, 2.0]),
+        (LogitBias(banned=(0, 2)), [-inf, 1.0, -inf, 3.0]),
+        (LogitBias(only=(1, 3)), [-inf, 1.0, -inf, 3.0]),
+        (LogitBias(((1, 2.5),), banned=(3,), only=(1, 3)), [-inf, 3.5, -inf, -inf]),
+    ],
+)
+def test_logits_are_steered_as_asked(bias: LogitBias | None, made: list[float]) -> None:
+    logits = torch.arange(4.0)
+    assert steered(logits, bias).tolist() == made
+    assert logits.tolist() == [0.0, 1.0, 2.0, 3.0]
