@@ -98,7 +98,7 @@ def story(other: str) -> Iterator[Command]:
     yield "less is kept", lambda session: session.kept.set_limit(0)
     yield "BACK TO 10", lambda session: session.go_to(10)
     yield "fork that is computed", lambda session: session.fork(0, 2)
-    yield "REPLACE", edited("replace pos=3:5 tokens=17,18,19 how=re-prefill")
+    yield "REPLACE", edited("replace pos=6:8 tokens=17,18,19 how=re-prefill")
     yield "step", stepped(1)
     yield "fork of before", lambda session: session.fork(0, 8)
     yield (
@@ -106,6 +106,7 @@ def story(other: str) -> Iterator[Command]:
         lambda session: go_on(session, 0, Prompt(token_ids=(*prompt_ids(5), 30, 31), sampling=ENDLESS)),
     )
     yield "STEP 2", stepped(2)
+    yield "TO THE FIRST", lambda session: session.go_to(0)
     yield "BEFORE THE FIRST", lambda session: session.go_to(None)
     yield "to the newest", lambda session: session.go_to(max(moment.node.step for moment in session.history.tree))
     yield "DELETE", lambda session: delete_branch(session, 9)
