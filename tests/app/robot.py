@@ -32,6 +32,7 @@ from shiboken6 import isValid
 from app.draw.token_range import TokenRange
 from app.kit.segments import Segments
 from app.models import Models
+from tests.app.on_screen import assert_repainted
 from tests.app.shown import _TAG, changes, kind_of, painted, paints_itself
 
 Key = Qt.Key
@@ -228,6 +229,7 @@ class Robot:
             found += [f"“{plain(text)}”" for place, text in now.items() if texts.get(place) != text]
         if found:
             yield f"{name}: {_LONG.sub(lambda n: f'{float(n[0]):.1f}', ' ; '.join(found))}"
+            assert_repainted(self._view, name)
         chosen = {name: value for name, value in self._start.items() if name not in self._looking}
         self._models.selection.update(**chosen)
         self._models.viewport.update(**self._looking)

@@ -14,6 +14,19 @@ from app.panels.branches.picture import TreePicture, size_words
 from app.panels.branches.tree_rows import ROW, Drawn
 
 
+class NameLine(QLineEdit):
+    """Enter and Esc end here: the tree behind it would take them for its own, and go there. `left()` with Esc."""
+
+    left = Signal()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape:
+            self.left.emit()
+        else:
+            super().keyPressEvent(event)
+        event.accept()
+
+
 class TreeCanvas(Themed, QAbstractScrollArea):
     """`chosen(step)` when a moment is clicked or walked to, `picked()` when one of several is, `opened(step)` when it
     shall be the live one, `named(first, name)` when a branch is given a name, `dismissed()` with Esc."""
@@ -28,12 +41,13 @@ class TreeCanvas(Themed, QAbstractScrollArea):
         super().__init__()
         self._models = models
         self.picture = TreePicture(models)
-        self._name_line = QLineEdit(self.viewport())
+        self._name_line = NameLine(self.viewport())
         self._name_line.setAccessibleName("Name of the branch")
         self._name_line.setPlaceholderText("Name, Enter keeps it")
         self._name_line.setMaxLength(80)
         self._name_line.hide()
         self._name_line.editingFinished.connect(self._on_named)
+        self._name_line.left.connect(self._leave_name)
         self._named_first = -1
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -81,9 +95,12 @@ class TreeCanvas(Themed, QAbstractScrollArea):
     def _on_named(self) -> None:
         if self._name_line.isVisible():
             name = " ".join(self._name_line.text().split())
-            self._name_line.hide()
-            self.setFocus()
+            self._leave_name()
             self.named.emit(self._named_first, name)
+
+    def _leave_name(self) -> None:
+        self._name_line.hide()
+        self.setFocus()
 
     def _fit(self) -> None:
         bar, viewport = self.verticalScrollBar(), self.viewport()

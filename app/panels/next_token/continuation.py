@@ -51,7 +51,7 @@ class ContinuationLine(QWidget):
         if sampling is None or is_greedy:
             self.seed.setToolTip("Greedy decoding draws nothing: choose a temperature beside the prompt first")
         else:
-            self.seed.setToolTip(f"Draw once more, with seed {sampling.seed + 1}, from {where}")
+            self.seed.setToolTip(f"Draw once more, with seed {_next_seed(sampling)}, from {where}")
 
     @property
     def _sampling(self) -> SamplingParams | None:
@@ -77,4 +77,8 @@ class ContinuationLine(QWidget):
 
     def _on_seed(self) -> None:
         if (sampling := self._sampling) is not None:
-            self.sampling_tried.emit(replace(sampling, seed=min(sampling.seed + 1, _MOST)))
+            self.sampling_tried.emit(replace(sampling, seed=_next_seed(sampling)))
+
+
+def _next_seed(sampling: SamplingParams) -> int:
+    return min(sampling.seed + 1, _MOST)

@@ -22,13 +22,14 @@ from app.draw.edited import at
 from app.draw.format import shortened, visible
 from app.kit.bookmark_places import paint_ribbon
 from app.kit.following import EndFollower
+from app.kit.labels import plain_tip
 from app.kit.pictures import ghost_brush
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed
 from app.models import Token
 from app.models.lane import num_shared
 from app.panels.tokens.chip_marks import paint_edited, paint_marks, paint_source
-from app.panels.tokens.chips import Chips, token_tip
+from app.panels.tokens.chips import Chips, token_words
 from app.panels.tokens.draw import ChipLayout, ChipPlace
 from app.panels.tokens.surprisal_key import surprisal_color
 from engine.spec.bookmark import Bookmark
@@ -288,16 +289,16 @@ class TokenCanvas(Themed, QAbstractScrollArea):
             index = self.index_at(event.pos())
             QToolTip.showText(
                 event.globalPos(),
-                "" if index is None else self.tip(self._chips.tokens[index]),
+                plain_tip("" if index is None else self.words(self._chips.tokens[index])),
                 self,
             )
             return True
         return super().viewportEvent(event)
 
-    def tip(self, token: Token) -> str:
+    def words(self, token: Token) -> str:
         """Everything about a token in lines."""
         noted = self._noted.get((token.step, token.position))
-        return token_tip(token, self._chips.holders, self._chips.edited, noted, num_source=self._chips.num_source)
+        return token_words(token, self._chips.holders, self._chips.edited, noted, num_source=self._chips.num_source)
 
     def _reveal(self) -> None:
         selected = self._chips.selected
@@ -314,7 +315,7 @@ class TokenCanvas(Themed, QAbstractScrollArea):
     def _describe(self) -> None:
         """The selected token in words; nothing where none is selected."""
         index, tokens = self._chips.selected, self._chips.tokens
-        self.setAccessibleDescription(self.tip(tokens[index]) if index is not None and index < len(tokens) else "")
+        self.setAccessibleDescription(self.words(tokens[index]) if index is not None and index < len(tokens) else "")
 
 
 _KEYS = frozenset({

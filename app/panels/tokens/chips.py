@@ -9,7 +9,6 @@ from msgspec import Struct
 from app.draw.edited import EditedRows, at
 from app.draw.format import decimal, shortened, thousands, visible
 from app.kit.bookmark_places import tip_lines
-from app.kit.labels import plain_tip
 from app.kit.provenance import Holders
 from app.models import Token
 from engine.spec.bookmark import Bookmark
@@ -50,7 +49,7 @@ class Chips(Struct, frozen=True):
         return index > 0 and starts and self.tokens[index - 1].is_prompt
 
 
-def token_tip(
+def token_words(
     token: Token,
     held: Holders | None,
     edited: Sequence[EditedRows],
@@ -78,4 +77,4 @@ def token_tip(
         lines.append(held.words(token.position))
     for one in at(edited, token.position):
         lines.append(f"edited at step {thousands(one.step)}: {one.edit.describe()}")
-    return plain_tip("\n".join((*lines, *tip_lines(noted))))
+    return "\n".join((*lines, *tip_lines(noted)))

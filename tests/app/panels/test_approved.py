@@ -14,7 +14,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QPlainTextEdit, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.kit.theme import DARK, apply_theme, load_fonts
+from app.kit.theme import DARK, LIGHT, apply_theme, load_fonts
 from app.models import Models
 from app.panels.attention.view import AttentionView
 from app.panels.bench.view import BenchView
@@ -45,6 +45,8 @@ from engine.wire.events import Failed, Previewed
 from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.status import Work
 from tests.app import samples
+from tests.app.on_screen import assert_repainted
+from tests.app.placed import placed
 from tests.app.rich import feed, rich_models
 from tests.app.rich_answers import measured_models
 from tests.app.rich_compared import COMPARED, compared_models, feed_compared
@@ -129,13 +131,21 @@ class Witness:
         self.view, self.models, self.start, self._answer = view, models, models.selection.now, answer
         self.lines: list[str] = []
         self._seen: list[str] = []
+        self._placed: list[str] = []
         view.show()
 
     def look(self, moment: str) -> None:
         self._settle()
+        assert_repainted(self.view, moment)
         found = shown(self.view)
         self.lines += ["", f"== {moment}", *(changes(self._seen, found) if self._seen else found)]
         self._seen = found
+
+    def places(self) -> None:
+        """Where everything lies now, or what of it lies otherwise than the last time."""
+        found = list(placed(self.view))
+        self.lines += ["-- where it lies", *(changes(self._placed, found) if self._placed else found)]
+        self._placed = found
 
     def select(self, moments: dict[str, dict[str, Any]]) -> None:
         for moment, change in moments.items():
@@ -149,6 +159,7 @@ class Witness:
         for choice in choices[1:]:
             self.view.choose(choice)
             self.look(f"segment {choice}")
+            self.places()
             self.models.selection.update(layer=1, kv_head=2, position=4)
             self.look(f"segment {choice}, elsewhere")
             self.back()
@@ -170,8 +181,19 @@ class Witness:
         for moment, size in (("narrow", (wide // 2, high)), ("low", (wide, high // 2))):
             self.view.resize(*size)
             self.look(moment)
+            self.places()
         self.view.resize(wide, high)
         self.back()
+
+    def light(self) -> None:
+        """In the light theme: the colours of the dark one that stayed are told by their numbers."""
+        app = QApplication.instance()
+        assert isinstance(app, QApplication)
+        apply_theme(app, LIGHT)
+        self.look("light")
+        apply_theme(app, DARK)
+        self.back()
+        assert_repainted(self.view, "dark again")
 
     def back(self) -> None:
         self.models.selection.update(**structs.asdict(self.start))
@@ -202,10 +224,12 @@ def test_a_panel_shows_what_was_approved(qtbot: QtBot, name: str) -> None:
     models = rich_models()
     witness = witness_of(qtbot, PANELS[name], models, lambda: feed(models))
     witness.look("now")
+    witness.places()
     witness.select(MOMENTS)
     witness.choose()
     witness.act()
     witness.shrink()
+    witness.light()
     status = models.status.now
     assert status is not None
     models.status.set(replace(status, running=True))
@@ -218,10 +242,12 @@ def test_a_measurement_is_shown_as_approved(qtbot: QtBot, name: str) -> None:
     models = measured_models()
     witness = witness_of(qtbot, MEASURED[name], models, lambda: feed(models))
     witness.look("answered")
+    witness.places()
     witness.choose()
     witness.select(OTHERS)
     witness.act()
     witness.shrink()
+    witness.light()
     measurement = getattr(models.measurements, {"evicted": "regret"}.get(name, name))
     measurement.ask(replace(measurement.question, id=70), 10)
     measurement.follow(Work("measuring", 3, 8, reply_to=70))
@@ -238,10 +264,12 @@ def test_pages_are_shown_as_approved(qtbot: QtBot, name: str) -> None:
     run = PagedRun()
     witness = witness_of(qtbot, IN_PAGES[name], run.models, run.feed)
     witness.look("now")
+    witness.places()
     witness.select(SEQUENCES)
     witness.choose()
     witness.act()
     witness.shrink()
+    witness.light()
     approve(APPROVED / f"{name}.txt", witness.lines[1:])
 
 
@@ -251,6 +279,7 @@ def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch:
     models = compared_models()
     witness = witness_of(qtbot, BOTH[name], models, lambda: feed_compared(models))
     witness.look("now")
+    witness.places()
     witness.select(OTHERS | {"V": {"tensor": "values"}, "no token, no channel": {"position": None, "channel": None}})
     witness.choose()
     for _, display, _ in DISPLAYS[1:] if name == "compare" else ():
@@ -260,6 +289,7 @@ def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch:
         witness.look(f"{display}, flipped")
     witness.act()
     witness.shrink()
+    witness.light()
     models.comparison.ask(COMPARED.against)
     witness.look("asked again")
     models.comparison.refuse("It cannot be: choose another.")

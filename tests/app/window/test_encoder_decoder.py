@@ -56,8 +56,8 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
 
     assert tokens.strip.chips.num_source == SOURCE
     assert [token.token_id for token in tokens.strip.chips.tokens[: SOURCE + 1]] == [5, 6, 7, 8, 9, 10, 2]
-    assert "read by the encoder" in tokens.strip.tip(tokens.strip.chips.tokens[SOURCE - 1])
-    assert "the decoder starts from it" in tokens.strip.tip(tokens.strip.chips.tokens[SOURCE])
+    assert "read by the encoder" in tokens.strip.words(tokens.strip.chips.tokens[SOURCE - 1])
+    assert "the decoder starts from it" in tokens.strip.words(tokens.strip.chips.tokens[SOURCE])
 
     layout = wall._canvas.layout_now
     assert layout is not None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
-from PySide6.QtCore import QRectF
+from PySide6.QtCore import QBuffer, QIODevice, QRectF
 from PySide6.QtGui import QImage, QPainter
+from PySide6.QtSvg import QSvgGenerator
 from PySide6.QtWidgets import QApplication
 
 from app.draw.step_axis import StepAxis
@@ -32,3 +35,19 @@ def test_a_zoomed_chart_frames_the_selected_step_where_its_bar_is(qapp: QApplica
     is_framed = [image.pixelColor(x, 30) == DARK.color("selected") for x in range(120)]
     assert [x for x, is_it in enumerate(is_framed) if is_it] == [59, 79], "six steps share 120 pixels"
     assert chart.points[5, 0] == 15
+
+
+def test_where_there_is_room_for_one_label_the_tallest_of_the_cut_bars_has_it(qapp: QApplication) -> None:
+    """The first and the last of three are cut, and between them is the room for a label."""
+    chart = timing_chart(table(90.0, 1.0, 40.0), np.array([True, False, True]), StepAxis(range(3)), None)
+    (mark,) = chart.marks
+    assert isinstance(mark, Painted)
+    buffer = QBuffer()
+    buffer.open(QIODevice.OpenModeFlag.WriteOnly)
+    generator = QSvgGenerator()
+    generator.setOutputDevice(buffer)
+    painter = QPainter(generator)
+    mark.paint(painter, PlotFrame(QRectF(0, 0, 210, 60), (-0.5, 2.5), (0.0, 1.2), 1.0, DARK))
+    painter.end()
+    texts = re.findall(r"([\d.]+) ms", bytes(buffer.data().data()).decode())
+    assert texts == ["90.0"]

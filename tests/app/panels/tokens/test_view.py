@@ -106,7 +106,7 @@ def test_token_texts_are_inert_everywhere(running: Shell) -> None:
     def shown() -> list[str]:
         window.grab()
         told = [words for widget in window.findChildren(QWidget) for words in said(widget)]
-        told.append(window.tokens.strip.tip(running.models.timeline.tokens(0)[-1]))
+        told.append(window.tokens.strip.words(running.models.timeline.tokens(0)[-1]))
         return told + [str(choices.index(row, 0).data()) for row in range(choices.rowCount())]
 
     for text in HOSTILE:
@@ -132,7 +132,7 @@ def test_tokens_of_a_long_prompt_say_that_their_surprisal_is_to_come_until_it_do
     panel, tokens = shell.window.tokens, shell.models.timeline.tokens(0)
     assert [token.no_surprisal for token in tokens] == ["nothing predicted it", why, why, "", why, why, ""]
     assert panel._detail.text() == "surprisal: comes when the engine rests"
-    assert f"\nsurprisal: {why}" in panel.strip.tip(tokens[4])
+    assert f"\nsurprisal: {why}" in panel.strip.words(tokens[4])
     for position, expected in ((0, "nothing predicted it"), (4, why)):
         shell.models.selection.update(position=position)
         turn(shell)

@@ -1,0 +1,89 @@
+"""What a person does in a panel, one thing after the other, and what it shows and asks for then, as it was approved
+(`approved/stories/PANEL.txt`). What happens anyway in any panel (every button, every key) is in `test_approved.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtWidgets import QFileDialog
+from pytestqt.qtbot import QtBot
+
+from app.models import Models
+from app.panels.branches.view import BranchesView
+from app.panels.compare.view import CompareView
+from app.panels.damage.view import DamageView
+from app.panels.edits.view import EditsView
+from app.panels.evicted.view import EvictedView
+from app.panels.next_token.view import NextTokenView
+from app.panels.stops.view import StopsView
+from app.panels.tokens.view import TokensPanel
+from app.panels.what_if.view import WhatIfView
+from tests.app.panels.stories_of_answers import compare, damage, evicted, what_if
+from tests.app.panels.stories_of_runs import Steps, branches, edits, next_token, stops, tokens
+from tests.app.panels.test_approved import APPROVED, Witness, _theme  # noqa: F401
+from tests.app.rich import feed, rich_models
+from tests.app.rich_answers import measured_models
+from tests.app.rich_compared import compared_models, feed_compared
+from tests.app.robot import _signals, asdict_of
+from tests.app.shown import approve
+
+FILES, MOST = "{folder}", 4_000
+
+
+class Teller(Witness):
+    """Notes down what is shown after each thing that is done, what was asked for, and what is selected now."""
+
+    def __init__(self, view: Any, models: Models, folder: Path) -> None:
+        answer = feed_compared if models.comparison.now is not None else feed
+        super().__init__(view, models, lambda: answer(models))
+        self.folder = folder
+        self._told: list[str] = []
+        for name in _signals(view):
+            getattr(view, name).connect(lambda *found, name=name: self._told.append(f"{name}{found}"))
+
+    def tell(self, steps: Steps) -> None:
+        self.look("at first")
+        for what, do in steps:
+            before = asdict_of(self.models)
+            do()
+            self.look(what)
+            now = asdict_of(self.models)
+            asked = [f"{key} → {value}" for key, value in now.items() if before[key] != value]
+            told = (f"> {line}".replace(str(self.folder), FILES) for line in (*asked, *self._told))
+            self.lines += [line if len(line) < MOST else f"{line[:MOST]} … {len(line)}" for line in told]
+            self._told.clear()
+
+
+STORIES: dict[str, tuple[Callable[[Models], Any], Callable[..., Steps], Callable[[], Models], tuple[int, int]]] = {
+    "branches": (BranchesView, branches, rich_models, (640, 260)),
+    "tokens": (TokensPanel, tokens, rich_models, (420, 160)),
+    "stops": (StopsView, stops, rich_models, (640, 260)),
+    "edits": (EditsView, edits, rich_models, (640, 260)),
+    "next_token": (NextTokenView, next_token, rich_models, (420, 360)),
+    "what_if": (WhatIfView, what_if, measured_models, (640, 340)),
+    "evicted": (EvictedView, evicted, measured_models, (700, 420)),
+    "damage": (DamageView, damage, measured_models, (760, 480)),
+    "compare": (CompareView, compare, compared_models, (900, 420)),
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_what_a_person_does_in_a_panel_is_answered_as_approved(
+    qtbot: QtBot, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, story, begin, size = STORIES[name]
+    file = str(tmp_path / "edits.json")
+    for ask in ("getSaveFileName", "getOpenFileName"):
+        monkeypatch.setattr(QFileDialog, ask, lambda *_: (file, ""))
+    monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_: str(tmp_path))
+    monkeypatch.setattr("app.panels.compare.maps.BLINK_MS", 3_600_000)
+    models = begin()
+    view = build(models)
+    qtbot.addWidget(view)
+    view.resize(*size)
+    teller = Teller(view, models, tmp_path)
+    teller.tell(story(view, models, tmp_path))
+    approve(APPROVED / "stories" / f"{name}.txt", teller.lines[1:])
