@@ -116,14 +116,14 @@ def of_action(action: QAction) -> str:
 
 
 def _properties(widget: QWidget) -> Iterator[str]:
-    yield from _differing(widget, _fresh(kind_of(widget)))
+    yield from _differing(widget, fresh(kind_of(widget)))
     for name in widget.dynamicPropertyNames():
         key = bytes(name.data()).decode()
         if not key.startswith("_"):
-            yield f"{key} {_word(widget.property(key))}"
+            yield f"{key} {word(widget.property(key))}"
     for flag in (Qt.WidgetAttribute.WA_DeleteOnClose, Qt.WidgetAttribute.WA_TransparentForMouseEvents,
                  Qt.WidgetAttribute.WA_OpaquePaintEvent):  # fmt: skip
-        if widget.testAttribute(flag) != _fresh(kind_of(widget)).testAttribute(flag):
+        if widget.testAttribute(flag) != fresh(kind_of(widget)).testAttribute(flag):
             yield flag.name
     if widget.sizePolicy().retainSizeWhenHidden():
         yield "keeps its room"
@@ -131,19 +131,19 @@ def _properties(widget: QWidget) -> Iterator[str]:
         yield f"{'modal' if widget.isModal() else 'not modal'}"
 
 
-def _differing(one: Any, fresh: Any) -> Iterator[str]:
-    meta = fresh.metaObject()
+def _differing(one: Any, usual: Any) -> Iterator[str]:
+    meta = usual.metaObject()
     for index in range(meta.propertyCount()):
         name = meta.property(index).name()
         if name in NOT_TOLD or (name == "mouseTracking" and isinstance(one, STYLED)):
             continue
-        value, usual = _word(one.property(name)), _word(fresh.property(name))
-        if value != usual and value:
+        value, before = word(one.property(name)), word(usual.property(name))
+        if value != before and value:
             yield name if value == "True" else f"{name} {value}"
 
 
 @lru_cache
-def _fresh(kind: str) -> QWidget:
+def fresh(kind: str) -> QWidget:
     """A widget of a kind of Qt as Qt makes it."""
     import PySide6.QtWidgets as widgets
 
@@ -154,7 +154,7 @@ def _fresh(kind: str) -> QWidget:
         return QWidget()  # a kind that is only there to be derived from
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
     """A value in words, so that two can be compared."""
     match value:
         case QCursor():

@@ -4,15 +4,11 @@ cursor it has, the columns of tables. Told beside what is shown (`tests/app/show
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
-from functools import cache
-from typing import Any
 
-from PySide6 import QtWidgets
-from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QCursor
+from PySide6.QtCore import QPoint
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QScrollBar, QTableView, QTreeView, QWidget
 
+from tests.app.made import STYLED, fresh, word
 from tests.app.shown import kind_of
 
 NO_LIMIT = 16_777_215
@@ -45,27 +41,13 @@ def placed(root: QWidget) -> Iterator[str]:
 
 
 def _set(widget: QWidget) -> Iterator[str]:
-    usual = _usual(kind_of(widget))
+    usual = fresh(kind_of(widget))
     for name in SET:
-        value = _plain(widget.property(name))
-        if value is not None and value != usual.get(name):
-            yield f"{name} {value!r}" if isinstance(value, str) and " " in value else f"{name} {value}"
-
-
-@cache
-def _usual(kind: str) -> dict[str, Any]:
-    """What a widget of this kind of Qt has when nothing is set."""
-    if kind == "QHeaderView":
-        widget: QWidget = QHeaderView(Qt.Orientation.Horizontal)
-    else:
-        widget = getattr(QtWidgets, kind, QWidget)()
-    return {name: _plain(widget.property(name)) for name in SET}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, QCursor):
-        return value.shape().name
-    return value.name if isinstance(value, Enum) else value
+        if name == "mouseTracking" and isinstance(widget, STYLED):
+            continue
+        now = word(widget.property(name))
+        if now != word(usual.property(name)):
+            yield f"{name} {now!r}" if " " in now else f"{name} {now}"
 
 
 def _columns(view: QAbstractItemView) -> Iterator[str]:

@@ -18,7 +18,7 @@ from app.panels.edits import words
 from app.panels.edits.view import EditsView
 from app.panels.next_token.view import NextTokenView
 from app.panels.stops.view import StopsView
-from app.panels.tokens.canvas import TokenStrip
+from app.panels.tokens.canvas import TokenCanvas
 from app.panels.tokens.view import TokensPanel
 from engine.spec.edit import Rows, Scale
 from engine.spec.sampling import SamplingParams
@@ -98,7 +98,7 @@ def _more_branches(models: Models) -> None:
 
 
 def tokens(view: TokensPanel, models: Models, folder: Path) -> Steps:
-    strip: TokenStrip = view.strip
+    strip: TokenCanvas = view.strip
     find = view._find
 
     def at(index: int) -> QPoint:
