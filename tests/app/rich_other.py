@@ -9,13 +9,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from app.draw.token_range import rows_of
+from app.kit.provenance import STORED_NOW
 from app.models import Models
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.wire.records import LayerBytes, RowStats, StepRecord
-from engine.wire.requests import HeadRequest, TensorName
+from engine.wire.requests import HeadRequest, TensorName, WallRequest
 from engine.wire.slices import Magnitudes, StatePicture, WallSlice
 from tests.app import samples
-from tests.app.rich import feed, rich_models
+from tests.app.rich import feed, rich_models, wall
 
 SOURCE, DECODED = 6, 4  # tokens that the encoder read, and steps after the first
 MANY = 2_500  # steps of the long run
@@ -147,10 +148,36 @@ def left_models() -> Models:
     return models
 
 
+def gone_models() -> Models:
+    """Looked at is a step before rows were dropped, and of its pictures only what is stored now can be told."""
+    models = rich_models()
+    models.selection.update(step=8, layer=1, kv_head=0, position=5, channel=3)
+    return models
+
+
+def feed_gone(models: Models) -> None:
+    feed(models)
+    now, slices = models.selection.now, models.slices
+    count = models.timeline.num_tokens(now.seq_id, now.step)
+    request = WallRequest(now.seq_id, count, count - 1, now.tensor, now.change, 40, 40)
+    piece = slices.wall or wall(request)
+    assert piece.holders is not None
+    holders = piece.holders.copy()
+    holders[:, 5] = 20, 6
+    slices.put(replace(piece, provenance=STORED_NOW, holders=holders))
+    if (tile := slices.head) is not None:
+        slices.put(replace(tile, provenance=STORED_NOW))
+    if (row := slices.row) is not None:
+        written = tuple(keys + np.float32(0.25 * (layer % 2)) for layer, keys in enumerate(row.keys))
+        gone = tuple((0,) if layer == 1 else () for layer in row.layers)
+        slices.put(replace(row, provenance=STORED_NOW, dropped=gone, written_keys=written, written_values=row.values))
+
+
 Run = tuple[Callable[[], Models], Callable[[Models], None]]
 OTHER_RUNS: dict[str, Run] = {
     "an encoder-decoder": (encoder_models, feed_encoder),
     "layers with a state": (hybrid_models, feed_hybrid),
     "many steps": (long_models, feed),
     "left behind": (left_models, feed),
+    "gone by now": (gone_models, feed_gone),
 }  # fmt: skip

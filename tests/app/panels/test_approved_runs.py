@@ -19,6 +19,10 @@ ELSEWHERE: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
     "layers with a state": ({"of a state alone": {"layer": 1}}, ("bytes", "head", "inspector", "wall")),
     "many steps": ({"now": {"step": None, "position": None}}, ("bytes", "head", "timeline", "timings", "tokens")),
     "left behind": ({"a moment that was left": {"step": 9}}, ("branches", "next_token", "timeline", "tokens")),
+    "gone by now": (
+        {"in a head that holds it": {"kv_head": 1}, "in another layer": {"layer": 3}, "now": {"step": None}},
+        ("head", "inspector", "tokens", "wall"),
+    ),
 }  # fmt: skip
 
 
