@@ -153,7 +153,7 @@ class Facts(Opaque, QWidget):
             painter.setPen(current_theme().color("text"))
             self._heads.left(painter, free.left(), free.center().y(), self._heads.elided(fact.label, free.width()))
             return
-        is_said = fact.role == "bad" or not fact.text  # a line without a number says all in its label
+        is_said = fact.role == "bad" or not (fact.text or fact.bars)  # a line without a number says all in its label
         painter.setPen(current_theme().color(fact.role if is_said else "muted"))
         shown = self._words.elided(fact.label, free.width())
         end = self._words.left(painter, free.left(), free.center().y(), shown)
