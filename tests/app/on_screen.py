@@ -4,6 +4,7 @@ person what was; code that paints it anew for a test does not see that."""
 from __future__ import annotations
 
 import numpy as np
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QImage, QPixmap
 from PySide6.QtWidgets import QApplication, QWidget
 
@@ -14,7 +15,7 @@ AT_EDGES = 16  # pixels: lines drawn smoothly differ where a part that is painte
 
 def assert_repainted(window: QWidget, after: str) -> None:
     """Fails where a pixel of a window differs from what its widgets paint when they are asked."""
-    if not window.isVisible():
+    if not (window.isVisible() and window.isWindow()) or window.testAttribute(Qt.WidgetAttribute.WA_DontShowOnScreen):
         return
     QApplication.processEvents()  # a layout that changed tells its widgets later
     shown, painted = _pixels(window.screen().grabWindow(window.winId())), _pixels(window.grab())
