@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from engine.errors import InputError
 from engine.loop.activity import Activity
 from engine.loop.duelling import Duelling
-from engine.loop.failures import Memory
 from engine.loop.inbox import Inbox
 from engine.loop.loading import HeldModel, load_model, session_of
 from engine.loop.opened import OpenFile
@@ -16,6 +15,7 @@ from engine.loop.steps_to_do import StepsToDo
 from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.predict.capacity import possible_layout
+from engine.shortage import Memory
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import check_capture
 from engine.spec.presets import cache_label

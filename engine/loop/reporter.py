@@ -21,8 +21,9 @@ from engine.errors import (
     let_go_of_frames,
 )
 from engine.loop.activity import Activity
-from engine.loop.failures import Memory, plain
+from engine.loop.failures import plain
 from engine.loop.inbox import Inbox
+from engine.shortage import Memory
 from engine.wire.devices import DevicesFound, LoadForecast, Unloaded
 from engine.wire.duel import DuelEnded, DuelStarted
 from engine.wire.edits import EditMeasured

@@ -13,12 +13,14 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.fixed import FixedRows, Layout, PagedBuffers, fixed_rows
-from engine.errors import asked_bytes, first_line, is_of_device, is_out_of_memory
+from engine.errors import first_line, is_of_device, is_out_of_memory
+from engine.memory import free_bytes
 from engine.model.attention import explicit_weights, read_by
 from engine.model.runners.attending import Attend
 from engine.model.runners.decoder import FusedDecoder
 from engine.model.runners.pages import Kernel
 from engine.model.runners.recorders import GraphRecorder
+from engine.shortage import Memory, needed_and_free, ways_out
 from engine.to_device import sent
 
 SMALLEST_BUCKET = 64
@@ -213,9 +215,9 @@ class Launches:
             self.refused = first_line(error)
             return
         self._of.clear()
-        asked = asked_bytes(shortage)
-        wanted = "" if asked is None else f", {asked:,} bytes more were wanted"
-        self.too_large[key] = f"of up to {key.bucket:,} tokens (memory ran out{wanted})"
+        memory = needed_and_free(shortage, Memory(str(key.device), free_bytes(key.device)))
+        why = f"memory ran out, {memory}; to have them {ways_out('a decode step')}"
+        self.too_large[key] = f"of up to {key.bucket:,} tokens ({why})"
 
     def _launch(
         self, key: LaunchKey, decoder: FusedDecoder, rows: FixedRows, ids: torch.Tensor, had: Sequence[int]

@@ -314,6 +314,7 @@ def test_a_step_that_memory_ran_out_for_is_the_only_one_that_is_not_recorded(
     layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = session_of(LAYOUTS[layout], [62])
+    monkeypatch.setattr("engine.model.runners.launch.free_bytes", lambda device: 7 << 30)
     card = Small()
     card.is_full = False
     monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device: card)
@@ -324,7 +325,8 @@ def test_a_step_that_memory_ran_out_for_is_the_only_one_that_is_not_recorded(
     assert used == ["graph", "graph", "fused"]
     assert recorded is not launches_of(session)._of.get(session.cache_of(0).live.layers[0]), "room was made"
     assert runners.note == (
-        "no recorded steps of up to 96 tokens (memory ran out, 3,145,728 bytes more were wanted): "
+        "no recorded steps of up to 96 tokens (memory ran out, 3.0 MiB more were needed and 7.0 GiB are free on cpu; "
+        "to have them take a cache that keeps fewer rows or fewer bits, or remove a sequence): "
         "the fused decoder is used"
     )
     card.is_full = False
