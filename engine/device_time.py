@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -28,8 +28,12 @@ class DeviceMark:
     """An event behind everything that was asked of the device so far."""
 
     def __init__(self, device: torch.device) -> None:
-        self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self.event.record(torch.cuda.current_stream(device))
+        if device.type == "mps":
+            self.event: Any = torch.mps.Event(enable_timing=True)
+            self.event.record()  # Apple's GPUs have one stream
+        else:
+            self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self.event.record(torch.cuda.current_stream(device))
 
     def ms_since(self, earlier: DeviceMoment) -> float:
         """Waits until this event has come, where it is asked for before."""
@@ -40,4 +44,5 @@ class DeviceMark:
 
 def mark(device: torch.device) -> DeviceMoment:
     """Now, as the device sees it."""
-    return DeviceMark(device) if device.type == "cuda" else HostMark()
+    has_events = device.type == "cuda" or (device.type == "mps" and hasattr(torch.mps, "Event"))
+    return DeviceMark(device) if has_events else HostMark()
