@@ -39,9 +39,12 @@ def dispatched(model: Any, placement: Placement) -> Any:
     if not placement.is_split:
         return model.to(placement.device)
     from accelerate import dispatch_model, infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
 
-    keep_whole = getattr(model, "_no_split_modules", None)
-    device_map = infer_auto_device_map(model, no_split_module_classes=list(keep_whole or ()))
+    keep_whole = list(getattr(model, "_no_split_modules", None) or ())
+    # as transformers does for "auto": a model that fits on the first GPU would else stay there
+    most = get_balanced_memory(model, no_split_module_classes=keep_whole)
+    device_map = infer_auto_device_map(model, most, no_split_module_classes=keep_whole)
     check_map(device_map)
     return dispatch_model(model, device_map)
 
