@@ -1,16 +1,22 @@
-"""The models that are tried on a device, of random weights, the same on every device; and what comes of a check."""
+"""The models that are tried on a device, of random weights, the same on every device; what is tried of each kind of
+them, and what comes of a check."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from engine.analysis.reference import Parity, parity, reference
 from engine.model.loader import LoadedModel, load
-from engine.spec.model import ModelSpec
+from engine.session.session import Session
+from engine.spec.model import SPLIT, ModelSpec, WeightFormat
+from engine.spec.presets import cache_preset
+from engine.spec.sampling import Prompt
 
 Verdict = Literal["ok", "FAILED", "not here", "not done"]
 
@@ -32,17 +38,108 @@ SHARING_CONFIG: dict[str, Any] = {
     "layer_types": ["sliding_attention", "full_attention"] * 2, "laurel_rank": 16, "altup_num_inputs": 2,
     "activation_sparsity_pattern": None, "eos_token_id": None,
 }  # fmt: skip
+ENCODER_CONFIG: dict[str, Any] = {
+    "model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "num_layers": 2, "num_decoder_layers": 2,
+    "d_model": 128, "d_kv": 32, "d_ff": 256, "num_heads": 4, "vocab_size": VOCABULARY, "n_positions": 512,
+    "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": None, "is_encoder_decoder": True,
+}  # fmt: skip
+ENCODER_CACHES = ("growing", "static", "dynamic")
+# How far coded weights take the logits from those of the weights as stored, as a part of their size
+WEIGHTS_LOSS: dict[WeightFormat, float] = {"int8": 0.1, "int4": 0.8}
+WEIGHTS_DTYPE = "bfloat16"  # that the kernels of int4 weights compute in
+PROMPT, STEPS = 21, 8
 
 
-def model_on(device: torch.device, dtype: str, config: dict[str, Any] = CONFIG) -> LoadedModel:
-    """A model of a config, whose weights are drawn on the CPU."""
-    torch.manual_seed(0)
+def model_on(
+    device: torch.device | str, dtype: str, config: dict[str, Any] = CONFIG, weights: WeightFormat = "stored"
+) -> LoadedModel:
+    """A model of random weights, the same on every device: they are drawn on the CPU."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(config), "utf-8")
-        return load(ModelSpec(f"shape:{path}", dtype=dtype, device=str(device)))  # type: ignore[arg-type]
+        return load(ModelSpec(f"shape:{path}", dtype=dtype, device=str(device), weights=weights))  # type: ignore[arg-type]
 
 
 def token_ids(count: int) -> tuple[int, ...]:
     made = torch.Generator().manual_seed(1)
     return tuple(torch.randint(3, VOCABULARY, (count,), generator=made).tolist())
+
+
+def words_of(found: Parity) -> str:
+    return f"max |Δlogit| {found.max_abs_logit_diff:.1e}, within {found.tolerance:g}"
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderCheck:
+    """An encoder-decoder: each cache against the forward without one, and in float32 the tokens of transformers' own
+    greedy `generate`."""
+
+    device: torch.device
+    dtype: str
+
+    def __call__(self) -> tuple[Verdict, str]:
+        model = model_on(self.device, self.dtype, ENCODER_CONFIG)
+        truth = reference(model, token_ids(PROMPT), STEPS)
+        for name in ENCODER_CACHES:
+            found = parity(model, name, cache_preset(name).spec, truth, PROMPT)
+            if not found.passes:
+                return "FAILED", f"{name}: {words_of(found)}"
+        if self.dtype == "float32" and generated(model) != stepped(model):
+            return "FAILED", "other tokens than those of transformers' generate"
+        return "ok", f"{', '.join(ENCODER_CACHES)}"
+
+
+def generated(model: LoadedModel) -> tuple[int, ...]:
+    """Greedy tokens of transformers, behind the one that the decoder starts from."""
+    ids = torch.tensor([token_ids(PROMPT)], device=model.device)
+    made = model.model.generate(ids, do_sample=False, max_new_tokens=STEPS, min_new_tokens=STEPS)
+    return tuple(made[0, 1:].tolist())
+
+
+def stepped(model: LoadedModel) -> tuple[int, ...]:
+    """Greedy tokens of a session."""
+    session = Session(model, cache_preset("growing").spec)
+    seq_id = session.submit(Prompt(token_ids=token_ids(PROMPT)))
+    while len(made := session.sequence(seq_id).token_ids) < PROMPT + 1 + STEPS:
+        session.step()
+    return tuple(made[-STEPS:])
+
+
+@dataclass(frozen=True, eq=False)
+class WeightsCheck:
+    """Weights in fewer bits: a growing cache against the forward without one, and logits that are other ones than
+    those of the weights as stored, but not far from them."""
+
+    device: torch.device
+    dtype: str
+    weights: WeightFormat
+
+    def __call__(self) -> tuple[Verdict, str]:
+        coded = model_on(self.device, self.dtype, weights=self.weights)
+        if coded.info.weights != self.weights:
+            return "not here", coded.info.note
+        truth = reference(coded, token_ids(PROMPT), STEPS)
+        found = parity(coded, "growing", cache_preset("growing").spec, truth, PROMPT)
+        if not found.passes:
+            return "FAILED", words_of(found)
+        stored = reference(model_on(self.device, self.dtype), truth.prompt_ids, STEPS, forced=truth.token_ids).logits
+        loss = float((truth.logits - stored).norm() / stored.norm())
+        words = f"the logits are {loss:.1%} off those of the weights as stored"
+        return "ok" if 0 < loss < WEIGHTS_LOSS[self.weights] else "FAILED", words
+
+
+@dataclass(frozen=True, eq=False)
+class SplitCheck:
+    """A model over all GPUs against the same one on the first of them."""
+
+    model: LoadedModel
+
+    def __call__(self) -> tuple[Verdict, str]:
+        if self.model.device.type != "cuda" or torch.cuda.device_count() < 2:
+            return "not here", "there are no two GPUs"
+        split = model_on(SPLIT, self.model.info.dtype)
+        if len(split.devices) < 2:
+            return "not here", f"all layers fit on {split.device}"
+        truth = reference(self.model, token_ids(PROMPT), STEPS)
+        found = parity(split, "growing", cache_preset("growing").spec, truth, PROMPT)
+        return "ok" if found.passes else "FAILED", f"{len(split.devices)} GPUs, {words_of(found)}"

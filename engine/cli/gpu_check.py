@@ -1,4 +1,8 @@
-"""`gpu-check`: whether everything works on the card of this computer, as a report to paste into an issue."""
+"""`gpu-check`: whether everything works on the card of this computer, as a report to paste into an issue.
+
+It ends with 0 where everything is in order, with 1 where a check failed, and with 3 where the time did not suffice for
+all of them: the report says INCOMPLETE then.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ def check_command(args: argparse.Namespace) -> int:
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(f"There is no {device}: this computer has {torch.cuda.device_count()} GPUs, cuda:0 and on.")
-    from engine.analysis.device_check import SHORT, Plan, about, as_json, check_device, report
+    from engine.analysis.device_check import SHORT, Plan, about, as_json, check_device, exit_code, report
 
     began, results = time.perf_counter(), []
     if args.json:
@@ -47,4 +51,4 @@ def check_command(args: argparse.Namespace) -> int:
             say(as_json(result))
     if not args.json:
         print(printable(report(device, results, time.perf_counter() - began)))
-    return 1 if any(result.verdict == "FAILED" for result in results) else 0
+    return exit_code(results)

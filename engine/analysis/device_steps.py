@@ -1,0 +1,175 @@
+"""What is tried of steps on a device: recorded ones at the edges of their buckets, pages read where they lie, what is
+measured on its way from the device, and the times that are told of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+
+from engine.analysis.device_models import SHARING_CONFIG, Verdict, model_on, token_ids
+from engine.analysis.reference import measure, session_logits
+from engine.model.loader import LoadedModel
+from engine.model.runners.launch import bucket_of
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_preset
+from engine.spec.runners import RUNNERS, RunnerName
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.tuning import fitted
+from engine.to_device import Returning
+
+RUN_STEPS, WALL_SHARE = 40, 0.03
+BUSY_SIZE, BUSY_PRODUCTS = 4096, 50  # of square matrices: a card takes a tenth of a second, and reading a number less
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedCheck:
+    """Recorded steps against the same steps computed one by one, from before the edge of a bucket to behind it."""
+
+    model: LoadedModel
+    runner: RunnerName
+    cache: str
+    edge: int
+
+    def __call__(self) -> tuple[Verdict, str]:
+        runners = self.model.runners
+        if why := runners.why_not(self.runner):
+            return "not here", why
+        prompt = token_ids(self.edge - 3)
+        forced = token_ids(min(6, self.model.max_length - len(prompt)))  # up to its end, where that is the edge
+        spec = fitted(cache_preset(self.cache).spec, len(prompt) + len(forced))
+        found: list[torch.Tensor] = []
+        for name in ("fused", self.runner):
+            with runners.chosen_as(name):
+                session = Session(self.model, spec)
+                found.append(session_logits(session, prompt, forced))
+                if name == self.runner and runners.used != self.runner:
+                    return "FAILED", runners.note or f"{RUNNERS[self.runner].label} were not used: {runners.used}"
+                session.close()
+        result = measure(self.cache, True, found[1], found[0], self.model.info.dtype)
+        longest = len(prompt) + len(forced)
+        buckets = sorted({bucket_of(min(self.edge + n, longest), None) for n in (-1, 0, 1)})
+        words = f"max |Δlogit| {result.max_abs_logit_diff:.1e}, buckets {' and '.join(map(str, buckets))}"
+        return "FAILED" if result.is_beyond else "ok", words
+
+
+@dataclass(frozen=True, eq=False)
+class PagesCheck:
+    """Pages read where they lie against gathered ones: prompts, and the tokens of three sequences at once, over the
+    edge of a page."""
+
+    model: LoadedModel
+    runner: str
+    page_size: int
+
+    def __call__(self) -> tuple[Verdict, str]:
+        runners, found = self.model.runners, list[torch.Tensor]()
+        if why := runners.pages.why_not or runners.why_not(self.runner):  # type: ignore[arg-type]
+            return "not here", why
+        is_whole = runners.pages.kernel is not None or self.runner not in ("graph", "compile")
+        for name in ("transformers" if runners.why_not("fused") else "fused", f"{self.runner}+pages"):
+            runners.pages.refused = ""
+            with runners.chosen_as(name):
+                logits, used = self.logits()
+                found.append(logits)
+                names = name.split("+") if is_whole else [self.runner if "pages" in name else "fused"]
+                if sorted(used.split("+")) != sorted(names):
+                    return "FAILED", runners.note or f"{name} was not used: {used}"
+        result = measure("paged", True, found[1], found[0], self.model.info.dtype)
+        words = f"max |Δlogit| {result.max_abs_logit_diff:.1e}" + ("" if is_whole else ", gathered: there is no kernel")
+        return "FAILED" if result.is_beyond else "ok", words
+
+    def logits(self) -> tuple[torch.Tensor, str]:
+        """Logits `[n, V]` of three sequences behind their prompts and of four steps together, and what computed the
+        last."""
+        session = Session(self.model, CacheSpec("paged", page_size=self.page_size))
+        for length in (2 * self.page_size - 2, 2 * self.page_size - 7, self.page_size + 1):  # one shape
+            session.force(session.submit(Prompt(token_ids=token_ids(length), has_start=True)), token_ids(8))
+        found, used = list[torch.Tensor](), ""
+        while session.is_prefilling:
+            session.step()
+        for _ in range(5):
+            logits = [session.logits(seq_id) for seq_id in session.live.ids]
+            found += [each.float().cpu() for each in logits if each is not None]
+            used = session.step().runner
+        session.close()
+        return torch.stack(found), used
+
+
+@dataclass(frozen=True, eq=False)
+class SharingCheck:
+    """The same of a model with windows, and with layers that read the pages of another one."""
+
+    device: torch.device
+    dtype: str
+
+    def __call__(self) -> tuple[Verdict, str]:
+        return PagesCheck(model_on(self.device, self.dtype, SHARING_CONFIG), "transformers", 16)()
+
+
+@dataclass(frozen=True, eq=False)
+class LateCheck:
+    """What is measured of a run of two sequences that is read late, with every step launched before its tokens are
+    known, is what is measured of the same run that is waited for."""
+
+    model: LoadedModel
+    cache: str
+
+    def __call__(self) -> tuple[Verdict, str]:
+        at_once, late = (run_session(self.model, late_steps, self.cache, 2) for late_steps in (0, 2))
+        expected = [at_once.step() for _ in range(RUN_STEPS)]
+        found = [late.step(), late.step(), *(each for _ in range(RUN_STEPS - 2) for each in late.step_late())]
+        found += late.finish_records()
+        if late.ring.note:
+            return "FAILED", late.ring.note
+        for one, other in zip(expected, found, strict=True):
+            mine, others = ([(part.sampled, part.candidates) for part in each.sequences] for each in (one, other))
+            if (mine, one.checksums) != (others, other.checksums):
+                return "FAILED", f"step {one.step} measured something else when it was read late"
+        return "ok", f"{RUN_STEPS} steps, {late.ring.num_bytes:,} bytes a step"
+
+
+@dataclass(frozen=True, eq=False)
+class TimesCheck:
+    """Forward, sampling, looking and what lies between two steps make up the time that the host sees pass."""
+
+    model: LoadedModel
+
+    def __call__(self) -> tuple[Verdict, str]:
+        session = run_session(self.model, None)
+        session.step()
+        records = [record for _ in range(RUN_STEPS) for record in session.step_late()] + session.finish_records()
+        times = [record.timings for record in islice(records, 3, None)]
+        parts, wall = sum(one.total_ms + one.gap_ms for one in times), sum(one.wall_ms for one in times)
+        share = abs(parts - wall) / wall
+        words = f"{parts / len(times):.3f} ms in parts, {wall / len(times):.3f} ms passed, {share:.1%} apart"
+        return "ok" if share <= WALL_SHARE else "FAILED", words
+
+
+@dataclass(frozen=True, eq=False)
+class TokenCheck:
+    """A token is read while the device computes what it was asked for behind it."""
+
+    device: torch.device
+
+    def __call__(self) -> tuple[Verdict, str]:
+        token, rows = torch.ones((), dtype=torch.long, device=self.device), torch.eye(BUSY_SIZE, device=self.device)
+        made = rows @ rows  # what is made with the first product is waited for here
+        torch.cuda.synchronize(self.device)
+        returning = Returning(token)
+        for _ in range(BUSY_PRODUCTS):
+            made = made @ rows
+        read, is_busy = int(returning), not torch.cuda.current_stream(self.device).query()
+        if read != 1 or not is_busy:
+            return "FAILED", f"{read} of 1 was read{'' if is_busy else ', and the next forward was waited for'}"
+        return "ok", "read while the next forward is computed"
+
+
+def run_session(model: LoadedModel, late_steps: int | None, cache: str = "growing", count: int = 1) -> Session:
+    spec = fitted(cache_preset(cache).spec, 16 + RUN_STEPS)
+    session = Session(model, spec, late_steps=late_steps)
+    for number in range(count):
+        session.submit(Prompt(token_ids=token_ids(12 + number), sampling=SamplingParams(0.8, seed=5 + number)))
+    return session
