@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from app.draw.format import milliseconds, percent, thousands
+from app.draw.format import byte_size, milliseconds, percent, thousands
 from app.draw.step_axis import StepAxis, StepSeries
 from app.kit.boxes import column
 from app.kit.chart.key import ColorKey
@@ -20,6 +20,7 @@ from engine.spec.runners import runner_words
 from engine.wire.records import StepRecord, Timings
 
 HIDDEN_SHARE = 0.2  # of a forward: where attention and the cache are less, other modes look alike
+READING_RATE = 2e9  # bytes a second that any memory gives, also to one core that reads scattered rows
 
 
 class StepTimes(Struct, frozen=True):
@@ -86,7 +87,7 @@ class TimingsView(View[StepTimes]):
         total = milliseconds(record.timings.total_ms)
         encoder = f", encoder {milliseconds(record.timings.encoder_ms)}" if record.timings.encoder_ms else ""
         ways = f" · {runner_words(record.runner)}" if record.runner else ""
-        hidden = " · the cache is hidden by the rest" if hides_cache(record.timings) else ""
+        hidden = " · the cache is hidden by the rest" if hides_cache(record) else ""
         self.plot.show_words(f"step {thousands(record.step)} · {record.phase} · {total}{encoder}{ways}{hidden}")
         self.plot.setToolTip(phase_words(record))
 
@@ -102,7 +103,19 @@ def phase_words(record: StepRecord) -> str:
     words = f"step {step}: forward {forward}{by}, prepare {prepare}, sample {sample}, looking {observe}"
     if times.gap_ms:
         words += f"; {milliseconds(times.gap_ms)} passed since the step before"
-    return f"{words}\n{inside_words(times)}" if times.layers is not None else words
+    if times.layers is not None:
+        return f"{words}\n{inside_words(times)}"
+    return f"{words}\n{reading_words(record)}" if hides_cache(record) else words
+
+
+def reading_words(record: StepRecord) -> str:
+    """Why the cache cannot show in a forward that was not timed by layer, and how that is measured."""
+    share = percent(reading_share(record) or 0.0)
+    return (
+        f"K and V take {byte_size(record.num_bytes.stored)}, and even slow memory reads them in {share} of this "
+        "forward: with a model and a context of this size, products and overhead hide what the cache saves. "
+        "Time every layer, in the Run menu, measures it"
+    )
 
 
 def inside_words(times: Timings) -> str:
@@ -121,21 +134,37 @@ def inside_words(times: Timings) -> str:
     told.append(f"matrix products {milliseconds(products)}, measured by themselves")
     told.append(f"the rest {milliseconds(rest - products)}, which is overhead")
     words = "inside the forward: " + "; ".join(told)
-    if hides_cache(times):
-        shown = sum(layers.attention_ms) + layers.in_cache_ms
+    if (share := inside_share(times)) is not None and share < HIDDEN_SHARE:
         words += (
-            f"\nAttention and the cache are {percent(shown / times.forward_ms)} of this forward: with a model and a "
+            f"\nAttention and the cache are {percent(share)} of this forward: with a model and a "
             "context of this size, products and overhead hide what the cache saves"
         )
     return words
 
 
-def hides_cache(times: Timings) -> bool:
-    """Whether attention and the cache are so little of a forward that was timed by layer that modes look alike."""
-    if times.layers is None:
-        return False
-    shown = sum(times.layers.attention_ms) + times.layers.in_cache_ms
-    return shown < HIDDEN_SHARE * times.forward_ms
+def hides_cache(record: StepRecord) -> bool:
+    """Whether attention and the cache are so little of a step's forward that modes look alike: as it was timed by
+    layer, else by what reading K and V can take at most."""
+    share = inside_share(record.timings)
+    share = reading_share(record) if share is None else share
+    return share is not None and share < HIDDEN_SHARE
+
+
+def inside_share(times: Timings) -> float | None:
+    """Of a forward what attention and the cache took; None where it was not timed by layer."""
+    if times.layers is None or not times.forward_ms:
+        return None
+    return (sum(times.layers.attention_ms) + times.layers.in_cache_ms) / times.forward_ms
+
+
+def reading_share(record: StepRecord) -> float | None:
+    """Of a decode step's forward what reading all K and V takes at most. None where that is not what a cache costs:
+    rows that are decoded first, or computed anew."""
+    spec, times = record.cache, record.timings
+    is_read = spec.codec.is_exact and spec.quantizer is None and not spec.recomputes
+    if record.phase != "decode" or not is_read or not times.forward_ms or not record.num_bytes.stored:
+        return None
+    return record.num_bytes.stored / READING_RATE * 1e3 / times.forward_ms
 
 
 def _slowest(layers: tuple[int, ...], each: tuple[float, ...]) -> str:

@@ -13,7 +13,8 @@ from pytestqt.qtbot import QtBot
 
 from app.models import Models
 from app.panels.timings.view import TimingsView, inside_words
-from engine.wire.records import LayerTimes, Timings
+from engine.spec.presets import PRESETS
+from engine.wire.records import LayerTimes, StepRecord, Timings
 from tests.app import samples
 from tests.app.panels.recorded import STEPS, recorded_models
 
@@ -57,11 +58,12 @@ def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: C
     models.timeline.append([replace(last, step=STEPS + 1, timings=times)])
     view = show(TimingsView(models))
     words = f"step {STEPS + 1}: forward 5.00 ms, prepare 1.50 ms, sample 0.25 ms, looking 2.00 ms"
-    assert view.plot.toolTip() == words
-    assert view.plot.words == f"step {STEPS + 1} · decode · 8.75 ms"
+    assert view.plot.toolTip().splitlines()[0] == words
+    hidden = "the cache is hidden by the rest"
+    assert view.plot.words == f"step {STEPS + 1} · decode · 8.75 ms · {hidden}"
     models.timeline.append([replace(last, step=STEPS + 2, timings=times, runner="fused+transformers")])
     models.timeline.tell()
-    assert view.plot.words == f"step {STEPS + 2} · decode · 8.75 ms · fused decoder + transformers"
+    assert view.plot.words == f"step {STEPS + 2} · decode · 8.75 ms · fused decoder + transformers · {hidden}"
     assert "forward 5.00 ms by fused decoder + transformers, prepare" in view.plot.toolTip()
 
 
@@ -77,3 +79,35 @@ def test_what_a_forward_was_made_of_is_told_and_when_the_cache_is_hidden() -> No
         "overhead hide what the cache saves",
     ]
     assert "hide" not in words(3.0, 0.5)
+
+
+def test_the_cache_is_told_as_hidden_by_what_reading_it_takes_at_most(models: Models, show: Callable[..., Any]) -> None:
+    last = models.timeline.latest
+    assert last is not None
+    (layer,) = last.num_bytes.layers[:1]
+    held = replace(last.num_bytes, layers=(replace(layer, stored=2_000_000),))  # a millisecond's reading
+    slow, quick = (replace(last.timings, forward_ms=forward) for forward in (10.0, 4.0))
+    view = show(TimingsView(models))
+
+    def told(record: StepRecord) -> tuple[str, str]:
+        models.timeline.append([record])
+        models.timeline.tell()
+        return view.plot.words, view.plot.toolTip()
+
+    record = replace(last, step=STEPS + 1, num_bytes=held, timings=slow)
+    words, tip = told(record)
+    assert words.endswith("· the cache is hidden by the rest")
+    assert tip.splitlines()[1].startswith(
+        "K and V take 1.9 MiB, and even slow memory reads them in 10.0 % of this forward"
+    )
+    others = (
+        {"timings": quick},  # a quarter of it
+        {"phase": "prefill"},
+        {"cache": PRESETS["int8"].spec},  # to decode its rows takes longer than to read them
+        {"cache": PRESETS["none"].spec},
+        {"num_bytes": replace(held, layers=())},
+    )
+    for number, other in enumerate(others, STEPS + 2):
+        words, tip = told(replace(record, step=number, **other))
+        assert "hidden" not in words
+        assert "hide" not in tip
