@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -27,8 +28,14 @@ from engine.spec.runners import RunnerName
 from tests.engine.card import CARD, Card, card, has_card, moved
 from tests.engine.tiny import prompt_ids, tiniest_model
 
+ENDLESS = 1e6  # seconds: nothing here depends on how fast a computer is
 
-def test_the_short_form_finds_everything_in_order_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+
+def test_the_short_form_finds_everything_in_order_on_a_cpu(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_check, "SHORT", replace(device_check.SHORT, limit_s=ENDLESS))
+    monkeypatch.setattr(device_steps, "RUN_STEPS", 12)
     assert main(["gpu-check", "--device", "cpu", "--short"]) == 0
     told = capsys.readouterr().out
     assert f"torch: {torch.__version__}" in told
@@ -42,7 +49,7 @@ def test_the_short_form_finds_everything_in_order_on_a_cpu(capsys: pytest.Captur
 def test_a_fault_is_told_with_its_name_and_ends_with_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = device_check.Plan(("float32",), 0, ("growing", "paged"), (), kinds=False)
+    plan = device_check.Plan(("float32",), 0, ("growing", "paged"), (), limit_s=ENDLESS, kinds=False)
     monkeypatch.setattr(device_check, "SHORT", plan)
     real = device_modes.parity
 
@@ -91,7 +98,7 @@ def test_every_group_of_checks_can_fail(group: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(*FAULTS[group])
     dtype = "bfloat16" if "bfloat16" in group else "float32"
     sizes = (16,) if group == "pages" else ()
-    plan = device_check.Plan((dtype,), 64, ("growing",), sizes, kinds=False)
+    plan = device_check.Plan((dtype,), 64, ("growing",), sizes, limit_s=ENDLESS, kinds=False)
     results = list(device_check.check_device(torch.device("cpu"), plan))
     failed = [f"{each.group}: {each.name}" for each in results if each.verdict == "FAILED"]
     assert any(name.startswith(group) for name in failed), failed
