@@ -15,7 +15,7 @@ from engine.__main__ import main
 from engine.analysis import device_check, device_models, device_modes, device_steps, device_waits
 from engine.analysis.device_models import model_on
 from engine.analysis.device_waits import WAITED, WaitsCheck
-from engine.analysis.reference import Reference, reference
+from engine.analysis.reference import Reference, parity, reference
 from engine.cache.layers.growing import GrowingLayer
 from engine.device_time import HostMark
 from engine.model.loader import LoadedModel
@@ -51,7 +51,7 @@ def test_a_fault_is_told_with_its_name_and_ends_with_1(
 ) -> None:
     plan = device_check.Plan(("float32",), 0, ("growing", "paged"), (), limit_s=ENDLESS, kinds=False)
     monkeypatch.setattr(device_check, "SHORT", plan)
-    real = device_modes.parity
+    real = parity
 
     def wrong_in_pages(model: object, name: str, *rest: object, **more: object) -> object:
         if name == "paged":
