@@ -33,7 +33,8 @@ PARAMS: dict[str, KVCacheParams] = {
     "never split": llama(partition_heuristic=SinglePartition(), speculative_method="mtp", num_draft_tokens=1),
 }
 DEFAULTS = (
-    arch.KVCacheConfig(), arch.KVCacheConfig(kv_connector="local"), arch.MAXModelConfig(),
+    arch.KVCacheConfig(), arch.KVCacheConfig(kv_connector="local", device_memory_utilization=1.0),
+    arch.MAXModelConfig(),
     arch.PipelineConfig(arch.MAXModelConfig()), arch.GPT2ArchConfig("float32"), arch.HuggingFaceArchConfig("bfloat16"),
     KVCacheQuantizationConfig(), KVConnectorConfig(), NvidiaHeuristic(), AmdHeuristic(), SinglePartition(),
     buffers.DeviceRef("cpu"), buffers.DeviceRef.GPU(3), buffers.DeviceRef.CPU(), capacity.KVConnector("null", ("a",)),
