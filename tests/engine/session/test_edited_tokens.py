@@ -65,3 +65,15 @@ def test_rows_of_a_prompt_that_is_half_read_are_edited_and_read_by_the_rest(mode
     assert other is not None
     assert one.isfinite().all()
     assert not torch.allclose(one, other, atol=1e-3)
+
+
+def test_a_prompt_that_was_half_read_is_the_old_one_before_its_end_was_replaced() -> None:
+    """The rows of then are still those of the new text; what was to be read behind them is not."""
+    session, ids = Session(model_of("llama"), small("growing"), prefill_chunk=5), prompt_ids(12)
+    session.submit(Prompt(token_ids=ids))
+    for _ in range(4):
+        session.step()
+    make_edit(session, ReplaceTokens(0, 8, (17, 18), "re-prefill", 2))
+    session.kept.set_limit(0)
+    session.go_to(0)
+    assert (tuple(session.sequence(0).token_ids), session.sequence(0).num_tokens) == (ids, 5)
