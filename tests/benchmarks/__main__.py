@@ -50,6 +50,8 @@ class Script:
 SCRIPTS = (
     Script("decode_speed", "generate", "ours", "≥ 1.0 / 1.3 / 1.5 at 16 / 4k / 8k",
            "--contexts 16,4096,8192 --caches growing,paged", "--short --contexts 16,512"),
+    Script("run_speed", "generate", "ours", "≥ 10 over dynamic, ≥ 1.5 over static and compiled, on a GPU",
+           "", "--short --tokens 24"),
     Script("batch_speed", "one sequence", "eight", "≥ 2.5", "", "--short --contexts 32"),
     Script("prefill_speed", "generate", "ours", "≤ 1.0", "", "--short --contexts 512"),
     Script("observe_cost", "at 256 tokens", "at the most tokens", "≤ 1.15", rows="observing"),

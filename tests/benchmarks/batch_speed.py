@@ -1,6 +1,6 @@
 """Tokens per second of eight paged sequences decoded together, over those of one; same model, one run.
 
-    python tests/benchmarks/batch_speed.py [--short] [--threads 2] [--contexts 32,1024] [--batch 8]
+    python tests/benchmarks/batch_speed.py [--short] [--threads 2] [--contexts 32,1024] [--batch 8] [--device cuda]
 
 The sequences differ in length by one token each, so that nothing is padded away. Target: 2.5 times as many.
 """
@@ -8,19 +8,18 @@ The sequences differ in length by one token each, so that nothing is padded away
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from engine.device_time import mark
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
-from tests.benchmarks.protocol import header, paired, progress, smollm_shape
+from tests.benchmarks.protocol import add_places, header, paired, places_of, progress, seconds_since
 
 
 def decoding(model: LoadedModel, batch: int, context: int) -> Session:
@@ -36,28 +35,29 @@ def decoding(model: LoadedModel, batch: int, context: int) -> Session:
 
 def speed(session: Session, steps: int) -> float:
     """Tokens per second of all its sequences."""
-    began = time.perf_counter()
+    began = mark(session.model.device)
     for _ in range(steps):
         session.step()
-    return len(session.sequences) * steps / (time.perf_counter() - began)
+    return len(session.sequences) * steps / seconds_since(began, session.model.device)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--short", action="store_true")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--contexts", default="32,1024")
     parser.add_argument("--batch", type=int, default=8)
+    add_places(parser)
     args = parser.parse_args()
     pairs, steps = (3, 4) if args.short else (7, 16)
-    model = smollm_shape(args.threads)
-    print(f"SmolLM2-135M's shape, float32, CPU, {args.threads} threads, paged; tokens per second of all sequences")
-    print(header("one", f"{args.batch}"))
-    for context in map(int, args.contexts.split(",")):
-        progress(f"context {context} …")
-        one, several = decoding(model, 1, context), decoding(model, args.batch, context)
-        found = paired(partial(speed, one, steps), partial(speed, several, steps), pairs)
-        print(found.row(f"context {context:,}", "tok/s"), flush=True)
+    for place in places_of(args):
+        model = place.model()
+        print(f"{place.words()}, paged; tokens per second of all sequences")
+        print(header("one", f"{args.batch}"))
+        for context in map(int, args.contexts.split(",")):
+            progress(f"context {context} …")
+            one, several = decoding(model, 1, context), decoding(model, args.batch, context)
+            found = paired(partial(speed, one, steps), partial(speed, several, steps), pairs)
+            print(found.row(place.named(f"context {context:,}"), "tok/s"), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Decode speed against transformers' generate with its dynamic cache; same threads, same model, one run.
 
     python tests/benchmarks/decode_speed.py [--short] [--threads 2] [--caches growing,paged] [--contexts 16,4096]
+                                          [--device cuda] [--dtype bfloat16]
 
 Both go step by step in turn: a machine's speed wanders more within a second than the two differ, and windows of a
 second each showed dips that were none. Statistics, candidates and attention rows are captured, as in the window. The
@@ -10,9 +11,7 @@ context is filled with random K and V: what is in them does not change the speed
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
+from engine.device_time import DeviceMoment, mark
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CaptureLevel
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
-from tests.benchmarks.protocol import GREEDY, Paired, header, native_attention, progress, smollm_shape
+from tests.benchmarks.protocol import (
+    GREEDY,
+    Paired,
+    add_places,
+    header,
+    native_attention,
+    places_of,
+    progress,
+    seconds_since,
+)
 
 WARM = 2  # steps that are not counted
 
@@ -37,7 +46,8 @@ def random_rows(model: LoadedModel, tokens: int) -> list[tuple[torch.Tensor, tor
     rows = []
     for layer in model.info.geometry.attention_layers:
         shape = (1, layer.num_kv_heads, tokens, layer.key_dim)
-        rows.append((torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)))
+        keys, values = (torch.randn(shape, generator=generator).to(model.device, model.model.dtype) for _ in range(2))
+        rows.append((keys, values))
     return rows
 
 
@@ -57,25 +67,26 @@ def filled_session(model: LoadedModel, spec: CacheSpec, context: int, capture: C
 
 
 class Ours(StoppingCriteria):  # type: ignore[misc]
-    """Our step after each of `generate`'s, which asks it whether to end; seconds of each step of both."""
+    """Our step after each of `generate`'s, which asks it whether to end; seconds of each step of both, on the clock of
+    the device."""
 
     def __init__(self, session: Session, config: Any) -> None:
         self._session, self._config, self._captured = session, config, config._attn_implementation
+        self._device = session.model.device
         self.ours: list[float] = []
         self.theirs: list[float] = []
-        self._left: float | None = None
+        self._left: DeviceMoment | None = None
 
     def __call__(self, ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-        came = time.perf_counter()
         if self._left is not None:
-            self.theirs.append(came - self._left)
+            self.theirs.append(seconds_since(self._left, self._device))
         native, self._config._attn_implementation = self._config._attn_implementation, self._captured
-        began = time.perf_counter()
+        began = mark(self._device)
         self._session.step()
-        self.ours.append(time.perf_counter() - began)
+        self.ours.append(seconds_since(began, self._device))
         self._config._attn_implementation = native
-        self._left = time.perf_counter()
-        return torch.zeros(len(ids), dtype=torch.bool)
+        self._left = mark(self._device)
+        return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
 
 
 @torch.inference_mode()
@@ -85,7 +96,7 @@ def in_turn(model: LoadedModel, spec: CacheSpec, context: int, steps: int) -> Pa
     session, cache = filled_session(model, spec, context), DynamicCache(config=model.model.config)
     for layer, (keys, values) in enumerate(random_rows(model, context)):
         cache.update(keys, values, layer)
-    ids = torch.ones(1, context + 1, dtype=torch.long)
+    ids = torch.ones(1, context + 1, dtype=torch.long, device=model.device)
     both = Ours(session, model.model.config)
     with native_attention(model):
         criteria = StoppingCriteriaList([both])
@@ -98,19 +109,20 @@ def in_turn(model: LoadedModel, spec: CacheSpec, context: int, steps: int) -> Pa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--short", action="store_true")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--caches", default="growing")
     parser.add_argument("--contexts", default="16,4096")
+    add_places(parser)
     args = parser.parse_args()
     steps = 8 if args.short else 48
-    model = smollm_shape(args.threads)
-    print(f"SmolLM2-135M's shape, float32, CPU, {args.threads} threads, statistics captured; tokens per second")
-    print(header("generate", "ours"))
-    for context in map(int, args.contexts.split(",")):
-        for name in args.caches.split(","):
-            progress(f"context {context}, {name} …")
-            spec = cache_preset(name).spec
-            print(in_turn(model, spec, context, steps).row(f"context {context:,} · {name}", "tok/s"), flush=True)
+    for place in places_of(args):
+        model = place.model()
+        print(f"{place.words()}, statistics captured; tokens per second")
+        print(header("generate", "ours"))
+        for context in map(int, args.contexts.split(",")):
+            for name in args.caches.split(","):
+                progress(f"context {context}, {name} …")
+                found = in_turn(model, cache_preset(name).spec, context, steps)
+                print(found.row(place.named(f"context {context:,} · {name}"), "tok/s"), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What looking costs a step, at a long context over a short one, and at each level over the one below.
 
-    python tests/benchmarks/observe_cost.py [--short] [--threads 1] [--cache growing]
+    python tests/benchmarks/observe_cost.py [--short] [--threads 1] [--cache growing] [--device cuda]
 
 The first line is the cost of observing (statistics, candidates, attention rows, record) at 8,192 tokens over the cost
 at 256: it should not grow with what exists. Target: at most 1.15. The others are whole steps of one session that stands
@@ -14,20 +14,20 @@ import argparse
 import os
 import statistics
 import sys
-import time
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from engine.device_time import mark
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, CaptureLevel
 from engine.spec.presets import cache_preset
 from tests.benchmarks.decode_speed import filled_session
-from tests.benchmarks.protocol import header, paired, smollm_shape
+from tests.benchmarks.protocol import add_places, header, paired, places_of, seconds_since
 
 
 def observe_ms(session: Session, steps: int) -> float:
@@ -38,9 +38,9 @@ def observe_ms(session: Session, steps: int) -> float:
 def step_ms(session: Session, level: CaptureLevel) -> float:
     """One step that measures so much."""
     session.captured.set(level, by_layer=False)
-    began = time.perf_counter()
+    began = mark(session.model.device)
     session.step()
-    return (time.perf_counter() - began) * 1e3
+    return seconds_since(began, session.model.device) * 1e3
 
 
 def standing_at(model: LoadedModel, spec: CacheSpec, context: int) -> Session:
@@ -52,21 +52,24 @@ def standing_at(model: LoadedModel, spec: CacheSpec, context: int) -> Session:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--short", action="store_true")
-    parser.add_argument("--threads", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--cache", default="growing")
+    add_places(parser, max(1, (os.cpu_count() or 2) - 1))
     args = parser.parse_args()
     pairs, steps, near, far = (3, 8, 256, 4096) if args.short else (9, 16, 256, 8192)
-    model = smollm_shape(args.threads)
     spec = cache_preset(args.cache).spec
-    print(f"SmolLM2-135M's shape, float32, CPU, {args.threads} threads, cache {args.cache}; milliseconds per step")
-    close, distant = standing_at(model, spec, near), standing_at(model, spec, far)
-    print(header(f"{near:,}", f"{far:,}"))
-    print(paired(lambda: observe_ms(close, steps), lambda: observe_ms(distant, steps), pairs).row("observing", "ms"))
-    print(header("below", "level"))
-    for context, session in ((near, close), (far, distant)):
-        for below, level in pairwise(CAPTURES):
-            a, b = partial(step_ms, session, below), partial(step_ms, session, level)
-            print(paired(a, b, 2 * steps).row(f"a step at {context:,}: {level} over {below}", "ms"), flush=True)
+    for place in places_of(args):
+        model = place.model()
+        print(f"{place.words()}, cache {args.cache}; milliseconds per step")
+        close, distant = standing_at(model, spec, near), standing_at(model, spec, far)
+        print(header(f"{near:,}", f"{far:,}"))
+        found = paired(partial(observe_ms, close, steps), partial(observe_ms, distant, steps), pairs)
+        print(found.row(place.named("observing"), "ms"))
+        print(header("below", "level"))
+        for context, session in ((near, close), (far, distant)):
+            for below, level in pairwise(CAPTURES):
+                a, b = partial(step_ms, session, below), partial(step_ms, session, level)
+                name = place.named(f"a step at {context:,}: {level} over {below}")
+                print(paired(a, b, 2 * steps).row(name, "ms"), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ the pairs' ratios is the answer and their spread says how far to trust it.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -16,6 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from engine.device_time import DeviceMoment, mark
 from engine.model.loader import LoadedModel, load
 from engine.seeds.published import SMOLLM2_CONFIG
 from engine.spec.model import ModelSpec
@@ -74,12 +78,59 @@ def header(a: str, b: str) -> str:
     return f"{'':<34} {a:>9} {b:>9} {'':<6} {'ratio':>7}"
 
 
+# ---- where it is measured --------------------------------------------------------------------------------------------
+
+GPU_DTYPE = "bfloat16"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device and the dtype that is computed in there."""
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int | None = None
+
+    def named(self, row: str) -> str:
+        """The name of a row: those of a CPU in float32 have none of a place."""
+        return row if (self.device, self.dtype) == ("cpu", "float32") else f"{row} · {self.device} {self.dtype}"
+
+    def words(self) -> str:
+        if self.device == "cpu":
+            return f"SmolLM2-135M's shape, {self.dtype}, CPU, {self.threads} threads"
+        name = torch.cuda.get_device_name(self.device) if self.device.startswith("cuda") else self.device
+        return f"SmolLM2-135M's shape, {self.dtype}, {name}"
+
+    def model(self) -> LoadedModel:
+        """A random-weight model of SmolLM2-135M's shape."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "config.json"
+            path.write_text(json.dumps(SMOLLM2_135M), "utf-8")
+            spec = ModelSpec(f"shape:{path}", self.dtype, self.device, num_threads=self.threads)  # type: ignore[arg-type]
+            return load(spec)
+
+
 def smollm_shape(threads: int) -> LoadedModel:
-    """A random-weight model of SmolLM2-135M's shape, in float32 on the CPU."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.json"
-        path.write_text(json.dumps(SMOLLM2_135M), "utf-8")
-        return load(ModelSpec(f"shape:{path}", dtype="float32", device="cpu", num_threads=threads))
+    """The same in float32 on the CPU."""
+    return Place(threads=threads).model()
+
+
+def add_places(parser: argparse.ArgumentParser, threads: int = os.cpu_count() or 1) -> None:
+    parser.add_argument("--threads", type=int, default=threads)
+    parser.add_argument("--device", help="cpu, cuda, mps (the CPU, and behind it the GPU where there is one)")
+    parser.add_argument("--dtype", help="(float32 on a CPU, else bfloat16)")
+
+
+def places_of(args: argparse.Namespace) -> list[Place]:
+    """Where a script measures: on the device that was asked for, else on the CPU and on a GPU if there is one."""
+    gpus = ["cuda"] * torch.cuda.is_available() or ["mps"] * torch.backends.mps.is_available()
+    devices = [args.device] if args.device else ["cpu", *gpus]
+    return [Place(name, args.dtype or ("float32" if name == "cpu" else GPU_DTYPE), args.threads) for name in devices]
+
+
+def seconds_since(began: DeviceMoment, device: torch.device) -> float:
+    """Since a mark, on the clock of the device: until it has done what it was asked for."""
+    return mark(device).ms_since(began) / 1e3
 
 
 GREEDY = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}  # what transformers' generate is told
