@@ -149,7 +149,9 @@ def paints_itself(widget: QWidget) -> bool:
 
 
 def role_of(code: str) -> str:
-    """The first role of the theme that has this colour."""
+    """The first role of the theme that has this colour; a hatching has a number of its own in every drawing."""
+    if code.startswith("url("):
+        return "pattern"
     theme = current_theme()
     names = (one.name for one in fields(theme) if getattr(theme, one.name) == code.lower())
     return next(names, code)
