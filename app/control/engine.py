@@ -8,7 +8,7 @@ from typing import cast, get_args
 
 from msgspec.structs import replace
 
-from engine.client import Choice, Client, Kind, kind_for, open_client
+from engine.client import Client, ClientChoice, ClientKind, kind_for, open_client
 from engine.spec.cache import CacheSpec
 from engine.spec.model import AUTO_DEVICE, Dtype, ModelSpec
 from engine.wire.commands import CloseSnapshot, Command, Continue, LoadModel, OpenSnapshot
@@ -21,8 +21,8 @@ EXCHANGE_S = 0.3
 class Engine:
     """One client at a time. Before it is started, and after it was closed, commands go nowhere."""
 
-    def __init__(self, choice: Choice = "auto") -> None:
-        self.choice: Choice = choice
+    def __init__(self, choice: ClientChoice = "auto") -> None:
+        self.choice: ClientChoice = choice
         self._client: Client | None = None
         self._model = ModelSpec()  # the last that was loaded
         self._opened: Path | None = None  # the snapshot that is looked at instead
@@ -37,7 +37,7 @@ class Engine:
             self._client.listen(ring)
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> ClientKind | None:
         """How the engine runs; None where there is none."""
         return self._client.kind if self._client is not None else None
 
@@ -53,7 +53,7 @@ class Engine:
         snapshot: Path | None = None,
         *,
         is_remembered: bool = False,
-        kind: Kind | None = None,
+        kind: ClientKind | None = None,
     ) -> None:
         """Begin, with a model to load, or a snapshot to look at; where that cannot be opened, the model is loaded
         instead. Where a model goes that `is_remembered` from another day may be gone: then the engine chooses. An

@@ -9,13 +9,13 @@ from engine.spec.chat import Chat
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire import commands
 
-Content = str | tuple[int, ...] | Chat  # of a prompt
+PromptContent = str | tuple[int, ...] | Chat  # of a prompt
 
 
 class PromptIntents(Asking):
     """Prompts, sequences and how their tokens are chosen."""
 
-    def on_prompt_submitted(self, content: Content, sampling: SamplingParams) -> None:
+    def on_prompt_submitted(self, content: PromptContent, sampling: SamplingParams) -> None:
         """A new run from a text, from token ids or from a conversation."""
         self._submit(content, sampling, alone=True)
 
@@ -23,17 +23,17 @@ class PromptIntents(Asking):
         """A conversation in the place of the sequence that it goes on from."""
         self._submit(chat, sampling, alone=False, after=seq_id)
 
-    def on_prompt_added(self, content: Content, sampling: SamplingParams) -> None:
+    def on_prompt_added(self, content: PromptContent, sampling: SamplingParams) -> None:
         """Another sequence beside those that are there."""
         self._submit(content, sampling, alone=False)
 
-    def on_prompt_begun(self, content: Content, sampling: SamplingParams) -> None:
+    def on_prompt_begun(self, content: PromptContent, sampling: SamplingParams) -> None:
         """A new run, whose first step is taken in phases."""
         self._submit(content, sampling, alone=True, in_phases=True)
 
     def _submit(
         self,
-        content: Content,
+        content: PromptContent,
         sampling: SamplingParams,
         *,
         alone: bool,

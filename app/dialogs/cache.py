@@ -14,11 +14,11 @@ from app.kit.dialog import QuestionDialog
 from app.kit.fields import choice_field
 from app.kit.labels import plain_label, set_text_role
 from engine.spec.cache import CacheSpec
-from engine.spec.parameters import Parameter, Value
+from engine.spec.parameters import Parameter, ParameterValue
 from engine.spec.presets import cache_label, cache_summary, parameters_of
 from engine.spec.tuning import tuned
 
-Field = QSpinBox | QDoubleSpinBox | QCheckBox | QComboBox
+ParameterField = QSpinBox | QDoubleSpinBox | QCheckBox | QComboBox
 
 PACKAGES: Mapping[str, str] = {"quanto": "optimum", "hqq": "hqq"}
 
@@ -32,7 +32,7 @@ class CacheDialog(QuestionDialog):
     def __init__(self, spec: CacheSpec, parent: QWidget) -> None:
         super().__init__(f"{cache_label(spec)} cache", parent)
         self._spec = spec
-        self._fields: dict[str, Field] = {}
+        self._fields: dict[str, ParameterField] = {}
         self._parameters: dict[str, Parameter] = {}
         rule = spec.retention.row
         for words in (cache_summary(spec), f"{rule.formula} · {rule.paper}" if rule is not None else ""):
@@ -63,7 +63,7 @@ class CacheDialog(QuestionDialog):
             case _:
                 self._add_number(parameter, value)
 
-    def _add_number(self, parameter: Parameter, value: Value) -> None:
+    def _add_number(self, parameter: Parameter, value: ParameterValue) -> None:
         field = number_field(parameter, value)
         self._keep(parameter, field, parameter.label)
         if parameter.name == "budget":
@@ -71,12 +71,12 @@ class CacheDialog(QuestionDialog):
         elif parameter.name == "ratio":
             on_change(self._on_ratio, field)
 
-    def _add_choice(self, parameter: Parameter, value: Value) -> None:
+    def _add_choice(self, parameter: Parameter, value: ParameterValue) -> None:
         box = choice_field(parameter.label, [(choice, _installed(words)) for choice, words in parameter.choices], value)
         box.setToolTip(parameter.tip)
         self._keep(parameter, box, parameter.label)
 
-    def _keep(self, parameter: Parameter, field: Field, label: str) -> None:
+    def _keep(self, parameter: Parameter, field: ParameterField, label: str) -> None:
         field.setAccessibleName(parameter.label)
         self._fields[parameter.name], self._parameters[parameter.name] = field, parameter
         self.form.addRow(label, field)
@@ -96,7 +96,7 @@ class CacheDialog(QuestionDialog):
 
     # ---- what they say -------------------------------------------------------------------------------------------
 
-    def _value(self, name: str) -> Value:
+    def _value(self, name: str) -> ParameterValue:
         field = self._fields[name]
         if isinstance(field, QCheckBox):
             return field.isChecked()

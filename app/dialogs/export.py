@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import QTimer, Signal
 from PySide6.QtWidgets import QCheckBox, QFileDialog, QLineEdit, QWidget
 
-from app.dialogs.export_kinds import KINDS, PICTURE, ExportKind
+from app.dialogs.export_kinds import KINDS, PICTURE, ExportChoice
 from app.dialogs.step_choice import StepChoice
 from app.draw.format import byte_size, counted
 from app.kit.boxes import row
@@ -109,7 +109,7 @@ class ExportDialog(QuestionDialog):
     # ---- what is chosen ------------------------------------------------------------------------------------------
 
     @property
-    def kind(self) -> ExportKind:
+    def kind(self) -> ExportChoice:
         return KINDS[self._kind_box.currentIndex()]
 
     def set_kind(self, name: str) -> None:

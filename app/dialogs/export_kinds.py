@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 
-class ExportKind(Struct, frozen=True):
+class ExportChoice(Struct, frozen=True):
     """`name` is the engine's; `endings` are those that its files may have, the usual one first; `suffix`
     is what the name that is offered ends in. `has_rows`: it holds K and V, of which some can be chosen; `has_steps`: of
     the steps some can be chosen."""
@@ -21,7 +21,7 @@ class ExportKind(Struct, frozen=True):
     has_steps: bool = True
 
 
-PICTURE = ExportKind(
+PICTURE = ExportChoice(
     "picture",
     "Picture",
     "The window or a panel as it looks now: PNG, or SVG by its name",
@@ -29,22 +29,22 @@ PICTURE = ExportKind(
     has_steps=False,
 )
 KINDS = (
-    ExportKind(
+    ExportChoice(
         "snapshot",
         "Snapshot",
         "K and V, tokens and steps in one safetensors file that opens anywhere",
         (".safetensors",),
         has_rows=True,
     ),
-    ExportKind("npz", "NumPy arrays", "K and V as numbers, for numpy.load", (".npz",), has_rows=True),
-    ExportKind(
+    ExportChoice("npz", "NumPy arrays", "K and V as numbers, for numpy.load", (".npz",), has_rows=True),
+    ExportChoice(
         "table",
         "Table of the steps",
         "A line for each step and sequence: CSV, or Parquet by its name",
         (".csv", ".parquet"),
     ),
-    ExportKind("trace", "Timings as a trace", "What each step spent its time on, for ui.perfetto.dev", (".json",)),
-    ExportKind(
+    ExportChoice("trace", "Timings as a trace", "What each step spent its time on, for ui.perfetto.dev", (".json",)),
+    ExportChoice(
         "session",
         "Session as a Python script",
         "Repeats all steps with the engine alone and compares every number",

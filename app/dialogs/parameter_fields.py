@@ -11,13 +11,13 @@ from app.kit.fields import decimal_field, whole_field
 from app.kit.labels import plain_label
 from engine.spec.codec import CodecSpec, recoded
 from engine.spec.codecs import BITS, GROUP, RESIDUAL
-from engine.spec.parameters import Parameter, Value
+from engine.spec.parameters import Parameter, ParameterValue
 
 NumberField = QSpinBox | QDoubleSpinBox
 CODED = (BITS, GROUP, RESIDUAL)
 
 
-def number_field(parameter: Parameter, value: Value) -> NumberField:
+def number_field(parameter: Parameter, value: ParameterValue) -> NumberField:
     """A field for a number; its 0 is what None means, where the parameter may be left to the cache."""
     if value is None and not parameter.unset:
         value = parameter.default
@@ -34,7 +34,7 @@ class CodecFields(QObject):
 
     changed = Signal()
 
-    def __init__(self, form: QFormLayout, codec: CodecSpec, sizes: dict[str, Value], parent: QObject) -> None:
+    def __init__(self, form: QFormLayout, codec: CodecSpec, sizes: dict[str, ParameterValue], parent: QObject) -> None:
         """`sizes` are the present values of the numbers, None where the codec has no such."""
         super().__init__(parent)
         self._form, self._codec = form, codec

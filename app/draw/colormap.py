@@ -14,7 +14,7 @@ from engine.wire.slices import HeadSlice
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.uint8]
 Pixels = npt.NDArray[np.uint32]
-Table = npt.NDArray[np.uint8]  # [256, 4] red, green, blue, alpha
+ColorTable = npt.NDArray[np.uint8]  # [256, 4] red, green, blue, alpha
 
 NON_FINITE = 255
 HIGHEST = 254
@@ -42,14 +42,14 @@ def rgb(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
-def signed_table(negative: str, middle: str, positive: str, loud: str) -> Table:
+def signed_table(negative: str, middle: str, positive: str, loud: str) -> ColorTable:
     """Negative to 0, zero to the middle of the table, positive to the end; the last entry is `loud`."""
     below = blend((negative, middle), ZERO + 1)
     above = blend((middle, positive), HIGHEST - ZERO + 1)
     return _table(np.concatenate([below, above[1:]]), loud)
 
 
-def magnitude_table(ground: str, colour: str, top: str, loud: str) -> Table:
+def magnitude_table(ground: str, colour: str, top: str, loud: str) -> ColorTable:
     """Nothing is the ground, much is `colour`, the most is `top`; the last entry is `loud`."""
     rising = blend((ground, colour), 192)
     return _table(np.concatenate([rising, blend((colour, top), HIGHEST - 190)[1:]]), loud)
@@ -104,7 +104,7 @@ def robust_limit(values: Floats, quantile: float = 0.995, sample: int = 8192) ->
     return _usable(float(np.partition(magnitudes, rank)[rank]))
 
 
-def contrast_text(table: Table, dark: str, light: str) -> list[str]:
+def contrast_text(table: ColorTable, dark: str, light: str) -> list[str]:
     """For each entry of a table, which of two text colours reads better on it."""
     light_share = table[:, :3].astype(np.float32) @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
     return [dark if share > 140 else light for share in light_share]
@@ -126,7 +126,7 @@ def _usable(limit: float) -> float:
     return limit if np.isfinite(limit) and limit > 1e-30 else 1.0
 
 
-def _table(colours: npt.NDArray[np.uint8], loud: str) -> Table:
+def _table(colours: npt.NDArray[np.uint8], loud: str) -> ColorTable:
     table = np.full((256, 4), 255, dtype=np.uint8)
     table[:NON_FINITE, :3] = colours
     table[NON_FINITE, :3] = rgb(loud)
@@ -145,7 +145,7 @@ def _from_oklab(lab: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
 
 
-def packed(table: Table) -> Pixels:
+def packed(table: ColorTable) -> Pixels:
     """A table as 0xAARRGGBB words."""
     return np.ascontiguousarray(table[:, [2, 1, 0, 3]]).view("<u4").reshape(-1).astype(np.uint32)
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from app.draw.colormap import Floats, Table, magnitude_index, packed, robust_limit
+from app.draw.colormap import ColorTable, Floats, magnitude_index, packed, robust_limit
 from app.draw.resample import cell_at, cell_span, resample, source_cells
 
 Pixels = npt.NDArray[np.uint32]
@@ -78,7 +78,7 @@ def largest(grids: tuple[ValueGrid, ...]) -> float:
     return max(found, default=0.0)
 
 
-def paint(shown: ValueGrid, width: int, height: int, limit: float, table: Table) -> Pixels:
+def paint(shown: ValueGrid, width: int, height: int, limit: float, table: ColorTable) -> Pixels:
     """The grid stretched over `[height, width]` pixels, 0xAARRGGBB; where cells fall together the largest is shown."""
     if shown.is_empty or width < 1 or height < 1:
         return np.zeros((max(0, height), max(0, width)), np.uint32)

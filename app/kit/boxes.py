@@ -7,21 +7,21 @@ from typing import TypeVar
 from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QLayout, QVBoxLayout, QWidget
 
 Item = QWidget | QLayout
-Part = Item | tuple[Item, int] | int | None  # an item, one with its stretch, so many pixels, the room that is left
+BoxItem = Item | tuple[Item, int] | int | None  # an item, one with its stretch, so many pixels, the room that is left
 L = TypeVar("L", bound=QBoxLayout)
 
 
-def row(*parts: Part, spacing: int = 6, on: QWidget | None = None) -> QHBoxLayout:
+def row(*parts: BoxItem, spacing: int = 6, on: QWidget | None = None) -> QHBoxLayout:
     """Parts beside each other, as the layout of a widget where `on` is given."""
     return fill(QHBoxLayout(on) if on is not None else QHBoxLayout(), parts, spacing)
 
 
-def column(*parts: Part, spacing: int = 3, on: QWidget | None = None) -> QVBoxLayout:
+def column(*parts: BoxItem, spacing: int = 3, on: QWidget | None = None) -> QVBoxLayout:
     """Parts below each other, as the layout of a widget where `on` is given."""
     return fill(QVBoxLayout(on) if on is not None else QVBoxLayout(), parts, spacing)
 
 
-def fill(box: L, parts: tuple[Part, ...], spacing: int) -> L:
+def fill(box: L, parts: tuple[BoxItem, ...], spacing: int) -> L:
     """Add parts to a layout, which loses its margins."""
     box.setContentsMargins(0, 0, 0, 0)
     box.setSpacing(spacing)

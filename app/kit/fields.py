@@ -106,7 +106,7 @@ def _describe(field: QWidget, name: str, tip: str, automatic: str = "") -> None:
 def inset(field: QSpinBox | QDoubleSpinBox, unit: str = "") -> None:
     """Give a field its margin and, where it has one, its unit."""
     if unit:
-        Unit(field, unit)
+        NumberUnit(field, unit)
     else:
         field.lineEdit().setTextMargins(INSET, 0, INSET, 0)
         Room(field, 2 * INSET)
@@ -128,7 +128,7 @@ class Room(QObject):
             field.setMinimumWidth(needed)
 
 
-class Unit(QLabel):
+class NumberUnit(QLabel):
     """At the right end of a field; not there while a word stands in place of its number."""
 
     def __init__(self, field: QSpinBox | QDoubleSpinBox, text: str) -> None:

@@ -14,7 +14,7 @@ from PySide6.QtCore import QRectF, QSizeF, Qt, Signal
 from PySide6.QtGui import QBrush, QImage, QPainter, QPaintEvent, QResizeEvent
 
 from app.draw.axis import ticks
-from app.draw.colormap import Indices, Table
+from app.draw.colormap import ColorTable, Indices
 from app.draw.ghost import overlay
 from app.draw.resample import whole_steps
 from app.draw.token_range import covers
@@ -46,7 +46,7 @@ class HeatMap(Themed, TokenExplorer):
         self._haze: QImage | None = None
         self._ink = TextPainter(font_fixed(10.5))
         self._image: StretchedImage | None = None
-        self._table: Table | None = None
+        self._table: ColorTable | None = None
         self._extent = self._loaded = (0.0, 1.0)
         self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
         self.setMinimumSize(60, 40)
@@ -83,7 +83,7 @@ class HeatMap(Themed, TokenExplorer):
     def take_theme(self) -> None:
         self._changed()
 
-    def set_table(self, table: Table) -> None:
+    def set_table(self, table: ColorTable) -> None:
         """The 256 colours of the values."""
         if table is self._table:
             return

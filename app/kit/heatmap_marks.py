@@ -29,7 +29,7 @@ def number_name(row: int) -> str:
     return str(row)
 
 
-class Numbers(Struct, frozen=True, eq=False):
+class CellNumbers(Struct, frozen=True, eq=False):
     """Values `[rows, columns]` from position `start`, and for each the colour its text reads well in."""
 
     values: Floats
@@ -67,7 +67,7 @@ class Marks(Struct, frozen=True, eq=False):
     flags: tuple[float, ...] = ()
     note: str = ""
     row_name: Callable[[int], str] = number_name
-    numbers: Numbers | None = None
+    numbers: CellNumbers | None = None
     ghosts: Ghosts | None = None
 
 
@@ -242,7 +242,7 @@ def _paint_crosshair(painter: QPainter, frame: PictureFrame, hover: QPointF, the
     painter.drawLine(QPointF(frame.plot.left(), y), QPointF(frame.plot.right() - 1, y))
 
 
-def _paint_numbers(painter: QPainter, frame: PictureFrame, numbers: Numbers, ghosts: Ghosts | None) -> None:
+def _paint_numbers(painter: QPainter, frame: PictureFrame, numbers: CellNumbers, ghosts: Ghosts | None) -> None:
     """The values themselves, where a cell has room for three digits."""
     height = frame.plot.height() / frame.num_rows
     width = frame.cell_width * numbers.per_column

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PySide6.QtGui import QBrush, QColor, QImage
 
-from app.draw.colormap import Table, contrast_text, magnitude_table, rgb, signed_table
+from app.draw.colormap import ColorTable, contrast_text, magnitude_table, rgb, signed_table
 from app.draw.ghost import Hatch, lines
 from app.kit.theme import Theme
 
@@ -16,7 +16,7 @@ LOUD = {True: "#ff2fd0", False: "#d400a8"}  # not a number: magenta, on no map a
 
 
 @lru_cache(maxsize=8)
-def signed_colors(theme: Theme) -> Table:
+def signed_colors(theme: Theme) -> ColorTable:
     return signed_table(theme.signed_negative, theme.signed_middle, theme.signed_positive, loud_color(theme))
 
 
@@ -27,7 +27,7 @@ def signed_text(theme: Theme) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=8)
-def magnitude_colors(theme: Theme) -> Table:
+def magnitude_colors(theme: Theme) -> ColorTable:
     top = "#eaf5ff" if theme.is_dark else "#062a52"
     return magnitude_table(theme.signed_middle, theme.accent, top, loud_color(theme))
 

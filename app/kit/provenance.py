@@ -62,10 +62,10 @@ def suspended_step(models: Models, seq_id: int, num_tokens: int) -> int | None:
     return suspended.step if num_tokens == suspended.num_tokens[suspended.seq_ids.index(seq_id)] else None
 
 
-Span = tuple[int, int]
+PositionSpan = tuple[int, int]
 
 
-def selected_run(models: Models) -> Span | None:
+def selected_run(models: Models) -> PositionSpan | None:
     """The positions `start … stop` that are selected: one token, those dragged over, or all of the chosen page."""
     now, record = models.selection.now, shown_record(models)
     if now.area is not None:
@@ -78,7 +78,7 @@ def selected_run(models: Models) -> Span | None:
     return now.position, max(min(stop, models.timeline.num_tokens(now.seq_id, record.step)), now.position + 1)
 
 
-def span_of_run(columns: Callable[[int], Span | None], run: Span | None) -> Span | None:
+def span_of_run(columns: Callable[[int], PositionSpan | None], run: PositionSpan | None) -> PositionSpan | None:
     """The columns that show a run of positions, as far as they are in the picture; `columns` tells it for one."""
     if run is None:
         return None

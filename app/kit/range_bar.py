@@ -7,7 +7,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from app.draw.colormap import HIGHEST, Table, histogram, packed, signed_index
+from app.draw.colormap import HIGHEST, ColorTable, histogram, packed, signed_index
 from app.draw.format import brief
 from app.kit.pictures import argb, pixels_image
 from app.kit.theme import current_theme, font_fixed
@@ -27,7 +27,7 @@ class RangeBar(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._table: Table | None = None
+        self._table: ColorTable | None = None
         self._piece: HeadSlice | None = None
         self._limit = 1.0
         self._shown = 1.4
@@ -47,7 +47,7 @@ class RangeBar(QWidget):
     def sizeHint(self) -> QSize:
         return QSize(_WIDTH, 120)
 
-    def show_range(self, table: Table, piece: HeadSlice | None, limit: float) -> None:
+    def show_range(self, table: ColorTable, piece: HeadSlice | None, limit: float) -> None:
         """Draw this tile's histogram beside `-limit … limit`."""
         if (piece, limit) == (self._piece, self._limit) and table is self._table:
             return

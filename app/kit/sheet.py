@@ -29,7 +29,7 @@ from app.kit.fields import choice_field, decimal_field, line_field, whole_field
 from app.kit.labels import plain_label
 from app.kit.theme import font_fixed
 
-Field = QSpinBox | QDoubleSpinBox | QComboBox | QLineEdit | QCheckBox
+SheetField = QSpinBox | QDoubleSpinBox | QComboBox | QLineEdit | QCheckBox
 _FIELD_WIDTH = 190
 
 
@@ -119,7 +119,7 @@ class Sheet(FormDialog):
         self.form.addRow(name, field)
         return field
 
-    def use(self, field: Field, is_used: bool) -> None:
+    def use(self, field: SheetField, is_used: bool) -> None:
         """A field that means nothing now steps back."""
         field.setEnabled(is_used)
         if field in self._labels:

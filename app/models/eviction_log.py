@@ -18,7 +18,7 @@ from engine.wire.records import Ints, StepRecord
 HELD = -1
 
 
-class EvictedRows(Struct, frozen=True):
+class LoggedEviction(Struct, frozen=True):
     """One layer's (and head's) drop of one step."""
 
     step: int
@@ -44,7 +44,7 @@ class EvictionLog:
     def _forget(self) -> None:
         self._read = 0
         self._last: StepRecord | None = None
-        self._drops: list[EvictedRows] = []
+        self._drops: list[LoggedEviction] = []
         self._ends = np.zeros((256, 3), dtype=np.int64)  # seq_id, first and last position of each
         self._modes: list[tuple[int, CacheSpec]] = []  # from which step on, which mode
         self._begins: dict[int, int] = {}  # the first position that a sequence was fed itself
@@ -72,7 +72,7 @@ class EvictionLog:
             if len(self._drops) == len(self._ends):
                 self._ends = np.concatenate([self._ends, np.zeros_like(self._ends)])
             self._ends[len(self._drops)] = eviction.seq_id, eviction.positions[0], eviction.positions[-1]
-            self._drops.append(EvictedRows(record.step, eviction))
+            self._drops.append(LoggedEviction(record.step, eviction))
 
     def changed_at(self, step: int) -> int | None:
         """The step before which the mode of `step` was taken; None where the whole history up to it is in one mode."""
@@ -83,7 +83,7 @@ class EvictionLog:
         """Whether a sequence was fed from its first token on: a fork begins with what its parent had left."""
         return self._begins.get(seq_id, 1) == 0
 
-    def of(self, seq_id: int, position: int, step: int) -> list[EvictedRows]:
+    def of(self, seq_id: int, position: int, step: int) -> list[LoggedEviction]:
         """Every drop of a position up to a step, oldest first: one a layer and head at most."""
         ends = self._ends[: len(self._drops)]
         may = (ends[:, 0] == seq_id) & (ends[:, 1] <= position) & (ends[:, 2] >= position)
@@ -91,9 +91,9 @@ class EvictionLog:
         first = self.changed_at(step) or 0
         return [drop for drop in found if first <= drop.step <= step and drop.eviction.score_of(position) is not None]
 
-    def latest(self, seq_id: int, step: int) -> list[EvictedRows]:
+    def latest(self, seq_id: int, step: int) -> list[LoggedEviction]:
         """The drops of the last step, up to `step`, that dropped anything of a sequence."""
-        found: list[EvictedRows] = []
+        found: list[LoggedEviction] = []
         first = self.changed_at(step) or 0
         for drop in reversed(self._drops):
             if drop.step < first:
@@ -118,7 +118,7 @@ class EvictionLog:
         return None
 
 
-def when_dropped(drops: Sequence[EvictedRows], layers: Sequence[int], heads: int) -> Ints:
+def when_dropped(drops: Sequence[LoggedEviction], layers: Sequence[int], heads: int) -> Ints:
     """`[L, H_kv]`: the step that dropped the position from that head, HELD where it is still there."""
     steps = np.full((len(layers), heads), HELD, dtype=np.int64)
     for drop in drops:
@@ -128,7 +128,7 @@ def when_dropped(drops: Sequence[EvictedRows], layers: Sequence[int], heads: int
     return steps
 
 
-def drop_in(drops: Sequence[EvictedRows], layer: int, kv_head: int) -> EvictedRows | None:
+def drop_in(drops: Sequence[LoggedEviction], layer: int, kv_head: int) -> LoggedEviction | None:
     """The drop of that layer and head."""
     mine = (drop for drop in drops if drop.eviction.layer == layer)
     return next((drop for drop in mine if drop.eviction.kv_head in (None, kv_head)), None)

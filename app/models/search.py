@@ -13,7 +13,7 @@ from app.models.comparison import Comparison
 from app.models.timeline import Timeline
 from engine.spec.condition import TokenSpan, comparisons_of, spans_of
 from engine.spec.stops import parsed
-from engine.wire.condition_values import TEXT_TAIL, Attention, Judge, Verdict, recorded_attention
+from engine.wire.condition_values import TEXT_TAIL, Attention, ConditionVerdict, Judge, recorded_attention
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.row_norms import Norms, with_rows
 
@@ -30,7 +30,7 @@ class Search:
         self.text, self.condition = text, parsed(text)
         self.spans = spans_of(self.condition)
         self.matches: list[int] = []
-        self.verdicts: dict[int, Verdict] = {}
+        self.verdicts: dict[int, ConditionVerdict] = {}
         self.num_unknown = self.num_seen = 0
         self._timeline, self._comparison, self._masses = timeline, comparison, masses
         self._norms: dict[int, Norms] = {}

@@ -10,7 +10,7 @@ from typing import NoReturn, get_args
 
 from msgspec import Struct
 
-from engine.client import CHOICES, Choice
+from engine.client import CHOICES, ClientChoice
 from engine.errors import InputError
 from engine.saved.folder import check_nobody_writes
 from engine.spec.cache import CacheSpec
@@ -30,7 +30,7 @@ class Arguments(Struct, frozen=True):
     loading: ModelSpec | None
     snapshot: Path | None
     cache: CacheSpec
-    engine: Choice | None
+    engine: ClientChoice | None
     theme: str | None
     prompt: str | None
     tour: Path | None

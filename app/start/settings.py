@@ -13,7 +13,7 @@ from PySide6.QtCore import QSettings
 
 from app.control.pace import PACES, USUAL_PACE
 from app.kit.theme import ThemeChoice
-from engine.client import CHOICES, Choice
+from engine.client import CHOICES, ClientChoice
 from engine.errors import InputError
 from engine.spec.model import AUTO_DEVICE, Dtype, ModelSpec, WeightFormat
 from engine.spec.stops import MAX_STOPS, Stop, read_stops, written_stops
@@ -37,7 +37,7 @@ class Settings:
     geometry: bytes = b""
     docks: bytes = b""
     pace: str = USUAL_PACE
-    engine: Choice = "auto"
+    engine: ClientChoice = "auto"
     set_aside: Path | None = None
     recent_snapshots: list[str] = field(default_factory=list)
     loading: ModelSpec = field(default_factory=ModelSpec)  # where and how models are loaded, of no source

@@ -15,7 +15,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.model.loader import LoadedModel
 from engine.session.driver import feed
 from engine.session.mode import CacheMode
-from engine.session.rerun import Progress, Rows, fill
+from engine.session.rerun import Progress, RowsOfLayers, fill
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, LayerCoding
@@ -29,7 +29,7 @@ class Trial:
 
     model: LoadedModel
     seq_id: int
-    rows: Rows
+    rows: RowsOfLayers
     token_ids: list[int]
     num_prompt_tokens: int
     are_exact: bool
@@ -92,7 +92,7 @@ def why_not_held(cache: SequenceCache, geometry: CacheGeometry) -> str | None:
     return None
 
 
-def held_before(cache: SequenceCache, geometry: CacheGeometry, count: int) -> Rows:
+def held_before(cache: SequenceCache, geometry: CacheGeometry, count: int) -> RowsOfLayers:
     """The first `count` rows of every layer."""
     found = ((layer.index, cache.rows(layer.index)) for layer in geometry.attention_layers)
     return {i: HeldRows(held.keys[:, :, :count], held.values[:, :, :count], 0) for i, held in found if held is not None}

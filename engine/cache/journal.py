@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Generic, Protocol, TypeVar
 
 
-class Evicted(Protocol):
+class EvictedMark(Protocol):
     """Rows that were evicted when `at` tokens had been seen, with all that is needed to restore them."""
 
     @property
@@ -17,7 +17,7 @@ class Evicted(Protocol):
     def num_bytes(self) -> int: ...
 
 
-Entry = TypeVar("Entry", bound=Evicted)
+Entry = TypeVar("Entry", bound=EvictedMark)
 Memory = TypeVar("Memory")
 
 

@@ -77,9 +77,9 @@ def setting_of(args: argparse.Namespace) -> SeedSetting:
 
 
 def names_of(text: str | None) -> tuple[str, ...]:
-    from engine.seeds.line import Table
+    from engine.seeds.line import TableKind
 
-    known = get_args(Table)
+    known = get_args(TableKind)
     names = known if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if name not in known:

@@ -8,16 +8,16 @@ from typing import Literal, Protocol, get_args
 from engine.wire.commands import Command
 from engine.wire.events import Event
 
-Kind = Literal["thread", "process"]
-Choice = Literal["auto", "thread", "process"]
-CHOICES: tuple[Choice, ...] = get_args(Choice)
+ClientKind = Literal["thread", "process"]
+ClientChoice = Literal["auto", "thread", "process"]
+CHOICES: tuple[ClientChoice, ...] = get_args(ClientChoice)
 
 
 class Client(Protocol):
     """An engine, as its window sees it. All three may be called from one thread, which they never keep waiting."""
 
     @property
-    def kind(self) -> Kind: ...
+    def kind(self) -> ClientKind: ...
 
     def send(self, command: Command) -> None:
         """Hand over a command; commands are handled in order."""
@@ -32,7 +32,7 @@ class Client(Protocol):
         """End the engine, waiting for it at most so long; whether nothing of it is left."""
 
 
-def kind_for(choice: Choice, device: str) -> Kind:
+def kind_for(choice: ClientChoice, device: str) -> ClientKind:
     """Which client an engine on that device gets: on a GPU the work does not hold the interpreter, on a CPU it does."""
     if choice != "auto":
         return choice
@@ -42,7 +42,7 @@ def kind_for(choice: Choice, device: str) -> Kind:
     return "thread" if on_gpu else "process"
 
 
-def open_client(kind: Kind) -> Client:
+def open_client(kind: ClientKind) -> Client:
     """An engine that has begun and waits for commands."""
     if kind == "thread":
         from engine.client.thread import ThreadClient

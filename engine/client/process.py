@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
-from engine.client import Kind
+from engine.client import ClientKind
 from engine.client.outbox import Outbox
 from engine.client.stream import read_frames, write_messages
 from engine.wire.commands import Command, Shutdown
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 class ProcessClient:
     """A child process and three threads that read, write and listen to its complaints."""
 
-    kind: Kind = "process"
+    kind: ClientKind = "process"
 
     def __init__(self) -> None:
         self._events = Outbox()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from engine.client import Kind
+from engine.client import ClientKind
 from engine.client.outbox import Outbox
 from engine.client.pulse import Pulse
 from engine.loop.loop import EngineLoop
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class ThreadClient:
     """An engine loop in a daemon thread: it never keeps the process alive."""
 
-    kind: Kind = "thread"
+    kind: ClientKind = "thread"
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._events = Outbox()

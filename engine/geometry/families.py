@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-Setting = int | bool
+ConfigValue = int | bool
 
 
 def _sizes(
-    vocab: int, hidden: int, layers: int | None, heads: int | None, length: int | None, **more: Setting
-) -> Mapping[str, Setting]:
+    vocab: int, hidden: int, layers: int | None, heads: int | None, length: int | None, **more: ConfigValue
+) -> Mapping[str, ConfigValue]:
     """The five sizes that every family has, then what is particular to this one; None is left out."""
     common = {
         "vocab_size": vocab,
@@ -28,7 +28,7 @@ def _sizes(
 
 
 # fmt: off
-FAMILY_DEFAULTS: Final[Mapping[str, Mapping[str, Setting]]] = {
+FAMILY_DEFAULTS: Final[Mapping[str, Mapping[str, ConfigValue]]] = {
     "llama": _sizes(32000, 4096, 32, 32, 2048),
     "gpt2": _sizes(50257, 768, 12, 12, 1024),
     "qwen2": _sizes(

@@ -22,7 +22,7 @@ EDGES = (np.arange(_LOW, _HIGH + 1, dtype=np.uint32) << _SHIFT).view(np.float32)
 EDGES[0] = 0.0
 
 # A layer, its rows [H_kv, T, D], and their positions [H_kv, T] where they stand apart
-Part = tuple[int, torch.Tensor, torch.Tensor | None]
+LayerRows = tuple[int, torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(eq=False)
@@ -107,7 +107,7 @@ def counted(
 ) -> Iterable[tuple[int, LayerCount]]:
     """Count layers `(index, rows, tensor [1, H_kv, S, D], first row to count)` as far as they are of
     the first `num_tokens` tokens; those of one form together."""
-    forms: dict[object, list[Part]] = {}
+    forms: dict[object, list[LayerRows]] = {}
     for layer, rows, tensor, start in items:
         new = tensor[0, :, start:]
         places = None if rows.positions is None else rows.positions[:, start:]
@@ -119,7 +119,7 @@ def counted(
             yield from _count_in_pieces(parts[start : start + at_once], num_tokens)
 
 
-def _count_in_pieces(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
+def _count_in_pieces(parts: Sequence[LayerRows], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
     """Count layers of one form, so many rows at a time that what is made on the way stays small beside a long cache."""
     _, new, _ = parts[0]
     heads, num_rows, dims = new.shape
@@ -136,7 +136,7 @@ def _count_in_pieces(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[i
     return found.items()
 
 
-def _count_stacked(parts: Sequence[Part], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
+def _count_stacked(parts: Sequence[LayerRows], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
     values = torch.stack(on_one_device(new for _, new, _ in parts)).float()  # [L, H_kv, T, D]
     num_layers, heads, num_rows, dims = values.shape
     if not num_rows:

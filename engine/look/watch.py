@@ -45,7 +45,7 @@ REST_RATIO = 14.0
 
 
 @dataclass(eq=False)
-class Picture:
+class WatchedPicture:
     """A watched picture and what was last sent of it: the request that it answered, the last slice, of which an update
     has but the cells that it changed, and the cache it was taken from. `statistics` of a head are made with the first
     row that is appended. `piece` None: it was never sent."""
@@ -68,7 +68,7 @@ class Watcher:
         self, clock: Callable[[], float] = time.perf_counter, cost: Callable[[], float] = time.thread_time
     ) -> None:
         self._clock, self._cost = clock, cost
-        self._pictures: list[Picture] = []
+        self._pictures: list[WatchedPicture] = []
         self._interval_s = 1 / PICTURES_PER_SECOND
         self._due = 0.0
         self._previous: dict[int, int] = {}  # the tokens that a sequence had before its newest step
@@ -85,7 +85,7 @@ class Watcher:
     def watch(self, session: Session, pictures: tuple[Watched, ...]) -> list[Slice | SliceUpdate]:
         """Watch these and no others: those that were not watched before, whole."""
         before = {picture.watched: picture for picture in self._pictures}
-        self._pictures = [before.get(watched, Picture(watched)) for watched in pictures]
+        self._pictures = [before.get(watched, WatchedPicture(watched)) for watched in pictures]
         return self._sent(session, [picture for picture in self._pictures if picture.piece is None])
 
     def take_failures(self) -> list[tuple[int, Exception]]:
@@ -153,10 +153,10 @@ class Watcher:
         self._is_late = False
         return found
 
-    def _sent(self, session: Session, pictures: list[Picture]) -> list[Slice | SliceUpdate]:
+    def _sent(self, session: Session, pictures: list[WatchedPicture]) -> list[Slice | SliceUpdate]:
         """What is to be sent of each; one that fails does not take the others with it."""
         found: list[Slice | SliceUpdate] = []
-        failed: list[Picture] = []
+        failed: list[WatchedPicture] = []
         changes = functools.cache(lambda seen, since: seen.changes_since(since))  # of several pictures at once
         for picture in pictures:
             try:
@@ -167,7 +167,7 @@ class Watcher:
         self._pictures = [picture for picture in self._pictures if picture not in failed]
         return found
 
-    def _news_of(self, session: Session, picture: Picture, changes: Changes) -> Iterator[Slice | SliceUpdate]:
+    def _news_of(self, session: Session, picture: WatchedPicture, changes: Changes) -> Iterator[Slice | SliceUpdate]:
         request = self._request_now(session, picture.watched)
         if request is None or request == picture.request:
             return
@@ -227,7 +227,7 @@ def moved(start: int, stop: int, count: int, extent: str) -> tuple[int, int]:
     return (max(0, count - (stop - start)), count) if extent == "newest" else (start, stop)
 
 
-def update_of(session: Session, picture: Picture, request: SliceRequest, changes: Changes) -> SliceUpdate | None:
+def update_of(session: Session, picture: WatchedPicture, request: SliceRequest, changes: Changes) -> SliceUpdate | None:
     """What a picture lacks to be that of `request`, `changes` being those of a cache since it had so many tokens; None
     where it has to be sent whole."""
     cache, piece, before = session.cache_of(request.seq_id), picture.piece, picture.request
@@ -288,7 +288,7 @@ def wall_update(session: Session, piece: WallSlice, request: WallRequest, deltas
 
 
 def head_update(
-    session: Session, picture: Picture, piece: HeadSlice, request: HeadRequest, delta: RowDelta
+    session: Session, picture: WatchedPicture, piece: HeadSlice, request: HeadRequest, delta: RowDelta
 ) -> CellUpdate | None:
     """The columns of a head whose rows the steps have touched, while as many tokens share one."""
     if delta.is_plain and piece.absent is None and (update := appended_head_of(session, picture, piece, request)):
@@ -298,7 +298,9 @@ def head_update(
     return changed_head(request, piece, delta, past, session.magnitudes.of_head(request, past))
 
 
-def appended_head_of(session: Session, picture: Picture, piece: HeadSlice, request: HeadRequest) -> CellUpdate | None:
+def appended_head_of(
+    session: Session, picture: WatchedPicture, piece: HeadSlice, request: HeadRequest
+) -> CellUpdate | None:
     """The new columns of a head to which rows were appended; None where it moved, or more tokens share a column."""
     size, cache, before = piece.tokens_per_column, session.cache_of(request.seq_id), picture.request
     assert isinstance(before, HeadRequest)

@@ -39,7 +39,7 @@ ENDING_A_TRIAL = (
     Cancel,
     WhatIf,
 )
-Measurement = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep | Bench
+MeasuringCommand = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep | Bench
 
 
 class MeasurementRunner:
@@ -64,7 +64,7 @@ class MeasurementRunner:
         if isinstance(command, ENDING_A_TRIAL):
             self.drop_trial()
 
-    def measure(self, session: Session, command: Measurement) -> None:
+    def measure(self, session: Session, command: MeasuringCommand) -> None:
         from engine.analysis.damage import measured_damage
         from engine.analysis.parity import live_parity
         from engine.analysis.regret import regret

@@ -56,8 +56,8 @@ from engine.wire.stopping import MeasureAttention
 if TYPE_CHECKING:
     from engine.session.session import Session
 
-Change = SetCache | GoTo | BeginBranch | UndoEdit | RedoEdit | MakeEdit  # of the present
-Answer = CacheChanged | WentTo | NodeAdded | EditMeasured
+ChangeCommand = SetCache | GoTo | BeginBranch | UndoEdit | RedoEdit | MakeEdit  # of the present
+ChangeAnswer = CacheChanged | WentTo | NodeAdded | EditMeasured
 
 
 class SessionCommands:
@@ -190,7 +190,7 @@ class SessionCommands:
             self._reporter.reply(ForkMade(after, seq_id, session.last_step, reuse.num_reused, how))
         self._tell_submitted(session, seq_id)
 
-    def _change_present(self, session: Session, command: Change) -> None:
+    def _change_present(self, session: Session, command: ChangeCommand) -> None:
         """The rows of now become others: whoever watches asks again."""
         if isinstance(command, SetCache):
             self._reporter.begin("Changing the cache", can_cancel=False)
@@ -208,7 +208,7 @@ class SessionCommands:
         self._stops.stand_at(session.last_step)
         self._duelling.begin_anew(session)
 
-    def _changed(self, session: Session, command: Change) -> tuple[Answer, ...]:
+    def _changed(self, session: Session, command: ChangeCommand) -> tuple[ChangeAnswer, ...]:
         """Do it, or raise and change nothing; what there is to answer."""
         from engine.session.branching import branch, redo_edit, undo_edit
         from engine.session.editing import make_edit

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from engine.errors import Cancelled
 
-Report = Callable[[str, int, int | None], None]
+ReportProgress = Callable[[str, int, int | None], None]
 TOLD_EVERY_S = 0.02
 
 
@@ -27,7 +27,7 @@ class LoadProgress(TorchFunctionMode):
     tensor.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: ReportProgress) -> None:
         super().__init__()
         self._report = report
         self._label = ""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch.nn.functional import cross_entropy
 
-Head = Callable[[torch.Tensor], torch.Tensor]
+OutputHead = Callable[[torch.Tensor], torch.Tensor]
 
 # numbers in the logits held at once: those of a whole prompt would be gigabytes, and a cache of the CPU holds none
 SLICE_LOGITS = 1 << 23
@@ -45,11 +45,11 @@ class Surprisal:
         self._vocab_size, self._may_wait = vocab_size, may_wait
         self._hidden: Outputs | None = None  # while some of it is to be read
         self._first = 0  # of what is to be read of it
-        self._head: Head | None = None
+        self._head: OutputHead | None = None
         self._parts: list[torch.Tensor] = []
         self._num_read = 0
 
-    def read(self, hidden: Outputs, head: Head, check: Callable[[], None] | None = None) -> None:
+    def read(self, hidden: Outputs, head: OutputHead, check: Callable[[], None] | None = None) -> None:
         """Take the last layer's output `[1, T, hidden]` of the chunk, or of more that ends with it, or what computes
         it. `head` makes logits `[1, t, V]` of some rows of it; `check` is called before each of its calls, and raises
         to end it."""
@@ -125,7 +125,7 @@ def last_hidden(model: Any, is_wanted: bool) -> Iterator[list[Any]]:
             hook.remove()
 
 
-def head_of(model: Any, body_output: Any) -> Head:
+def head_of(model: Any, body_output: Any) -> OutputHead:
     """The head of a transformers model, with all that its architecture does to logits: the model itself, whose body
     returns the rows given, in what it returned before."""
     body, kind = model.get_decoder(), type(body_output)  # nothing else of the output: it holds the cache

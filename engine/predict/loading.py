@@ -61,29 +61,29 @@ def cache_bytes(geometry: CacheGeometry, cache: CacheSpec, dtype: str, context: 
     return max(budget.pool_bytes, budget.bytes_per_sequence)
 
 
-class Choice(NamedTuple):
+class DeviceChoice(NamedTuple):
     """A device by its name, and why it is the one."""
 
     device: str
     why: str
 
 
-def choose_device(devices: Sequence[Device], needed_bytes: int, why_no_split: str) -> Choice:
+def choose_device(devices: Sequence[Device], needed_bytes: int, why_no_split: str) -> DeviceChoice:
     """Where a model of so many bytes goes when nobody says: the GPU with the most free memory if it fits there, all of
     them if it fits there alone, else the CPU."""
     gpus = sorted((device for device in devices if device.is_gpu), key=lambda device: -device.free_bytes)
     if not gpus:
-        return Choice("cpu", "torch finds no GPU here")
+        return DeviceChoice("cpu", "torch finds no GPU here")
     best, room = gpus[0], needed_bytes + int(needed_bytes * HEADROOM)
     if room <= best.free_bytes:
         why = "the only GPU" if len(gpus) == 1 else f"of {len(gpus)} GPUs the one with the most free memory"
-        return Choice(best.name, f"{why}: {size(best.free_bytes)} of {size(best.total_bytes)} free")
+        return DeviceChoice(best.name, f"{why}: {size(best.free_bytes)} of {size(best.total_bytes)} free")
     needs = f"{size(room)} are needed and {best.name} has {size(best.free_bytes)} free"
     free = sum(gpu.free_bytes for gpu in gpus)
     if len(gpus) > 1 and not why_no_split and room <= free:
-        return Choice(SPLIT, f"{needs}, all {len(gpus)} GPUs together {size(free)}")
+        return DeviceChoice(SPLIT, f"{needs}, all {len(gpus)} GPUs together {size(free)}")
     no_split = f", and {why_no_split}" if len(gpus) > 1 and why_no_split else ""
-    return Choice("cpu", needs + no_split)
+    return DeviceChoice("cpu", needs + no_split)
 
 
 def dtype_of(asked: str, own: str, device: Device) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from engine.analysis.bench import as_kind, bench, synthetic_ids
 from engine.model.loader import LoadedModel
 from engine.seeds import published
-from engine.seeds.line import SeedLine, Value, checked
+from engine.seeds.line import FieldValue, SeedLine, checked
 from engine.seeds.models import SeedModels
 from engine.session.driver import ModeDriver
 from engine.spec.presets import PRESETS
@@ -87,7 +87,7 @@ def curve_lines(models: SeedModels) -> Iterator[SeedLine]:
         yield figure(item, claim, growth, "×", model.words)
 
 
-def figure(item: str, shown: Value, measured: Value, unit: str, words: str) -> SeedLine:
+def figure(item: str, shown: FieldValue, measured: FieldValue, unit: str, words: str) -> SeedLine:
     note = "the text prints no figure" if shown is None else ""
     return SeedLine(published.TUTORIAL, "lengths", item, shown, measured, unit, note=note, on=words)
 

@@ -7,8 +7,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-Value = None | bool | int | float | str | tuple[float, ...]
-Table = Literal["speed", "shapes", "logits", "lengths", "memory", "allocated", "max"]
+FieldValue = None | bool | int | float | str | tuple[float, ...]
+TableKind = Literal["speed", "shapes", "logits", "lengths", "memory", "allocated", "max"]
 
 
 class SeedLine(Struct, frozen=True):
@@ -20,10 +20,10 @@ class SeedLine(Struct, frozen=True):
     """
 
     document: str
-    table: Table
+    table: TableKind
     item: str
-    published: Value
-    measured: Value
+    published: FieldValue
+    measured: FieldValue
     unit: str = ""
     agrees: bool | None = None
     must_agree: bool = False

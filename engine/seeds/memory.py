@@ -12,7 +12,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import BudgetSpec, budget_of, tutorial_geometries
 from engine.seeds import published
-from engine.seeds.line import SeedLine, Value, checked
+from engine.seeds.line import FieldValue, SeedLine, checked
 from engine.seeds.models import SeedModels
 from engine.spec.cache import CacheSpec
 
@@ -55,7 +55,7 @@ def memory_line(name: str, geometry: CacheGeometry, tokens: int, largest: float)
     return checked(figure(f"{name}, {tokens:,} tokens, float16", shown, measured, note, on))
 
 
-def figure(item: str, shown: Value, measured: Value, note: str, on: str) -> SeedLine:
+def figure(item: str, shown: FieldValue, measured: FieldValue, note: str, on: str) -> SeedLine:
     return SeedLine(published.TUTORIAL, "memory", item, shown, measured, "MB", note=note, on=on)
 
 

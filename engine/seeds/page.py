@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from engine.seeds.line import SeedLine, Value
+from engine.seeds.line import FieldValue, SeedLine
 from engine.seeds.tables import TABLES
 
 WIDTH, HEIGHT, MARGIN = 640, 300, 56
@@ -60,7 +60,7 @@ def row(line: SeedLine) -> str:
     )
 
 
-def shown(value: Value) -> str:
+def shown(value: FieldValue) -> str:
     """A figure as people read it; a dash where there is none."""
     if value is None:
         return "–"

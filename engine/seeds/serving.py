@@ -15,7 +15,7 @@ from engine.max.listing import params_values
 from engine.max.params import KVCacheParams
 from engine.seeds import published
 from engine.seeds.lengths import CountingModel
-from engine.seeds.line import SeedLine, Table, Value, checked
+from engine.seeds.line import FieldValue, SeedLine, TableKind, checked
 from engine.seeds.models import SeedModels
 from engine.session.driver import ModeDriver
 from engine.spec.presets import PRESETS
@@ -81,7 +81,7 @@ def length_limit_lines() -> Iterator[SeedLine]:
         arch = GPT2ArchConfig(
             dtype="float32", user_provided_max_length=wanted, huggingface_config=published.GPT2_CONFIG
         )
-        measured: Value
+        measured: FieldValue
         try:
             measured = arch.get_max_seq_len()
         except ValueError:
@@ -143,10 +143,10 @@ def allowed(page_size: int) -> bool:
 
 
 def line_of(
-    table: Table,
+    table: TableKind,
     item: str,
-    shown: Value,
-    measured: Value,
+    shown: FieldValue,
+    measured: FieldValue,
     document: str,
     unit: str = "",
     on: str = CONFIG,

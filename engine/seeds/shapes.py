@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 
 from engine.seeds import published
-from engine.seeds.line import SeedLine, Table, Value, checked
+from engine.seeds.line import FieldValue, SeedLine, TableKind, checked
 from engine.seeds.models import SeedModel, SeedModels
 from engine.session.driver import ModeDriver
 from engine.spec.cache import CacheSpec
@@ -134,12 +134,14 @@ def ends(numbers: torch.Tensor, digits: int = 4) -> tuple[float, ...]:
 # ---- lines -------------------------------------------------------------------------------------------------------
 
 
-def figure(item: str, shown: Value, measured: Value, model: SeedModel, table: Table = "shapes") -> SeedLine:
+def figure(
+    item: str, shown: FieldValue, measured: FieldValue, model: SeedModel, table: TableKind = "shapes"
+) -> SeedLine:
     return SeedLine(published.HUGGING_FACE, table, item, shown, measured, on=model.words)
 
 
 def shape_line(
-    item: str, shown: list[int], tensor: torch.Tensor, model: SeedModel, table: Table = "shapes"
+    item: str, shown: list[int], tensor: torch.Tensor, model: SeedModel, table: TableKind = "shapes"
 ) -> SeedLine:
     """A shape must come out the same whatever the weights are."""
     return checked(figure(item, str(shown), str(list(tensor.shape)), model, table))
@@ -154,7 +156,7 @@ def numbers_line(
     shown: tuple[float, ...],
     measured: tuple[float, ...],
     model: SeedModel,
-    table: Table = "shapes",
+    table: TableKind = "shapes",
     relative: float = 0.02,
     absolute: float = 0.05,
 ) -> SeedLine:

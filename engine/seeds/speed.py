@@ -17,7 +17,7 @@ from transformers.generation.configuration_utils import CompileConfig
 from engine.analysis.bench import bench
 from engine.model.loader import LoadedModel
 from engine.seeds import published
-from engine.seeds.line import SeedLine, Value
+from engine.seeds.line import FieldValue, SeedLine
 from engine.seeds.models import SeedModel, SeedModels, plain
 from engine.spec.presets import PRESETS
 from engine.wire.measurements import BenchRefused, BenchRow
@@ -124,7 +124,7 @@ def own_lines(models: SeedModels) -> Iterator[SeedLine]:
         yield figure(f"{COMPILED} · this engine", None, None, "tokens/s", note, model.words)
 
 
-def figure(item: str, shown: Value, measured: Value, unit: str, note: str, on: str) -> SeedLine:
+def figure(item: str, shown: FieldValue, measured: FieldValue, unit: str, note: str, on: str) -> SeedLine:
     return SeedLine(published.HUGGING_FACE, "speed", item, shown, measured, unit, note=note, on=on)
 
 

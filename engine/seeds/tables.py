@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from engine.seeds.lengths import length_lines
-from engine.seeds.line import SeedLine, Table
+from engine.seeds.line import SeedLine, TableKind
 from engine.seeds.memory import memory_lines
 from engine.seeds.models import SeedModels
 from engine.seeds.serving import allocated_lines, max_lines
@@ -22,7 +22,7 @@ class Reproduction:
     lines: Callable[[SeedModels], Iterator[SeedLine]]
 
 
-TABLES: Mapping[Table, Reproduction] = {
+TABLES: Mapping[TableKind, Reproduction] = {
     "memory": Reproduction("Memory of three models at three lengths", memory_lines),
     "max": Reproduction("MAX's parameters, of the example with four dimensions", max_lines),
     "allocated": Reproduction("GPT-2's cache, allocated and never used", allocated_lines),
@@ -33,7 +33,7 @@ TABLES: Mapping[Table, Reproduction] = {
 }
 
 
-def seed_lines(models: SeedModels, tables: tuple[Table, ...]) -> Iterator[SeedLine]:
+def seed_lines(models: SeedModels, tables: tuple[TableKind, ...]) -> Iterator[SeedLine]:
     """The lines of these tables, each as soon as it is known."""
     for name in tables:
         yield from TABLES[name].lines(models)

@@ -13,7 +13,7 @@ from engine.cache.part_timer import LayerPart, PartTimer
 from engine.device_time import DeviceMoment, mark
 from engine.wire.records import LayerTimes, Timings
 
-Part = Literal["prepare", "forward", "sample", "observe", "gap", "apart"]
+TimedPart = Literal["prepare", "forward", "sample", "observe", "gap", "apart"]
 
 
 class StepClock:
@@ -23,7 +23,7 @@ class StepClock:
 
     def __init__(self, device: torch.device, before: StepClock | None = None) -> None:
         self._device = device
-        self._laps: list[tuple[Part, DeviceMoment]] = []
+        self._laps: list[tuple[TimedPart, DeviceMoment]] = []
         self._start = mark(self._device) if before is None else before._last
         self._host_start: float = time.perf_counter() if before is None else before.host_end
         self.host_end: float = self._host_start
@@ -37,12 +37,12 @@ class StepClock:
     def _last(self) -> DeviceMoment:
         return self._laps[-1][1] if self._laps else self._start
 
-    def lap(self, part: Part) -> None:
+    def lap(self, part: TimedPart) -> None:
         """What has passed since the last lap belongs to this part."""
         self._laps.append((part, mark(self._device)))
 
     @contextmanager
-    def stopped(self, part: Part) -> Iterator[None]:
+    def stopped(self, part: TimedPart) -> Iterator[None]:
         """What passes meanwhile belongs to no part; what passed since the last lap to `part`."""
         self.lap(part)
         try:
@@ -57,7 +57,7 @@ class StepClock:
 
     def timings(self) -> Timings:
         """What each part took; on a GPU the device has done the step by now, or is waited for."""
-        total: dict[Part, float] = dict.fromkeys(("prepare", "forward", "sample", "observe", "gap", "apart"), 0.0)
+        total: dict[TimedPart, float] = dict.fromkeys(("prepare", "forward", "sample", "observe", "gap", "apart"), 0.0)
         before = self._start
         for part, moment in self._laps:
             total[part] += moment.ms_since(before)

@@ -21,7 +21,7 @@ from engine.session.ahead import LaunchedAhead
 from engine.session.captured import Captured
 from engine.session.clock import StepClock
 from engine.session.driver import feed
-from engine.session.phases import PhasedStep, WeightsOf
+from engine.session.phases import NewestWeightsOf, PhasedStep
 from engine.session.scheduler import Batch, SequenceWork
 from engine.to_device import sent
 
@@ -212,7 +212,7 @@ def weights_of_one(work: SequenceWork, layer: int, rows: torch.Tensor) -> torch.
     return spread(held if own >= rows.shape[2] else held.narrow(1, 0, own), work.live.cache.positions(layer), count)
 
 
-def weights_among(work: list[SequenceWork]) -> WeightsOf:
+def weights_among(work: list[SequenceWork]) -> NewestWeightsOf:
     """The same of each of several sequences, out of right-aligned rows `[B, H, R]`."""
     numbers = {each.live.seq_id: number for number, each in enumerate(work)}
     return lambda one, _layer, rows: rows[numbers[one.live.seq_id], :, max(0, rows.shape[2] - one.num_tokens) :]

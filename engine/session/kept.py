@@ -66,7 +66,7 @@ class SessionState:
         return found
 
 
-Key = tuple[int, int | None]  # a step, and the sequence that was removed then, None where all of them are kept
+MomentKey = tuple[int, int | None]  # a step, and the sequence that was removed then, None where all of them are kept
 
 
 class KeptStates:
@@ -79,9 +79,9 @@ class KeptStates:
     ) -> None:
         self.max_bytes = max_bytes
         self._live, self._forget_recorded = live, forget_recorded
-        self._states: OrderedDict[Key, SessionState] = OrderedDict()
+        self._states: OrderedDict[MomentKey, SessionState] = OrderedDict()
         self._has_grown = False
-        self._row_bytes: dict[Key, int] = {}  # of each, which does not change while it is kept
+        self._row_bytes: dict[MomentKey, int] = {}  # of each, which does not change while it is kept
         self._counted = KeptBytes()
         self._pinned: SessionState | None = None  # what nothing could compute again
 
@@ -112,7 +112,7 @@ class KeptStates:
         else:
             self._put((state.step, seq_id), state)
 
-    def _put(self, key: Key, state: SessionState) -> None:
+    def _put(self, key: MomentKey, state: SessionState) -> None:
         self.let_go(key)
         row_bytes = state.row_bytes
         for live in state.sequences.values():  # first: nothing has changed where this fails
@@ -144,11 +144,11 @@ class KeptStates:
         del self._states[key], self._row_bytes[key]
         return state
 
-    def _pop(self, key: Key) -> SessionState | None:
+    def _pop(self, key: MomentKey) -> SessionState | None:
         self._row_bytes.pop(key, None)
         return self._states.pop(key, None)
 
-    def let_go(self, key: Key) -> None:
+    def let_go(self, key: MomentKey) -> None:
         if (state := self._pop(key)) is not None:
             state.close()
 

@@ -33,7 +33,7 @@ PLACES = 1 << 32  # more than a sequence has positions
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class ObservedStep:
     """What was measured of one forward and has not left the device: `tensors` by name. `new_rows` and `layers` say what
     they are of. `attention` rows `[H, S]` by layer stay where they are; NaN where there is no row to attend to."""
 
@@ -59,12 +59,12 @@ class Observation:
     rows: dict[int, Pair] = field(default_factory=dict)
 
 
-def measure(forwards: Sequence[Forward], choices: Sequence[Sample | None], captured: Captured) -> list[Measured]:
+def measure(forwards: Sequence[Forward], choices: Sequence[Sample | None], captured: Captured) -> list[ObservedStep]:
     """Measure the forwards of a step, before their rows are coded or dropped; nothing is read by the host. What is new
     of all sequences is measured together."""
     places = [(forward.work.live.sequence.num_tokens, forward.work.num_tokens) for forward in forwards]
     if not captured.statistics:
-        return [Measured(*place) for place in places]
+        return [ObservedStep(*place) for place in places]
     candidates = iter(candidate_measures([choice for choice in choices if choice is not None]))
     measured = []
     for forward, choice, place, (new_rows, tensors) in zip(
@@ -75,7 +75,7 @@ def measure(forwards: Sequence[Forward], choices: Sequence[Sample | None], captu
         weights = own_rows(forward.weights, place[1], forward.num_together, is_borrowed=forward.is_borrowed)
         tensors |= attention_measures(weights, place[1], cache.num_source)
         attention = {i: nan_where_dropped(row, cache.positions(i)) for i, row in weights.items()}
-        measured.append(Measured(*place, tensors, new_rows, tuple(weights), attention))
+        measured.append(ObservedStep(*place, tensors, new_rows, tuple(weights), attention))
     return measured
 
 
@@ -95,11 +95,11 @@ def measured_rows_of(
     return [(new, new.measure(rows, with_rows=captured.new_rows) if new is not None else {}) for new, rows in found]
 
 
-def measure_checksums(forward: Forward) -> Measured:
+def measure_checksums(forward: Forward) -> ObservedStep:
     """The checksums of the new rows alone, of a step that nobody is told of."""
     first = forward.work.live.sequence.num_tokens
     rows = forward.work.live.cache.all_newest_rows(first)
-    return Measured(first, forward.work.num_tokens, checksums=row_checksums(rows))
+    return ObservedStep(first, forward.work.num_tokens, checksums=row_checksums(rows))
 
 
 def surprisal_measure(forward: Forward) -> dict[str, torch.Tensor]:
@@ -112,7 +112,7 @@ def surprisal_measure(forward: Forward) -> dict[str, torch.Tensor]:
     return {}
 
 
-def told(measured: Measured, arrays: Arrays, choice: Sample | None, text_of: TokenTexts) -> Observation:
+def told(measured: ObservedStep, arrays: Arrays, choice: Sample | None, text_of: TokenTexts) -> Observation:
     """What was measured, out of what has left the device; `choice` as it was measured."""
     stats: RowStats | None = None
     non_finite: tuple[NonFinite, ...] = ()
@@ -130,7 +130,7 @@ def told(measured: Measured, arrays: Arrays, choice: Sample | None, text_of: Tok
     return Observation(stats, summary, surprisal, non_finite, checksums, following, rows)
 
 
-def packed_together(parts: Sequence[Measured]) -> dict[str, torch.Tensor]:
+def packed_together(parts: Sequence[ObservedStep]) -> dict[str, torch.Tensor]:
     """The tensors of all sequences of a step, each name behind the number of its sequence."""
     return {name: tensor for n, part in enumerate(parts) for name, tensor in named(part.tensors, str(n)).items()}
 

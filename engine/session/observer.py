@@ -20,7 +20,7 @@ from engine.session.captured import Captured
 from engine.session.clock import StepClock
 from engine.session.forward import Forward
 from engine.session.observe import (
-    Measured,
+    ObservedStep,
     arrays_of,
     checksums_of,
     measure,
@@ -41,7 +41,7 @@ EVICTED = "evicted"  # stands before the names of what was measured of rows that
 class PendingMeasures:
     """What was measured of the sequences of one step, and what it dropped; `sent`: on its way from the device."""
 
-    parts: list[Measured]
+    parts: list[ObservedStep]
     choices: list[Sample | None]
     level: CaptureLevel
     evicted: EvictedInStep = field(default_factory=EvictedInStep)

@@ -34,7 +34,9 @@ from engine.wire.phases import (
 from engine.wire.records import SequenceStep, StepRecord
 
 Reached = Callable[[PhaseReached], None]
-WeightsOf = Callable[[SequenceWork, int, torch.Tensor], torch.Tensor]  # a sequence's `[H, S]` of a layer's `[B, H, S]`
+NewestWeightsOf = Callable[
+    [SequenceWork, int, torch.Tensor], torch.Tensor
+]  # a sequence's `[H, S]` of a layer's `[B, H, S]`
 
 
 class PhasedStep:
@@ -104,7 +106,7 @@ class PhasedStep:
         hits = cache.page_counts().hit_tokens
         return ScheduledSequence(work.live.seq_id, batch.phase, first, tuple(work.token_ids), texts, pages, hits)
 
-    def after_layer(self, works: Sequence[SequenceWork], probe: Probe | None, weights_of: WeightsOf) -> Passed:
+    def after_layer(self, works: Sequence[SequenceWork], probe: Probe | None, weights_of: NewestWeightsOf) -> Passed:
         """What a forward of these sequences calls behind each layer, with its number and output `[B, T, hidden]`."""
 
         def passed(layer: int, output: torch.Tensor) -> None:

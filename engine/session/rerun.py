@@ -26,7 +26,7 @@ CHUNK = 128  # tokens between two moments at which a question can be given up
 ENDLESS = 1 << 30  # tokens of a prompt that goes on: nothing is dropped, nothing that waits for its end is coded
 
 Progress = tuple[int, int]
-Rows = dict[int, HeldRows]
+RowsOfLayers = dict[int, HeldRows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class Reruns:
 
     # ---- exact rows ----------------------------------------------------------------------------------------------
 
-    def exact_rows(self, token_ids: list[int]) -> Generator[Progress, None, Rows]:
+    def exact_rows(self, token_ids: list[int]) -> Generator[Progress, None, RowsOfLayers]:
         """K and V of the tokens as a cache that keeps all rows would hold them, as views."""
         driver = self._exact or self._new_driver(CacheSpec(), ENDLESS)
         shared = num_shared(driver.token_ids, token_ids)
@@ -99,7 +99,7 @@ class Reruns:
         count = len(token_ids)
         return {i: HeldRows(r.keys[:, :, :count], r.values[:, :, :count], 0) for i, r in self._rows_of(driver).items()}
 
-    def _rows_of(self, driver: Driver) -> Rows:
+    def _rows_of(self, driver: Driver) -> RowsOfLayers:
         layers = self._model.info.geometry.attention_layers
         return {layer.index: rows for layer in layers if (rows := driver.cache.rows(layer.index)) is not None}
 
@@ -124,7 +124,7 @@ class Reruns:
         return len(token_ids) - known
 
     def run(
-        self, spec: CacheSpec, token_ids: list[int], prompt_end: int, rows: Rows | None
+        self, spec: CacheSpec, token_ids: list[int], prompt_end: int, rows: RowsOfLayers | None
     ) -> Generator[Progress, None, Outcome]:
         """Feed the tokens to a cache of `spec` as a session would, the first `prompt_end` of them as its prompt.
 
@@ -202,7 +202,7 @@ def copies_rows(spec: CacheSpec) -> bool:
     return spec.codec.is_exact and not spec.retention.watches_all
 
 
-def fill(cache: SequenceCache, rows: Rows, start: int, stop: int) -> None:
+def fill(cache: SequenceCache, rows: RowsOfLayers, start: int, stop: int) -> None:
     """Write rows `start … stop` of exact ones."""
     if start == stop:
         return

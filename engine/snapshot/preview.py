@@ -10,7 +10,7 @@ from engine.cache.stored import RowsInPieces
 from engine.snapshot.format import PARTS, PREVIEW_SIZE, LayerEntry
 from engine.spec.codec import Part
 
-RowsOf = Callable[[int, Part], torch.Tensor | RowsInPieces]  # K or V `[1, H, S, D]` of a layer that is written
+RowReader = Callable[[int, Part], torch.Tensor | RowsInPieces]  # K or V `[1, H, S, D]` of a layer that is written
 
 ROWS, COLUMNS = PREVIEW_SIZE
 NON_FINITE = 255
@@ -29,7 +29,7 @@ class Preview:
     Whoever needs the rows of a layer asks here for them, so that its picture is made when they are at hand.
     """
 
-    def __init__(self, rows_of: RowsOf, layers: Sequence[LayerEntry]) -> None:
+    def __init__(self, rows_of: RowReader, layers: Sequence[LayerEntry]) -> None:
         self._rows_of, self._layers = rows_of, {layer.index: number for number, layer in enumerate(layers)}
         self._missing = {(layer.index, name) for layer in layers for name in PARTS}
         self._pictures = torch.zeros(preview_shape(layers), dtype=torch.uint8)

@@ -13,7 +13,7 @@ from engine.look.magnitude_counts import LayerCount, counted
 from engine.look.magnitudes import magnitudes_of
 from engine.look.reductions import pooled
 from engine.snapshot.format import EXTREMES, PARTS, LayerEntry, PyramidEntry
-from engine.snapshot.preview import RowsOf, some_rows
+from engine.snapshot.preview import RowReader, some_rows
 from engine.snapshot.write import Later
 from engine.spec.codec import Part
 
@@ -43,7 +43,7 @@ def is_worth(layer: LayerEntry, name: Part, pyramid: PyramidEntry) -> bool:
 
 
 def pyramid_of(
-    rows_of: RowsOf,
+    rows_of: RowReader,
     layer: LayerEntry,
     pyramid: PyramidEntry | None,
     num_tokens: int,
@@ -82,7 +82,7 @@ class HandedOut:
 
 @torch.inference_mode()
 def _made(
-    rows_of: RowsOf,
+    rows_of: RowReader,
     count_of: CountOf,
     layer: LayerEntry,
     pyramid: PyramidEntry,

@@ -112,7 +112,7 @@ class TensorCheck:
         self._entry = entry
         self._wanted = file.manifest.checksums.get(entry.name)
         self._sum = checksum(file.manifest.checksum_kind)
-        self._contents: list[Content] = list(contents_of(file, entry))
+        self._contents: list[FileContent] = list(contents_of(file, entry))
         self._at = 0
 
     def take(self, piece: bytes) -> None:
@@ -137,7 +137,7 @@ class TensorCheck:
 # ---- what the numbers must be ------------------------------------------------------------------------------------
 
 
-class Content:
+class FileContent:
     """A demand on the numbers of a tensor, looked at in pieces that come in order, from number `at` on."""
 
     def take(self, array: Array, at: int) -> None:
@@ -150,7 +150,7 @@ class Content:
         yield from ()
 
 
-class Within(Content):
+class Within(FileContent):
     """Whole numbers from `low` to `high`."""
 
     def __init__(self, low: int, high: int, what: str) -> None:
@@ -166,7 +166,7 @@ class Within(Content):
             yield f"holds {self._wrong:,}, which is no {self._what}"
 
 
-class Ascending(Content):
+class Ascending(FileContent):
     """Numbers that grow within each run of `length`, `is_strict`ly or not."""
 
     def __init__(self, length: int, is_strict: bool) -> None:
@@ -187,7 +187,7 @@ class Ascending(Content):
             yield "holds numbers out of order"
 
 
-class EndsAt(Content):
+class EndsAt(FileContent):
     """Offsets: the first is 0 and the last the end of what they point into."""
 
     def __init__(self, end: int) -> None:
@@ -205,7 +205,7 @@ class EndsAt(Content):
             yield "does not lead from the first byte to the last of what it describes"
 
 
-class Text(Content):
+class Text(FileContent):
     """UTF-8."""
 
     def __init__(self) -> None:
@@ -223,7 +223,7 @@ class Text(Content):
             yield "is no UTF-8 text"
 
 
-class Finite(Content):
+class Finite(FileContent):
     """Numbers of which those are counted that are not finite, with the place of the first."""
 
     def __init__(self, dtype: str, shape: tuple[int, ...]) -> None:
@@ -245,7 +245,7 @@ class Finite(Content):
             yield f"holds {self._num_nan:,} NaN and {self._num_inf:,} infinite numbers, the first at [{place}]"
 
 
-def contents_of(file: SnapshotFile, entry: TensorEntry) -> Iterator[Content]:
+def contents_of(file: SnapshotFile, entry: TensorEntry) -> Iterator[FileContent]:
     """What must hold of the numbers of a tensor, by its full name: of one that is not known, nothing."""
     name, n = entry.name, file.manifest.num_tokens
     last = name.rsplit(".", 1)[-1]

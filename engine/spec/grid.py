@@ -13,7 +13,7 @@ from engine.spec.codec import CodecSpec
 from engine.spec.presets import cache_name
 from engine.spec.tuning import fitted, with_budget
 
-Budget = int | float | None  # rows kept; a share of a text's tokens; None: as the mode says
+BudgetValue = int | float | None  # rows kept; a share of a text's tokens; None: as the mode says
 
 
 class SweepMode(Struct, frozen=True, array_like=True):
@@ -29,7 +29,9 @@ class SweepMode(Struct, frozen=True, array_like=True):
 
 
 def grid(
-    modes: Mapping[str, CacheSpec], budgets: Iterable[Budget] = (None,), codecs: Iterable[CodecSpec | None] = (None,)
+    modes: Mapping[str, CacheSpec],
+    budgets: Iterable[BudgetValue] = (None,),
+    codecs: Iterable[CodecSpec | None] = (None,),
 ) -> tuple[SweepMode, ...]:
     """Every mode × every budget × every codec, each once. A mode that drops no rows has no budgets, and one that has a
     codec of its own, or a layout without, takes no other; what does not go together is left out. Where budgets are
@@ -51,7 +53,7 @@ def takes_codecs(spec: CacheSpec) -> bool:
     return spec.codec.is_exact and spec.quantizer is None and not spec.row.takes_no
 
 
-def point_of(name: str, spec: CacheSpec, budget: Budget, codec: CodecSpec | None) -> SweepMode | None:
+def point_of(name: str, spec: CacheSpec, budget: BudgetValue, codec: CodecSpec | None) -> SweepMode | None:
     """One point of the grid; None where the mode and the codec do not go together, or the budget is too small."""
     try:
         if codec is not None and not codec.is_exact:
@@ -68,12 +70,12 @@ def point_of(name: str, spec: CacheSpec, budget: Budget, codec: CodecSpec | None
     return SweepMode(f"{name}@{100 * budget:g}%", spec, budget)
 
 
-def parse_budgets(text: str) -> tuple[Budget, ...]:
+def parse_budgets(text: str) -> tuple[BudgetValue, ...]:
     """Budgets as they are typed, separated by commas: `64`, `25%`, and `own` for what the mode has."""
     return tuple(dict.fromkeys(_parse_budget(part.strip()) for part in text.split(",") if part.strip()))
 
 
-def _parse_budget(text: str) -> Budget:
+def _parse_budget(text: str) -> BudgetValue:
     if text == "own":
         return None
     number = text.removesuffix("%")

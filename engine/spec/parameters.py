@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-Kind = Literal["number", "share", "size", "switch", "choice"]
-Value = int | float | bool | str | None
+ParameterKind = Literal["number", "share", "size", "switch", "choice"]
+ParameterValue = int | float | bool | str | None
 
 
 class Parameter(Struct, frozen=True):
@@ -20,19 +20,19 @@ class Parameter(Struct, frozen=True):
     name: str
     label: str
     tip: str
-    kind: Kind = "number"
-    default: Value = None
+    kind: ParameterKind = "number"
+    default: ParameterValue = None
     unset: str = ""
     unit: str = ""
     most: int = 10_000_000
-    choices: tuple[tuple[Value, str], ...] = ()
+    choices: tuple[tuple[ParameterValue, str], ...] = ()
 
     @property
-    def values(self) -> tuple[Value, ...]:
+    def values(self) -> tuple[ParameterValue, ...]:
         """What can be chosen."""
         return tuple(value for value, _ in self.choices)
 
-    def words(self, value: Value) -> str:
+    def words(self, value: ParameterValue) -> str:
         """A value that is not None, in a few words: `budget 256`, `ratio 0.5`, `4 bits`, `rerotate`."""
         name = self.name.replace("_", " ")
         match self.kind:

@@ -10,8 +10,8 @@ from engine.spec.condition import And, Condition, ConditionTerm, Not, Or
 from engine.spec.presets import cache_label
 from engine.spec.quantities import Need, Quantity
 
-Outcome = bool | None
-ANYTHING: frozenset[Outcome] = frozenset((True, False, None))
+Truth = bool | None
+ANYTHING: frozenset[Truth] = frozenset((True, False, None))
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def why_never(condition: Condition, setting: ConditionSetting) -> str:
     return _reason(condition, setting) or "It contradicts itself, so it never holds: change it."
 
 
-def _outcomes(condition: Condition, setting: ConditionSetting) -> frozenset[Outcome]:
+def _outcomes(condition: Condition, setting: ConditionSetting) -> frozenset[Truth]:
     """What may come out of a condition; each part by itself, so that more may seem possible than is."""
     match condition:
         case ConditionTerm():
@@ -45,9 +45,9 @@ def _outcomes(condition: Condition, setting: ConditionSetting) -> frozenset[Outc
             return _combined(True, [_outcomes(part, setting) for part in parts])
 
 
-def _combined(by: bool, parts: list[frozenset[Outcome]]) -> frozenset[Outcome]:
+def _combined(by: bool, parts: list[frozenset[Truth]]) -> frozenset[Truth]:
     """Of parts of which one that is `by` decides, and all must be known for the opposite."""
-    found, opposite = set[Outcome](), not by
+    found, opposite = set[Truth](), not by
     if any(by in part for part in parts):
         found.add(by)
     if all(opposite in part for part in parts):
@@ -57,7 +57,7 @@ def _combined(by: bool, parts: list[frozenset[Outcome]]) -> frozenset[Outcome]:
     return frozenset(found)
 
 
-def _of_test(test: ConditionTerm, setting: ConditionSetting) -> frozenset[Outcome]:
+def _of_test(test: ConditionTerm, setting: ConditionSetting) -> frozenset[Truth]:
     row = test.row
     if _missing(row.need, setting):
         return frozenset((None,)) if row.need in ("attention", "comparison") else _in_range(test, 0.0, 0.0)
@@ -69,7 +69,7 @@ def _of_test(test: ConditionTerm, setting: ConditionSetting) -> frozenset[Outcom
     return ANYTHING
 
 
-def _in_range(test: ConditionTerm, low: float, high: float) -> frozenset[Outcome]:
+def _in_range(test: ConditionTerm, low: float, high: float) -> frozenset[Truth]:
     """What a comparison of a number from `low` to `high` may give. Counts and the like are known always, and whole."""
     value, sign = float(test.value or 0.0), test.sign
     is_whole = test.row.is_count or test.quantity in ("step", "tokens", "sequence", "stored", "reserved")

@@ -8,7 +8,7 @@ from typing import Literal
 
 # How a quantity is written: a number, a text or token id, a regular expression, a fact that holds or not, or the
 # attention to a span of tokens, which is a number.
-Kind = Literal["number", "token", "text", "fact", "attention"]
+QuantityKind = Literal["number", "token", "text", "fact", "attention"]
 Unit = Literal["", "nats", "ratio", "bytes"]
 # What has to be there for a quantity to have a value, or to be anything but 0.
 Need = Literal["", "pages", "host", "attention", "rule", "comparison"]
@@ -20,7 +20,7 @@ class Quantity:
     values lie in."""
 
     name: str
-    kind: Kind
+    kind: QuantityKind
     meaning: str
     example: str
     unit: Unit = ""

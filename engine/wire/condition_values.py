@@ -64,7 +64,7 @@ class Surroundings(Protocol):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ConditionVerdict:
     """Whether a condition holds at a step (None: not known), for which sequence, and the values in words."""
 
     holds: bool | None
@@ -80,13 +80,13 @@ class Judge:
         self._around = surroundings
         self.too_slow: set[str] = set() if too_slow is None else too_slow
 
-    def verdict(self, condition: Condition, record: StepRecord) -> Verdict:
+    def verdict(self, condition: Condition, record: StepRecord) -> ConditionVerdict:
         """Whether the condition holds for some sequence of the step."""
         answers = [(self._holds(condition, record, part), part) for part in record.sequences]
         for holds, part in answers:
             if holds:
-                return Verdict(True, part.seq_id, self.value(condition, record, part))
-        return Verdict(None if any(holds is None for holds, _ in answers) else False)
+                return ConditionVerdict(True, part.seq_id, self.value(condition, record, part))
+        return ConditionVerdict(None if any(holds is None for holds, _ in answers) else False)
 
     def value(self, condition: Condition, record: StepRecord, part: SequenceStep) -> str:
         """The values that a condition is about, in words."""

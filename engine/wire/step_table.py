@@ -18,10 +18,10 @@ COLUMNS = (
     "wall_time", "notes",
 )  # fmt: skip
 
-Value = int | float | str | None
+CellValue = int | float | str | None
 
 
-def step_table(records: Iterable[StepRecord], bookmarks: Iterable[Bookmark] = ()) -> list[tuple[Value, ...]]:
+def step_table(records: Iterable[StepRecord], bookmarks: Iterable[Bookmark] = ()) -> list[tuple[CellValue, ...]]:
     """The rows, in the order of `COLUMNS`. What is noted of a step, or of a page, stands with each of its sequences."""
     noted: dict[int, list[Bookmark]] = {}
     for bookmark in bookmarks:
@@ -38,7 +38,7 @@ def step_csv(records: Iterable[StepRecord], bookmarks: Iterable[Bookmark] = ()) 
     return out.getvalue()
 
 
-def _row(record: StepRecord, part: SequenceStep, noted: Iterable[Bookmark]) -> tuple[Value, ...]:
+def _row(record: StepRecord, part: SequenceStep, noted: Iterable[Bookmark]) -> tuple[CellValue, ...]:
     timings, num_bytes = record.timings, record.num_bytes
     return (
         record.step, record.phase, cache_name(record.cache), record.dtype, int(record.random_weights), part.seq_id,

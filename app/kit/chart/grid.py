@@ -22,7 +22,7 @@ _LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.Text
 _RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 _MIDDLE = int(Qt.AlignmentFlag.AlignCenter)
 
-Found = tuple[ValueGrid, GridCell]
+FoundCell = tuple[ValueGrid, GridCell]
 
 
 class ChosenHead(Struct, frozen=True):
@@ -71,7 +71,7 @@ class GridMaps(Surface):
         ratio = self.devicePixelRatioF()
         return int(plot.width() * ratio), int(plot.height() * ratio)
 
-    def item_at(self, place: QPointF) -> Found | None:
+    def item_at(self, place: QPointF) -> FoundCell | None:
         ratio = self.devicePixelRatioF()
         for shown, plot in zip(self._grids, self.plots(), strict=False):
             if plot.contains(place):

@@ -71,7 +71,7 @@ class Painted(Struct, frozen=True, eq=False):
     paint: Callable[[QPainter, PlotFrame], None]
 
 
-Mark = Curve | Dots | Band | ShadedSpan | SelectedLine | Painted
+ChartMark = Curve | Dots | Band | ShadedSpan | SelectedLine | Painted
 
 
 class PlotFrame(Struct, frozen=True):
@@ -118,7 +118,7 @@ class Chart(Struct, frozen=True, eq=False):
     the nearest within so many pixels. `home` is the range of x and of y that shows everything; `title` and `note` stand
     above the plot."""
 
-    marks: tuple[Mark, ...]
+    marks: tuple[ChartMark, ...]
     points: Floats
     home: tuple[tuple[float, float], tuple[float, float]]
     x_ticks: AxisTicks

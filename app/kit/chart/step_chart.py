@@ -10,7 +10,7 @@ import numpy as np
 from app.draw.axis import LinearTicks
 from app.draw.format import thousands
 from app.draw.step_points import DEPARTS, LOSSY, UNJUDGED, WITHIN, StepPoints
-from app.kit.chart.marks import Band, Chart, Curve, Dots, Mark, SelectedLine
+from app.kit.chart.marks import Band, Chart, ChartMark, Curve, Dots, SelectedLine
 
 ROLES = {WITHIN: "accent", LOSSY: "warning", DEPARTS: "bad", UNJUDGED: "muted"}
 _CROSSES = -0.06  # another top token: a cross under its step
@@ -24,7 +24,9 @@ def step_chart(
     never hidden, and not by its colour alone."""
     size = 5.0 if len(found.x) < _MANY else 3.0
     ends = pairwise((0, *found.breaks, len(found.x)))
-    marks: list[Mark] = [Curve(found.x[start:stop], found.y[start:stop], "accent", alpha=90) for start, stop in ends]
+    marks: list[ChartMark] = [
+        Curve(found.x[start:stop], found.y[start:stop], "accent", alpha=90) for start, stop in ends
+    ]
     for kind in (UNJUDGED, WITHIN, LOSSY, DEPARTS):
         mine = found.kinds == kind
         symbol: Literal["s", "o"] = "s" if kind == DEPARTS else "o"

@@ -19,8 +19,8 @@ from app.kit.map_view import MapView
 from app.kit.panel import MARGIN
 from app.kit.pictures import magnitude_colors
 from app.kit.provenance import (
+    PositionSpan,
     Provenance,
-    Span,
     drop_words,
     picture_source,
     pooling_words,
@@ -47,7 +47,7 @@ class Shown(Struct, frozen=True):
 
     piece: AttentionSlice
     words: str
-    selected: Span | None
+    selected: PositionSpan | None
     scale: str
     head: int
     plot: QRectF

@@ -8,14 +8,14 @@ import numpy as np
 
 from app.draw.axis import ByteTicks, LinearTicks
 from app.draw.format import byte_size, percent, thousands
-from app.kit.chart.marks import Chart, Curve, Dots, Mark, Painted
+from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, Painted
 from app.kit.chart.point_names import PointNames
-from app.panels.bench.draw import Curves, Quantity
+from app.panels.bench.draw import BenchQuantity, Curves
 from engine.spec.presets import Family
 
 _DOT, _RING = 6.0, 13.0
 ROLES: Mapping[Family, str] = {"lossless": "good", "quantised": "accent", "evicting": "warning"}
-TITLES: Mapping[Quantity, str] = {
+TITLES: Mapping[BenchQuantity, str] = {
     "tok_per_s": "tokens a second, by tokens of context",
     "ttft_ms": "milliseconds to the first token, by tokens of context",
     "kv_bytes": "bytes of K and V, by tokens of context",
@@ -25,7 +25,7 @@ TITLES: Mapping[Quantity, str] = {
 
 def bench_chart(
     curves: Curves,
-    quantity: Quantity,
+    quantity: BenchQuantity,
     families: Mapping[str, Family],
     labels: Mapping[str, str],
     marked: str,
@@ -33,7 +33,7 @@ def bench_chart(
 ) -> Chart:
     """`labels` are what modes are called; the row `marked` has a ring. `rests_on` says how much was measured."""
     is_marked = np.array([key == marked for key in curves.keys], dtype=np.bool_)
-    marks: list[Mark] = []
+    marks: list[ChartMark] = []
     for cache, batch, points in curves.series:
         x, y = curves.x[list(points)], curves.y[list(points)]
         role = "selected" if is_marked[list(points)].any() else ROLES[families[cache]]

@@ -12,8 +12,8 @@ from msgspec import Struct
 from app.draw.scale import Floats
 from engine.wire.measurements import BenchRefused, BenchRow
 
-Row = BenchRow | BenchRefused
-Quantity = Literal["tok_per_s", "ttft_ms", "kv_bytes", "overhead_ratio"]
+BenchOutcome = BenchRow | BenchRefused
+BenchQuantity = Literal["tok_per_s", "ttft_ms", "kv_bytes", "overhead_ratio"]
 COLUMNS = (
     "cache", "context", "batch", "tok_per_s", "spread", "ratio", "ttft_ms", "kv_bytes", "overhead_ratio",
 )  # fmt: skip
@@ -53,12 +53,12 @@ def _range_of(values: Floats) -> tuple[float, float]:
     return low - side, high + side
 
 
-def key_of(row: Row) -> str:
+def key_of(row: BenchOutcome) -> str:
     """What tells a row from the others: mode, context, batch."""
     return f"{row.cache} {row.context} {row.batch}"
 
 
-def curves(rows: Sequence[Row], quantity: Quantity) -> Curves:
+def curves(rows: Sequence[BenchOutcome], quantity: BenchQuantity) -> Curves:
     """What was refused has no place, nor have bytes where nothing is kept."""
     is_share = quantity == "overhead_ratio"
     shown = [row for row in rows if isinstance(row, BenchRow) and (is_share or getattr(row, quantity) > 0)]

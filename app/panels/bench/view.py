@@ -12,7 +12,7 @@ from app.models import Models
 from app.models.loaded import geometry_of
 from app.panels.bench import draw, words
 from app.panels.bench.chart import bench_chart
-from app.panels.bench.draw import Row
+from app.panels.bench.draw import BenchOutcome
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import FAMILIES, PRESETS, cache_name, family_of
@@ -80,7 +80,7 @@ class BenchView(RowsView):
     def problem(self) -> str:
         return "" if self._models.status.model is not None else "A model is needed first."
 
-    def key_of(self, row: Row) -> str:
+    def key_of(self, row: BenchOutcome) -> str:
         return draw.key_of(row)
 
     def chosen(self) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
 from app.kit.cells import ColumnHead, TableCell, with_arrow
-from app.panels.bench.draw import Row, key_of
+from app.panels.bench.draw import BenchOutcome, key_of
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label, cache_summary
 from engine.wire.measurements import Benched, BenchRow
@@ -34,7 +34,7 @@ def heads(sort: tuple[int, bool]) -> list[ColumnHead]:
     return with_arrow(found, *sort)
 
 
-def cells(row: Row, spec: CacheSpec, marked: str) -> list[TableCell]:
+def cells(row: BenchOutcome, spec: CacheSpec, marked: str) -> list[TableCell]:
     """One row, or why there is none; the `marked` one stands out."""
     label, is_marked = cache_label(spec), key_of(row) == marked
     place = [TableCell(thousands(row.context)), TableCell(str(row.batch))]
@@ -56,7 +56,7 @@ def cells(row: Row, spec: CacheSpec, marked: str) -> list[TableCell]:
     ]
 
 
-def row_words(row: Row, spec: CacheSpec) -> str:
+def row_words(row: BenchOutcome, spec: CacheSpec) -> str:
     """A point of the plot in a line."""
     if not isinstance(row, BenchRow):
         return ""

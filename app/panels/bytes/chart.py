@@ -8,7 +8,7 @@ import numpy.typing as npt
 from app.draw.axis import ByteTicks, LinearTicks
 from app.draw.format import byte_size, thousands
 from app.draw.step_axis import StepAxis
-from app.kit.chart.marks import Chart, Curve, Dots, Mark, SelectedLine
+from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, SelectedLine
 from engine.wire.records import StepRecord
 
 NAMES = ("stored", "reserved", "looking", "weights", "allocator", "process", "peak")
@@ -29,7 +29,7 @@ def memory_chart(rows: npt.NDArray[np.float64], axis: StepAxis, selected: int | 
     first = axis.first
     steps = np.arange(first, first + len(rows), dtype=np.float64)
     values = np.log2(np.maximum(rows, 1.0))
-    marks: list[Mark] = []
+    marks: list[ChartMark] = []
     for column, role in enumerate(ROLES):
         held = np.isfinite(rows[:, column])
         if held.any():

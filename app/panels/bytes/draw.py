@@ -11,23 +11,23 @@ from msgspec import Struct
 
 from engine.wire.records import CacheBytes, LayerBytes
 
-Key = Literal[
+FigureKey = Literal[
     "predicted", "beyond_formula", "below_formula", "stored", "named", "unnamed", "reserved", "looking", "kept",
     "weights", "other", "allocator", "rest", "process", "peak", "device",
 ]  # fmt: skip
-Part = Literal["stored", "reserved", "transient", "looking"]
+BytesPart = Literal["stored", "reserved", "transient", "looking"]
 
 
 class LedgerLine(Struct, frozen=True):
     """One line. A gap is the difference between the lines around it, `is_within` a part of the line above it; None is
     a number nobody can tell. `name` is the engine's word for a `named` gap."""
 
-    key: Key
+    key: FigureKey
     num_bytes: int | None
     is_gap: bool = False
     is_within: bool = False
     name: str = ""
-    part: Part | None = None
+    part: BytesPart | None = None
 
 
 class LayerBar(Struct, frozen=True):
@@ -51,7 +51,7 @@ class LayerTable(Struct, frozen=True):
     ones; `transient` ones come last and are in no sum: of them the largest counts, for no two live at once. Each row
     and `total` has one number a column."""
 
-    names: tuple[tuple[str, Part], ...]
+    names: tuple[tuple[str, BytesPart], ...]
     rows: tuple[tuple[LayerBytes, tuple[int, ...]], ...]
     total: tuple[int, ...]
 
@@ -97,7 +97,7 @@ def _memory(held: CacheBytes) -> list[LedgerLine]:
     return lines + ([LedgerLine("device", held.device)] if held.device is not None else [])
 
 
-def _named(held: CacheBytes, part: Part) -> list[LedgerLine]:
+def _named(held: CacheBytes, part: BytesPart) -> list[LedgerLine]:
     """The gaps of a part by name, summed over layers, in the order in which layers name them."""
     sums: dict[str, int] = {}
     for gap in (gap for layer in held.layers for gap in layer.gaps if gap.part == part):
@@ -106,7 +106,7 @@ def _named(held: CacheBytes, part: Part) -> list[LedgerLine]:
     return [LedgerLine("named", n, is_gap, not is_gap, name, part) for name, n in sums.items()]
 
 
-def _of(layer: LayerBytes, part: Part) -> int:
+def _of(layer: LayerBytes, part: BytesPart) -> int:
     return sum(gap.num_bytes for gap in layer.gaps if gap.part == part)
 
 
@@ -170,7 +170,7 @@ def paint_bars(
 
 def layer_table(held: CacheBytes) -> LayerTable:
     """Formula, stored, its parts, every named gap, reserved, and what lives only as long as attention runs."""
-    order: tuple[Part, ...] = ("stored", "reserved", "transient")
+    order: tuple[BytesPart, ...] = ("stored", "reserved", "transient")
     names = tuple(
         dict.fromkeys(
             (gap.name, gap.part) for part in order for layer in held.layers for gap in layer.gaps if gap.part == part
@@ -183,6 +183,6 @@ def layer_table(held: CacheBytes) -> LayerTable:
     return LayerTable(names, rows, total)
 
 
-def _numbers(layer: LayerBytes, names: tuple[tuple[str, Part], ...]) -> tuple[int, ...]:
+def _numbers(layer: LayerBytes, names: tuple[tuple[str, BytesPart], ...]) -> tuple[int, ...]:
     gaps = {(gap.name, gap.part): gap.num_bytes for gap in layer.gaps}
     return layer.predicted, layer.stored, *(gaps.get(name, 0) for name in names), layer.reserved

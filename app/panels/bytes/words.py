@@ -9,7 +9,7 @@ from app.kit.cells import ColumnHead, TableCell
 from app.kit.facts import Fact
 from app.kit.theme import TextRole
 from app.panels.bytes import draw
-from app.panels.bytes.draw import Key, LedgerLine
+from app.panels.bytes.draw import FigureKey, LedgerLine
 from engine.wire.records import CacheBytes, LayerBytes
 
 
@@ -57,7 +57,7 @@ def layer_words(layer: LayerBytes) -> str:
 
 def ledger_lines(held: CacheBytes, formula: str, is_shared: bool) -> tuple[Fact, ...]:
     """Every line of the ledger. `formula` names the predicted bytes; `is_shared`: sequences share pages."""
-    labels: dict[Key, str] = {
+    labels: dict[FigureKey, str] = {
         "predicted": formula,
         "beyond_formula": "stored beyond the formula",
         # why less is stored than the formula says

@@ -18,14 +18,14 @@ from app.models.comparison import ComparedPair
 from engine.wire.duel import DuelStep
 from engine.wire.records import Floats
 
-Quantity = Literal["kl", "logits", "attention", "rows"]
-TITLES: dict[Quantity, str] = {
+ComparedQuantity = Literal["kl", "logits", "attention", "rows"]
+TITLES: dict[ComparedQuantity, str] = {
     "kl": "KL(A ‖ B), nats",
     "logits": "max |Δ logit|",
     "attention": "attention: total variation",
     "rows": "newest row: error of K or V",
 }
-_FLOORS: dict[Quantity, int] = {"kl": -12, "logits": -9, "attention": -9, "rows": -9}
+_FLOORS: dict[ComparedQuantity, int] = {"kl": -12, "logits": -9, "attention": -9, "rows": -9}
 
 
 class StepChart(Struct, frozen=True, eq=False):
@@ -35,7 +35,7 @@ class StepChart(Struct, frozen=True, eq=False):
     steps: tuple[int, ...]
 
 
-def value_of(step: DuelStep, quantity: Quantity) -> float | None:
+def value_of(step: DuelStep, quantity: ComparedQuantity) -> float | None:
     """One number of a step; None where a side has none. Of layers the largest."""
     match quantity:
         case "kl":
@@ -54,7 +54,9 @@ def largest_of_layers(values: Floats) -> float | None:
     return float(known.max()) if known.size else None
 
 
-def points(steps: Sequence[DuelStep], compared: ComparedPair, quantity: Quantity) -> tuple[StepPoints, tuple[int, ...]]:
+def points(
+    steps: Sequence[DuelStep], compared: ComparedPair, quantity: ComparedQuantity
+) -> tuple[StepPoints, tuple[int, ...]]:
     """A point for each step that has the number, and those steps. No line leads over steps that have none."""
     found = [(at, step, value) for at, step in enumerate(steps) if (value := value_of(step, quantity)) is not None]
     breaks = tuple(n for n, (one, other) in enumerate(pairwise(found), 1) if other[0] != one[0] + 1)
@@ -69,7 +71,7 @@ def points(steps: Sequence[DuelStep], compared: ComparedPair, quantity: Quantity
 
 
 def compare_chart(
-    steps: Sequence[DuelStep], compared: ComparedPair, quantity: Quantity, selected: int | None
+    steps: Sequence[DuelStep], compared: ComparedPair, quantity: ComparedQuantity, selected: int | None
 ) -> StepChart:
     """`selected` is a step."""
     found, numbers = points(steps, compared, quantity)

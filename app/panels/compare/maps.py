@@ -18,7 +18,7 @@ from app.draw.token_range import TokenRange
 from app.kit.boxes import column, holder, row
 from app.kit.changes import connect_all
 from app.kit.heatmap import HeatMap
-from app.kit.heatmap_marks import Marks, Numbers
+from app.kit.heatmap_marks import CellNumbers, Marks
 from app.kit.labels import ElidedLabel
 from app.kit.pictures import magnitude_colors, signed_colors, signed_text
 from app.kit.provenance import pooling_words
@@ -218,7 +218,7 @@ class CompareMaps(Themed, QWidget):
         heatmap.set_table(signed_colors(theme) if is_signed else magnitude_colors(theme))
         numbers = None
         if is_signed and limits.size and limits.max() >= LEAST_WRITTEN:
-            numbers = Numbers(values, indices, signed_text(theme), matrix.start, matrix.per_column)
+            numbers = CellNumbers(values, indices, signed_text(theme), matrix.start, matrix.per_column)
         marks = Marks(
             left=_LEFT,
             selected=None if shown.position is None else matrix.span_of(shown.position),

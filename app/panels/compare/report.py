@@ -24,7 +24,7 @@ from app.kit.theme import Theme, current_theme
 from app.models import Models
 from app.models.comparison import ComparedPair, Comparison
 from app.panels.compare import words
-from app.panels.compare.chart import TITLES, Quantity, compare_chart, largest_of_layers, value_of
+from app.panels.compare.chart import TITLES, ComparedQuantity, compare_chart, largest_of_layers, value_of
 from app.panels.compare.maps import CompareMaps, Shown
 from engine.wire.duel import DuelStep
 from engine.wire.records import Candidate
@@ -135,7 +135,7 @@ def _map_pictures(models: Models, compared: ComparedPair, shown: Shown | None) -
 
 
 def _plot_pictures(comparison: Comparison, compared: ComparedPair) -> list[tuple[str, bytes]]:
-    quantities: tuple[Quantity, ...] = ("kl", "logits", "attention", "rows")
+    quantities: tuple[ComparedQuantity, ...] = ("kl", "logits", "attention", "rows")
     found = []
     for quantity in quantities:
         chart = compare_chart(comparison.steps, compared, quantity, None)

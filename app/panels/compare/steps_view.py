@@ -19,10 +19,10 @@ from app.kit.view import View
 from app.models import Models
 from app.models.comparison import ComparedPair
 from app.panels.compare import words
-from app.panels.compare.chart import Quantity, compare_chart
+from app.panels.compare.chart import ComparedQuantity, compare_chart
 from engine.wire.duel import DuelStep
 
-QUANTITIES: tuple[Quantity, ...] = ("kl", "logits", "attention", "rows")
+QUANTITIES: tuple[ComparedQuantity, ...] = ("kl", "logits", "attention", "rows")
 _TABLES, _PLOT = 560, 225  # pixels
 COMPARISON = SignalSource("comparison", ("changed",))
 
@@ -35,7 +35,7 @@ class StepsShown(Struct, frozen=True):
     num_steps: int
     looked_at: int | None
     shown: DuelStep | None
-    quantities: tuple[Quantity, ...]
+    quantities: tuple[ComparedQuantity, ...]
     layer: int
     is_running: bool
 
@@ -58,7 +58,7 @@ class CompareStepsView(View[StepsShown]):
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._drawn: tuple[Any, ...] = ()
-        self.plots: dict[Quantity, StepPlot] = {
+        self.plots: dict[ComparedQuantity, StepPlot] = {
             "kl": StepPlot("KL divergence of both sides at every step"),
             "logits": StepPlot("Difference of the logits of both sides at every step"),
             "attention": StepPlot("Distance of attention of both sides at every step"),
@@ -115,12 +115,12 @@ class CompareStepsView(View[StepsShown]):
         is_running = self._models.status.is_running and now.step is None
         return StepsShown(comparison.now, comparison.num_steps, step, shown, self._quantities(), now.layer, is_running)
 
-    def _quantities(self) -> tuple[Quantity, ...]:
+    def _quantities(self) -> tuple[ComparedQuantity, ...]:
         """As many plots as have room, the chosen one among them."""
         room = (self.width() - _TABLES) // _PLOT
         if room >= len(QUANTITIES):
             return QUANTITIES
-        chosen: Quantity = next(name for name in QUANTITIES if name == self.choice)
+        chosen: ComparedQuantity = next(name for name in QUANTITIES if name == self.choice)
         others = [name for name in QUANTITIES if name != chosen][: max(0, room - 1)]
         return tuple(name for name in QUANTITIES if name == chosen or name in others)
 

@@ -12,7 +12,7 @@ from app.draw.grid import GridCell, ValueGrid
 from app.kit.boxes import column, holder, row
 from app.kit.changes import connect_all, on_change
 from app.kit.chart.bars import BarRows
-from app.kit.chart.grid import ChosenHead, Found, GridMaps
+from app.kit.chart.grid import ChosenHead, FoundCell, GridMaps
 from app.kit.facts import FactBar
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.measurement import AskingView, why_nothing
@@ -133,7 +133,7 @@ class DamageView(AskingView[Shown]):
     def _on_layer(self, layer: int) -> None:
         self._models.selection.update(layer=layer)
 
-    def _on_picked(self, item: Found) -> None:
+    def _on_picked(self, item: FoundCell) -> None:
         shown, cell = item
         place: dict[str, int | str] = {"layer": cell.line.layer}
         if self.choice == EFFECT:
@@ -146,7 +146,7 @@ class DamageView(AskingView[Shown]):
             place["position"] = cell.first
         self._models.selection.update(**place)
 
-    def _on_pointed(self, item: Found | None) -> None:
+    def _on_pointed(self, item: FoundCell | None) -> None:
         self._hint = self._words(*item) if item is not None else ""
         self.refresh()
 

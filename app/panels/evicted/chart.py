@@ -6,7 +6,7 @@ import numpy as np
 
 from app.draw.axis import FixedTicks, LinearTicks, Tick
 from app.draw.format import brief, decimal
-from app.kit.chart.marks import Chart, Curve, Dots, Mark, ShadedSpan
+from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, ShadedSpan
 from app.panels.evicted import draw
 from engine.wire.evictions import Eviction
 from engine.wire.measurements import Regret
@@ -21,7 +21,7 @@ def rank_chart(eviction: Eviction, position: int | None) -> Chart:
     found = draw.ranks(eviction, 1 / _BINS)
     heights = found.victim_heights.astype(np.float64) + 0.6
     top = max(_LEAST_HIGH, float(heights.max(initial=0)) + 1)
-    marks: list[Mark] = []
+    marks: list[ChartMark] = []
     if found.border is not None:
         marks.append(ShadedSpan(found.low, found.border, "warning", "lowest kept"))
     for score in found.survivors:
@@ -58,7 +58,7 @@ def regret_chart(regret: Regret, num_rows: int, marked: int | None) -> Chart:
     size = 6.0 if len(found.x) < _MANY else 4.5
     x, y, missed, kept = found.x, found.y, found.is_missed, found.is_protected
     plain = ~missed & ~kept
-    marks: list[Mark] = [
+    marks: list[ChartMark] = [
         Dots(x[kept], y[kept], "muted", size=size),
         Dots(x[plain], y[plain], "accent", size=size, fill="accent", alpha=200),
         Dots(x[missed], y[missed], "bad", "s", size, fill="bad"),

@@ -17,7 +17,7 @@ from app.models.eviction_log import HELD
 _LABEL, _HEAD = 26, 15
 _MOST_CELL, _LEAST_CELL = 22.0, 4.0
 
-Head = tuple[int, int]
+LayerHead = tuple[int, int]
 
 
 class HeadGrid(Surface):
@@ -27,13 +27,13 @@ class HeadGrid(Surface):
         super().__init__("Which heads let it go")
         self._layers: tuple[int, ...] = ()
         self._steps: npt.NDArray[np.int64] = np.zeros((0, 0), np.int64)
-        self._selected: Head = (0, 0)
+        self._selected: LayerHead = (0, 0)
         self._is_certain = True
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Expanding)
         self.can_be_walked()
 
     def show_heads(
-        self, layers: tuple[int, ...], steps: npt.NDArray[np.int64], selected: Head, *, is_certain: bool
+        self, layers: tuple[int, ...], steps: npt.NDArray[np.int64], selected: LayerHead, *, is_certain: bool
     ) -> None:
         """`steps` `[L, H_kv]`: the step that dropped it, or HELD; unless `is_certain` that is not known."""
         is_resized = steps.shape != self._steps.shape
@@ -60,7 +60,7 @@ class HeadGrid(Surface):
         wide, high = (self.width() - _LABEL) / max(1, heads), (self.height() - _HEAD) / max(1, layers)
         return min(_MOST_CELL, max(_LEAST_CELL, wide)), min(_MOST_CELL, max(_LEAST_CELL, high))
 
-    def item_at(self, place: QPointF) -> Head | None:
+    def item_at(self, place: QPointF) -> LayerHead | None:
         if not self._steps.size:
             return None
         wide, high = self._cell_size()
@@ -68,10 +68,10 @@ class HeadGrid(Surface):
         is_there = 0 <= row < len(self._layers) and 0 <= head < self._steps.shape[1]
         return (self._layers[row], head) if is_there else None
 
-    def items(self) -> Sequence[Head]:
+    def items(self) -> Sequence[LayerHead]:
         return [(layer, head) for layer in self._layers for head in range(self._steps.shape[1])]
 
-    def words(self, item: Head) -> str:
+    def words(self, item: LayerHead) -> str:
         layer, head = item
         step = int(self._steps[self._layers.index(layer), head])
         held = "held" if self._is_certain else "not known: no recorded step dropped it"
@@ -101,7 +101,7 @@ class HeadGrid(Surface):
             align = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
             painter.drawText(place, align, f"L{self._layers[row]}")
 
-    def _paint_cell(self, painter: QPainter, theme: Theme, cell: QRectF, item: Head) -> None:
+    def _paint_cell(self, painter: QPainter, theme: Theme, cell: QRectF, item: LayerHead) -> None:
         """Filled where the head holds the row or a step dropped it; hollow where nobody can say."""
         step = int(self._steps[self._layers.index(item[0]), item[1]])
         if step == HELD and not self._is_certain:

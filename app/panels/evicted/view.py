@@ -15,12 +15,12 @@ from app.kit.measurement import AskingView
 from app.kit.provenance import Provenance, shown_record, source_of, token_name
 from app.kit.theme import font_text
 from app.models import Models, Selected
-from app.models.eviction_log import HELD, EvictedRows, EvictionLog, drop_in, when_dropped
+from app.models.eviction_log import HELD, EvictionLog, LoggedEviction, drop_in, when_dropped
 from app.models.loaded import geometry_of
 from app.models.measurement import MeasurementState
 from app.panels.evicted import draw
 from app.panels.evicted.chart import rank_chart
-from app.panels.evicted.heads import Head, HeadGrid
+from app.panels.evicted.heads import HeadGrid, LayerHead
 from app.panels.evicted.regret import RegretSheet
 from engine.spec.presets import cache_label
 from engine.wire.measurements import Regret
@@ -60,7 +60,7 @@ class EvictedView(AskingView[Shown]):
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._pointed: int | None = None
-        self._drop: EvictedRows | None = None
+        self._drop: LoggedEviction | None = None
         self.headline = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))
         self.rule, self.formula = ElidedLabel(font_text(12), "muted"), ElidedLabel(font_text(11.5), "muted")
         self.heads = HeadGrid()
@@ -96,7 +96,7 @@ class EvictedView(AskingView[Shown]):
             return "Send a prompt first: regret is measured on the rows of its cache."
         return ""
 
-    def _on_head(self, head: Head) -> None:
+    def _on_head(self, head: LayerHead) -> None:
         self._models.selection.update(layer=head[0], kv_head=head[1])
 
     def _on_picked(self, index: int) -> None:
@@ -176,18 +176,18 @@ class EvictedView(AskingView[Shown]):
             return f"No recorded step dropped a row, but {gap}."
         return f"Nothing was dropped yet: the budget of {label} still holds every row."
 
-    def _layers(self, shown: list[EvictedRows]) -> tuple[int, ...]:
+    def _layers(self, shown: list[LoggedEviction]) -> tuple[int, ...]:
         if (geometry := geometry_of(self._models)) is not None:
             return tuple(layer.index for layer in geometry.attention_layers)
         return tuple(sorted({drop.eviction.layer for drop in shown}))
 
-    def _num_heads(self, shown: list[EvictedRows]) -> int:
+    def _num_heads(self, shown: list[LoggedEviction]) -> int:
         if (geometry := geometry_of(self._models)) is not None:
             return max((layer.num_kv_heads for layer in geometry.attention_layers), default=1)
         return 1 + max((drop.eviction.kv_head or 0 for drop in shown), default=0)
 
     def _head_words(
-        self, record: StepRecord, mine: list[EvictedRows], latest: list[EvictedRows], steps: np.ndarray
+        self, record: StepRecord, mine: list[LoggedEviction], latest: list[LoggedEviction], steps: np.ndarray
     ) -> str:
         now = self._models.selection.now
         if mine and now.position is not None:
@@ -222,7 +222,7 @@ class EvictedView(AskingView[Shown]):
             return "the sequence that it was forked from may have"
         return ""
 
-    def _show_rule(self, drop: EvictedRows) -> None:
+    def _show_rule(self, drop: LoggedEviction) -> None:
         record = self._models.timeline.record(drop.step)
         rule = record.cache.retention.row if record is not None else None
         if record is None or rule is None:
@@ -234,7 +234,7 @@ class EvictedView(AskingView[Shown]):
         for label in (self.rule, self.formula):
             label.setToolTip(plain_tip(f"{self.rule.text()}\n{self.formula.text()}"))
 
-    def _score_words(self, drop: EvictedRows | None, mine: list[EvictedRows]) -> str:
+    def _score_words(self, drop: LoggedEviction | None, mine: list[LoggedEviction]) -> str:
         now = self._models.selection.now
         if drop is None:
             return f"layer {now.layer}, kv head {now.kv_head} holds it"

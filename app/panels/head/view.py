@@ -13,15 +13,15 @@ from PySide6.QtWidgets import QMenu, QToolButton
 from app.draw.colormap import signed_index
 from app.draw.format import brief, thousands
 from app.kit.edit_marks import head_boxes, is_of, words_at
-from app.kit.heatmap_marks import Box, Marks, Numbers
+from app.kit.heatmap_marks import Box, CellNumbers, Marks
 from app.kit.labels import steady
 from app.kit.map_view import MapView
 from app.kit.pictures import signed_colors, signed_text
 from app.kit.provenance import (
     NARROW,
     STORED_NOW,
+    PositionSpan,
     Provenance,
-    Span,
     drop_words,
     picture_source,
     pooling_words,
@@ -52,7 +52,7 @@ class Shown(Struct, frozen=True):
     piece: HeadSlice
     limit: float
     scope: str
-    selected: Span | None
+    selected: PositionSpan | None
     channel: int | None
     area: Box | None
     edited: tuple[Box, ...]
@@ -256,7 +256,7 @@ class HeadView(MapView[Shown]):
             alarms=self._alarms(piece, start),
             ghosts=draw.ghosts_of(piece),
             note=pooling_words(piece.tokens_per_column),
-            numbers=Numbers(self._values, indices, signed_text(theme), start, piece.tokens_per_column),
+            numbers=CellNumbers(self._values, indices, signed_text(theme), start, piece.tokens_per_column),
         )
         self._map.show_picture(indices, start, columns_stop, whole, marks, loaded)
         self._bar.show_range(table, piece, limit)

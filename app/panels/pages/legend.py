@@ -12,7 +12,7 @@ from app.kit.labels import Opaque
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, current_theme, font_text, owner_colors
 from app.panels.pages.draw import GridColors
-from app.panels.pages.words import Key
+from app.panels.pages.words import LegendKey
 
 
 @lru_cache(maxsize=8)
@@ -40,13 +40,13 @@ class Legend(Opaque, QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._keys: tuple[Key, ...] = ()
+        self._keys: tuple[LegendKey, ...] = ()
         self._painter = TextPainter(font_text(11))
         self.setFixedHeight(HEIGHT)
         self.set_background()
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
-    def show_keys(self, keys: tuple[Key, ...]) -> None:
+    def show_keys(self, keys: tuple[LegendKey, ...]) -> None:
         """Repaints only when a key is another one."""
         if keys == self._keys:
             return
@@ -74,7 +74,7 @@ class Legend(Opaque, QWidget):
             self._painter.left(painter, x + swatch + _GAP, HEIGHT / 2, key.text)
             x += swatch + _GAP + width + _BETWEEN
 
-    def _paint_swatch(self, painter: QPainter, place: QRectF, key: Key) -> None:
+    def _paint_swatch(self, painter: QPainter, place: QRectF, key: LegendKey) -> None:
         if not key.color:
             return
         if key.end:

@@ -23,7 +23,7 @@ from app.models.slices import TABLE
 from app.panels.pages.canvas import PageCanvas
 from app.panels.pages.draw import Mode
 from app.panels.pages.legend import Legend, grid_colors
-from app.panels.pages.words import Key, legend_keys, page_owners, page_words, pool_names, pools_words
+from app.panels.pages.words import LegendKey, legend_keys, page_owners, page_words, pool_names, pools_words
 from engine.wire.records import StepRecord
 
 EVENTS = "events"
@@ -41,7 +41,7 @@ class Shown(Struct, frozen=True):
     selected: Page | None
     mine: tuple[tuple[int, ...], ...]
     pointed: Page | None
-    keys: tuple[Key, ...]
+    keys: tuple[LegendKey, ...]
     readout: tuple[str, ...]
     noted: tuple[tuple[int, ...], ...]
     events: tuple[str, ...]

@@ -20,7 +20,7 @@ from engine.wire.records import StepRecord
 _SHOWN_TOKENS = 24
 
 
-class Key(Struct, frozen=True):
+class LegendKey(Struct, frozen=True):
     """A colour, or a ramp from `color` to `end`, and its words."""
 
     color: str
@@ -48,25 +48,35 @@ def pool_names(pools: Sequence[PageMap]) -> tuple[str, ...]:
     )
 
 
-def legend_keys(pools: Sequence[PageMap], mode: Mode, seq_ids: Sequence[int], colors: GridColors) -> tuple[Key, ...]:
+def legend_keys(
+    pools: Sequence[PageMap], mode: Mode, seq_ids: Sequence[int], colors: GridColors
+) -> tuple[LegendKey, ...]:
     """What each colour stands for, with how many pages it is."""
     cached, free = sum(pool.num_cached for pool in pools), sum(pool.num_free for pool in pools)
     kept, used, shared = sum(pool.num_kept_pages for pool in pools), *_of_sequences(pools)
-    parked = (Key(colors.kept, f"{thousands(kept)} of other branches"),) if kept else ()
-    rest = *parked, Key(colors.cached, f"{thousands(cached)} cached"), Key(colors.free, f"{thousands(free)} free")
+    parked = (LegendKey(colors.kept, f"{thousands(kept)} of other branches"),) if kept else ()
+    rest = (
+        *parked,
+        LegendKey(colors.cached, f"{thousands(cached)} cached"),
+        LegendKey(colors.free, f"{thousands(free)} free"),
+    )
     match mode:
         case "state":
-            held = Key(colors.used, f"{thousands(used)} used"), Key(colors.shared, f"{thousands(shared)} shared")
-            on_host = (Key(colors.host, "copy on host"),) if pools[0].host_pages else ()
+            held = (
+                LegendKey(colors.used, f"{thousands(used)} used"),
+                LegendKey(colors.shared, f"{thousands(shared)} shared"),
+            )
+            on_host = (LegendKey(colors.host, "copy on host"),) if pools[0].host_pages else ()
             return (*held, *rest, *on_host)
         case "owner":
             return (
-                tuple(Key(colors.owners[i % NUM_OWNER_COLORS], f"seq {i}") for i in seq_ids[:NUM_OWNER_COLORS]) + rest
+                tuple(LegendKey(colors.owners[i % NUM_OWNER_COLORS], f"seq {i}") for i in seq_ids[:NUM_OWNER_COLORS])
+                + rest
             )
         case "age":
-            return (Key(colors.free, "long ago … this step", colors.young),)
+            return (LegendKey(colors.free, "long ago … this step", colors.young),)
         case "refs":
-            return (Key(colors.used, "1 … 4 and more sequences", colors.young), *rest)
+            return (LegendKey(colors.used, "1 … 4 and more sequences", colors.young), *rest)
 
 
 def _of_sequences(pools: Sequence[PageMap]) -> tuple[int, int]:

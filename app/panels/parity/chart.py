@@ -10,12 +10,12 @@ from app.kit.chart.marks import Chart
 from app.kit.chart.step_chart import step_chart
 from engine.wire.measurements import ParityReport
 
-Quantity = Literal["logits", "kl"]
-TITLES: dict[Quantity, str] = {"logits": "max |Δ logit|", "kl": "KL, nats"}
+ParityQuantity = Literal["logits", "kl"]
+TITLES: dict[ParityQuantity, str] = {"logits": "max |Δ logit|", "kl": "KL, nats"}
 _FLOOR = {"logits": -9, "kl": -12}
 
 
-def parity_chart(report: ParityReport, quantity: Quantity, selected: int | None) -> Chart:
+def parity_chart(report: ParityReport, quantity: ParityQuantity, selected: int | None) -> Chart:
     """`selected` is a step."""
     found = points(report, quantity)
     if quantity == "kl":
@@ -24,7 +24,7 @@ def parity_chart(report: ParityReport, quantity: Quantity, selected: int | None)
     return step_chart(found, TITLES[quantity], selected, tolerance=report.tolerance, note=note)
 
 
-def points(report: ParityReport, quantity: Quantity) -> StepPoints:
+def points(report: ParityReport, quantity: ParityQuantity) -> StepPoints:
     """Every step of the report; what is no number stands at the top."""
     values = report.max_abs_logit_diff if quantity == "logits" else report.kl
     extra = (report.tolerance,) if quantity == "logits" else ()

@@ -19,7 +19,7 @@ from app.kit.measurement import AskingView
 from app.kit.provenance import Provenance
 from app.kit.theme import TextRole, font_text
 from app.models import Models
-from app.panels.parity.chart import Quantity, parity_chart
+from app.panels.parity.chart import ParityQuantity, parity_chart
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_label, preset_of
 from engine.wire.measurements import ParityReport
@@ -61,7 +61,7 @@ class ParityView(AskingView[ParityShown]):
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._charts_of: tuple[ParityReport, int | None] | None = None
-        self._charts: dict[Quantity, Chart] = {}
+        self._charts: dict[ParityQuantity, Chart] = {}
         self._against = SmallBox(
             "Compare with",
             "What the same tokens are computed with for comparison",
@@ -71,7 +71,7 @@ class ParityView(AskingView[ParityShown]):
         self.verdict = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))
         self.numbers = ElidedLabel(font_text(12), "muted")
         self.place = LinkButton()
-        self._plots: dict[Quantity, StepPlot] = {
+        self._plots: dict[ParityQuantity, StepPlot] = {
             "logits": StepPlot("Difference of the logits at every step"),
             "kl": StepPlot("KL divergence at every step"),
         }
@@ -159,7 +159,7 @@ class ParityView(AskingView[ParityShown]):
                 plot.show_steps(self._chart(report, quantity, state.step), report.steps.tolist())
                 plot.show_words("" if state.is_stacked and quantity == "logits" else state.words)
 
-    def _chart(self, report: ParityReport, quantity: Quantity, step: int | None) -> Chart:
+    def _chart(self, report: ParityReport, quantity: ParityQuantity, step: int | None) -> Chart:
         """Made anew only for another report or step: pointing at a dot is none."""
         key = (report, step)
         if self._charts_of != key:

@@ -6,7 +6,7 @@ import numpy as np
 
 from app.draw.axis import ByteTicks
 from app.draw.format import byte_size
-from app.kit.chart.marks import Band, Chart, Curve, Dots, Mark, Painted
+from app.kit.chart.marks import Band, Chart, ChartMark, Curve, Dots, Painted
 from app.kit.chart.point_names import PointNames
 from app.panels.sweep import draw
 from app.panels.sweep.draw import Cloud, Quality
@@ -27,7 +27,7 @@ def sweep_chart(cloud: Cloud, quality: Quality, labels: dict[str, str], marked: 
     """`labels` are what the modes are called; the `marked` one has a ring. `rests_on` says how much was measured."""
     is_marked = np.array([name == marked for name in cloud.names], dtype=np.bool_)
     texts = [labels.get(name, name) for name in cloud.names]
-    marks: list[Mark] = [
+    marks: list[ChartMark] = [
         *([Band(_FLOOR, 0.045, "good")] if quality != "perplexity" else []),
         Curve(*draw.steps_of(cloud), "selected", 1.3),
         _dots(cloud, cloud.is_lossless, "good", "panel"),

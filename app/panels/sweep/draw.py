@@ -13,7 +13,7 @@ from app.draw.scale import Floats, LogScale, log_scale
 from engine.wire.measurements import SweepRow, Unavailable
 from engine.wire.sweep_front import LEAST_KL, front
 
-Row = SweepRow | Unavailable
+SweepOutcome = SweepRow | Unavailable
 Quality = Literal["kl", "disagreement", "perplexity", "forgotten"]
 COLUMNS = (
     "cache", "kv_bytes", "tok_per_s", "mean_kl", "top1_agreement", "perplexity", "lossless", "recall", "text",
@@ -36,7 +36,7 @@ class Cloud(Struct, frozen=True, eq=False):
     scale: LogScale
 
 
-def key_of(row: Row) -> str:
+def key_of(row: SweepOutcome) -> str:
     """What tells a row from the others."""
     return f"{row.cache} on {row.text}"
 
@@ -54,7 +54,7 @@ def damage(row: SweepRow, quality: Quality) -> float | None:
             return None if row.recall is None else 1 - row.recall
 
 
-def cloud(rows: Sequence[Row], text: str = "", quality: Quality = "kl") -> Cloud:
+def cloud(rows: Sequence[SweepOutcome], text: str = "", quality: Quality = "kl") -> Cloud:
     """A mode that keeps nothing and recomputes has no place on an axis of bytes: it is left out."""
     all_of_it = [row for row in rows if isinstance(row, SweepRow) and row.text == text and row.kv_bytes > 0]
     found = [(row, cost) for row in all_of_it if (cost := damage(row, quality)) is not None]

@@ -13,7 +13,7 @@ from app.kit.rows_view import PLOT, TABLE, RowsView, ShownRows
 from app.models import Models
 from app.panels.sweep import draw, words
 from app.panels.sweep.chart import sweep_chart
-from app.panels.sweep.draw import Row
+from app.panels.sweep.draw import SweepOutcome
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
 from engine.spec.codec_names import parse_codec
@@ -138,7 +138,7 @@ class SweepView(RowsView):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def key_of(self, row: Row) -> str:
+    def key_of(self, row: SweepOutcome) -> str:
         return draw.key_of(row)
 
     def chosen(self) -> tuple[object, ...]:
@@ -187,7 +187,7 @@ class SweepView(RowsView):
         self.plot.show_words(words.point_words(found, labels[found.cache]) if found is not None else "")
 
     @staticmethod
-    def _fitted(request: Sweep, rows: tuple[Row, ...]) -> dict[str, CacheSpec]:
+    def _fitted(request: Sweep, rows: tuple[SweepOutcome, ...]) -> dict[str, CacheSpec]:
         """The modes as they were sized for the first text."""
         first = next((each for each in rows if isinstance(each, SweepRow)), None)
         ids = request.texts[0].prompt.token_ids or ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from app.draw.format import brief, byte_size, decimal, percent, thousands
 from app.kit.cells import ColumnHead, TableCell, with_arrow
-from app.panels.sweep.draw import Row, key_of
+from app.panels.sweep.draw import SweepOutcome, key_of
 from engine.spec.cache import CacheSpec
 from engine.spec.grid import SweepMode
 from engine.spec.presets import cache_label, cache_summary, size_words
@@ -55,7 +55,7 @@ def label_of(mode: SweepMode) -> str:
 
 
 def cells(
-    row: Row, label: str, spec: CacheSpec, swept: Sequence[Swept], marked: str, has_texts: bool
+    row: SweepOutcome, label: str, spec: CacheSpec, swept: Sequence[Swept], marked: str, has_texts: bool
 ) -> list[TableCell]:
     """One mode measured, or why it could not be; the `marked` one stands out."""
     tip = "\n".join(part for part in (cache_summary(spec), ", ".join(size_words(spec))) if part)
@@ -82,7 +82,7 @@ def _share(share: float) -> str:
     return percent(share).replace(".0 %", " %")
 
 
-def waiting_cells(request: Sweep, done: Sequence[Row], has_texts: bool) -> list[list[TableCell]]:
+def waiting_cells(request: Sweep, done: Sequence[SweepOutcome], has_texts: bool) -> list[list[TableCell]]:
     """The modes that were not measured yet, each with what it is."""
     names = {key_of(row) for row in done}
     missing = [(m, t.name) for t in request.texts for m in request.modes if f"{m.name} on {t.name}" not in names]
@@ -111,7 +111,7 @@ def _loss(row: SweepRow, swept: Sequence[Swept]) -> TableCell:
     return TableCell("–", "muted", "lossy")
 
 
-def point_words(row: Row, label: str) -> str:
+def point_words(row: SweepOutcome, label: str) -> str:
     """A mark of the plot in a line."""
     if not isinstance(row, SweepRow):
         return ""

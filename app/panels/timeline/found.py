@@ -18,7 +18,7 @@ FOUND = QRectF(-1, 1, 2, 5)
 HALT = QRectF(-2.5, 1, 5, 5)
 
 
-class Found(Struct, frozen=True):
+class FoundSteps(Struct, frozen=True):
     """Which condition is looked for, at how many steps it held, and how many halts are known."""
 
     query: str = ""
@@ -26,7 +26,7 @@ class Found(Struct, frozen=True):
     num_halts: int = 0
 
     @classmethod
-    def of(cls, models: Models) -> Found:
+    def of(cls, models: Models) -> FoundSteps:
         stops = models.stops
         return cls(stops.query, len(stops.queried.matches) if stops.queried else 0, len(stops.hits))
 

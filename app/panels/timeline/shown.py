@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from app.draw.format import counted, thousands
 from app.models.branches import PathMark
-from app.panels.timeline.found import Found
+from app.panels.timeline.found import FoundSteps
 from engine.wire.records import StepRecord
 
 
@@ -39,7 +39,7 @@ class Shown(Struct, frozen=True):
     ahead: int = 0
     pointed_ahead: int = 0
     marks: tuple[PathMark, ...] = ()
-    found: Found = field(default_factory=Found)
+    found: FoundSteps = field(default_factory=FoundSteps)
     noted: tuple[int, ...] = ()
 
     @property

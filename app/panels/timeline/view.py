@@ -22,7 +22,7 @@ from app.models import Models
 from app.models.branches import PathMark, beyond, path_marks
 from app.models.sequence_status import can_go_on
 from app.panels.timeline.draw import MomentTicks
-from app.panels.timeline.found import Found, words_at
+from app.panels.timeline.found import FoundSteps, words_at
 from app.panels.timeline.picture import HEIGHT, TimelinePicture
 from app.panels.timeline.shown import Left, Shown
 from app.panels.timeline.track import TimelineTrack
@@ -76,7 +76,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         return Shown(
             nodes[0], nodes[-1], timeline.latest, len(nodes), index, nodes[index], now.step is None,
             self._live_index(), left, goes_on, now.ahead, self._pointed_ahead if goes_on else 0, self._marks,
-            Found.of(self._models), self._noted(),
+            FoundSteps.of(self._models), self._noted(),
         )  # fmt: skip
 
     def _live_index(self) -> int | None:

@@ -23,7 +23,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.draw.format import times
 from app.kit.pictures import loud_color
-from app.kit.provenance import Span, span_of_run
+from app.kit.provenance import PositionSpan, span_of_run
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.panels.wall import draw
 from app.panels.wall import magnitudes as sizes
@@ -75,7 +75,7 @@ class WallCanvas(QWidget):
         self._image = QImage()
         self._thumbnails = QRegion()
         self._piece: WallSlice | None = None
-        self._selected: tuple[int, int, Span | None] = (0, 0, None)
+        self._selected: tuple[int, int, PositionSpan | None] = (0, 0, None)
         self._by_hand = WallEdits()
         self._pressed: QPointF | None = None
         self._marks = WallMarks()
@@ -110,7 +110,7 @@ class WallCanvas(QWidget):
         self._image, self._piece, self._marks = image, piece, marks
         self.update(self._thumbnails if are_labels_painted else QRegion(self.rect()))
 
-    def set_selected(self, layer: int, kv_head: int, run: Span | None) -> None:
+    def set_selected(self, layer: int, kv_head: int, run: PositionSpan | None) -> None:
         """The chosen thumbnail, and the positions `start … stop` that are selected in all of them."""
         if (layer, kv_head, run) != self._selected:
             self._selected = (layer, kv_head, run)
@@ -254,7 +254,7 @@ class WallCanvas(QWidget):
             painter.setPen(QPen(current_theme().color("selected"), 1.6))
             painter.drawRect(rect.adjusted(-1.5, -1.5, 1.0, 1.0))
 
-    def _paint_columns(self, painter: QPainter, layout: WallLayout, piece: WallSlice, run: Span) -> None:
+    def _paint_columns(self, painter: QPainter, layout: WallLayout, piece: WallSlice, run: PositionSpan) -> None:
         """The selected tokens: their column in the chosen thumbnail, a tick on the upper edge of the others, where
         columns would outshout what a step changed."""
         ratio = self.devicePixelRatioF()

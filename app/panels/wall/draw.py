@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import Struct
 
-from app.draw.colormap import Floats, Table, larger, packed, signed_index
+from app.draw.colormap import ColorTable, Floats, larger, packed, signed_index
 from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, shares
 from app.draw.resample import cell_at, cell_span, first_cells, resample, source_cells
 from app.panels.wall.magnitudes import FAR
@@ -150,7 +150,7 @@ def paint(
     values: Floats,
     absent: Flags,
     limits: Floats,
-    table: Table,
+    table: ColorTable,
     hatch: Hatch | None = None,
     far: int | None = None,
 ) -> Pixels:
@@ -218,7 +218,7 @@ def column_span(tile: Thumbnail, piece: WallSlice, position: int) -> tuple[int, 
 
 
 def _colours(
-    layout: WallLayout, values: Floats, absent: Flags, limits: Floats, table: Table, far: int | None
+    layout: WallLayout, values: Floats, absent: Flags, limits: Floats, table: ColorTable, far: int | None
 ) -> Pixels:
     scaled: Floats = values / limits[:, None, None, None]
     has_gaps = bool(absent.any())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.draw.colormap import Table, larger, packed, signed_index
+from app.draw.colormap import ColorTable, larger, packed, signed_index
 from app.draw.format import brief
 from app.draw.ghost import Pixels
 from app.draw.resample import source_cells
@@ -34,7 +34,7 @@ def state_words(state: StatePicture) -> str:
     return f"state, fixed size · {state.name} {list(state.shape)} {state.dtype} · max {brief(state.largest)}"
 
 
-def paint(picture: Pixels, layout: WallLayout, piece: WallSlice, table: Table) -> None:
+def paint(picture: Pixels, layout: WallLayout, piece: WallSlice, table: ColorTable) -> None:
     """States fill their thumbnails, each in colours of its own range."""
     for tile in layout.tiles if piece.states else ():
         state = state_at(piece, tile)

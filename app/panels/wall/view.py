@@ -17,8 +17,8 @@ from app.kit.labels import plain_tip, steady
 from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
 from app.kit.provenance import (
     STORED_NOW,
+    PositionSpan,
     Provenance,
-    Span,
     picture_source,
     selected_run,
     shown_record,
@@ -61,7 +61,7 @@ class Shown(Struct, frozen=True):
 
     piece: WallSlice | None
     layout: WallLayout | None
-    selected: tuple[int, int, Span | None]
+    selected: tuple[int, int, PositionSpan | None]
     by_hand: WallEdits
 
 

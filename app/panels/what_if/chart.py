@@ -6,7 +6,7 @@ from app.draw.format import brief, byte_share, bytes_words, divergence_words, pe
 from app.kit.chart.bars import Bar, BarRow, BarTable
 from app.kit.facts import Reading
 from app.panels.what_if import draw
-from app.panels.what_if.draw import Pair
+from app.panels.what_if.draw import TokenPair
 from engine.wire.measurements import WhatIfAnswer
 
 MOST_ROWS = 12
@@ -20,7 +20,7 @@ def shift_table(answer: WhatIfAnswer, tried: str, room: int, *, is_faded: bool) 
     return BarTable(("", "before", after, "rank"), tuple(_row(pair, is_faded) for pair in pairs))
 
 
-def _row(pair: Pair, is_faded: bool) -> BarRow:
+def _row(pair: TokenPair, is_faded: bool) -> BarRow:
     is_new_top = pair.rank_after == 1 and pair.moved != 0
     after = Bar(pair.after, pair.number_after, "selected" if is_new_top else "accent", is_faded)
     tip = (

@@ -8,7 +8,7 @@ from app.draw.format import percent, visible
 from engine.wire.measurements import Shift, WhatIfAnswer
 
 
-class Pair(Struct, frozen=True):
+class TokenPair(Struct, frozen=True):
     """One token. `before` and `after` are bar lengths, 1 the whole width; ranks count from 1; `moved` is how many
     places it rises."""
 
@@ -31,7 +31,7 @@ class Pair(Struct, frozen=True):
         return f"{self.rank_before} → {self.rank_after}" if self.moved else str(self.rank_after)
 
 
-def pairs(answer: WhatIfAnswer, most: int) -> tuple[Pair, ...]:
+def pairs(answer: WhatIfAnswer, most: int) -> tuple[TokenPair, ...]:
     """Those tokens that stand highest on either side, in their order before: the new winner is always among them."""
     best = sorted(answer.shifts, key=lambda shift: (min(shift.rank_before, shift.rank_after), shift.rank_before))
     chosen = sorted(best[: max(0, most)], key=lambda shift: (shift.rank_before, shift.rank_after))
@@ -45,8 +45,8 @@ def winners(answer: WhatIfAnswer) -> tuple[str, str]:
     return (_text(before) if before is not None else "", _text(after) if after is not None else "")
 
 
-def _pair(shift: Shift) -> Pair:
-    return Pair(
+def _pair(shift: Shift) -> TokenPair:
+    return TokenPair(
         shift.token_id,
         _text(shift),
         _share(shift.prob_before),

@@ -30,8 +30,8 @@ from engine.wire.evictions import Eviction
 JOURNAL_BYTES = 128 << 20  # of dropped pages, all layers
 MEMORY_BYTES = 32 << 20  # of what a rule remembered at each step, all layers
 
-Memory = dict[int, torch.Tensor | None]
-RowsOf = dict[int, tuple[PageRows, PageRows]]
+MemoryOfLayers = dict[int, torch.Tensor | None]
+PageRowsOf = dict[int, tuple[PageRows, PageRows]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +68,8 @@ class PageKeeper:
         self._heads = {layer.index: layer.num_kv_heads for layer in layers}
         self._layers = tuple(self._heads)
         self._page_size, self.seq_id = page_size, seq_id
-        self._memory: Memory = {}
-        self._journal: EvictionJournal[DroppedPages, Memory] = EvictionJournal(JOURNAL_BYTES, MEMORY_BYTES)
+        self._memory: MemoryOfLayers = {}
+        self._journal: EvictionJournal[DroppedPages, MemoryOfLayers] = EvictionJournal(JOURNAL_BYTES, MEMORY_BYTES)
         self.prompt_ended_at: int | None = None  # tokens seen when the rule was first asked to drop
 
     # ---- one step ------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class PageKeeper:
         rows: Callable[[int], torch.Tensor],
         positions: torch.Tensor,
         pinned: RowMarks,
-    ) -> tuple[PageCut | None, Memory]:
+    ) -> tuple[PageCut | None, MemoryOfLayers]:
         """What to drop after a forward, and what the rule remembers then. `rows` gives a layer's keys `[H_kv, S, D]`,
         `positions` `[S]` where they stand; pages with a row `pinned` in any layer stay. Changes nothing."""
         memory = dict(self._memory)
@@ -120,7 +120,7 @@ class PageKeeper:
         self,
         rows: Callable[[int], torch.Tensor],
         positions: torch.Tensor,
-        memory: Memory,
+        memory: MemoryOfLayers,
         seen: dict[int, torch.Tensor],
         recent: int,
     ) -> torch.Tensor:
@@ -162,7 +162,9 @@ class PageKeeper:
             float(merit.min()) if len(merit) else None,
         )
 
-    def note(self, table: PageTable, cut: PageCut | None, memory: Memory, stored: RowsOf, is_over: bool) -> None:
+    def note(
+        self, table: PageTable, cut: PageCut | None, memory: MemoryOfLayers, stored: PageRowsOf, is_over: bool
+    ) -> None:
         """The plan becomes true: the pages' rows are journaled, their memory goes. The caller drops the pages."""
         entry = self._entry(table, cut, stored) if cut is not None else None
         if cut is not None and self.rule.is_per_row:
@@ -178,12 +180,12 @@ class PageKeeper:
         if self.rule.remembers and (self.rule.is_per_row or not memory):
             self._journal.note_memory(table.num_tokens, memory or None, memory_bytes(memory))
 
-    def drop_by_hand(self, table: PageTable, numbers: tuple[int, ...], stored: RowsOf) -> None:
+    def drop_by_hand(self, table: PageTable, numbers: tuple[int, ...], stored: PageRowsOf) -> None:
         """Pages go although no score said so; the caller drops them."""
         cut = PageCut(numbers, (0.0,) * len(numbers), None)
         self.note(table, cut, dict(self._memory), stored, self.prompt_ended_at is not None)
 
-    def _entry(self, table: PageTable, cut: PageCut, stored: RowsOf) -> DroppedPages:
+    def _entry(self, table: PageTable, cut: PageCut, stored: PageRowsOf) -> DroppedPages:
         codes = {}
         for layer in self._layers:
             slots = slots_of(table, cut.numbers, stored[layer][0].device)
@@ -247,7 +249,7 @@ class PageKeeper:
         undone = self._journal.since(num_tokens)
         return {number: entry for entry in undone for number in entry.numbers if number < pages}
 
-    def go_back(self, table: PageTable, num_tokens: int, taken: dict[int, DroppedPages], stored: RowsOf) -> None:
+    def go_back(self, table: PageTable, num_tokens: int, taken: dict[int, DroppedPages], stored: PageRowsOf) -> None:
         """Write the rows of pages that were taken back, and remember what was remembered then."""
         for number, entry in taken.items():
             place = entry.numbers.index(number)
@@ -299,5 +301,5 @@ class PageKeeper:
         self._journal.forget(num_tokens)
 
 
-def memory_bytes(memory: Memory) -> int:
+def memory_bytes(memory: MemoryOfLayers) -> int:
     return sum(int(m.nbytes) for m in memory.values() if m is not None)

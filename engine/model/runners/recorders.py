@@ -11,8 +11,8 @@ from weakref import WeakSet, ref
 
 import torch
 
-Step = Callable[[], Sequence[torch.Tensor]]
-Replay = Callable[[], None]
+StepFunction = Callable[[], Sequence[torch.Tensor]]
+ReplayFunction = Callable[[], None]
 
 OF_EMPTY_GRAPH = "CUDA Graph is empty"  # in torch's words at the end of a capture
 MOST_SHAPES = 64  # that are compiled of a function
@@ -24,7 +24,7 @@ class GraphRecorder(Protocol):
 
     name: str
 
-    def record(self, step: Step) -> tuple[Sequence[torch.Tensor], Replay]:
+    def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
         """The outputs of a step, at addresses that stay, and what computes them anew. Raises `RuntimeError` where the
         step cannot be recorded."""
         ...
@@ -43,7 +43,7 @@ class CudaGraphs:
             self._pool = torch.cuda.graph_pool_handle()
         self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()  # those that may be replayed
 
-    def record(self, step: Step) -> tuple[Sequence[torch.Tensor], Replay]:
+    def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
         with torch.cuda.device(self._device):
             caller = torch.cuda.current_stream()
             self._stream.wait_stream(caller)
@@ -61,7 +61,7 @@ class CudaGraphs:
         self._graphs.add(graph)
         return outputs, lambda: self._replay(graph)
 
-    def _captured(self, graph: torch.cuda.CUDAGraph, step: Step) -> Sequence[torch.Tensor]:
+    def _captured(self, graph: torch.cuda.CUDAGraph, step: StepFunction) -> Sequence[torch.Tensor]:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
@@ -88,7 +88,7 @@ class Twin:
     def __init__(self) -> None:
         self._recorded: list[list[ref[torch.Tensor]]] = []  # the outputs of every recording
 
-    def record(self, step: Step) -> tuple[Sequence[torch.Tensor], Replay]:
+    def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
         outputs, replay = replayed(step, step())
         mine = list(map(ref, outputs))
         self._recorded = [*(each for each in self._recorded if each[0]() is not None), mine]
@@ -107,9 +107,9 @@ class Compiled:
 
     name = "compile"
 
-    def record(self, step: Step) -> tuple[Sequence[torch.Tensor], Replay]:
+    def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
         allow_shapes()
-        compiled: Step = torch.compile(step, dynamic=False)
+        compiled: StepFunction = torch.compile(step, dynamic=False)
         return replayed(compiled, [output.clone() for output in compiled()])
 
 
@@ -118,7 +118,7 @@ def allow_shapes() -> None:
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
 
 
-def replayed(step: Step, outputs: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], Replay]:
+def replayed(step: StepFunction, outputs: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
     """The outputs, and what runs the step into them."""
 
     def replay() -> None:

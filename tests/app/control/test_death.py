@@ -16,7 +16,7 @@ from app.control.engine import Engine
 from app.kit.theme import load_fonts
 from app.shell import Shell
 from app.start.settings import Settings
-from engine.client import Choice
+from engine.client import ClientChoice
 from engine.client.process import ProcessClient
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
@@ -33,7 +33,7 @@ PROMPT = "Once upon a time there was a little fox who lived in the forest and ha
 class Desk:
     """A window, and the engine that the program would open for it: in a process that can be killed, or in a thread."""
 
-    def __init__(self, app: QApplication, kind: Choice) -> None:
+    def __init__(self, app: QApplication, kind: ClientChoice) -> None:
         load_fonts()
         self.engine = Engine(kind)
         self.shell = Shell(app, Settings(theme="dark", prompt=PROMPT), self.engine.send, self.engine.drain)

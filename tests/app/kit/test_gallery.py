@@ -28,7 +28,7 @@ from app.kit.chart.plot import Plot
 from app.kit.facts import Fact, FactBar, Facts, Reading, section
 from app.kit.fields import SmallBox, decimal_field, whole_field
 from app.kit.heatmap import HeatMap
-from app.kit.heatmap_marks import Box, Marks, Numbers
+from app.kit.heatmap_marks import Box, CellNumbers, Marks
 from app.kit.knobs import Knob
 from app.kit.labels import DotLabel, ElidedLabel
 from app.kit.pictures import signed_colors
@@ -104,7 +104,8 @@ def heat_map() -> QWidget:
     marks = Marks(
         left=40, right=5, selected=(7.0, 8.0), selected_row=2, area=Box(10, 13, 1, 4), x_lines=(4, 16), y_lines=(3,),
         edited=(Box(1, 3, 0, 2), Box(14, 15, 0, 6, is_hidden=True), Box(90, 99, 0, 1)), alarms=(5.0,), flags=(18.0,),
-        note="a note", row_name=lambda row: f"ch {row}", numbers=Numbers(values, indices, ("#ffffff",) * 256, 0.0, 1),
+        note="a note", row_name=lambda row: f"ch {row}",
+        numbers=CellNumbers(values, indices, ("#ffffff",) * 256, 0.0, 1),
         ghosts=Ghosts(share, 0.0, 1),
     )  # fmt: skip
     widget.show_picture(indices, 0.0, 24.0, (0.0, 30.0), marks, (0.0, 26.0))

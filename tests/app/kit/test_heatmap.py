@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from app.draw.token_range import TokenRange
 from app.kit.heatmap import HeatMap
-from app.kit.heatmap_marks import Marks, Numbers
+from app.kit.heatmap_marks import CellNumbers, Marks
 from app.kit.theme import load_fonts
 from tests.app.mouse import move_mouse, turn_wheel
 
@@ -124,7 +124,8 @@ def painted(heat_map: HeatMap, start: int, marks: Marks) -> np.ndarray:
 def test_numbers_stand_in_their_cells_wherever_the_picture_begins(heat_map: HeatMap) -> None:
     values, indices = np.arange(32, dtype=np.float32).reshape(4, 8), np.zeros((4, 8), np.uint8)
     found = [
-        painted(heat_map, start, Marks(numbers=Numbers(values, indices, ("#ffffff",), start, 1))) for start in (0, 64)
+        painted(heat_map, start, Marks(numbers=CellNumbers(values, indices, ("#ffffff",), start, 1)))
+        for start in (0, 64)
     ]
     assert np.array_equal(*found)
     assert not np.array_equal(found[0], painted(heat_map, 0, Marks()))

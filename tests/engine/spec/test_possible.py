@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import And, Condition, ConditionTerm, Not, Or
-from engine.spec.possible import ConditionSetting, Outcome, _in_range, _outcomes, why_never
+from engine.spec.possible import ConditionSetting, Truth, _in_range, _outcomes, why_never
 
 SETTING = ConditionSetting(CacheSpec(), is_compared=False, max_tokens=4)
 SIGNS = {"<": float.__lt__, "<=": float.__le__, ">": float.__gt__, ">=": float.__ge__, "=": float.__eq__,
@@ -50,7 +50,7 @@ conditions = st.recursive(
 )
 
 
-def whole(condition: Condition, values: list[Outcome]) -> Outcome:
+def whole(condition: Condition, values: list[Truth]) -> Truth:
     """What comes out where its comparisons, from left to right, give these; they are taken from the list."""
     match condition:
         case ConditionTerm():

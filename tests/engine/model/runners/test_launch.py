@@ -12,7 +12,7 @@ import torch
 
 from engine.history.marks import Pending
 from engine.model.runners.launch import Launches, bucket_of
-from engine.model.runners.recorders import Replay, Step, Twin, why_not_compiled
+from engine.model.runners.recorders import ReplayFunction, StepFunction, Twin, why_not_compiled
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -229,7 +229,7 @@ def test_a_moment_that_is_kept_keeps_no_recordings(layout: str) -> None:
 class Failing(Twin):
     """What a card says that cannot record."""
 
-    def record(self, step: Step) -> object:  # type: ignore[override]
+    def record(self, step: StepFunction) -> object:  # type: ignore[override]
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
 
@@ -262,7 +262,7 @@ def test_what_cannot_be_recorded_is_said_once_and_computed_by_the_fused_decoder(
 class Stale(Twin):
     """What is given in place of the outputs of a replay that would be right: those of the first one."""
 
-    def record(self, step: Step) -> tuple[Sequence[torch.Tensor], Replay]:
+    def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
         outputs, replay = super().record(step)
         first = [output.clone() for output in outputs]
 
@@ -300,7 +300,7 @@ class Small(Twin):
 
     is_full = True
 
-    def record(self, step: Step) -> tuple[Sequence[torch.Tensor], Replay]:
+    def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
         if not self.is_full:
             return super().record(step)
         try:
@@ -343,7 +343,7 @@ def test_a_step_that_memory_ran_out_for_is_the_only_one_that_is_not_recorded(
 class Lost(Twin):
     """A card that fails while a step is recorded."""
 
-    def record(self, step: Step) -> object:  # type: ignore[override]
+    def record(self, step: StepFunction) -> object:  # type: ignore[override]
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
