@@ -24,9 +24,9 @@ from app.kit.pictures import magnitude_colors, signed_colors, signed_text
 from app.kit.provenance import pooling_words
 from app.kit.theme import Themed, current_theme, font_text
 from app.panels.compare.draw import Matrix, layer_limits, on_same_positions, overlaid, range_words, spans_told, told
+from engine.wire.requests import Side
 
 Display = Literal["beside", "swap", "blink", "overlay"]
-Side = Literal["a", "b", "difference"]
 BLINK_MS = 600
 LEAST_WRITTEN = 0.2  # numbers in cells have one decimal: where colours reach less far, all would read 0.0
 MEAN = "Mean of A and B, where both hold a row"
