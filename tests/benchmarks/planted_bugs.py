@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -164,70 +164,100 @@ class Tests:
         return by_line or anywhere
 
 
+@dataclass(frozen=True)
+class Trial:
+    """Tests run on a source: with the bug, or without it as far as the test that failed with it."""
+
+    bug: Bug
+    tests: tuple[str, ...]
+    failed: str = ""
+
+
 def run(planted: list[Bug], tests_of: Callable[[Bug], list[str]], jobs: int) -> list[dict[str, Any]]:
-    """Plants each bug in a process of its own and tells what became of it, as it ends."""
+    """Plants each bug in a process of its own and tells what became of it, as it ends. A bug is noticed where the same
+    tests pass without it: one that fails then as well, leaning on others, is left out, and the bug is tried again.
+    """
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             __import__(name)
-    waiting, running, rows = list(planted), {}, []
+    waiting = [Trial(bug, tuple(tests_of(bug))) for bug in planted]
+    running: dict[int, tuple[Trial, float, Path]] = {}
+    unreliable: set[str] = set()
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "sitecustomize.py").write_text(HOOK, "utf-8")
-        while waiting or running:
+        while True:
             while waiting and len(running) < jobs:
-                bug = waiting.pop(0)
-                tests = tests_of(bug)
-                running[_start(bug, tests, Path(folder), len(waiting))] = (bug, time.monotonic(), len(tests))
+                trial, place = waiting.pop(0), Path(tempfile.mkdtemp(dir=folder))
+                running[_start(trial, unreliable, Path(folder), place)] = (trial, time.monotonic(), place)
+            if not running:
+                break
             pid, status = os.wait()
-            bug, began, count = running.pop(pid)
-            code = os.waitstatus_to_exitcode(status)
-            result = {0: UNNOTICED, 5: NOT_RUN}.get(code, NOTICED)
-            told = bug.told((ROOT / bug.path).read_text("utf-8"))
-            rows.append({"result": result, "code": code, "told": told, "bug": asdict(bug)})
-            print(f"{result:9} {code:3} {time.monotonic() - began:5.1f} s of {count:4} tests  {told}", flush=True)
+            trial, began, place = running.pop(pid)
+            code, took_s = os.waitstatus_to_exitcode(status), time.monotonic() - began
+            failed = (place / "failed").read_text("utf-8") if (place / "failed").exists() else ""
+            if trial.failed and code:
+                unreliable.add(failed or trial.failed)
+                waiting.insert(0, replace(trial, failed=""))
+            elif not trial.failed and failed:
+                waiting.insert(0, replace(trial, failed=failed))
+            else:
+                result = NOTICED if trial.failed else {0: UNNOTICED, 5: NOT_RUN}.get(code, NOTICED)
+                told = trial.bug.told((ROOT / trial.bug.path).read_text("utf-8"))
+                rows.append({"result": result, "by": trial.failed, "told": told, "bug": asdict(trial.bug)})
+                print(f"{result:9} {took_s:5.1f} s of {len(trial.tests):4} tests  {told}  {trial.failed}", flush=True)
+    for name in sorted(unreliable):
+        print(f"left out, it fails without a bug beside the tests that were chosen: {name}")
     return rows
 
 
-def _start(bug: Bug, tests: list[str], folder: Path, number: int) -> int:
-    source = folder / f"{number}.py"
-    source.write_text(with_bug((ROOT / bug.path).read_text("utf-8"), bug), "utf-8")
+def _start(trial: Trial, unreliable: set[str], folder: Path, place: Path) -> int:
     pid = os.fork()
     if pid:
         return pid
     os.setpgid(0, 0)
     os.environ.update(
-        PLANTED_PLACE=str(ROOT / bug.path), PLANTED_SOURCE=str(source), OMP_NUM_THREADS="1", PYTHONHASHSEED="0",
-        PYTHONPATH=os.pathsep.join((str(folder), str(ROOT))),
+        OMP_NUM_THREADS="1", PYTHONHASHSEED="0", PYTHONPATH=os.pathsep.join((str(folder), str(ROOT)))
     )  # fmt: skip
-    exec(HOOK, {})
+    if not trial.failed:
+        text = (ROOT / trial.bug.path).read_text("utf-8")
+        (place / "source.py").write_text(with_bug(text, trial.bug), "utf-8")
+        os.environ.update(PLANTED_PLACE=str(ROOT / trial.bug.path), PLANTED_SOURCE=str(place / "source.py"))
+        exec(HOOK, {})
     code = 3
     try:
         signal.signal(signal.SIGALRM, _too_long)
         signal.alarm(300)
-        out = os.open(
-            os.devnull if not os.environ.get("PLANTED_LOG") else os.environ["PLANTED_LOG"], os.O_WRONLY | os.O_APPEND
-        )
+        out = os.open(os.environ.get("PLANTED_LOG", os.devnull), os.O_WRONLY | os.O_APPEND)
         os.dup2(out, 1)
         os.dup2(out, 2)
         os.chdir(ROOT)
-        code = _pytest(tests)
+        code = _pytest(trial, unreliable, place / "failed")
     finally:
         os._exit(code)
 
 
-def _pytest(tests: list[str]) -> int:
+def _pytest(trial: Trial, unreliable: set[str], failed: Path) -> int:
     import pytest
 
-    order = {name: place for place, name in enumerate(tests)}
+    order = {name: place for place, name in enumerate(trial.tests)}
+
+    def place_of(item: Any) -> int | None:
+        return order.get(item.nodeid, order.get(item.nodeid.split("::")[0]))
 
     class Chosen:
         @pytest.hookimpl(trylast=True)
         def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-            def place(item: Any) -> int | None:
-                return order.get(item.nodeid, order.get(item.nodeid.split("::")[0]))
+            wanted = [item for item in items if place_of(item) is not None and item.nodeid not in unreliable]
+            wanted.sort(key=place_of)
+            names = [item.nodeid for item in wanted]
+            items[:] = wanted[: names.index(trial.failed) + 1] if trial.failed in names else wanted
 
-            items[:] = sorted((item for item in items if place(item) is not None), key=place)
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            if report.failed:
+                failed.write_text(report.nodeid, "utf-8")
 
-    files = list(dict.fromkeys(name.split("::")[0] for name in tests))
+    files = list(dict.fromkeys(name.split("::")[0] for name in trial.tests))
     files = [name for name in files if (ROOT / name).exists()]
     if not files:
         return 5
