@@ -64,7 +64,9 @@ class Driven:
 
     def __init__(self, shell: Shell, engine: FakeEngine, *argv: str) -> None:
         self.shell, self.engine = shell, engine
-        self.tour = Tour(shell, parse(list(argv)), shell)
+        arguments = parse(list(argv))
+        self.folder = str(arguments.tour)
+        self.tour = Tour(shell, arguments, shell)
         self.tour.prepare()
         self.tour.start()
         self.tour._timer.stop()
@@ -81,7 +83,7 @@ class Driven:
             before = until
             sent = [one for one in self.engine.sent if not isinstance(one, Watch | TakeSlice | Tokenize)]
             self.engine.sent.clear()
-            self.lines += [f"  sends {told(one)}"[:160] for one in sent]
+            self.lines += [f"  sends {told(one)}".replace(self.folder, "FOLDER")[:160] for one in sent]
             if until is None:
                 return
             turn(self.shell, 1)

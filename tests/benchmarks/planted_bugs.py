@@ -139,10 +139,10 @@ class Tests:
         for test in rest:
             if test.split("::")[0] in chosen:
                 continue
-            spent += self._times.get(test, 0.003)
-            if spent > seconds:
-                break
-            chosen.append(test)
+            took = self._times.get(test, 0.003)
+            if spent + took <= seconds:
+                spent += took
+                chosen.append(test)
         return chosen
 
     def _executing(self, bug: Bug) -> set[str]:

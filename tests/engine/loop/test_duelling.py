@@ -68,9 +68,12 @@ def test_an_edit_by_hand_is_told_of_the_side_that_has_it(driver: Driver) -> None
     before, after = driver.of(DuelStarted)
     assert (before.a.edited_from, after.a.edited_from, after.b.edited_from) == (None, 5, None)
     assert [step.is_beyond_rounding for step in driver.of(DuelStep)] == [True, True]
-    first = driver.of(DuelScanned)[-1].first
-    assert first is not None
-    assert first.position == 5
+    scanned = driver.of(DuelScanned)
+    while not scanned or scanned[-1].num_tokens < driver.of(DuelStep)[-1].num_tokens:
+        driver.wait_for(DuelScanned, len(scanned) + 1)
+        scanned = driver.of(DuelScanned)
+    assert scanned[-1].first is not None
+    assert scanned[-1].first.position == 5
 
 
 def test_both_sides_and_their_difference_are_drawn(driver: Driver) -> None:

@@ -170,7 +170,7 @@ GROWING, PAGED, H2O = CacheSpec(), cache_named("paged"), cache_named("h2o")
         ("differs", ConditionSetting(GROWING, is_compared=False), "no comparison runs: start one."),
         ("probability > 2", ConditionSetting(GROWING), "probability is from 0 to 1"),
         ("probability >= 1", ConditionSetting(GROWING), ""),
-        ("tokens > 512", ConditionSetting(GROWING, max_tokens=512), "a sequence has at most 512 tokens here"),
+        ("tokens > 512", ConditionSetting(GROWING, max_tokens=512), "a sequence has 0 to 512 tokens here"),
         ("tokens >= 512", ConditionSetting(GROWING, max_tokens=512), ""),
         ("step < 0", ConditionSetting(GROWING), "step is from 0 up"),
         ("not tokens >= 0", ConditionSetting(GROWING), "It contradicts itself"),
