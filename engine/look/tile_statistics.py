@@ -50,7 +50,7 @@ class TileStatistics:
             self._tail = magnitudes[magnitudes >= self._least_kept]
 
     def _count_on_device(self, values: torch.Tensor) -> None:
-        """The same of numbers `[N]` on a GPU: nine numbers and the histogram are copied from it."""
+        """The same of numbers `[N]` on a GPU: six numbers and the histogram are copied from it."""
         is_finite = values.isfinite()
         magnitudes = values.abs().masked_fill(~is_finite, -1.0)
         found = torch.stack(

@@ -35,6 +35,18 @@ def _the_dark_theme_again(qapp: QApplication) -> Iterator[None]:
         apply_theme(qapp, DARK)
 
 
+@pytest.fixture
+def dark_theme(qapp: QApplication) -> Iterator[None]:
+    """The dark theme with its shapes, whatever the tests before left; no text cursor blinks."""
+    load_fonts()
+    before, flash = qapp.styleSheet(), qapp.cursorFlashTime()
+    apply_theme(qapp, DARK)
+    qapp.setCursorFlashTime(0)
+    yield
+    qapp.setStyleSheet(before)
+    qapp.setCursorFlashTime(flash)
+
+
 @pytest.fixture(scope="session")
 def qapp_cls() -> type[QApplication]:
     return QApplication

@@ -4,7 +4,7 @@ focus, disabled and in the other theme, and what the mouse and the keys do, as a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,14 @@ from app.kit.labels import DotLabel, ElidedLabel
 from app.kit.pictures import signed_colors
 from app.kit.range_bar import RangeBar
 from app.kit.segments import Segments
-from app.kit.theme import DARK, LIGHT, apply_theme, current_theme, load_fonts
+from app.kit.theme import DARK, LIGHT, apply_theme, current_theme
 from app.models import Models
 from engine.wire.requests import HeadRequest
 from tests.app import samples
 from tests.app.robot import Robot
 from tests.app.shown import approve, changes, painted, shown
+
+pytestmark = pytest.mark.usefixtures("dark_theme")
 
 APPROVED = Path(__file__).parent / "approved"
 WORDS = "Once upon a time there was a little girl"
@@ -221,17 +223,6 @@ GALLERY: dict[str, tuple[Callable[[], QWidget], tuple[int, int]]] = {
     "progress": (progress, (120, 22)), "action_button": (action_button, (80, 22)), "number": (number, (200, 24)),
     "decimals": (decimals, (160, 24)), "box": (box, (200, 20)),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _theme(qapp: QApplication) -> Iterator[None]:
-    load_fonts()
-    before, flash = qapp.styleSheet(), qapp.cursorFlashTime()
-    apply_theme(qapp, DARK)
-    qapp.setCursorFlashTime(0)
-    yield
-    qapp.setStyleSheet(before)
-    qapp.setCursorFlashTime(flash)
 
 
 def looks(widget: QWidget) -> list[str]:

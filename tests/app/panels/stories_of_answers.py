@@ -18,7 +18,6 @@ from app.panels.evicted.view import EvictedView
 from app.panels.what_if.view import WhatIfView
 from engine.wire.status import OpenedFile
 from tests.app.panels.stories_of_runs import Steps
-from tests.app.panels.test_approved import APPROVED, Witness, _theme  # noqa: F401
 
 
 def what_if(view: WhatIfView, models: Models, folder: Path) -> Steps:

@@ -26,7 +26,6 @@ from engine.wire.changes import EditMade
 from engine.wire.events import NodeAdded
 from engine.wire.tree import Node
 from tests.app.mouse import move_mouse
-from tests.app.panels.test_approved import APPROVED, Witness, _theme  # noqa: F401
 from tests.app.rich import SPEC
 
 Key, CONTROL, SHIFT = Qt.Key, Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier

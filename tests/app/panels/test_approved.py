@@ -14,7 +14,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QPlainTextEdit, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.kit.theme import DARK, LIGHT, apply_theme, load_fonts
+from app.kit.theme import DARK, LIGHT, apply_theme
 from app.models import Models
 from app.panels.attention.view import AttentionView
 from app.panels.bench.view import BenchView
@@ -53,6 +53,8 @@ from tests.app.rich_compared import COMPARED, compared_models, feed_compared
 from tests.app.rich_pages import PagedRun
 from tests.app.robot import Robot
 from tests.app.shown import approve, changes, role_of, shown
+
+pytestmark = pytest.mark.usefixtures("dark_theme")
 
 PanelOfSize = tuple[Callable[[Models], QWidget], tuple[int, int]]
 APPROVED = Path(__file__).parent / "approved"
@@ -205,18 +207,6 @@ class Witness:
             QApplication.processEvents()
             self._answer()
         QApplication.processEvents()
-
-
-@pytest.fixture(autouse=True)
-def _theme(qapp: QApplication) -> Iterator[None]:
-    """The dark theme with its shapes, whatever the tests before left; no text cursor blinks."""
-    load_fonts()
-    before, flash = qapp.styleSheet(), qapp.cursorFlashTime()
-    apply_theme(qapp, DARK)
-    qapp.setCursorFlashTime(0)
-    yield
-    qapp.setStyleSheet(before)
-    qapp.setCursorFlashTime(flash)
 
 
 @pytest.mark.parametrize("name", PANELS)

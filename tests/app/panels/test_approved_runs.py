@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from pytestqt.qtbot import QtBot
 
-from tests.app.panels.test_approved import APPROVED, PANELS, _theme, witness_of  # noqa: F401
+from tests.app.panels.test_approved import APPROVED, PANELS, witness_of
 from tests.app.rich_other import OTHER_RUNS
 from tests.app.shown import approve
+
+pytestmark = pytest.mark.usefixtures("dark_theme")
 
 # In runs of other shapes: what is selected anew, and the panels that such a run shows otherwise.
 ELSEWHERE: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
