@@ -209,12 +209,14 @@ class History:
 
     def _back_from_now(self, seq_id: int, least: int) -> Iterator[tuple[int, Mark, tuple[int, int] | None]]:
         """The steps of the path from the newest back, as long as a sequence had so many tokens at `least`: its mark,
-        and the step that fed it last. Where the one it was forked from had other tokens they are left out."""
+        and the step that fed it last. Those after which it, or the one it was forked from, had other tokens than now
+        are left out."""
         for step in reversed(self.journal.steps):
             mark = self.journal.mark_of(*self.journal.owner(seq_id, step))
             if mark is None or mark.num_tokens < least:
                 return
-            if self.journal.mark(seq_id, step) is mark:
+            is_of_now = mark.num_tokens <= self.journal.num_same(seq_id, step)
+            if is_of_now and self.journal.mark(seq_id, step) is mark:
                 yield step, mark, self.journal.fed_at(seq_id, step)
 
     def attention_with(self, seq_id: int, num_tokens: int) -> dict[int, torch.Tensor]:
@@ -235,13 +237,15 @@ class History:
         return {}
 
     def logged_logits(self, seq_id: int) -> list[LoggedLogits]:
-        """The steps that fed a sequence and whose logits are still kept."""
+        """The steps that fed a sequence tokens that it still has, and whose logits are still kept."""
         found = []
         for step in self.journal.steps:
             checkpoint, mark = self.journal.at(step), self.journal.mark(seq_id, step)
             fed_at = self.journal.fed_at(seq_id, step)
             entry = self.logits.get(fed_at) if fed_at is not None and fed_at[0] == step else None
-            if entry is not None and checkpoint is not None and mark is not None:
+            if entry is None or checkpoint is None or mark is None:
+                continue
+            if mark.num_tokens <= self.journal.num_same(seq_id, step):
                 found.append(LoggedLogits(step, mark.num_tokens, entry[0], checkpoint.cache))
         return found
 
@@ -264,9 +268,10 @@ class History:
         return None
 
     def step_with(self, seq_id: int, num_tokens: int) -> int | None:
-        """The first step after which a sequence had so many tokens; the newest where none had."""
+        """The first step after which a sequence had so many of its tokens of now; the newest where none had."""
         for step in self.journal.steps:
             mark = self.journal.mark(seq_id, step)
-            if mark is not None and mark.num_tokens >= num_tokens:
+            is_of_now = self.journal.num_same(seq_id, step) >= num_tokens
+            if is_of_now and mark is not None and mark.num_tokens >= num_tokens:
                 return step
         return self.last_step

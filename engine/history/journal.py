@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from engine.errors import InputError
 from engine.history.marks import (
+    ALL_TOKENS,
     Begun,
     Birth,
     CameInto,
@@ -24,7 +25,6 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
 
 Noted = tuple[int, dict[int, int]]  # how many notes, and how many moves of each sequence
-ALL_TOKENS = 1 << 62
 MAX_STEPS = 1 << 17  # that can be gone back to; a step takes some 300 bytes here
 
 
@@ -183,10 +183,13 @@ class Journal:
             made[seq_id] = Move(self._newest, count, cache, moved.is_converted and count > 0, count, known_below)
         self._note(CameInto(made))
 
-    def rewrote(self, seq_id: int, num_tokens: int, first_position: int, cache: CacheSpec, had: int) -> None:
+    def rewrote(
+        self, seq_id: int, num_tokens: int, first_position: int, cache: CacheSpec, had: int, num_same: int = ALL_TOKENS
+    ) -> None:
         """After the newest step rows of a sequence from a position on were written by hand. It has `num_tokens` since
-        and had `had`: of the states until then those that end before the position can still be told."""
-        move = Move(self._newest, num_tokens, cache, True, max(had, num_tokens), first_position + 1)
+        and had `had`, of which the first `num_same` are still the same: of the states until then those that end before
+        the position can still be told."""
+        move = Move(self._newest, num_tokens, cache, True, max(had, num_tokens), first_position + 1, num_same)
         self._note(Rewritten({seq_id: move}))
 
     def fork(
@@ -230,6 +233,12 @@ class Journal:
     def has_moved(self, seq_id: int, step: int) -> bool:
         """Whether a sequence came into another mode, or began again, after a step: its rows may be others since."""
         return any(move.step >= step for move in self._moves.get(seq_id, ()))
+
+    def num_same(self, seq_id: int, step: int) -> int:
+        """Of the tokens that a sequence had after a step, how many of the first ones it still has: those behind them
+        were replaced by hand since."""
+        later = (move.num_same for move in self._moves.get(seq_id, ()) if move.step >= step)
+        return min(later, default=ALL_TOKENS)
 
     def holds(self, seq_id: int, step: int, num_tokens: int) -> bool:
         """Whether the rows of now begin with those that a sequence had after `step`, with so many tokens, as far as the

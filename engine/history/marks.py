@@ -9,6 +9,8 @@ from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.records import StopReason
 
+ALL_TOKENS = 1 << 62
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pending:
@@ -61,7 +63,8 @@ class Mark:
 class Move:
     """A sequence came into a cache mode after `step` (-1: before the first) with `num_tokens` rows: converted from the
     mode before, or filled anew. It had `had` tokens before; of the states until then those with fewer tokens than
-    `known_below` can still be told, since their rows were only copied or are noted."""
+    `known_below` can still be told, since their rows were only copied or are noted. Of the tokens it had the first
+    `num_same` are still the same."""
 
     step: int
     num_tokens: int
@@ -69,6 +72,7 @@ class Move:
     is_converted: bool = False
     had: int = 0
     known_below: int = 0
+    num_same: int = ALL_TOKENS
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from engine.cache.contract import HeldRows
 from engine.cache.paged.pages import PoolExhausted
 from engine.errors import InputError
+from engine.history.marks import ALL_TOKENS
 from engine.session.edits.apply import EditOutcome, apply_edit
 from engine.session.edits.numbers import RowsFrom, RowsOfMoment
 from engine.session.live import LiveSequence, close_all
@@ -113,7 +114,8 @@ def note(session: Session, edit: Edit, live: LiveSequence, edited: EditOutcome, 
     if isinstance(edit, BiasLogits) or not live.cache.by_hand:
         return
     at, first = live.cache.by_hand.edits[-1]
-    session.history.journal.rewrote(edit.seq_id, at, first, session.cache, had)
+    num_same = edit.position if isinstance(edit, ReplaceTokens) else ALL_TOKENS
+    session.history.journal.rewrote(edit.seq_id, at, first, session.cache, had, num_same)
     if live.logits is not None:
         session.history.log(edit.seq_id, live.logits, edited.attention)
 

@@ -13,7 +13,7 @@ from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
-from engine.spec.edit import Rows, Zero
+from engine.spec.edit import Replacement, ReplaceTokens, Rows, Zero
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
@@ -223,6 +223,19 @@ def test_an_edit_in_a_lossy_mode_is_named_as_the_cause(spec: CacheSpec, said: st
     make_edit(session, Zero(seq_id, Rows(42, 43)))
     session.step()
     assert checked(session, CheckParity(seq_id)).verdict == said
+
+
+@pytest.mark.parametrize(("how", "said"), [("re-prefill", "within rounding"), ("overwrite", "edited by hand")])
+def test_steps_of_tokens_that_were_replaced_since_are_not_compared(how: Replacement, said: str) -> None:
+    """Three tokens stand where two did: the steps before the place are of this text, those behind it of another."""
+    session, seq_id = started()
+    new_ids = prompt_ids(3 if how == "re-prefill" else 2, seed=5)
+    make_edit(session, ReplaceTokens(seq_id, 20, new_ids, how, 2))
+    count = session.sequence(seq_id).num_tokens
+    session.step()
+    found = checked(session, CheckParity(seq_id))
+    assert (found.verdict, found.positions.tolist()) == (said, [15, count - 1, count])
+    assert session.history.step_at(seq_id, 42) is None
 
 
 def test_rows_that_a_failed_step_cost_are_there_again_before_they_are_compared() -> None:
