@@ -197,7 +197,7 @@ class Lane:
         ]
         behind = old.tokens[stop:]
         if is_prefill:
-            anew = partial(replace, surprisal=None, is_computed_anew=True)
+            anew = partial(replace, step=step, surprisal=None, is_computed_anew=True)
             behind = [anew(token, position=token.position + moved) for token in behind]
         # they were there from the moment on at which the first that they replace was fed
         steps = [*old.steps[:position], *[old.steps[position]] * len(new), *old.steps[stop:]]

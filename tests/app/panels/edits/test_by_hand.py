@@ -361,7 +361,9 @@ def test_tokens_that_were_put_in_stand_in_the_text_and_undo_brings_the_old_ones_
     assert strip_texts(desk) == [*before[:4], *(f"<{token_id}>" for token_id in ids), *before[6:]]
     tokens = desk.window.tokens.strip.chips.tokens
     assert [token.position for token in tokens] == list(range(count))
-    is_anew = how == "re-prefill"  # what they were surprised by is not known of the new text
+    is_anew = how == "re-prefill"  # written by the edit, and what they were surprised by is not known of the new text
+    made_at = desk.models.timeline.live
+    assert [token.step == made_at for token in tokens] == [*[False] * 4, *[True] * len(ids), *[is_anew] * 18]
     assert [token.surprisal is None for token in tokens[4 + len(ids) :]] == [is_anew] * (18)
     desk.models.selection.update(step=20)
     turn(desk)
