@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from engine.cache.contract import HeldRows
-from engine.cache.stacking import on_one_device
+from engine.cache.stacking import on_one_device, stacked_view
 
 COUNTED_AT_ONCE = 1 << 17
 
@@ -85,21 +85,22 @@ def counts_of_rows(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Counts `[N, bins]` and peaks `[N, H_kv, D]` of tensors of a few rows each, `[H_kv, T, D]`, all of one form, from
     row `first` on; for many rows see `counted`."""
-    stacked = torch.stack(on_one_device(tensors))[:, :, first:].float().cpu()  # [N, H_kv, T, D]
-    values = stacked.contiguous().numpy()
-    num_tensors, num_bins = len(values), _HIGH - _LOW
+    stacked = stacked_view(on_one_device(tensors))[:, :, first:].float().cpu().contiguous()  # [N, H_kv, T, D]
+    values, num_bins = stacked.numpy(), _HIGH - _LOW
+    num_tensors = len(values)
     # without the sign, exponent and mantissa are in the order of the magnitudes
-    bins = (values.view(np.int32) >> _SHIFT) & (_BINS - 1)
-    is_finite = bins < _FINITE
-    bins -= _LOW
-    np.maximum(bins, 0, out=bins)
-    np.minimum(bins, num_bins - 1, out=bins)
-    places = bins + np.arange(num_tensors)[:, None, None, None] * num_bins
-    if not is_finite.all():
-        places, values = places[is_finite], np.where(is_finite, values, np.float32(0))
-    counts = np.bincount(places.ravel(), minlength=num_tensors * num_bins).reshape(num_tensors, num_bins)
-    low, high = values.min(2), values.max(2)
-    return counts, np.where(-low > high, low, high)
+    bins = np.abs(values).view(np.int32).reshape(num_tensors, -1)
+    bins >>= _SHIFT
+    is_finite = slice(None) if bins.max(initial=0) < _FINITE else np.isfinite(values).ravel()
+    np.maximum(bins, _LOW, out=bins)
+    np.minimum(bins, _HIGH - 1, out=bins)
+    bins += np.arange(num_tensors, dtype=np.int32)[:, None] * num_bins - _LOW
+    places = bins.ravel()[is_finite]
+    counts = np.bincount(places, minlength=num_tensors * num_bins).reshape(num_tensors, num_bins)
+    if len(places) < bins.size:
+        stacked = stacked.nan_to_num(0.0, 0.0, 0.0)
+    low, high = stacked.amin(2), stacked.amax(2)
+    return counts, torch.where(-low > high, low, high).numpy()
 
 
 def counted(

@@ -239,7 +239,7 @@ class Watch(CommandMessage, frozen=True):
     pictures: tuple[Watched, ...]
 
 
-PICTURES_PER_SECOND = 22  # of a watcher, unless it is told otherwise: 20, and a margin
+PICTURES_PER_SECOND = 21  # of a watcher, unless it is told otherwise: 20, and a margin
 
 
 class SetPace(CommandMessage, frozen=True):
