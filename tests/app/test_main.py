@@ -18,6 +18,7 @@ from pytestqt.qtbot import QtBot
 import app.__main__ as entry
 import app.main as program
 import app.start.beginning as beginning
+from app.control.pace import USUAL_PACE
 from app.kit.theme import current_theme
 from app.main import Program
 from app.start.arguments import Arguments, parse
@@ -135,7 +136,7 @@ def test_what_was_remembered_reaches_window_and_engine_and_is_remembered_again(
     ]  # fmt: skip
     checked = {name for name in actions.names() if actions[name].isChecked() and name.partition(".")[0] != "cache"}
     assert {"theme.light", "pace.5", "engine.process"} <= checked
-    assert not checked & {"theme.dark", "theme.system", "pace.22", "engine.auto", "engine.thread"}
+    assert not checked & {"theme.dark", "theme.system", f"pace.{USUAL_PACE}", "engine.auto", "engine.thread"}
     assert (current_theme().name, window.docks.layout_name) == ("light", "learn")
     assert window.prompt.draft == CHOSEN.prompt
     assert [action.data() for action in window.recent.actions()] == CHOSEN.recent_snapshots

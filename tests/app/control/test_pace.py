@@ -28,7 +28,7 @@ def test_slow_paces_hold_a_run_back_and_the_others_do_not() -> None:
     assert {name: pace.command.steps_per_second for name, pace in PACES.items()} == {
         "1": 1,
         "5": 5,
-        "22": None,
+        USUAL_PACE: None,
         "all": None,
     }
 
