@@ -63,7 +63,7 @@ class Saving(QObject):
         """Write what came meanwhile, in one piece, and everything from now on."""
         if self._is_paused:
             self._is_paused = False
-            if self._recorder.has_content:
+            if self._recorder.has_content and self._is_to_write:
                 self._write(list(entries_of(self.session)))
 
     def take(self, events: Sequence[Event], *, is_repeating: bool) -> None:
@@ -112,16 +112,22 @@ class Saving(QObject):
 
     def append(self, *entries: JournalEntry) -> None:
         """Write what became different; a file is made when there is something to be missed."""
-        if self._is_paused:
+        if self._is_paused or not self._is_to_write:
             return
         if self._file is not None:
             self._write(entries)
         elif any(map(_is_worth_a_file, entries)):
             self._write(list(entries_of(self.session)))
 
+    @property
+    def _is_to_write(self) -> bool:
+        """Whether there is a folder, and it did not fail a moment ago. All of a session is long, and is not put
+        together at every step for nobody."""
+        has_just_failed = self._failed_at is not None and self._clock() - self._failed_at < RETRY_S
+        return self._folder is not None and not has_just_failed
+
     def _write(self, entries: Sequence[JournalEntry]) -> None:
-        if self._folder is None or (self._failed_at is not None and self._clock() - self._failed_at < RETRY_S):
-            return
+        assert self._folder is not None
         try:
             if self._failed_at is not None or (self._file is not None and self._file.num_bytes > self._rewritten_at):
                 self._rewrite()

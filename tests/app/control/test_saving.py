@@ -168,6 +168,21 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(running: Shell, tmp_path: Pa
     assert running.models.status.failure.startswith("The journal of this session cannot be written (Not a directory)")
 
 
+def test_a_session_that_is_not_written_is_not_put_together_at_every_step(
+    running: Shell, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving, recorder = running.controller.saving, running.controller.saving._recorder
+    counted: list[int] = []
+    session = recorder.session
+    monkeypatch.setattr(recorder, "session", lambda: counted.append(1) or session())
+    take_steps(running, engine, 20)
+    assert counted == [], "nobody asked for a journal"
+    (tmp_path / "file").write_text("")
+    saving.begin_in(JournalFolder(tmp_path / "file" / "sessions"), "")
+    take_steps(running, engine, 20)
+    assert len(counted) == 1, "it failed, and is not tried again at once"
+
+
 def left_by_another(folder: JournalFolder, session_of: Shell) -> Path:
     """A journal whose window was killed: its lock is gone with it, and nothing was ended."""
     saving = session_of.controller.saving
