@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.spec.presets import PRESETS
 from tests.engine.session.failing import PHASES, failures, small
-from tests.engine.session.test_failed_step import LOSSY
+from tests.engine.session.test_stepper_failures import LOSSY
 
 LONGEST = 300  # characters of what is told of one
 

@@ -17,7 +17,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.wire.measuring import MeasureRegret
 from tests.engine.analysis.live import WINDOW, answer, started
-from tests.engine.cache.compressed.test_going_back import assert_same, state_of
+from tests.engine.cache.compressed.test_cache_going_back import assert_same, state_of
 
 
 def test_regret_is_what_forgetting_a_page_does() -> None:

@@ -32,7 +32,7 @@ from engine.wire.measuring import MapDamage, MeasureRegret, WhatIf
 from engine.wire.records import StepRecord
 from tests.effort import effort
 from tests.engine.analysis.live import damage_map
-from tests.engine.cache.compressed.test_going_back import SPECS
+from tests.engine.cache.compressed.test_cache_going_back import SPECS
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
 STORY = """Once upon a time there was an old miller who lived by the river with his three sons. When he died he left the

@@ -17,7 +17,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Mask, ReplaceTokens, Rows, Zero
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import Change, EditMade, TokensForced
-from tests.engine.session.test_forks import started
+from tests.engine.session.test_fork import started
 
 
 def story(num_steps: int, num_forced: int) -> Journal:

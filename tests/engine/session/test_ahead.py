@@ -26,7 +26,7 @@ from engine.wire.phases import Chosen, PhaseReached
 from engine.wire.records import StepRecord
 from tests.engine.cache.paged.tables import reuse_order
 from tests.engine.session.sessions import GROWING, tensors
-from tests.engine.session.test_capture import same, told
+from tests.engine.session.test_captured import same, told
 from tests.engine.tiny import model_of, prompt_ids
 
 SEEDED = SamplingParams(0.9, seed=7)

@@ -15,7 +15,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.tree import Node, PlannedStep
-from tests.engine.cache.compressed.test_going_back import assert_alike, assert_same, state_of
+from tests.engine.cache.compressed.test_cache_going_back import assert_alike, assert_same, state_of
 from tests.engine.tiny import model_of, prompt_ids
 
 SPECS = {

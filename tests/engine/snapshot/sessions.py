@@ -18,7 +18,7 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
-from tests.engine.cache.compressed.test_going_back import assert_alike, kept_of
+from tests.engine.cache.compressed.test_cache_going_back import assert_alike, kept_of
 from tests.engine.tiny import model_of, prompt_ids
 
 PROMPT = 21

@@ -13,7 +13,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.requests import RowRequest
 from engine.wire.slices import RowSlice
-from tests.engine.session.test_forks import FORCED, MODES, PROMPT, rows, same
+from tests.engine.session.test_fork import FORCED, MODES, PROMPT, rows, same
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -15,6 +15,7 @@ from engine.wire.commands import Tokenize
 from engine.wire.events import Tokenized
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.panels.edits.conftest import desk as desk
 from tests.app.panels.edits.menus import made, opened
 
 

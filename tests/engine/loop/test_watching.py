@@ -19,7 +19,6 @@ from engine.wire.events import Failed, StateChanged
 from engine.wire.records import StepRecord
 from engine.wire.requests import RowRequest, WallRequest
 from engine.wire.slices import CellUpdate, RowSlice, WallSlice
-from tests.engine.loop.conftest import driver  # noqa: F401  # a fixture
 from tests.engine.loop.driver import Driver
 from tests.engine.tiny import prompt_ids
 
@@ -27,7 +26,7 @@ WALL = Watched(WallRequest(0, 0, 0, "keys", False, 200, 8))
 
 
 @pytest.fixture
-def prompted(driver: Driver) -> Driver:  # noqa: F811
+def prompted(driver: Driver) -> Driver:
     driver.send(SubmitPrompt(Prompt(token_ids=prompt_ids(9)), num_steps=1))
     driver.wait_for(StepRecord)
     driver.rest()
@@ -35,7 +34,7 @@ def prompted(driver: Driver) -> Driver:  # noqa: F811
     return driver
 
 
-def numbers(driver: Driver, kind: type) -> list[int]:  # noqa: F811
+def numbers(driver: Driver, kind: type) -> list[int]:
     return [event.request.num_tokens for event in driver.of(kind)]
 
 

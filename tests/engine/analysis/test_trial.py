@@ -28,7 +28,7 @@ from engine.wire.measurements import DamageMap, ParityReport, Regret, Swept, Wha
 from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.records import Candidate
 from tests.engine.analysis.live import WINDOW, checked, run_of, started
-from tests.engine.cache.compressed.test_going_back import assert_same, state_of
+from tests.engine.cache.compressed.test_cache_going_back import assert_same, state_of
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.cache.paged.cache import PagedCache
 from tests.effort import effort
-from tests.engine.cache.compressed.test_going_back import (
+from tests.engine.cache.compressed.test_cache_going_back import (
     EVERYWHERE,
     WAYS,
     Way,
