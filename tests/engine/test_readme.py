@@ -26,6 +26,7 @@ from engine.spec.retention import LayerBudgets
 from engine.spec.rules import RULES
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
+from engine.wire.commands import PICTURES_PER_SECOND
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import prompt_ids
 
@@ -38,6 +39,10 @@ def test_the_table_of_presets_is_the_one_that_is_generated() -> None:
 
 def test_the_table_of_what_conditions_are_about_is_the_one_that_is_read() -> None:
     assert quantities.markdown_table() in README
+
+
+def test_the_pace_of_pictures_is_the_one_that_is_kept() -> None:
+    assert f"{PICTURES_PER_SECOND} pictures a second" in " ".join(README.split())
 
 
 # what the recipe promises of a rule: a preset, parameters, both layouts, the reasons of what was dropped
