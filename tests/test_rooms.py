@@ -20,7 +20,7 @@ TOPICS = {
     "bad_input": "what a person can get wrong, on any command line",
     "benchmark": "the scripts of tests/benchmarks",
     "by_hand": "edits by mouse on the real panels",
-    "constants": "limits, defaults and what is frozen, in the whole engine",
+    "constants": "limits, defaults and what is frozen, in the engine and in the window",
     "edges": "the last number that is taken and the first that is not",
     "encoder_decoder": "encoder-decoders",
     "following": "a selection that moves, and every panel behind it",

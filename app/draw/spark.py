@@ -20,7 +20,7 @@ class Spark(Struct, frozen=True):
     most: float
 
 
-def spark(values: Sequence[float], width: int, height: int, gap: int = 1, marked: int | None = None) -> Spark:
+def spark(values: Sequence[float], width: int, height: int, gap: int, marked: int | None = None) -> Spark:
     """Bars from zero up; every value that is not zero shows at least one pixel, what is no number a full loud bar."""
     count = len(values)
     codes = np.zeros((max(height, 1), max(width, 1)), dtype=np.uint8)

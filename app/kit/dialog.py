@@ -33,7 +33,6 @@ class Dialog(QDialog):
         super().__init__(parent)
         self.setWindowTitle(title)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        self.setWindowFlag(Qt.WindowType.WindowContextHelpButtonHint, False)
 
     def done(self, result: int) -> None:
         super().done(result)

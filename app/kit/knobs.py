@@ -78,7 +78,7 @@ class Knob(QWidget):
     moved = Signal()
     renamed = Signal()
 
-    def __init__(self, name: str, tip: str, decimals: int = 0) -> None:
+    def __init__(self, name: str, tip: str, decimals: int) -> None:
         super().__init__()
         self._stops: tuple[float, ...] = (0.0, 1.0)
         self._name = QPushButton()

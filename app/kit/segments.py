@@ -37,15 +37,20 @@ class Segments(QWidget):
     def set_choices(self, choices: Sequence[tuple[str, str, str]]) -> None:
         """`(id, text, tool tip)` each."""
         self._choices = tuple(choices)
+        self._name()
         self.updateGeometry()
         self.update()
 
     def set_choice(self, choice: str) -> None:
         if choice != self._choice:
             self._choice = choice
-            names = {key: text for key, text, _ in self._choices}
-            self.setAccessibleName(names.get(choice, choice))
+            self._name()
             self.update()
+
+    def _name(self) -> None:
+        """A screen reader says what is chosen."""
+        names = {key: text for key, text, _ in self._choices}
+        self.setAccessibleName(names.get(self._choice, self._choice))
 
     def sizeHint(self) -> QSize:
         rects = self._rects()

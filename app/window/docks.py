@@ -100,7 +100,6 @@ class DockHost(QMainWindow):
     def arrange(self, name: str) -> None:
         """Put the panels where a named layout has them."""
         self._layout_name = name if name in GRIDS else "inspect"
-        self._is_untouched = False  # what is half arranged must not be proportioned
         self._is_arranging = True
         for dock in self.docks.values():
             dock.setFloating(False)

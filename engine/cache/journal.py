@@ -25,7 +25,7 @@ class EvictionJournal(Generic[Entry, Memory]):
     """The latest evictions, oldest first, and a rule's memory after each step; `None` is the memory of a rule that
     remembers nothing. What exceeds the bounds is forgotten from the oldest on, and going back there is refused."""
 
-    def __init__(self, max_bytes: int, max_memory_bytes: int) -> None:
+    def __init__(self, *, max_bytes: int, max_memory_bytes: int) -> None:
         self._max_bytes, self._max_memory_bytes = max_bytes, max_memory_bytes
         self._entries: deque[Entry] = deque()
         self._entry_bytes = 0
@@ -124,7 +124,9 @@ class EvictionJournal(Generic[Entry, Memory]):
 
     def copy(self) -> EvictionJournal[Entry, Memory]:
         """The same entries, to be changed apart."""
-        made: EvictionJournal[Entry, Memory] = EvictionJournal(self._max_bytes, self._max_memory_bytes)
+        made: EvictionJournal[Entry, Memory] = EvictionJournal(
+            max_bytes=self._max_bytes, max_memory_bytes=self._max_memory_bytes
+        )
         made._entries, made._entry_bytes = deque(self._entries), self._entry_bytes
         made._memories, made._memory_bytes = dict(self._memories), self._memory_bytes
         made._forgets_from, made._floor = self._forgets_from, self._floor

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 from PySide6.QtCore import QTimer
-from PySide6.QtGui import QHideEvent
 from PySide6.QtWidgets import QStackedLayout, QWidget
 
 from app.draw.format import byte_share, bytes_words, divergence_words, milliseconds
@@ -282,7 +281,3 @@ class DamageView(AskingView[Shown]):
             token = token_name(self._models, self._models.selection.now.seq_id, cell.first, 10)
             return f"{name}[{cell.line.layer}, {cell.line.head}, {where}] {token}   {error}"
         return f"{name}[{cell.line.layer}, {cell.line.head}, :, {where}]   {error}"
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        super().hideEvent(event)
-        self._rest.stop()

@@ -61,7 +61,9 @@ class CompressedLayer(OwnLayer):
         self.num_heads = 0
         self.positions: torch.Tensor | None = None
         self.memory: torch.Tensor | None = None
-        self.journal: EvictionJournal[Dropped, torch.Tensor] = EvictionJournal(JOURNAL_BYTES, MEMORY_BYTES)
+        self.journal: EvictionJournal[Dropped, torch.Tensor] = EvictionJournal(
+            max_bytes=JOURNAL_BYTES, max_memory_bytes=MEMORY_BYTES
+        )
         self.sinks: torch.Tensor | None = None  # keys of the sinks as they were before they were rotated
 
     # ---- transformers' contract ----------------------------------------------------------------------------------

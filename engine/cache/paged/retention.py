@@ -69,7 +69,9 @@ class PageKeeper:
         self._layers = tuple(self._heads)
         self._page_size, self.seq_id = page_size, seq_id
         self._memory: MemoryOfLayers = {}
-        self._journal: EvictionJournal[DroppedPages, MemoryOfLayers] = EvictionJournal(JOURNAL_BYTES, MEMORY_BYTES)
+        self._journal: EvictionJournal[DroppedPages, MemoryOfLayers] = EvictionJournal(
+            max_bytes=JOURNAL_BYTES, max_memory_bytes=MEMORY_BYTES
+        )
         self.prompt_ended_at: int | None = None  # tokens seen when the rule was first asked to drop
 
     # ---- one step ------------------------------------------------------------------------------------------------

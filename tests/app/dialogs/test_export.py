@@ -122,6 +122,21 @@ def test_another_kind_has_another_ending(dialog: ExportDialog, tmp_path: Path) -
         assert dialog._notes.isVisible() == (kind == "snapshot")
 
 
+def test_only_a_name_that_nobody_gave_follows_the_steps(dialog: ExportDialog, tmp_path: Path) -> None:
+    """One like ours in a folder of one's own was given, and so was another one in our folder."""
+    ours = Path(dialog._path.text())
+    for given in (tmp_path / ours.name, ours.with_stem("mine"), tmp_path / "mine.json"):
+        dialog._path.setText(str(given))
+        dialog._on_steps()
+        assert dialog._path.text() == str(given)
+        dialog.set_kind("table")
+        assert dialog._path.text() == str(given.with_suffix(".csv"))
+        dialog.set_kind("snapshot")
+    dialog._path.setText(str(ours.with_stem("kvloupe-step3")))
+    dialog._on_steps()
+    assert dialog._path.text() == str(ours)
+
+
 # ---- what of it --------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from tests.app import samples
 
 
 def test_sparks_show_every_value_and_mark_one() -> None:
-    drawn = spark.spark([4.0, 0.001, 0.0, float("nan")], 40, 10, marked=0)
+    drawn = spark.spark([4.0, 0.001, 0.0, float("nan")], 40, 10, gap=1, marked=0)
     heights = [(drawn.codes[:, 10 * i] > 0).sum() for i in range(4)]
     assert heights == [10, 1, 0, 10]
     assert drawn.codes[9, 0] == 2
@@ -22,7 +22,7 @@ def test_sparks_show_every_value_and_mark_one() -> None:
 def test_more_values_than_pixels_keep_the_tall_one() -> None:
     values = [1.0] * 400
     values[333] = 50.0
-    assert (spark.spark(values, 40, 20).codes[0] > 0).sum() == 1
+    assert (spark.spark(values, 40, 20, gap=1).codes[0] > 0).sum() == 1
 
 
 def test_norms_of_a_token_come_from_the_step_that_wrote_it() -> None:

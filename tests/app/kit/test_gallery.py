@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QAction, QEnterEvent, QPainter
 from PySide6.QtWidgets import QApplication, QWidget
@@ -31,6 +33,7 @@ from app.kit.heatmap import HeatMap
 from app.kit.heatmap_marks import Box, CellNumbers, Marks
 from app.kit.knobs import Knob
 from app.kit.labels import DotLabel, ElidedLabel
+from app.kit.panel import Panel, TitleBar
 from app.kit.pictures import signed_colors
 from app.kit.range_bar import RangeBar
 from app.kit.segments import Segments
@@ -38,6 +41,7 @@ from app.kit.theme import DARK, LIGHT, apply_theme, current_theme
 from app.models import Models
 from engine.wire.requests import HeadRequest
 from tests.app import samples
+from tests.app.on_screen import assert_repainted
 from tests.app.robot import Robot
 from tests.app.shown import approve, changes, painted, shown
 
@@ -214,6 +218,18 @@ def box() -> QWidget:
     return widget
 
 
+def panel() -> QWidget:
+    widget = Panel("A panel", can_pin=True)
+    widget.set_body(ElidedLabel())
+    widget.set_detail("some words behind its title", "words")
+    widget.set_provenance("live cache", "live cache", "live cache, at step 8")
+    return widget
+
+
+def strip() -> QWidget:
+    return TitleBar()
+
+
 GALLERY: dict[str, tuple[Callable[[], QWidget], tuple[int, int]]] = {
     "bars": (bars, (480, 150)), "title_of_bars": (title_of_bars, (300, 60)), "grids": (grids, (520, 200)),
     "plot": (plot, (420, 220)), "heat_map": (heat_map, (760, 240)), "zoomed_map": (zoomed_map, (420, 110)),
@@ -221,13 +237,45 @@ GALLERY: dict[str, tuple[Callable[[], QWidget], tuple[int, int]]] = {
     "segments": (segments, (200, 18)), "knob": (knob, (260, 22)), "elided": (elided, (400, 20)),
     "dot": (dot("recomputed"), (240, 20)), "ring": (dot("past"), (240, 20)), "link": (link, (320, 22)),
     "progress": (progress, (120, 22)), "action_button": (action_button, (80, 22)), "number": (number, (200, 24)),
-    "decimals": (decimals, (160, 24)), "box": (box, (200, 20)),
+    "decimals": (decimals, (160, 24)), "box": (box, (200, 20)), "panel": (panel, (420, 120)),
+    "strip": (strip, (300, 27)),
+}  # fmt: skip
+
+# What else each is made to show, one after the other: it has to ask to be painted.
+OTHERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    "bars": (lambda w: w.show_table(BarTable(("other",), (BarRow("two", (Bar(0.25, "25 %", "bad"),), ""),))),),
+    "grids": (lambda w: w.show_grids(w._grids[:1], "channels", ChosenHead(0, 0, 1)),),
+    "plot": (
+        lambda w: w.show_chart(replace(w.canvas._chart, marks=w.canvas._chart.marks[:3])),
+        lambda w: w.show_words("other words"),
+    ),
+    "heat_map": (
+        lambda w: w.set_table(signed_colors(LIGHT)), lambda w: w.show_range(TokenRange(2.0, 9.0)),
+        lambda w: w.set_table(signed_colors(DARK)),
+    ),
+    "facts": (lambda w: w.show_facts((Fact("another", "1", role="bad"),)),),
+    "fact_bar": (lambda w: w.show_facts((Reading("third", "3rd", "99", "a tip"),)),),
+    "range_bar": (lambda w: w.show_range(signed_colors(LIGHT), None, 0.5),),
+    "segments": (lambda w: w.set_choice("c"), lambda w: w.set_choices((("c", "one more", ""), ("d", "last", "")))),
+    "knob": (
+        lambda w: w.set_value(48.0), lambda w: w.set_stops((20.0, 30.0), 10.0, 40.0), lambda w: w.name("other", "tip"),
+    ),
+    "elided": (lambda w: w.setText("other words", "words"),),
+    "dot": (lambda w: w.set_state("live cache", "live cache", "live cache, at step 9"),
+        lambda w: w.set_state("", "past")),
+    "link": (lambda w: w.show_link("nothing leads on", "another tip", leads=False),),
+    "progress": (lambda w: w.show_progress("Stop  7/9", 7 / 9), lambda w: w.show_progress("Measure", None)),
+    "box": (lambda w: w.choose(1), lambda w: w.setEnabled(False)),
+    "panel": (
+        lambda w: w.set_title("Another"), lambda w: w.set_empty("There is nothing."), lambda w: w.set_empty(None),
+        lambda w: w.show_title(False), lambda w: w.set_provenance(""), lambda w: w.take_strip().resize(200, 27),
+    ),
 }  # fmt: skip
 
 
 def looks(widget: QWidget) -> list[str]:
     """What it shows; of words and buttons that paint more than their text, that too."""
-    more = painted(widget) if isinstance(widget, DotLabel | ElidedLabel | ProgressButton) else ()
+    more = painted(widget) if isinstance(widget, DotLabel | ElidedLabel | ProgressButton | TitleBar) else ()
     return [*shown(widget), *(f"  {line}" for line in more)]
 
 
@@ -269,4 +317,8 @@ def test_a_widget_is_as_approved(qtbot: QtBot, qapp: QApplication, monkeypatch: 
     done = "\n".join(Robot(widget, Models(), monkeypatch).lines())
     without_arrays = re.sub(r"ValueGrid\(title='(\w+)'.*?\), (?=GridCell)", r"\1 ", done, flags=re.DOTALL)
     lines += ["== what can be done", *without_arrays.split("\n")]
+    seen = looks(widget)
+    for number, other in enumerate(OTHERS.get(name, ()), 1):
+        look(f"other data {number}", partial(other, widget))
+        assert_repainted(host, f"other data {number}")
     approve(APPROVED / f"{name}.txt", lines)

@@ -13,7 +13,7 @@ STOPS = (8, 16, 32, 64)
 
 @pytest.fixture
 def knob(qtbot: QtBot, qapp: QApplication) -> Knob:
-    knob = Knob("group", "Tokens that share a scale")
+    knob = Knob("group", "Tokens that share a scale", 0)
     qtbot.addWidget(knob)
     knob.set_stops(STOPS, 1, 128)
     return knob

@@ -47,6 +47,7 @@ from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 from tests.app.made import made, of_action, tab_walk
 from tests.app.page_story import PageStory
+from tests.app.placed import placed
 from tests.app.rich import status as rich_status
 from tests.app.shown import approve, changes, shown
 
@@ -128,7 +129,7 @@ def test_the_window_is_made_as_approved(running: Shell) -> None:
     }  # fmt: skip
     lines = []
     for name, part in parts.items():
-        lines += [f"== {name}", *made(part), ""]
+        lines += [f"== {name}", *made(part), *(placed(part) if name not in window.docks.docks else ()), ""]
     lines += [
         "== actions",
         *(
@@ -237,7 +238,7 @@ def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine) -> None:
         answer()
         for dialog in QApplication.topLevelWidgets():
             if isinstance(dialog, QDialog) and dialog.isVisible():
-                found = [*shown(dialog), *made(dialog), *turned_up(dialog, answer)]
+                found = [*shown(dialog), *made(dialog), *placed(dialog), *turned_up(dialog, answer)]
                 lines += [
                     "",
                     f"== {name}: {type(dialog).__name__} {dialog.windowTitle()!r}",

@@ -21,7 +21,7 @@ Journal = EvictionJournal[Gone, str]
 
 
 def filled(max_bytes: int = 10, sizes: tuple[int, ...] = (4, 4, 4)) -> Journal:
-    journal: Journal = EvictionJournal(max_bytes, 10)
+    journal: Journal = EvictionJournal(max_bytes=max_bytes, max_memory_bytes=10)
     for at, size in enumerate(sizes, 1):
         journal.add(Gone(at, size))
         journal.note_memory(at, f"memory {at}", 3)
@@ -110,7 +110,7 @@ def test_shrinking_bounds_rows_and_memories_together(
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "back", "forget"]), st.integers(0, 9)), max_size=40))
 def test_it_tells_what_a_list_would(program: list[tuple[str, int]]) -> None:
-    journal: Journal = EvictionJournal(20, 20)
+    journal: Journal = EvictionJournal(max_bytes=20, max_memory_bytes=20)
     entries: list[Gone] = []
     now, first_known = 0, 0
     for what, number in program:

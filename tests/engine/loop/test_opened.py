@@ -15,6 +15,7 @@ from engine.errors import InputError
 from engine.snapshot import save_cache
 from engine.snapshot.read import SnapshotFile
 from engine.spec.cache import CacheSpec
+from engine.spec.edit import Overwrite, Rows
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import (
@@ -22,6 +23,7 @@ from engine.wire.commands import (
     Continue,
     EndDuel,
     LoadModel,
+    MakeEdit,
     OpenSnapshot,
     SetCache,
     StartDuel,
@@ -32,7 +34,7 @@ from engine.wire.commands import (
     Watched,
 )
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted
-from engine.wire.events import CacheChanged, Failed, Restarted, StateChanged, Submitted
+from engine.wire.events import CacheChanged, Failed, NodeAdded, Restarted, StateChanged, Submitted
 from engine.wire.exporting import EstimateExport, Export, Exported, ExportEstimate
 from engine.wire.measuring import CheckParity
 from engine.wire.opponents import OtherFile, OtherRun, OtherStep
@@ -177,6 +179,19 @@ def test_a_damaged_record_is_told_and_the_rows_are_looked_at(driver: Driver, tmp
     assert driver.wait_for(WallSlice).num_tokens == 22
 
 
+def test_steps_before_a_damaged_record_are_told_and_nothing_in_place_of_it(driver: Driver, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    steps = [record.step for record in exported(driver, path)]
+    raw = path.read_bytes()
+    at = raw.rindex(b"StepRecord")
+    path.write_bytes(raw[:at] + b"StepRec?rd" + raw[at + len(b"StepRecord") :])
+    opened(driver, path)
+    assert "record" in driver.wait_for(Failed).message
+    driver.send(Watch((Watched(WallRequest(0, 22, 22, "keys", False, 50, 50), id=72),)))
+    driver.wait_for(WallSlice)
+    assert [record.step for record in driver.of(StepRecord)] == steps[:-1]
+
+
 # ---- going on ----------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +228,9 @@ def test_decoding_goes_on_to_the_last_bit(name: str, loads: bool, spec: ModelSpe
         assert again is not None
         assert torch.equal(held.keys, again.keys)
         assert torch.equal(held.values, again.values)
+    if name == "growing":  # rows of other files are at hand as they are without a file
+        driver.send(MakeEdit(Overwrite(0, Rows(3, 4), from_file=str(path), shift=1)))
+        assert driver.wait_for(NodeAdded).node.parent == last.step + 5
     assert driver.loop.close(10.0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 
@@ -160,6 +161,28 @@ def test_tokens_in_the_middle_are_put_in_once_more(
     steps, found, _ = run(tmp_path / "again.py", capsys, monkeypatch)
     assert steps == "6 steps and 1 edit repeated; the number that is farthest off is off by 0"
     assert json.loads(found)[4 : 4 + len(ids)] == list(ids)
+
+
+def test_what_is_compared_at_the_end_is_that_of_its_moment(bundled: LoadedModel, tmp_path: Path) -> None:
+    """Of now the tokens and the rows; of an earlier step the rows that it had, and of tokens nothing is said."""
+    session = Session(bundled, PRESETS["growing"].spec)
+    session.submit(Prompt(text=TEXT))
+    records = tuple(step(session) for _ in range(4))
+    script, now = tmp_path / "again.py", session.sequence(0).num_tokens
+    found = {}
+    for count in (None, now, now - 2):
+        told = records if count != now - 2 else records[:-2]
+        list(export(session, Export(script, 0, count, kind="session", records=told)))
+        line = next(line for line in script.read_text("utf-8").splitlines() if line.startswith("DATA = "))
+        data = json.loads(ast.literal_eval(line.removeprefix("DATA = json.loads(").removesuffix(")")))
+        found[count] = data["token_ids"], data["checksums"], [node["step"] for node in data["session"]["nodes"]]
+    assert found[None] == found[now]
+    assert found[now][0] == session.sequence(0).token_ids[:now]
+    assert found[now - 2][0] == []
+    assert found[now - 2][1].keys() == found[now][1].keys()
+    assert found[now - 2][1] != found[now][1]
+    assert found[now][2] == [record.step for record in records]
+    assert found[now - 2][2] == [record.step for record in records[:-2]]
 
 
 def test_what_is_missing_is_said(bundled: LoadedModel, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.panels.compare.draw import Matrix, MatrixRow, matrix_of, on_same_positions, overlaid, spans_told, told
@@ -109,3 +111,32 @@ def test_each_matrix_says_which_tokens_it_shows_under_a_point() -> None:
     assert spans_told(sides, 18.5, 0) == ["18…23", "17…19", "18"]
     assert spans_told(sides, 0.5, 0) == ["0…5", "0…1", "0"]
     assert spans_told(sides, 30, 0) == ["", "", ""]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.tuples(st.integers(0, 9), st.integers(1, 12), st.integers(1, 3)),
+    st.tuples(st.integers(0, 9), st.integers(1, 12), st.integers(1, 3)),
+)
+def test_each_cell_lies_over_that_of_its_own_position(
+    first: tuple[int, int, int], second: tuple[int, int, int]
+) -> None:
+    """Of two heads that begin, end and pool as they like, each cell says which position and side it is of."""
+    sides = []
+    for side, (start, count, per) in enumerate((first, second)):
+        matrix = pooled(0, 0, start, start + count, per)
+        cells = np.arange(matrix.low.size, dtype=np.float32).reshape(matrix.low.shape) + 100 * side
+        sides.append(replace(matrix, low=cells, high=cells + 0.5))
+    a, b = sides
+    both = overlaid(a, b)
+    for column in range(a.low.shape[1]):
+        under = b.span_of(a.start + column * a.per_column)
+        for row in range(2):
+            if under is None:
+                assert both.is_gone[row, column]
+                continue
+            over = b.cell(under[0], row)
+            assert over is not None
+            assert not both.is_gone[row, column]
+            assert both.low[row, column] == (a.low[row, column] + b.low[over]) / 2
+            assert both.high[row, column] == (a.high[row, column] + b.high[over]) / 2
