@@ -24,7 +24,6 @@ from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
 from engine.spec.presets import (
     ALL_PRESETS,
     FAMILIES,
-    GPU_PRESETS,
     PRESETS,
     Preset,
     cache_label,
@@ -223,7 +222,7 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
     def _on_clicked(self) -> None:
         model = self._models.status.model
         for entry in self._menu.actions():
-            if entry.data() in GPU_PRESETS:
+            if entry.data() in ALL_PRESETS and ALL_PRESETS[entry.data()].spec.row.needs_cuda:
                 entry.setEnabled(model is not None and model.device.startswith("cuda"))
         super()._on_clicked()
 

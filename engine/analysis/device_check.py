@@ -37,7 +37,7 @@ from engine.analysis.reference import reference
 from engine.errors import InputError, first_line
 from engine.model.loader import LoadedModel
 from engine.model.runners.launch import bucket_of
-from engine.spec.presets import ALL_PRESETS
+from engine.spec.presets import ALL_PRESETS, cache_named
 from engine.spec.runners import RUNNERS, RunnerName
 
 Check = Callable[[], tuple[Verdict, str]]
@@ -140,6 +140,11 @@ def planned(device: torch.device, plan: Plan) -> Iterator[Planned]:
         yield from recorded(first, [edge for edge in bucket_edges(plan.longest) if edge > EVERYWHERE_EDGE], ("graph",))
 
 
+def is_quick(cache: str) -> bool:
+    """Whether a cache mode compiles nothing."""
+    return not cache_named(cache).row.is_compiled
+
+
 def not_here(why: str) -> tuple[Verdict, str]:
     return "not here", why
 
@@ -161,7 +166,7 @@ def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[Planned]:
     ids = token_ids(device_modes.PROMPT + device_modes.STEPS)
     truth = reference(model, ids[: device_modes.PROMPT], 0, forced=ids[device_modes.PROMPT :])
     on_cpu = model if model.device.type == "cpu" else model_on("cpu", dtype)
-    for name in plan.caches:
+    for name in plan.caches if plan.compiles else filter(is_quick, plan.caches):
         yield f"modes · {dtype}", name, ModeCheck(model, on_cpu, name, truth)
     # every shape is compiled: the other dtypes try the smallest pages
     for size in plan.page_sizes if dtype == plan.dtypes[0] else plan.page_sizes[:1]:

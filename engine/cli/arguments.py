@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -65,7 +67,15 @@ def load_model(args: argparse.Namespace) -> LoadedModel:
     spec = model_spec(args)
     from engine.model.loader import load  # torch takes seconds: bad arguments are told before it is imported
 
-    return load(spec)
+    model = load(spec)
+    model.runners.compiling = tell_compiling
+    return model
+
+
+def tell_compiling(work: Callable[[], None]) -> None:
+    """What takes minutes is said, where nobody reads lines."""
+    print("compiling, which may take minutes …", file=sys.stderr, flush=True)
+    work()
 
 
 def model_spec(args: argparse.Namespace) -> ModelSpec:

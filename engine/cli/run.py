@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from math import isfinite
@@ -118,6 +119,8 @@ def run_command(args: argparse.Namespace) -> int:
         write_events(events, session.cache, args.events)
     tell_done(session, generated, seconds, args.json)
     tell_halted(halting.hits, args.json)
+    if why := session.model.runners.note:
+        print(f"note: {why}", file=sys.stderr)
     return 0
 
 

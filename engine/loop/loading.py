@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from engine.errors import InputError, first_line, is_out_of_memory, let_go_of_frames
 from engine.loop.activity import Activity
+from engine.loop.beside import Beside
+from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
@@ -20,13 +22,16 @@ if TYPE_CHECKING:
     from engine.wire.status import ModelInfo
 
 
-def load_model(spec: ModelSpec, reporter: Reporter, activity: Activity, *, is_first: bool) -> LoadedModel:
+def load_model(spec: ModelSpec, reporter: Reporter, inbox: Inbox, activity: Activity, *, is_first: bool) -> LoadedModel:
     """A model; raises `Cancelled` where it is wanted no more. `is_first`: nothing was loaded before."""
     with reporter.loading():
-        return _loaded(spec, reporter, activity, is_first=is_first)
+        model = _loaded(spec, reporter, is_first=is_first)
+    model.mark, model.runners.telling = activity.mark, reporter.meanwhile
+    model.runners.compiling = Beside(inbox, reporter)
+    return model
 
 
-def _loaded(spec: ModelSpec, reporter: Reporter, activity: Activity, *, is_first: bool) -> LoadedModel:
+def _loaded(spec: ModelSpec, reporter: Reporter, *, is_first: bool) -> LoadedModel:
     reporter.begin("Starting torch and transformers", can_cancel=False)
     if is_first:
         _import_libraries()
@@ -44,7 +49,6 @@ def _loaded(spec: ModelSpec, reporter: Reporter, activity: Activity, *, is_first
         from engine.model.forecast import no_room
 
         raise InputError(no_room(spec, has_present=not is_first))
-    model.mark, model.runners.telling = activity.mark, reporter.meanwhile
     return model
 
 

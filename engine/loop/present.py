@@ -71,11 +71,11 @@ class Present:
         self._steps.end()
         if self.session is None:
             self._cache = command.cache
-        model = load_model(command.model, self._reporter, self._activity, is_first=self.session is None)
+        model = load_model(command.model, self._reporter, self._inbox, self._activity, is_first=self.session is None)
         self._inbox.check_uncancelled()
         if (wanted := self.opened.in_other_numbers(command.model, model)) is not None:
             del model
-            model = load_model(wanted, self._reporter, self._activity, is_first=self.session is None)
+            model = load_model(wanted, self._reporter, self._inbox, self._activity, is_first=self.session is None)
             self._inbox.check_uncancelled()
         if self.opened.saved is not None and self.opened.fits(model):
             self._rebuild(model, self.opened.saved)
@@ -200,7 +200,7 @@ class Present:
         self.opened.check_can_be_left(goes_on=goes_on)
         if model is None or (goes_on and not self.opened.fits(model)):
             wanted = self.opened.as_in_file(command.model) if goes_on else command.model
-            model = load_model(wanted, self._reporter, self._activity, is_first=model is None)
+            model = load_model(wanted, self._reporter, self._inbox, self._activity, is_first=model is None)
             self._inbox.check_uncancelled()
         if goes_on:
             self._go_on_from_file(model, may_open_files=isinstance(command, Continue) and command.may_open_files)

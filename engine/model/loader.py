@@ -124,7 +124,8 @@ class LoadedModel:
         pages = None
         if padding is None:
             pages = self.runners.pages.reader(cache)
-            found = self.runners.forward(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths, pages)
+            asked = (ids, cache, probe, surprisal, check, passed, hidden_rows, lengths, pages)
+            found = self.runners.forward(*asked, self._plain_forward)
             if found is not None:
                 return found
         arguments: dict[str, Any] = {"use_cache": cache is not None}
@@ -157,10 +158,31 @@ class LoadedModel:
         elif surprisal is not None:
             surprisal.read(seen[0].last_hidden_state, head_of(self.model, seen[0]), check)
         if "output_attentions" in arguments:
-            for layer, row in zip(self.info.geometry.attention_layers, attentions_of(output), strict=False):
-                probe.weights[layer.index] = row[:, :, -1].float()  # type: ignore[union-attr]
+            self._note_reported(output, probe)
         logits: torch.Tensor = output.logits
         return logits[:, -1:]
+
+    def _plain_forward(self, ids: torch.Tensor, cache: Cache, probe: Probe | None) -> torch.Tensor:
+        """The same with nothing else about it, through transformers: of a decoder behind what its encoder has read."""
+        arguments: dict[str, Any] = {"use_cache": True, self.cache_argument: cache}
+        tokens: torch.Tensor | None = ids
+        if isinstance(cache, SourceCache):
+            arguments, tokens = arguments_of(self.model, ids, cache), None
+        if self.keeps_logits:
+            arguments["logits_to_keep"] = 1
+        if self.info.captures_attention:
+            arguments["probe"] = probe
+        elif probe is not None and self.info.geometry.attention_layers:
+            arguments["output_attentions"] = True
+        output = self.model(tokens, **arguments)
+        if "output_attentions" in arguments:
+            self._note_reported(output, probe)
+        return output.logits[:, -1:]  # type: ignore[no-any-return]
+
+    def _note_reported(self, output: Any, probe: Probe | None) -> None:
+        """The newest weights that the model itself reports, to the probe."""
+        for layer, row in zip(self.info.geometry.attention_layers, attentions_of(output), strict=False):
+            probe.weights[layer.index] = row[:, :, -1].float()  # type: ignore[union-attr]
 
     def _also_where_shared(self, hidden_rows: HiddenRows | None) -> HiddenRows | None:
         """Layers that read the rows of another layer do not read those hidden there."""

@@ -150,8 +150,8 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, and as these
 
     @property
     def form(self) -> str:
-        """How rows lie in tensors, wherever these are: the layout, or the one that is offloaded."""
-        return self.row.offloads or self.layout
+        """How rows lie in tensors, wherever these are: the layout, or the one whose rows it has."""
+        return self.row.rows_of or self.layout
 
     @property
     def is_paged(self) -> bool:

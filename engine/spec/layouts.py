@@ -56,8 +56,9 @@ _QUANTIZER = (
 
 class LayoutRow(Struct, frozen=True):
     """A layout. `preset` is the name people choose it by; `takes_no` says why no codec and no rule for dropping rows
-    goes with it, and is empty where they do. `offloads` is the layout whose rows these are, kept in main memory but for
-    those of the layer that comes next; empty for others."""
+    goes with it, and is empty where they do. `rows_of` is the layout whose rows these are, where it is another's:
+    offloaded ones are kept in main memory but for those of the layer that comes next, and over compiled ones the
+    decode step of transformers' own forward goes through torch.compile."""
 
     name: str
     preset: str
@@ -68,15 +69,22 @@ class LayoutRow(Struct, frozen=True):
     takes_no: str = ""
     is_paged: bool = False
     recomputes: bool = False
-    offloads: str = ""
+    rows_of: str = ""
+    is_compiled: bool = False
 
     @property
     def needs_cuda(self) -> bool:
         """Whether it copies between main memory and a CUDA GPU, and works nowhere else."""
-        return bool(self.offloads)
+        return bool(self.rows_of) and not self.is_compiled
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether those who run all modes leave it out: it works on some devices alone, or takes minutes to begin."""
+        return self.needs_cuda or self.is_compiled
 
 
 CUDA_GPU = "a CUDA GPU"
+COMPILER = "a compiler: Triton on a GPU, C++ on a CPU"
 _NOTHING_KEPT, _AS_IT_IS = "it keeps nothing between steps", "it is transformers' cache as it is"
 
 LAYOUTS: Mapping[str, LayoutRow] = {
@@ -108,7 +116,7 @@ LAYOUTS: Mapping[str, LayoutRow] = {
             "transformers' DynamicCache with offloading: rows rest in main memory until their layer is next.",
             needs=(CUDA_GPU,),
             takes_no=_AS_IT_IS,
-            offloads="dynamic",
+            rows_of="dynamic",
         ),
         LayoutRow(
             "offloaded-static",
@@ -118,7 +126,18 @@ LAYOUTS: Mapping[str, LayoutRow] = {
             (MAX_LENGTH,),
             needs=(CUDA_GPU,),
             takes_no=_AS_IT_IS,
-            offloads="static",
+            rows_of="static",
+        ),
+        LayoutRow(
+            "static-compiled",
+            "transformers-static-compiled",
+            "Static, compiled (transformers)",
+            "transformers' StaticCache, and its decode step through torch.compile, which takes minutes to begin.",
+            (MAX_LENGTH,),
+            needs=(COMPILER,),
+            takes_no=_AS_IT_IS,
+            rows_of="static",
+            is_compiled=True,
         ),
         LayoutRow("growing", "growing", "Growing", "Preallocated room that doubles: a new row costs O(1)."),
         LayoutRow(

@@ -103,7 +103,7 @@ def _of_pages(name: str, coding: str) -> Preset:
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
-        *(_of_layout(row) for row in LAYOUTS.values() if row.name != "quantized" and not row.needs_cuda),
+        *(_of_layout(row) for row in LAYOUTS.values() if row.name != "quantized" and not row.is_apart),
         *(_of_rule(row) for row in RULES.values()),
         _of_codec("fp8"),
         _of_codec("int8"),
@@ -114,9 +114,9 @@ PRESETS: dict[str, Preset] = {
         _of_layout(LAYOUTS["quantized"]),
     )
 }
-# modes that only a CUDA GPU has: who runs all modes leaves them out
-GPU_PRESETS: dict[str, Preset] = {row.preset: _of_layout(row) for row in LAYOUTS.values() if row.needs_cuda}
-ALL_PRESETS: dict[str, Preset] = {**PRESETS, **GPU_PRESETS}
+# modes that only a CUDA GPU has, or that take minutes to begin: who runs all modes leaves them out
+APART: dict[str, Preset] = {row.preset: _of_layout(row) for row in LAYOUTS.values() if row.is_apart}
+ALL_PRESETS: dict[str, Preset] = {**PRESETS, **APART}
 NAMES = (  # what `cache_named` takes, for the command lines
     f"{', '.join(ALL_PRESETS)}; or a layout, a rule and a codec joined by + (int8/kivi-4 for K and V, h2o+int8, "
     "paged+tova; exact@0-3=int8 writes some layers otherwise)"

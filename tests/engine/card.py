@@ -316,7 +316,7 @@ def card(patch: pytest.MonkeyPatch, made: Card) -> Iterator[None]:
     }
     for name, value in faked.items():
         patch.setattr(torch.cuda, name, value)
-    patch.setattr(runners, "recorder_of", lambda name, device: recorders.Twin())
+    patch.setattr(runners, "recorder_of", lambda name, device, compiling: recorders.Twin())
     with no_guard(), Functions(made), dispatch:
         yield
 

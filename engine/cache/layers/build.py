@@ -10,6 +10,7 @@ import transformers
 from transformers import DynamicCache, QuantizedCache, StaticCache
 from transformers.cache_utils import Cache
 
+from engine.cache.layers.compiled import CompiledStaticCache
 from engine.cache.layers.cross import CrossLayer, DecoderRows, SourceCache
 from engine.cache.layers.growing import GrowingLayer, LayerBuffers
 from engine.cache.layers.handles import counted, handle_of, is_pageable
@@ -23,7 +24,8 @@ from engine.spec.cache import CacheSpec, Quantizer
 def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
     """An empty cache of a contiguous layout."""
     if spec.form == "static":
-        cache = StaticCache(config=config, max_cache_len=capacity, offloading=spec.row.needs_cuda)
+        kind = CompiledStaticCache if spec.row.is_compiled else StaticCache
+        cache = kind(config=config, max_cache_len=capacity, offloading=spec.row.needs_cuda)
         if not spec.row.needs_cuda:  # rows that come and go have no place where a recorded step would find them
             cache.layers = list(map(counted, cache.layers))
         return cache

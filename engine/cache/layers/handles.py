@@ -29,16 +29,23 @@ class CountedStaticLayer(StaticLayer):  # type: ignore[misc]
         self.num_rows += count
         self.is_ahead = True
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Pair:
+    def settle(self) -> None:
+        """The number on the device is this one."""
         if self.is_ahead:
             self.cumulative_length.fill_(self.num_rows)
             self.is_ahead = False
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Pair:
+        if torch.compiler.is_compiling():  # a number of the host would be compiled in, and another one at every step
+            found: Pair = super().update(key_states, value_states, *args, **kwargs)
+            return found
+        self.settle()
         pair: Pair = super().update(key_states, value_states, *args, **kwargs)
         self.num_rows += key_states.shape[-2]
         return pair
 
     def get_seq_length(self) -> int:
-        return self.num_rows
+        return self.cumulative_length if torch.compiler.is_compiling() else self.num_rows
 
     def reset(self) -> None:
         super().reset()

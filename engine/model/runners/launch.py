@@ -233,7 +233,7 @@ class Launches:
         rows.prepare(min(had))
         launch = Launch(decoder, rows, key, self._recorder, ids)
         launch.fill(ids, had, rows)
-        with self._telling(f"Recording a step of up to {key.bucket:,} tokens"):
+        with self._telling(f"{self._recorder.doing} a step of up to {key.bucket:,} tokens"):
             launch.record()
         self.num_recorded += 1
         mine[key] = launch

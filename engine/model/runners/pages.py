@@ -23,7 +23,7 @@ from engine.cache.paged.store import PageStore
 from engine.errors import InputError, first_line, is_of_machine
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.model.attention import AttentionArguments, read_by, reported, weights_in_pieces, without_hidden
-from engine.model.runners.recorders import allow_shapes
+from engine.model.runners.compiler import allow_shapes
 from engine.spec.runners import PAGED_ATTENTION, PagedAttentionName, check_paged_attention
 
 # queries [B, H, T, D], keys and values [1, H_kv, slots, D], which pages are read, scale -> [B, H, T, D_v]

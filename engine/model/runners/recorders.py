@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Protocol
 from weakref import WeakSet, ref
 
 import torch
 
+from engine.model.runners.compiler import Compiler, Compiling
+
 StepFunction = Callable[[], Sequence[torch.Tensor]]
 ReplayFunction = Callable[[], None]
 
 OF_EMPTY_GRAPH = "CUDA Graph is empty"  # in torch's words at the end of a capture
-MOST_SHAPES = 64  # that are compiled of a function
 WARM_UPS = 2  # allocations and choices of kernels that are made once must not be recorded
 
 
 class GraphRecorder(Protocol):
-    """`name` is what the runner is called that records so."""
+    """`name` is what the runner is called that records so, `doing` what is said meanwhile."""
 
     name: str
+    doing: str
 
     def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
         """The outputs of a step, at addresses that stay, and what computes them anew. Raises `RuntimeError` where the
@@ -34,7 +34,7 @@ class CudaGraphs:
     """All kernels of a step as one launch. What they read and write must be where it was. All recordings lie in one
     pool: the replay of one may overwrite the outputs of another. A pool ends with its last recording."""
 
-    name = "graph"
+    name, doing = "graph", "Recording"
 
     def __init__(self, device: torch.device) -> None:
         self._device = device  # of the model, which need not be the current one
@@ -83,7 +83,7 @@ class Twin:
     """The same step run again into the same outputs, where there is no CUDA: what a graph would do wrong with stale
     addresses, numbers baked in or outputs that another recording overwrites, this does wrong too."""
 
-    name = "graph"
+    name, doing = "graph", "Recording"
 
     def __init__(self) -> None:
         self._recorded: list[list[ref[torch.Tensor]]] = []  # the outputs of every recording
@@ -105,17 +105,14 @@ class Twin:
 class Compiled:
     """The step through torch.compile: fewer and larger kernels. The first steps of a length take minutes."""
 
-    name = "compile"
+    name, doing = "compile", "Compiling"
+
+    def __init__(self, compiling: Compiling) -> None:
+        self._compiling = compiling
 
     def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
-        allow_shapes()
-        compiled: StepFunction = torch.compile(step, dynamic=False)
+        compiled = Compiler(step, self._compiling, dynamic=False)
         return replayed(compiled, [output.clone() for output in compiled()])
-
-
-def allow_shapes() -> None:
-    """torch compiles 8 shapes of a function and computes every later one as it stands, without a word."""
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
 
 
 def replayed(step: StepFunction, outputs: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
@@ -128,16 +125,8 @@ def replayed(step: StepFunction, outputs: Sequence[torch.Tensor]) -> tuple[Seque
     return outputs, replay
 
 
-def recorder_of(name: str, device: torch.device) -> GraphRecorder:
+def recorder_of(name: str, device: torch.device, compiling: Compiling) -> GraphRecorder:
     """What a runner records with on a device."""
     if name == "compile":
-        return Compiled()
+        return Compiled(compiling)
     return CudaGraphs(device) if device.type == "cuda" else Twin()
-
-
-def why_not_compiled(device: torch.device) -> str:
-    """Why nothing can be compiled here, empty where it can."""
-    if device.type == "cpu":
-        has_one = any(map(shutil.which, ("g++", "clang++", "cl")))
-        return "" if has_one else "no C++ compiler is installed"
-    return "" if find_spec("triton") is not None else "Triton is not installed"

@@ -10,12 +10,15 @@ from typing import Any
 import torch
 
 from engine.cache.attention_probe import Probe
+from engine.cache.layers.compiled import compiled_static
 from engine.errors import InputError
 from engine.model.runners.attending import HiddenRows
+from engine.model.runners.compiler import Compiling, at_once, why_not_compiled
 from engine.model.runners.decoder import FusedDecoder, Passed
 from engine.model.runners.launch import Launches, Telling
+from engine.model.runners.own_step import OwnForward, OwnStep
 from engine.model.runners.pages import PAGES, PagedAttention, PageReader
-from engine.model.runners.recorders import recorder_of, why_not_compiled
+from engine.model.runners.recorders import recorder_of
 from engine.model.surprisal import Surprisal
 from engine.spec.runners import RUNNERS, PagedAttentionName, RunnerName, check_runner, reads_in_place
 from engine.wire.status import RunnerState
@@ -31,7 +34,9 @@ class Runners:
         self.chosen: RunnerName = chosen
         self.telling: Telling = lambda label: nullcontext()  # what is said while a step is recorded, or compiled
         self.pages.telling = lambda label: self.telling(label)
+        self.compiling: Compiling = at_once
         self._launches: dict[str, Launches] = {}
+        self._own_step: OwnStep | None = None  # of the latest cache that asked for one
         self._used: list[str] = []
 
     @property
@@ -47,7 +52,10 @@ class Runners:
         """What is said once of a choice that cannot be had; empty of any other."""
         gathers = self.pages.chosen == "pages" and self.pages.kernel is None and self.chosen in ("graph", "compile")
         recorded = f"{RUNNERS[self.chosen].label} read gathered pages where there is no GPU" if gathers else ""
-        return "; ".join(filter(None, (self._runner_note, self.pages.note, recorded)))
+        own = (
+            f"the steps are not compiled: {self._own_step.refused}" if self._own_step and self._own_step.refused else ""
+        )
+        return "; ".join(filter(None, (self._runner_note, self.pages.note, recorded, own)))
 
     @property
     def _runner_note(self) -> str:
@@ -119,19 +127,24 @@ class Runners:
         hidden_rows: HiddenRows | None,
         lengths: Sequence[int] | None,
         pages: PageReader | None = None,
+        own: OwnForward | None = None,
     ) -> torch.Tensor | None:
         """The newest logits `[B, 1, V]` of ids `[B, T]`, fed as `FusedDecoder` says; None, and nothing done, where they
-        go through transformers."""
-        decoder = None if self.chosen == "transformers" or cache is None else self.decoder
-        if decoder is None or not decoder.takes(ids):
-            self._note("transformers", pages)
-            return None
+        go through transformers. `own` is transformers' forward, for a cache over which that is to be compiled."""
         is_plain = (
             passed is None
             and not hidden_rows
             and surprisal is None
             and not (probe and (probe.wants_more or probe.timer))
         )
+        if own is not None and is_plain and ids.shape == (1, 1) and compiled_static(cache) is not None:
+            logits = self._own_logits(ids, cache, probe, own)
+            if logits is not None:
+                return logits
+        decoder = None if self.chosen == "transformers" or cache is None else self.decoder
+        if decoder is None or not decoder.takes(ids):
+            self._note("transformers", pages)
+            return None
         if is_plain and ids.shape[1] == 1 and (launches := self._launches_of(decoder)) is not None:
             if check is not None:
                 check()
@@ -142,13 +155,26 @@ class Runners:
         self._note("fused", pages)
         return decoder(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths, pages)
 
+    def _own_logits(self, ids: torch.Tensor, cache: Any, probe: Probe | None, own: OwnForward) -> torch.Tensor | None:
+        """The step of transformers' own forward; None, and nothing done, where it cannot be compiled."""
+        if self._own_step is None:
+            self._own_step = OwnStep(
+                own, ids.device, lambda label: self.telling(label), lambda work: self.compiling(work)
+            )
+        logits = self._own_step(ids, cache, probe)
+        if logits is not None:
+            for name in ("transformers",) if self._own_step.refused else ("transformers", "compile"):
+                self._note(name, None)
+        return logits
+
     def _launches_of(self, decoder: FusedDecoder) -> Launches | None:
         """The recorded steps of the runner that is chosen, if it records any."""
         name = self._recorded
         if name not in ("graph", "compile"):
             return None
         if name not in self._launches:
-            self._launches[name] = Launches(recorder_of(name, decoder.device), lambda label: self.telling(label))
+            recorder = recorder_of(name, decoder.device, lambda work: self.compiling(work))
+            self._launches[name] = Launches(recorder, lambda label: self.telling(label))
         return self._launches[name]
 
     def forget(self, cache: Any) -> None:

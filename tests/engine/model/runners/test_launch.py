@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from engine.history.marks import Pending
+from engine.model.runners.compiler import why_not_compiled
 from engine.model.runners.launch import Launches, bucket_of
-from engine.model.runners.recorders import ReplayFunction, StepFunction, Twin, why_not_compiled
+from engine.model.runners.recorders import ReplayFunction, StepFunction, Twin
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -240,7 +241,7 @@ def test_what_cannot_be_recorded_is_said_once_and_computed_by_the_fused_decoder(
 ) -> None:
     session, eager = session_of(LAYOUTS[layout], [20], runner), session_of(LAYOUTS[layout], [20], "fused")
     monkeypatch.setattr("engine.model.runners.runners.why_not_compiled", lambda device: "")
-    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device: Failing())
+    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device, compiling: Failing())
     told: list[str] = []
 
     @contextmanager
@@ -279,7 +280,7 @@ def test_a_recording_that_has_numbers_baked_in_is_found_out_by_its_second_replay
     layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, eager = session_of(LAYOUTS[layout], [20]), session_of(LAYOUTS[layout], [20], "fused")
-    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device: Stale())
+    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device, compiling: Stale())
     assert [session.step().runner for _ in range(3)] == ["graph", "fused", "fused"]
     for _ in range(3):
         eager.step()
@@ -317,7 +318,7 @@ def test_a_step_that_memory_ran_out_for_is_the_only_one_that_is_not_recorded(
     monkeypatch.setattr("engine.model.runners.launch.free_bytes", lambda device: 7 << 30)
     card = Small()
     card.is_full = False
-    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device: card)
+    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device, compiling: card)
     runners, used = session.model.runners, [session.step().runner]
     recorded = next(iter(launches_of(session)._of.values()))
     card.is_full = True
@@ -349,7 +350,7 @@ class Lost(Twin):
 
 def test_a_card_that_fails_is_not_taken_for_a_step_that_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     session = session_of(LAYOUTS["growing"], [20])
-    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device: Lost())
+    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device, compiling: Lost())
     with pytest.raises(RuntimeError, match="illegal memory access"):
         session.step()
     assert not session.model.runners.note
@@ -399,7 +400,7 @@ def test_a_change_of_the_model_behind_a_recording_is_noticed(
     """With the next step the model itself is called, and the runner again when the change is taken back."""
     twin = Twin()
     monkeypatch.setattr(twin, "name", runner)
-    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device: twin)
+    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device, compiling: twin)
     monkeypatch.setattr("engine.model.runners.runners.why_not_compiled", lambda device: "")
     session = session_of(LAYOUTS["growing"], [20], runner)
     used = {}

@@ -15,8 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from engine.cache.paged.blocks import PageBlocks
 from engine.errors import InputError
+from engine.model.runners.compiler import why_not_compiled
 from engine.model.runners.pages import Flex, Kernel, PagedAttention, mask_of
-from engine.model.runners.recorders import why_not_compiled
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec

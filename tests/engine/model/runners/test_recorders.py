@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.model.runners.compiler import at_once
 from engine.model.runners.recorders import Compiled, CudaGraphs
 
 
@@ -141,20 +142,20 @@ def test_a_step_of_another_card_is_refused(cards: Cards) -> None:
 
 def test_more_steps_are_compiled_than_torch_allows_of_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every recording of a step is the same function to torch, which beyond its limit would compile none."""
-    compiled, compile_ = [], torch.compile
+    compiled = []
 
     def backend(graph: Any, inputs: object) -> Any:
         compiled.append(graph)
         return graph.forward
 
-    monkeypatch.setattr(torch, "compile", lambda step, **named: compile_(step, backend=backend, **named))
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: backend)
 
     def step_of(count: int) -> Any:
         return lambda: [torch.ones(count).cumsum(0)]
 
     with torch._dynamo.config.patch(recompile_limit=8):  # a monkeypatch would leave torch without a limit
         for count in range(2, 14):
-            outputs, replay = Compiled().record(step_of(count))
+            outputs, replay = Compiled(at_once).record(step_of(count))
             replay()
             assert outputs[0][-1] == count
     assert len(compiled) == 12

@@ -1,0 +1,128 @@
+"""Work beside the loop: what it says meanwhile, what ends it, and what it raises."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from engine.client.pulse import HANGS_S, Pulse
+from engine.errors import Cancelled
+from engine.loop import beside
+from engine.loop.activity import Activity
+from engine.loop.beside import Beside
+from engine.loop.inbox import Inbox
+from engine.loop.reporter import Reporter
+from engine.model.runners import compiler
+from engine.spec.cache import CacheSpec
+from engine.spec.sampling import SamplingParams
+from engine.wire.commands import Cancel, Command, Pause, SetCache, Step
+from engine.wire.events import EngineLost, Event, Failed, StateChanged
+from engine.wire.records import StepRecord
+from engine.wire.status import EngineStatus, Work
+from tests.engine.loop.driver import Driver, prompt
+
+
+class Desk:
+    """A loop's inbox and what it says."""
+
+    def __init__(self) -> None:
+        self.activity = Activity()
+        self.inbox = Inbox(self.activity)
+        self.events: list[Event] = []
+        self.reporter = Reporter(self.events.append, self._status, self.activity, self.inbox)
+        self.beside = Beside(self.inbox, self.reporter)
+
+    def _status(self) -> EngineStatus:
+        return EngineStatus(None, CacheSpec(), SamplingParams(), (), None, running=False, work=self.reporter.work)
+
+    def works(self) -> list[Work]:
+        return [each.status.work for each in self.events if isinstance(each, StateChanged) and each.status.work]
+
+
+def endless() -> None:
+    while True:
+        try:
+            time.sleep(0.001)
+        except Exception:  # what a compiler does
+            continue
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("command", [Cancel(), Pause()])
+def test_a_command_that_ends_a_step_ends_the_work_and_still_waits(command: Command) -> None:
+    desk = Desk()
+    desk.inbox.put(command)
+    with pytest.raises(Cancelled):
+        desk.beside(endless)
+    assert "kvloupe-beside" not in threads()
+    assert desk.inbox.take() == command
+
+
+def test_what_the_work_raises_is_raised_here_and_what_it_does_is_done() -> None:
+    desk, done = Desk(), []
+
+    def failing() -> None:
+        raise ValueError(threading.current_thread().name)
+
+    with pytest.raises(ValueError, match="kvloupe-beside"):
+        desk.beside(failing)
+    desk.beside(lambda: done.append(1))
+    assert done == [1]
+    assert not desk.events, "nothing is said where nobody has said what is done"
+
+
+def test_it_says_how_long_it_takes_and_nobody_takes_it_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second of it is a hundredth of one here; the watch beside it sees all of them."""
+    monkeypatch.setattr(beside, "SAYS_EVERY_S", 0.01)
+    desk, now = Desk(), [0.0]
+    pulse, said = Pulse(desk.activity, lambda: now[0]), list[object]()
+
+    def work() -> None:
+        for _ in range(int(HANGS_S) + 3):
+            marks = desk.activity.num_marks
+            while desk.activity.num_marks == marks:
+                time.sleep(0.001)
+            now[0] += 1.0
+            said.extend(pulse.beat())
+
+    with desk.reporter.meanwhile("Compiling a step"):
+        desk.beside(work)
+    assert not any(isinstance(each, EngineLost) for each in said)
+    labels = [work.label for work in desk.works()]
+    assert labels[:2] == ["Compiling a step", "Compiling a step"]
+    assert labels[-1].startswith("Compiling a step, ")
+    assert labels[-1].endswith(" s")
+    assert [work.can_cancel for work in desk.works()][:2] == [False, True]
+    assert desk.reporter.work is None
+
+
+def test_a_step_that_is_compiled_can_be_given_up_and_is_compiled_when_it_comes_again(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "BACKEND", "eager")
+    monkeypatch.setattr("engine.model.runners.own_step.why_not_compiled", lambda device: "")
+    lookup = torch._dynamo.lookup_backend
+
+    def never(name: str) -> Any:
+        endless()
+
+    driver.send(SetCache(CacheSpec("static-compiled", max_length=40)), prompt(5), Step())
+    driver.wait_for(StepRecord)
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", never)
+    driver.send(Step())
+    work = driver.wait(lambda: driver.status.work)
+    assert work.label.startswith("Compiling the model's decode step")
+    driver.send(Cancel())
+    assert driver.rest().work is None
+    assert len(driver.of(StepRecord)) == 1
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lookup)
+    driver.send(Step())
+    assert driver.wait_for(StepRecord, 2).runner == "transformers+compile"
+    assert not driver.of(Failed)

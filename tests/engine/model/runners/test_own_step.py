@@ -1,0 +1,122 @@
+"""transformers' static cache, its decode step compiled: the tokens are those of the same cache without a compiler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from engine.model.runners import compiler
+from engine.model.runners.runners import Runners
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import ALL_PRESETS, PRESETS, cache_named, preset_of
+from engine.spec.sampling import Prompt
+from engine.wire.records import StepRecord
+from tests.engine.tiny import config_dict, model_of, prompt_ids, random_model, tiniest_model
+
+COMPILED, EAGER = CacheSpec("static-compiled", max_length=40), CacheSpec("static", max_length=40)
+PROMPT, STEPS = 7, 5  # beyond windows of 8 tokens
+
+
+def stepped(model: Any, spec: CacheSpec, capture: str = "rows") -> tuple[Session, list[StepRecord]]:
+    session = Session(replace(model, runners=Runners(model.runners.decoder)), spec, capture=capture)
+    session.force(session.submit(Prompt(token_ids=prompt_ids(PROMPT))), prompt_ids(STEPS, 1))
+    return session, [session.step() for _ in range(STEPS)]
+
+
+def assert_alike(model: Any, *, is_compiled: bool = True) -> Session:
+    """The same candidates and attention at every step, and the same rows behind them."""
+    (mine, records), (other, expected) = stepped(model, COMPILED), stepped(model, EAGER)
+    for one, two in zip(records, expected, strict=True):
+        mine_part, other_part = one.sequences[0], two.sequences[0]
+        assert [c.token_id for c in mine_part.candidates[:3]] == [c.token_id for c in other_part.candidates[:3]]
+        assert torch.allclose(torch.tensor(mine_part.entropy), torch.tensor(other_part.entropy), atol=1e-4)
+    for layer in range(len(other.cache_of(0).layers)):
+        rows, theirs = mine.cache_of(0).rows(layer), other.cache_of(0).rows(layer)
+        assert (rows is None) == (theirs is None)
+        if rows is not None and theirs is not None:
+            assert rows.first == theirs.first
+            assert torch.allclose(rows.keys, theirs.keys, atol=1e-5)
+            assert torch.allclose(rows.values, theirs.values, atol=1e-5)
+    ways = {record.runner for record in records[1:]}
+    assert ways == {"transformers+compile"} if is_compiled else "transformers+compile" not in ways
+    return mine
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that torch.compile does but the code that it writes, which takes minutes of a suite."""
+    monkeypatch.setattr(compiler, "BACKEND", "eager")
+    monkeypatch.setattr("engine.model.runners.own_step.why_not_compiled", lambda device: "")
+
+
+def test_it_is_a_mode_of_its_own_that_no_sweep_of_all_modes_runs() -> None:
+    spec = cache_named("transformers-static-compiled")
+    assert preset_of(spec) is ALL_PRESETS["transformers-static-compiled"]
+    assert preset_of(spec).name not in PRESETS
+    assert (spec.form, spec.is_exact, spec.row.needs_cuda) == ("static", True, False)
+
+
+@pytest.mark.skipif(bool(compiler.why_not_compiled(torch.device("cpu"))), reason="no C++ compiler is installed")
+def test_a_compiled_step_says_what_the_step_says() -> None:
+    assert_alike(tiniest_model())
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("architecture", ["mistral", "t5"])
+def test_other_architectures_are_compiled_too(architecture: str) -> None:
+    """One whose windows slide, which torch compiles anew once they are full, and one behind an encoder."""
+    short = random_model({**config_dict("mistral"), "num_hidden_layers": 1}, 0.15)
+    session = assert_alike(short if architecture == "mistral" else model_of(architecture))
+    assert not session.model.runners.note
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_model_that_cannot_be_compiled_says_so_once_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def failing(name: str) -> Any:
+        tried.append(name)
+        raise RuntimeError("no such instruction\nmuch more")
+
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", failing)
+    session = assert_alike(tiniest_model(), is_compiled=False)
+    assert len(tried) == 1
+    assert "the steps are not compiled" in session.model.runners.note
+    assert session.model.runners.note.endswith("no such instruction")
+
+
+@pytest.mark.usefixtures("traced")
+def test_other_numbers_are_noticed_before_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(graph: Any, inputs: Any) -> Any:
+        return lambda *tensors: tuple(each * 1.001 for each in graph(*tensors))
+
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: wrong)
+    session = assert_alike(tiniest_model(), is_compiled=False)
+    assert "it gives other numbers" in session.model.runners.note
+
+
+@pytest.mark.usefixtures("traced")
+def test_what_memory_runs_out_of_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(name: str) -> Any:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", full)
+    with pytest.raises(MemoryError, match="no room"):
+        stepped(tiniest_model(), COMPILED)
+
+
+@pytest.mark.usefixtures("traced")
+def test_going_back_and_on_counts_the_same_rows() -> None:
+    """A step after going back writes where the tokens end, whatever the number on the device was."""
+    model = tiniest_model()
+    session, records = stepped(model, COMPILED)
+    went = session.go_to(records[2].step)
+    assert session.sequence(0).num_tokens == records[2].sequences[0].num_tokens, went
+    again = [session.step() for _ in range(STEPS - 3)]
+    for one, two in zip(again, records[3:], strict=True):
+        assert one.checksums == two.checksums
+    assert {record.runner for record in again} == {"transformers+compile"}
