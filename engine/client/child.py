@@ -125,7 +125,7 @@ def _encoded(event: Event) -> list[list[Frame]]:
         if isinstance(event, StepRecord) and event.evictions:
             words = f"What step {event.step} evicted is too much to be sent: the views of it stay empty for this step."
             return [*_encoded(replace(event, evictions=())), encode(Failed(words))]
-        return [encode(Failed(str(error), reply_to=getattr(event, "reply_to", None)))]
+        return [encode(Failed(str(error), reply_to=event.reply_to))]
 
 
 if __name__ == "__main__":

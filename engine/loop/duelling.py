@@ -9,7 +9,7 @@ from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.wire.commands import EndDuel, StartDuel, TakeSlice
-from engine.wire.duel import DuelEnded, DuelStep
+from engine.wire.duel import DuelEnded, DuelScanned, DuelStep
 from engine.wire.opponents import OtherStep
 from engine.wire.slices import Slice
 
@@ -146,7 +146,7 @@ class Duelling:
                 if not isinstance(piece, tuple):
                     self._is_scanned = False
                     self._newest = piece
-                    self._reporter.emit(piece)
+                    self._answer(piece)
                 if duel.is_behind and self._inbox.has_waiting:
                     break
                 if duel.is_behind and not is_first:
@@ -155,6 +155,11 @@ class Duelling:
         finally:
             self._reporter.work = work
         self.is_behind = duel.is_behind
+
+    def _answer(self, event: DuelStep | DuelScanned) -> None:
+        """Tell something that answers the command which began the duel."""
+        assert self._asked is not None
+        self._reporter.answer(self._asked.id, event)
 
     def stop(self) -> None:
         """A cancel: what is catching up is let go of."""
@@ -186,7 +191,7 @@ class Duelling:
         assert self._duel is not None
         try:
             if (found := self._duel.scan(self._inbox.check_nothing_waits)) is not None:
-                self._reporter.emit(found)
+                self._answer(found)
         except Cancelled:
             return
         except Exception as error:

@@ -83,22 +83,23 @@ class EngineLoop:
         """Work until a `Shutdown` comes. Once a device has failed, nothing is done any more: whoever listens begins
         again, there or elsewhere."""
         try:
-            self._work()
+            shutdown = self._work()
         except DeviceLost as lost:
-            self._refuse_all(f"{self._present.device} does not work any more ({lost})")
-        self._reporter.emit(Stopped())
+            shutdown = self._refuse_all(f"{self._present.device} does not work any more ({lost})")
+        self._reporter.answer(shutdown.id, Stopped())
 
-    def _refuse_all(self, cause: str) -> None:
+    def _refuse_all(self, cause: str) -> Shutdown:
         self._reporter.emit(EngineLost(cause))
         while not isinstance(command := self._inbox.take() or self._inbox.wait(), Shutdown):
             if command is not None:
-                self._reporter.emit(Failed(f"{cause}: restart the engine.", reply_to=command.id))
+                self._reporter.answer(command.id, Failed(f"{cause}: restart the engine."))
+        return command
 
-    def _work(self) -> None:
+    def _work(self) -> Shutdown:
         while True:
             command = self._next_command()
             if isinstance(command, Shutdown):
-                break
+                return command
             if command is not None:
                 self._guard(command)
             elif self._session is not None and self._has_time_for_surprisal:
@@ -206,7 +207,7 @@ class EngineLoop:
         self._steps.done(is_unit=not is_half)
         if not session.has_work:
             self._steps.end()
-        self._reporter.emit(record)
+        self._reporter.answer(self._steps.asked_by, record)
         self._watching.after_step(session, record, is_last=not self._has_work, is_behind=self._is_behind())
         self._duelling.follow(session)
         if self._stops.halt(session, record):
@@ -250,7 +251,7 @@ class EngineLoop:
         for number, record in enumerate(records, 1):
             is_newest = number == len(records) and not session.has_open_records
             is_behind = self._is_behind() or not is_newest
-            self._reporter.emit(record)
+            self._reporter.answer(self._steps.asked_by, record)
             self._watching.after_step(session, record, is_last=is_newest and not self._has_work, is_behind=is_behind)
         for why in session.take_unread():
             self._steps.end()

@@ -24,39 +24,13 @@ from engine.loop.activity import Activity
 from engine.loop.failures import plain
 from engine.loop.inbox import Inbox
 from engine.shortage import Memory
-from engine.wire.devices import DevicesFound, LoadForecast, Unloaded
-from engine.wire.duel import DuelEnded, DuelStarted
-from engine.wire.edits import EditMeasured
 from engine.wire.events import (
-    BranchDeleted,
-    CacheChanged,
     Event,
     Failed,
-    ForkMade,
-    ModelsFound,
-    NodeAdded,
-    Previewed,
-    Redone,
-    Restarted,
-    SessionOpened,
     StateChanged,
-    Submitted,
-    Tokenized,
-    WentTo,
 )
-from engine.wire.exporting import ExportCancelled, Exported, ExportEstimate
-from engine.wire.measurements import Measured
-from engine.wire.phases import PhaseReached
-from engine.wire.slices import Slice
 from engine.wire.status import EngineStatus, Work
-from engine.wire.stopping import AttentionMeasured
 
-Answer = (
-    Slice | Restarted | SessionOpened | Submitted | ForkMade | WentTo | NodeAdded | BranchDeleted | Redone
-    | CacheChanged | Tokenized | Previewed | Exported | ExportCancelled | ExportEstimate | ModelsFound | Measured
-    | DevicesFound | LoadForecast | Unloaded
-    | AttentionMeasured | DuelStarted | DuelEnded | PhaseReached | EditMeasured | Failed
-)  # fmt: skip
 Found = TypeVar("Found")
 
 log = logging.getLogger(__name__)
@@ -85,9 +59,13 @@ class Reporter:
         """Say how things stand."""
         self.emit(StateChanged(self._status()))
 
-    def reply(self, event: Answer) -> None:
+    def reply(self, event: Event) -> None:
         """Tell something that answers the command in hand."""
-        self.emit(replace(event, reply_to=self.reply_to))
+        self.answer(self.reply_to, event)
+
+    def answer(self, command_id: int | None, event: Event) -> None:
+        """Tell something that answers that command."""
+        self.emit(replace(event, reply_to=command_id))
 
     def fail(self, error: Exception, what: str, *, is_asked: bool = True) -> None:
         """One sentence; an error that nobody foresaw goes to the log as well. Unless `is_asked`, it answers nothing. A

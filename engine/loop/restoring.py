@@ -48,12 +48,12 @@ def redo(session: Session, command: Redo, reporter: Reporter, inbox: Inbox) -> N
     exact = redoing.why_not_exact if not redoing.num_computed_anew else ""
     reporter.reply(Redone(session.last_step, num_steps, took_ms, why, redoing.num_computed_anew, exact))
     if missing := tuple(node.step for node in command.nodes if node.step not in session.history.tree):
-        reporter.emit(BranchDeleted(missing))  # nobody can go there any more
+        reporter.reply(BranchDeleted(missing))  # nobody can go there any more
 
 
 def _pieces(redoing: Redoing, total: int, reporter: Reporter, inbox: Inbox) -> Iterator[tuple[int, int]]:
     yield 0, total
     for done, (node, record) in enumerate(redoing.steps(inbox.check_uncancelled), 1):
         if record is not None and record.pools:
-            reporter.emit(StepRedone(node.step, record.page_events, record.pools))
+            reporter.reply(StepRedone(node.step, record.page_events, record.pools))
         yield done, total

@@ -89,7 +89,8 @@ class StopConditions:
         asked: list[tuple[int | None, str]] = [(stop.id, stop.text) for stop in self._stops if stop.is_enabled]
         if self._steps.until:
             asked.append((None, self._steps.until))
-        found = self._judging.hits(session, record, asked, self._duelling.differs)
+        hits = self._judging.hits(session, record, asked, self._duelling.differs)
+        found = [replace(hit, reply_to=self._steps.asked_by) for hit in hits]
         self._halted_by = found[0] if found else None
         for hit in found:
             if hit.stop_id is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.message import CommandMessage, Part, Reply
+from engine.wire.message import CommandMessage, EventMessage, Part
 
 
 class Device(Part, frozen=True):
@@ -34,7 +34,7 @@ class FindDevices(CommandMessage, frozen=True):
     """List the devices that a model can be loaded to."""
 
 
-class DevicesFound(Reply, frozen=True):
+class DevicesFound(EventMessage, frozen=True):
     """The devices, the CPU last. `why_no_split` says why a model cannot be split over several, empty where it can."""
 
     devices: tuple[Device, ...]
@@ -50,7 +50,7 @@ class ForecastLoad(CommandMessage, frozen=True):
     context: int | None = None
 
 
-class LoadForecast(Reply, frozen=True):
+class LoadForecast(EventMessage, frozen=True):
     """What a model would take: `weight_bytes`, and `cache_bytes` of one sequence of `context` tokens in that cache, or
     of the whole pool. It would be loaded to `device` in `dtype`, for the reason in `why_device`; `free_bytes` are free
     there now, `freed_bytes` of the present model and its caches become free when the new one takes its place. `notes`
@@ -83,7 +83,7 @@ class UnloadModel(CommandMessage, frozen=True):
     whoever recorded it, and can be done once more."""
 
 
-class Unloaded(Reply, frozen=True):
+class Unloaded(EventMessage, frozen=True):
     """The model is gone: what was held until then by whom, and what became free, as the device or the system says."""
 
     name: str

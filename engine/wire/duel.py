@@ -5,7 +5,7 @@ Side A is the sequence at work; side B the other run, which is fed the same toke
 
 from __future__ import annotations
 
-from engine.wire.message import Part, Reply, Variant
+from engine.wire.message import EventMessage, Part
 from engine.wire.records import Candidate, Floats
 from engine.wire.requests import TensorName
 
@@ -31,7 +31,7 @@ class Parting(Part, frozen=True):
     texts: tuple[str, str]
 
 
-class DuelStep(Variant, frozen=True, eq=False):
+class DuelStep(EventMessage, frozen=True, eq=False):
     """Both sides when they had the same `num_tokens`; `step` is that of side A.
 
     Of the next token: KL(A || B) in nats, the largest difference of two logits, whether both have the same token first,
@@ -73,7 +73,7 @@ class Departure(Part, frozen=True):
     tolerance: float
 
 
-class DuelStarted(Reply, frozen=True, eq=False):
+class DuelStarted(EventMessage, frozen=True, eq=False):
     """Both sides of a comparison of the sequence `seq_id` (0 where side A is an opened file), and every step that they
     can be compared at, oldest first. `layers` are those of the arrays `[L]`; `no_rows` says why K and V cannot be
     compared, empty where they can."""
@@ -87,7 +87,7 @@ class DuelStarted(Reply, frozen=True, eq=False):
     tolerance: float
 
 
-class DuelScanned(Variant, frozen=True):
+class DuelScanned(EventMessage, frozen=True):
     """All rows of the first `num_tokens` tokens, which both were fed, were compared as they are held now; None: they
     are the same within rounding."""
 
@@ -95,7 +95,7 @@ class DuelScanned(Variant, frozen=True):
     first: Departure | None
 
 
-class DuelEnded(Reply, frozen=True):
+class DuelEnded(EventMessage, frozen=True):
     """There is no duel any more, and why; empty: it was asked to end."""
 
     reason: str = ""

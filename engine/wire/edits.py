@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.wire.message import Part, Reply
+from engine.wire.message import EventMessage, Part
 from engine.wire.records import Candidate, Floats, Provenance
 
 
@@ -17,7 +17,7 @@ class KeptRows(Part, frozen=True, eq=False):
     values: Floats
 
 
-class EditMeasured(Reply, frozen=True, eq=False):
+class EditMeasured(EventMessage, frozen=True, eq=False):
     """What the edit that is the node `step` did to the next token of its sequence: measured by feeding the newest token
     once more to the edited cache. `before` and `after` are the candidates as a step tells them, `entropy` that of the
     distribution after it, in nats, and `kl` that of it from the one before; None where there was no logit before.

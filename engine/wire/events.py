@@ -11,7 +11,7 @@ from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.edits import EditMeasured
 from engine.wire.exporting import ExportCancelled, Exported, ExportEstimate
 from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
-from engine.wire.message import Part, Reply, Variant
+from engine.wire.message import EventMessage, Part
 from engine.wire.page_events import PageEvent
 from engine.wire.page_map import PoolStep
 from engine.wire.phases import PhaseReached
@@ -32,15 +32,15 @@ from engine.wire.stopping import AttentionMeasured, StopHit
 from engine.wire.tree import Node
 
 
-class StateChanged(Variant, frozen=True):
+class StateChanged(EventMessage, frozen=True):
     status: EngineStatus
 
 
-class Restarted(Reply, frozen=True):
+class Restarted(EventMessage, frozen=True):
     """History begins anew: a new run or another model."""
 
 
-class SessionOpened(Reply, frozen=True):
+class SessionOpened(EventMessage, frozen=True):
     """What a person wrote and chose in the session that was opened: the prompt that was being written, how the next is
     sampled, names of branches by their first moment, bookmarks, conditions to stop at, and what the window looked at, a
     JSON object."""
@@ -54,7 +54,7 @@ class SessionOpened(Reply, frozen=True):
     view: str = "{}"
 
 
-class Submitted(Reply, frozen=True):
+class Submitted(EventMessage, frozen=True):
     """A prompt was taken as a sequence of these tokens. The status that has it was told before. `note` is what one
     might not expect of how they were made."""
 
@@ -64,7 +64,7 @@ class Submitted(Reply, frozen=True):
     note: str = ""
 
 
-class Previewed(Reply, frozen=True):
+class Previewed(EventMessage, frozen=True):
     """A prompt as it would be taken: its tokens, and the `text` that they are of. `note` says what one might not expect
     of it; `answer` is what the sequence that it would follow has generated, without special tokens, and `reuse` how
     much of its cache would be kept."""
@@ -77,7 +77,7 @@ class Previewed(Reply, frozen=True):
     reuse: ContinuedFrom | None = None
 
 
-class ForkMade(Reply, frozen=True):
+class ForkMade(EventMessage, frozen=True):
     """Sequence `child` begins with the `num_tokens` tokens that `parent` had after `step` (None: nothing was stepped
     yet), those included that have no rows in the cache: it may wait for room, or its prompt not be read to its end.
     What the records up to that step, their attention and their logits say of the parent, they say of the child. The
@@ -90,7 +90,7 @@ class ForkMade(Reply, frozen=True):
     how: str
 
 
-class WentTo(Reply, frozen=True):
+class WentTo(EventMessage, frozen=True):
     """The moment after `step` (None: before the first) is the live one; `how` says how the cache came there."""
 
     step: int | None
@@ -98,7 +98,7 @@ class WentTo(Reply, frozen=True):
     took_ms: float
 
 
-class NodeAdded(Reply, frozen=True):
+class NodeAdded(EventMessage, frozen=True):
     """The history tree has a node that no step made: an edit, or what was done since a step and left for another
     moment. It is the live one if `is_live`; `kl` is the divergence in nats of the next token's distribution after the
     edit from that before, where both are known. `texts` are those of the tokens that an edit put into the text."""
@@ -110,13 +110,13 @@ class NodeAdded(Reply, frozen=True):
     texts: tuple[str, ...] = ()
 
 
-class BranchDeleted(Reply, frozen=True):
+class BranchDeleted(EventMessage, frozen=True):
     """These nodes of the history tree are forgotten."""
 
     steps: tuple[int, ...]
 
 
-class PromptSurprisal(Variant, frozen=True):
+class PromptSurprisal(EventMessage, frozen=True):
     """Surprisals in nats of a long prompt's tokens from `first_position` on, which the record of a step left open: they
     are computed when the engine rests. Forks of the sequence have the same tokens."""
 
@@ -126,7 +126,7 @@ class PromptSurprisal(Variant, frozen=True):
     values: tuple[float, ...]
 
 
-class StepRedone(Variant, frozen=True):
+class StepRedone(EventMessage, frozen=True):
     """A step of an engine that is gone was done once more: what it did to the pages of this one."""
 
     step: int
@@ -134,7 +134,7 @@ class StepRedone(Variant, frozen=True):
     pools: tuple[PoolStep, ...]
 
 
-class Redone(Reply, frozen=True):
+class Redone(EventMessage, frozen=True):
     """The nodes of an engine that is gone were done once more, and the one after `step` (None: none) is the live one.
     `why_not_all` says why those after it were not, whose tokens come next then; `why_not_exact` where another token
     would have been chosen, or K and V are others. `num_computed_anew` tokens were in pages of an earlier run: their
@@ -148,7 +148,7 @@ class Redone(Reply, frozen=True):
     why_not_exact: str = ""
 
 
-class CacheChanged(Reply, frozen=True):
+class CacheChanged(EventMessage, frozen=True):
     """The live sequences now live in another cache: how they came there, in how long, with how many bytes."""
 
     cache: CacheSpec
@@ -157,7 +157,7 @@ class CacheChanged(Reply, frozen=True):
     num_bytes: CacheBytes
 
 
-class Tokenized(Reply, frozen=True):
+class Tokenized(EventMessage, frozen=True):
     """The tokens of a text."""
 
     token_ids: tuple[int, ...]
@@ -174,11 +174,11 @@ class LocalModel(Part, frozen=True):
     bytes_per_token: int | None
 
 
-class ModelsFound(Reply, frozen=True):
+class ModelsFound(EventMessage, frozen=True):
     models: tuple[LocalModel, ...]
 
 
-class Failed(Reply, frozen=True):
+class Failed(EventMessage, frozen=True):
     """Something that was asked could not be done; everything is as it was before. `can_rebuild`: asked with `rebuild`,
     the question can be answered."""
 
@@ -186,11 +186,11 @@ class Failed(Reply, frozen=True):
     can_rebuild: bool = False
 
 
-class Stopped(Variant, frozen=True):
+class Stopped(EventMessage, frozen=True):
     """The engine has ended, as it was asked to."""
 
 
-class EngineLost(Variant, frozen=True):
+class EngineLost(EventMessage, frozen=True):
     """The engine is gone or does not get on: `cause` in a sentence without its full stop. `has_ended` False: it may
     come back, and then goes on as before."""
 
@@ -198,14 +198,14 @@ class EngineLost(Variant, frozen=True):
     has_ended: bool = True
 
 
-class EngineBusy(Variant, frozen=True):
+class EngineBusy(EventMessage, frozen=True):
     """The engine lives and has not got on for so many seconds: `what` it is busy with, empty when it got on."""
 
     what: str
     seconds: int
 
 
-class EngineBack(Variant, frozen=True):
+class EngineBack(EventMessage, frozen=True):
     """An engine that did not answer for a while does again, and goes on as before."""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.spec.bookmark import Bookmark
-from engine.wire.message import CommandMessage, Reply
+from engine.wire.message import CommandMessage, EventMessage
 from engine.wire.records import StepRecord
 
 ExportKind = Literal["snapshot", "npz", "table", "trace", "session"]
@@ -44,7 +44,7 @@ class EstimateExport(CommandMessage, frozen=True):
     export: Export
 
 
-class Exported(Reply, frozen=True):
+class Exported(EventMessage, frozen=True):
     """A file was written, and maybe a script beside it."""
 
     path: Path
@@ -53,13 +53,13 @@ class Exported(Reply, frozen=True):
     script: Path | None = None
 
 
-class ExportCancelled(Reply, frozen=True):
+class ExportCancelled(EventMessage, frozen=True):
     """An export was cancelled: what stood at its path before stands there still."""
 
     path: Path
 
 
-class ExportEstimate(Reply, frozen=True):
+class ExportEstimate(EventMessage, frozen=True):
     """What an export would write, its step records apart: bytes of `num_layers` layers of `num_tokens` tokens.
     `why_not` says why decoding could not go on from it; empty where it could."""
 

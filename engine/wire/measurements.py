@@ -8,7 +8,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, LayerCoding
 from engine.spec.texts import TextKind
 from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
-from engine.wire.message import Part, Reply, Variant
+from engine.wire.message import EventMessage, Part, Variant
 from engine.wire.records import Candidate, Floats, Ints
 
 
@@ -23,7 +23,7 @@ class Shift(Part, frozen=True):
     rank_after: int
 
 
-class WhatIfAnswer(Reply, frozen=True, eq=False):
+class WhatIfAnswer(EventMessage, frozen=True, eq=False):
     """The next token on the rows as they are (`before`) and as another cache would keep them (`after`).
 
     `kl` in nats; `kept_ratio` is the part of the rows that stays; bytes are of K and V of the sequence without its
@@ -50,7 +50,7 @@ class WhatIfAnswer(Reply, frozen=True, eq=False):
 Verdict = Literal["within rounding", "lossy, as asked", "edited by hand", "lossy and edited", "departs"]
 
 
-class ParityReport(Reply, frozen=True, eq=False):
+class ParityReport(EventMessage, frozen=True, eq=False):
     """Every recorded step `[N]` against the same tokens without a cache, or in the mode that the request names.
 
     `tolerance` is what rounding may do to a logit in this dtype. `may_differ` is 1 where that step's mode, or the one
@@ -98,7 +98,7 @@ class LayerPlanStep(Part, frozen=True):
     num_bytes: int
 
 
-class DamageMap(Reply, frozen=True, eq=False):
+class DamageMap(EventMessage, frozen=True, eq=False):
     """What a codec does to K and V, to the newest attention row (total variation, `[L, H]`) and to the next token: `kl`
     with every layer coded, `kl_by_layer` `[L]` with one alone. `plan` is there if a budget was given, and `plan_kl`
     is measured with all of it in place. `num_rows` were coded: all but the newest token's, which `step` had fed."""
@@ -122,7 +122,7 @@ class DamageMap(Reply, frozen=True, eq=False):
     num_rows: int = 0
 
 
-class Regret(Reply, frozen=True, eq=False):
+class Regret(EventMessage, frozen=True, eq=False):
     """Per page, `[N]`: its first position, the KL (nats) of the next token without its rows, and the rule's score: the
     rank 0 … 1 of its rows, in the mean of layers and heads (0 goes first), had the rule watched every token before the
     newest with nothing dropped. `rank_correlation` near 1: the rule keeps what matters."""
@@ -167,7 +167,7 @@ class Unavailable(Variant, frozen=True):
     text: str = ""
 
 
-class Swept(Reply, frozen=True):
+class Swept(EventMessage, frozen=True):
     """One row of a sweep, as soon as it is there; `is_last` ends it. A cancelled sweep ends without."""
 
     request: Sweep
@@ -213,7 +213,7 @@ class BenchRefused(Variant, frozen=True):
     unavailable: str
 
 
-class Benched(Reply, frozen=True):
+class Benched(EventMessage, frozen=True):
     """One row of a bench, as soon as it is there; `is_last` ends it. A cancelled bench ends without."""
 
     request: Bench

@@ -16,8 +16,11 @@ class Variant(Struct, frozen=True, array_like=True, tag=True, gc=False):
     """A part that stands where one of several kinds may stand, and a message itself: it names its kind."""
 
 
-class Reply(Variant, frozen=True, kw_only=True):
-    """An event that answers a command: `reply_to` is the command's id, None where nothing was asked."""
+class EventMessage(Variant, frozen=True, kw_only=True):
+    """What every event carries: `reply_to` is the id of the command that it answers, None where nothing was asked. What
+    is told as long as something goes on answers the command that began it: a step's record and a condition that held
+    answer the `Step` or `Run` that asked for the step, a picture the `Watched` that it belongs to, a step of a duel
+    `StartDuel`. How the engine stands, that it is gone, and what a file holds is told without being asked."""
 
     reply_to: int | None = None
 

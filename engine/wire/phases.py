@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import field
 
-from engine.wire.message import Part, Reply, Variant
+from engine.wire.message import EventMessage, Part, Variant
 from engine.wire.records import Candidate, Floats, Phase
 
 
@@ -89,7 +89,7 @@ class Written(Variant, frozen=True):
 StepPhase = Scheduled | LayerDone | Chosen | Written
 
 
-class PhaseReached(Reply, frozen=True, eq=False):
+class PhaseReached(EventMessage, frozen=True, eq=False):
     """A step that is taken in phases has come to one. But for the last, it waits there for `NextPhase`, for `Step` or
     `Run`, which finish it, or for whatever gives it up."""
 

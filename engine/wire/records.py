@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from engine.spec.cache import CacheSpec
 from engine.wire.changes import Change
 from engine.wire.evictions import Eviction
-from engine.wire.message import Part, Variant
+from engine.wire.message import EventMessage, Part
 from engine.wire.page_events import PageEvent
 from engine.wire.page_map import PageMap, PoolStep
 
@@ -191,7 +191,7 @@ class CacheBytes(Part, frozen=True):
         return sum(layer.reserved for layer in self.layers)
 
 
-class StepRecord(Variant, frozen=True, eq=False):
+class StepRecord(EventMessage, frozen=True, eq=False):
     """One unit of work, complete in itself: it can be drawn alone.
 
     Paged layouts add what happened to pages, in order, and of every pool what a map of it needs; `page_maps` are those
@@ -224,6 +224,7 @@ class StepRecord(Variant, frozen=True, eq=False):
     changes: tuple[Change, ...] = ()
     checksums: tuple[int, ...] = ()
     runner: str = ""
+    # files name fields by their place: a later one is keyword-only, behind `reply_to`, which is None in a file
 
     def of(self, seq_id: int) -> SequenceStep | None:
         """What the step did to that sequence."""

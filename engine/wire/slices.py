@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.wire.message import Part, Reply
+from engine.wire.message import EventMessage, Part
 from engine.wire.records import Floats, Ints, Provenance
 from engine.wire.requests import (
     AttentionRequest,
@@ -43,7 +43,7 @@ class StatePicture(Part, frozen=True, eq=False):
     largest: float
 
 
-class WallSlice(Reply, frozen=True, eq=False):
+class WallSlice(EventMessage, frozen=True, eq=False):
     """Extremes per thumbnail cell, `[L, H_kv, columns, rows]`; None where a layer keeps no K and V.
 
     `heads[i]` is the number of kv heads of layer `layers[i]`; unused heads are NaN. `absent` `[L, H_kv, columns]`
@@ -73,7 +73,7 @@ class WallSlice(Reply, frozen=True, eq=False):
     states: tuple[StatePicture, ...] = ()
 
 
-class HeadSlice(Reply, frozen=True, eq=False):
+class HeadSlice(EventMessage, frozen=True, eq=False):
     """One head, `[columns, D]`: lowest and highest value of each cell (equal where a column is one token).
 
     `positions` are the absolute positions of the columns' first tokens; the histogram covers the finite values of the
@@ -106,7 +106,7 @@ class HeadSlice(Reply, frozen=True, eq=False):
     state_shape: tuple[int, ...] = ()
 
 
-class AttentionSlice(Reply, frozen=True, eq=False):
+class AttentionSlice(EventMessage, frozen=True, eq=False):
     """Weights of one step's newest query, `[H, columns]`, the largest of each column; rows may sum to less than one
     where a model has sink logits. `absent` `[H, columns]` counts the positions of a column whose rows had been dropped
     before the query looked: one with none left is NaN, which is no non-finite weight. None: all were there.
@@ -128,7 +128,7 @@ class AttentionSlice(Reply, frozen=True, eq=False):
     entropy: Floats | None = None
 
 
-class RowSlice(Reply, frozen=True, eq=False):
+class RowSlice(EventMessage, frozen=True, eq=False):
     """K and V of one position: for every attention layer that holds it `[H_kv, D]`, as attention reads them. A head
     that has dropped the row is NaN; `dropped` names those heads, layer by layer (empty: no head of any has).
     `written_keys` and `written_values` are the same as the step wrote them, before a later one coded, rotated or
@@ -158,7 +158,7 @@ class RowSlice(Reply, frozen=True, eq=False):
     written_values: tuple[Floats, ...] = ()
 
 
-class TableSlice(Reply, frozen=True, eq=False):
+class TableSlice(EventMessage, frozen=True, eq=False):
     """A sequence's page table, logical order -> page_id, one array per pool (0: a page that left the window or was
     dropped)."""
 
@@ -192,7 +192,7 @@ class Attended(Part, frozen=True):
     most: float
 
 
-class OutliersSlice(Reply, frozen=True, eq=False):
+class OutliersSlice(EventMessage, frozen=True, eq=False):
     """The channels of K and of V farthest beyond the range of their layer, and the tokens attended to most."""
 
     request: OutliersRequest
@@ -207,7 +207,7 @@ class OutliersSlice(Reply, frozen=True, eq=False):
 Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | OutliersSlice
 
 
-class CellUpdate(Reply, frozen=True, eq=False):
+class CellUpdate(EventMessage, frozen=True, eq=False):
     """What steps changed in a watched wall or head: a few cells, whatever the length of the context.
 
     `piece` is the slice as it is now, except that `low`, `high` and `absent` are of `N` cells alone and `holders` of
@@ -232,7 +232,7 @@ class CellUpdate(Reply, frozen=True, eq=False):
         return self.piece.took_ms
 
 
-class Unchanged(Reply, frozen=True):
+class Unchanged(EventMessage, frozen=True):
     """A watched picture that steps have not altered: it is that of this request too."""
 
     request: SliceRequest

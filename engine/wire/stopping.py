@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.spec.condition import TokenSpan
 from engine.spec.stops import Stop
-from engine.wire.message import CommandMessage, Part, Reply, Variant
+from engine.wire.message import CommandMessage, EventMessage, Part
 
 
 class SetStops(CommandMessage, frozen=True):
@@ -30,7 +30,7 @@ class MeasureAttention(CommandMessage, frozen=True):
     spans: tuple[TokenSpan, ...]
 
 
-class StopHit(Variant, frozen=True):
+class StopHit(EventMessage, frozen=True):
     """A condition held at a step, and halted what ran: that of the stop `stop_id`, or of a run (None). `value` has the
     values that it is about, of the sequence `seq_id`."""
 
@@ -59,7 +59,7 @@ class AttentionMass(Part, frozen=True):
     peak: float
 
 
-class AttentionMeasured(Reply, frozen=True):
+class AttentionMeasured(EventMessage, frozen=True):
     """The answers where the rows are still kept, to each of the spans at each of those places."""
 
     masses: tuple[AttentionMass, ...]
