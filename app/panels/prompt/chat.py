@@ -178,8 +178,11 @@ class ChatEditor(QWidget):
         chat = None if info is None else conversation_of(self._models, info.seq_id)
         mine = self.turns.turns
         is_other = chat is not None and mine != self._taken and mine[:1] != chat.turns[:1]  # that is being written
-        self._of = None if info is None or chat is None or is_other else info.seq_id
+        had, self._of = self._of, None if info is None or chat is None or is_other else info.seq_id
         if chat is None or self._of is None:
+            if had is not None:  # what was told of its rows is true no more
+                self._say("", is_wrong=False)
+                self.ask()
             return
         if mine == self._taken or mine == chat.turns:
             self.turns.set_turns(chat.turns)

@@ -145,6 +145,13 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     driver.window.sequences.stopped.emit(models.selection.now.seq_id)
     driver.until(lambda: prompt.chat.turns.turns[1:] == (Turn("assistant", "no"), Turn("user", "")))
 
+    # nothing is said of the rows of a sequence that is gone
+    write(driver, "and now?")
+    driver.until(lambda: "rows of seq" in prompt.chat.words.text())
+    driver.intents.on_model_chosen(ModelSpec(talking(THINKING).info.source))
+    driver.settle(lambda: models.status.model is not None and not len(models.timeline))
+    assert not prompt.chat.words.isVisible()
+
 
 def test_turns_are_added_taken_out_and_given_to_others(driver: Driver) -> None:
     chat = driver.window.prompt.chat
