@@ -14,11 +14,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import create_position_bias_mask, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from engine.cache.attention_probe import NewestQuery, Probe, wide
+from engine.cache.attention_probe import NewestQuery, Probe, wide, wide_on_cpu
 from engine.cache.part_timer import timed
 
 NAME = "kvloupe"
 LONG_CONTEXT = 512
+COPIED_ROWS = 512
 NO_LAYER = -1  # of attention whose K and V no cache keeps: that of an encoder
 Rows = torch.Tensor | Sequence[torch.Tensor]  # `[B, H_kv, S, D]`, or one piece of S after the other
 WEIGHT_BYTES = 64 << 20  # of weights in the open at once, which are copied up to three times on their way
@@ -183,21 +184,28 @@ def weights_in_pieces(
 
 
 def parts_of(rows: Rows) -> Sequence[torch.Tensor]:
-    """Rows that lie in one piece, or in several."""
-    return (rows,) if isinstance(rows, torch.Tensor) else rows
+    """Rows that lie in one piece, or in several. Those that are multiplied as a copy come in pieces of one size: copies
+    that grow by a row a step would leave holes in memory that nothing fits into."""
+    parts = (rows,) if isinstance(rows, torch.Tensor) else rows
+    if wide_on_cpu(parts[0][:, :, :0]).dtype == parts[0].dtype:
+        return parts
+    return [piece for part in parts for piece in torch.split(part, COPIED_ROWS, 2)]
 
 
 def read_by(weights: torch.Tensor, value: Rows) -> torch.Tensor:
     """What queries of these weights `[B, H, T, S]` read, `[B, T, H, D_v]`. Values are read once per kv head: heads that
     share one are rows of one product."""
     batch, heads, queries, tokens = weights.shape
-    first, *others = parts_of(value)
-    grouped = weights.view(batch, first.shape[1], -1, tokens).to(first.dtype)
-    output, start = grouped[..., : first.shape[2]] @ first, first.shape[2]
-    for part in others:
-        output += grouped[..., start : start + part.shape[2]] @ part
+    parts = parts_of(value)
+    grouped = weights.view(batch, parts[0].shape[1], -1, tokens)
+    output, start = None, 0
+    for part in map(wide_on_cpu, parts):
+        product = grouped[..., start : start + part.shape[2]].to(part.dtype) @ part
+        output = product if output is None else output.add_(product)
         start += part.shape[2]
-    return output.view(batch, heads, queries, first.shape[3]).transpose(1, 2).contiguous()
+    assert output is not None, "there are rows"
+    read = output.view(batch, heads, queries, output.shape[3]).transpose(1, 2)
+    return read.to(parts[0].dtype).contiguous()
 
 
 def explicit_weights(
