@@ -10,7 +10,7 @@ from typing import NoReturn
 from engine.cli import bench, budget, caches, devices, gpu_check, params, replay, run, seeds, snapshot, sweep, verify
 from engine.cli.output import printable_line
 from engine.environment import prepare
-from engine.errors import InputError
+from engine.errors import InputError, not_imported
 
 # In the order of `--help`.
 COMMANDS = run, replay, verify, sweep, bench, gpu_check, seeds, devices, caches, params, budget, snapshot
@@ -40,6 +40,11 @@ def main(argv: list[str] | None = None) -> int:
         return int(args.func(args))
     except InputError as error:
         print(f"kvloupe-engine: {printable_line(error)}", file=sys.stderr)
+        return 2
+    except ImportError as error:
+        if not (why := not_imported(error)):
+            raise
+        print(f"kvloupe-engine: {printable_line(why)}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -32,6 +32,23 @@ def first_line(error: BaseException) -> str:
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:200]
 
 
+def not_imported(error: ImportError) -> str:
+    """Which package that is installed here cannot be imported, and what to do; empty where it is one of ours, whose
+    fault that would be."""
+    importing = ""
+    trace = error.__traceback__
+    while trace is not None:
+        package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        importing = importing if package in ("importlib", "") else package
+        trace = trace.tb_next
+    if importing in ("", "app", "engine"):
+        return ""
+    return (
+        f"{importing}, which is installed here, cannot be imported ({first_line(error)}), and what is asked for needs "
+        f"it or looks for it: install what it lacks, or remove {importing}."
+    )
+
+
 # ---- errors of the machine, by what was raised: torch is not imported here, for that may be what failed -----
 
 CPU_ALLOCATOR = "DefaultCPUAllocator: "

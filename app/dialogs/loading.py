@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast, get_args
 
+from msgspec.structs import replace
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QStandardItemModel
-from PySide6.QtWidgets import QCheckBox, QComboBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QComboBox, QFileDialog, QVBoxLayout, QWidget
 
-from app.draw.format import byte_size, shortened, thousands
+from app.draw.format import byte_size, thousands
+from app.kit.boxes import row
+from app.kit.buttons import push_button
 from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
 from app.kit.facts import Fact, Facts
@@ -23,6 +26,7 @@ from engine.wire.devices import Device, DevicesFound, LoadForecast
 
 AUTO_TEXT = "auto: as suits the machine"
 WIDTH = 560
+MOST_CHARS = 44  # of the name of a model beside a button
 
 
 class LoadingDialog(QuestionDialog):
@@ -33,14 +37,17 @@ class LoadingDialog(QuestionDialog):
     def __init__(self, model: ModelSpec, cache: CacheSpec, parent: QWidget) -> None:
         super().__init__("Device, dtype and threads", parent)
         self._model, self._cache = model, cache
-        self._name = plain_label(prose(shortened(BUNDLED_NAME if model.source == BUNDLED else model.source, 60)))
+        self._name = plain_label()
+        self._show_name()
         self.device = self._choice("Device", [(AUTO_DEVICE, AUTO_TEXT)], model.device)
         dtypes = [(name, "auto: as suits the device" if name == "auto" else name) for name in get_args(Dtype)]
-        self.dtype = self._choice("Numbers", dtypes, model.dtype)
-        weights = [(row.name, f"{row.label} · logits differ" if row.bits else row.label) for row in WEIGHTS.values()]
+        self.dtype = self._choice("dtype", dtypes, model.dtype)
+        weights = [
+            (each.name, f"{each.label} · logits differ" if each.bits else each.label) for each in WEIGHTS.values()
+        ]
         self.weights = self._choice("Weights", weights, model.weights)
-        for index, row in enumerate(WEIGHTS.values()):
-            self.weights.setItemData(index, plain_tip(row.summary), Qt.ItemDataRole.ToolTipRole)
+        for index, each in enumerate(WEIGHTS.values()):
+            self.weights.setItemData(index, plain_tip(each.summary), Qt.ItemDataRole.ToolTipRole)
         self.threads = self.add(
             whole_field("Threads of a CPU", model.num_threads or 0, 0, 4096, automatic="all but one", is_grouped=True)
         )
@@ -49,7 +56,8 @@ class LoadingDialog(QuestionDialog):
         )
         self.facts = Facts()
         self.facts.setAccessibleName("What the model would take")
-        self.form.insertRow(0, "Model", self._name)
+        self.folder = push_button("Other folder…", self._on_folder, is_small=False)
+        self.form.insertRow(0, "Model", row((self._name, 1), self.folder, spacing=8))
         layout = self.layout()
         assert isinstance(layout, QVBoxLayout)
         layout.insertWidget(1, self.facts)
@@ -76,6 +84,19 @@ class LoadingDialog(QuestionDialog):
 
     def answer(self) -> ModelSpec:
         return self.wanted()
+
+    def _on_folder(self) -> None:
+        folder = QFileDialog.getExistingDirectory(self, "Model folder", self._model.source)
+        if folder:
+            self._model = replace(self._model, source=folder)
+            self._show_name()
+            self._refresh()
+
+    def _show_name(self) -> None:
+        source = self._model.source
+        text = BUNDLED_NAME if source == BUNDLED else source  # of a long path the end tells most
+        self._name.setText(prose(text if len(text) <= MOST_CHARS else f"…{text[1 - MOST_CHARS :]}"))
+        self._name.setToolTip(plain_tip(source))
 
     def _refresh(self) -> None:
         self.forecast_wanted.emit(self.wanted(), self.context.value())

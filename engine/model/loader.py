@@ -32,10 +32,10 @@ from engine.model.runners.attending import HiddenRows, right_aligned
 from engine.model.runners.decoder import Passed
 from engine.model.runners.pages import PagedAttention, why_not_in_place
 from engine.model.runners.runners import Runners
-from engine.model.source import ModelSource, find_source, fingerprint
+from engine.model.source import ModelSource, find_source, fingerprint, text_fingerprint
 from engine.model.split import layer_devices
 from engine.model.surprisal import Surprisal, head_of, last_hidden
-from engine.model.tokenizer import find_tokenizer, special_ids
+from engine.model.tokenizer import beside, find_tokenizer, special_ids
 from engine.model.trial_forwards import decoder_of, is_head_apart, runs_through_registry
 from engine.model.weights import held_bytes
 from engine.predict.capacity import context_length, num_source
@@ -328,4 +328,5 @@ def describe(
         weights=placement.weights,
         why_device=placement.why_device,
         layer_devices=layer_devices(layers_by_index(model)),
+        text_fingerprint=text_fingerprint(source.folder or beside(spec)) if tokenizer is not None else "",
     )

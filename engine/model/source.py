@@ -14,6 +14,10 @@ from engine.model.weights import build_shape, load_weights, placed
 from engine.spec.model import BUNDLED, BUNDLED_NAME, RESOURCES, ModelSpec, WeightFormat
 
 EDGE_BYTES = 1 << 20
+TEXT_FILES = (
+    "tokenizer*", "chat_template*", "additional_chat_templates/*", "special_tokens_map.json", "added_tokens.json",
+    "vocab.*", "merges.txt",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +61,18 @@ def fingerprint(source: ModelSource, weights: WeightFormat = "stored") -> str:
         digest = digest_of_folder(source.folder)
     if weights != "stored":
         digest.update(weights.encode())
+    return digest.hexdigest()
+
+
+def text_fingerprint(folder: Path | None) -> str:
+    """BLAKE2b over the files that make tokens of a text: those of the tokenizer and its chat templates; empty without a
+    folder. Another one may be there when the same weights are loaded again."""
+    if folder is None:
+        return ""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(file for pattern in TEXT_FILES for file in folder.glob(pattern) if file.is_file()):
+        digest.update(f"{file.name}:{file.stat().st_size}".encode())
+        digest.update(file.read_bytes())
     return digest.hexdigest()
 
 

@@ -21,15 +21,19 @@ def find_tokenizer(spec: ModelSpec, source: ModelSource) -> tuple[PreTrainedToke
 
     A shape is looked at for its cache: a tokenizer that cannot be read must not stand in its way.
     """
-    beside = spec.shape_config.parent if spec.shape_config is not None else None
-    folder = source.folder or beside
+    folder = source.folder or beside(spec)
     try:
         found = load_tokenizer(folder) if folder is not None else None
     except InputError as error:
-        if folder is not beside:
+        if source.folder is not None:
             raise
         return None, f"no tokenizer, prompts are token ids: {error}"
     return found, "" if found is not None else "no tokenizer: prompts are token ids"
+
+
+def beside(spec: ModelSpec) -> Path | None:
+    """The folder of a config that is loaded as a shape alone, where its tokenizer may lie; None of any other model."""
+    return spec.shape_config.parent if spec.shape_config is not None else None
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:

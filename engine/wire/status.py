@@ -48,6 +48,7 @@ class ModelInfo(Part, frozen=True):
     weights: WeightFormat = "stored"
     why_device: str = ""
     layer_devices: tuple[str, ...] = ()
+    text_fingerprint: str = ""
 
 
 class RunnerState(Part, frozen=True):

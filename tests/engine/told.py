@@ -30,6 +30,7 @@ OF_THE_MACHINE = frozenset(
         *(
             "fingerprint",
             "tokenizer_fingerprint",
+            "text_fingerprint",
             "file_bytes",
             "checksums",
             "checksum",

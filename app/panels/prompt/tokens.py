@@ -48,9 +48,11 @@ class WrittenTokens:
         return True
 
     def _newest_tokenizer(self) -> str:
-        """What tells it from others: that of an opened file, which cannot be asked, is not that of its model, and two
-        folders of the same weights may have other templates."""
+        """What tells it from others: that of an opened file, which cannot be asked, is not that of its model, and the
+        same weights may come with other templates, from another folder or from one that was edited."""
         status = self._models.status.now
         if status is None or status.model is None:
             return ""
-        return f"{status.model.fingerprint} of {status.model.source}{' in a file' if status.opened is not None else ''}"
+        model = status.model
+        where = " in a file" if status.opened is not None else ""
+        return f"{model.fingerprint} {model.text_fingerprint} of {model.source}{where}"

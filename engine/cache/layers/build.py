@@ -15,7 +15,7 @@ from engine.cache.layers.cross import CrossLayer, DecoderRows, SourceCache
 from engine.cache.layers.growing import GrowingLayer, LayerBuffers
 from engine.cache.layers.handles import counted, handle_of, is_pageable
 from engine.cache.layers.layer_handle import LayerHandle
-from engine.errors import InputError, first_line
+from engine.errors import InputError, first_line, is_of_machine
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.capacity import DEFAULT_STATIC_TOKENS
 from engine.spec.cache import CacheSpec, Quantizer
@@ -62,8 +62,10 @@ def quantized_cache(quantizer: Quantizer, config: Any) -> Cache:
     names = {"nbits": quantizer.bits, "q_group_size": quantizer.group, "residual_length": quantizer.residual}
     try:
         return QuantizedCache(quantizer.backend, config, **{k: v for k, v in names.items() if v is not None})
-    except ImportError as error:
-        package = {"quanto": "optimum-quanto", "hqq": "hqq"}[quantizer.backend]
+    except (ImportError, AttributeError, OSError, RuntimeError) as error:  # as packages fail that do not fit others
+        package = {"quanto": "optimum-quanto", "hqq": "hqq"}.get(quantizer.backend)
+        if package is None or is_of_machine(error):
+            raise
         is_there = any(distributions(name=package))
         why = f"cannot be imported ({first_line(error)})" if is_there else "is not installed"
         raise InputError(f"The {quantizer.backend} quantiser {why}: install {package} or use fp8.") from None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QComboBox, QWidget
+from PySide6.QtWidgets import QComboBox, QFileDialog, QWidget
 
 from app.dialogs.loading import LoadingDialog, device_words, forecast_facts
 from app.models.sequence_status import sequence_status
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
-from engine.spec.model import ModelSpec
+from engine.spec.model import BUNDLED_NAME, ModelSpec
 from engine.wire.commands import LoadModel
 from engine.wire.devices import (
     Device,
@@ -123,6 +124,28 @@ def test_a_key_pressed_while_a_model_is_loaded_says_why_nothing_happens(shell: S
     engine.emit(StateChanged(engine.status))
     turn(shell)
     assert shell.actions["run.step"].isEnabled()
+
+
+def test_another_folder_can_be_chosen_and_is_forecast_and_loaded(
+    shell: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.loaded()
+    turn(shell)
+    shell.actions["model.compute"].trigger()
+    (dialog,) = shell.window.findChildren(LoadingDialog)
+    assert dialog._name.text() == BUNDLED_NAME
+    long = "/models/" + 9 * "of-a-long-name/" + "Tales"
+    for chosen, shown in (("", BUNDLED_NAME), ("/m/Tales", "/m/Tales"), (long, "…")):
+        monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_, folder=chosen: folder)
+        dialog.folder.click()
+        assert dialog._name.text().startswith(shown)
+        if chosen:
+            assert engine.of(ForecastLoad)[-1].model.source == chosen
+    assert dialog._name.text().endswith("/Tales")
+    assert long in dialog._name.toolTip()
+    dialog.accept()
+    turn(shell)
+    assert engine.of(LoadModel)[-1].model.source == long
 
 
 def test_what_a_forecast_says(host: QWidget) -> None:

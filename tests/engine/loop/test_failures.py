@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import weakref
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 from msgspec import structs
 
+from engine.__main__ import main
 from engine.errors import InputError, is_of_device, is_out_of_memory
 from engine.loop.failures import plain
 from engine.spec.cache import CacheSpec
@@ -239,6 +241,24 @@ def test_where_torch_cannot_be_imported_the_error_is_still_told(monkeypatch: pyt
         "Something unexpected went wrong (ImportError: no torch here)"
     )
     assert is_out_of_memory(MemoryError())
+
+
+def test_a_package_that_cannot_be_imported_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """transformers imports some that are installed when it is imported itself, whatever is asked for."""
+    (tmp_path / "half_a_quantiser.py").write_text("import of_which_it_lacks_one")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError) as lacking:
+        import_module("half_a_quantiser")
+    sentence = (
+        "half_a_quantiser, which is installed here, cannot be imported (No module named 'of_which_it_lacks_one'), and "
+        "what is asked for needs it or looks for it: install what it lacks, or remove half_a_quantiser."
+    )
+    assert plain(lacking.value) == sentence
+    monkeypatch.setattr("engine.cli.run.load_model", lambda args: import_module("half_a_quantiser"))
+    assert main(["run", "--prompt", "x", "--steps", "1"]) == 2
+    assert capsys.readouterr().err == f"kvloupe-engine: {sentence}\n"
 
 
 def test_torchs_own_refusals_of_memory_are_known_for_what_they_are() -> None:

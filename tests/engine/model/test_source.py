@@ -8,11 +8,26 @@ import pytest
 import torch
 
 from engine.model.loader import load
+from engine.model.source import text_fingerprint
 from engine.spec.model import ModelSpec
 from tests.engine.model.folders import edit_config, edit_weights
 from tests.engine.tiny import write_config
 
 pytestmark = pytest.mark.usefixtures("nothing_runs")
+
+
+def test_the_fingerprint_of_texts_follows_tokenizer_and_templates(copy: Path) -> None:
+    found = [text_fingerprint(copy)]
+    (copy / "chat_template.jinja").write_text("{{ messages }}")
+    found.append(text_fingerprint(copy))
+    (copy / "chat_template.jinja").write_text("{{ messagez }}")
+    found.append(text_fingerprint(copy))
+    (copy / "tokenizer.json").write_text("{}")
+    found.append(text_fingerprint(copy))
+    (copy / "config.json").write_text("{}")
+    assert text_fingerprint(copy) == found[-1]
+    assert len({*found}) == 4
+    assert text_fingerprint(None) == ""
 
 
 def test_the_fingerprint_follows_weights_and_config(whole: Path, copy: Path) -> None:

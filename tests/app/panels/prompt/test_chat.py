@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
@@ -223,6 +225,28 @@ def test_a_folder_of_the_same_weights_renders_with_its_own_template(driver: Driv
     driver.intents.on_model_chosen(ModelSpec(second.source))
     driver.settle(lambda: models.status.model is not None and models.status.model.source == second.source)
     driver.until(lambda: prompt.chat.rendered.toPlainText() == "hi")
+    prompt.choose("text")
+
+
+def test_a_folder_whose_template_was_edited_renders_with_the_new_one(driver: Driver, tmp_path: Path) -> None:
+    prompt, models = driver.window.prompt, driver.models
+    folder = tmp_path / "edited"
+    shutil.copytree(Path(talking(THINKING).info.source.removeprefix("shape:")).parent, folder)
+    source = f"shape:{folder / 'config.json'}"
+    driver.intents.on_model_chosen(ModelSpec(source))
+    driver.settle(lambda: models.status.model is not None and models.status.model.source == source)
+    before = models.status.model
+    prompt.choose("chat")
+    prompt.chat._new.click()
+    prompt.chat.template.activated.emit(0)
+    write(driver, "hi")
+    driver.until(lambda: BEGIN in prompt.chat.rendered.toPlainText())
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}", "utf-8")
+    driver.intents.on_model_chosen(ModelSpec(source))
+    driver.until(lambda: prompt.chat.rendered.toPlainText() == "[hi]")
+    assert before is not None
+    assert models.status.model is not None
+    assert models.status.model.fingerprint == before.fingerprint
     prompt.choose("text")
 
 

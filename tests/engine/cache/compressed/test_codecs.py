@@ -274,6 +274,15 @@ def test_transformers_quantiser_says_what_is_missing(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match=r"The hqq quantiser cannot be imported \(.+\): install hqq or use fp8"):
         Session(model_of("llama"), spec)
+    (tmp_path / "optimum_quanto-1.0.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: optimum-quanto\nVersion: 1.0\n"
+    (tmp_path / "optimum_quanto-1.0.dist-info" / "METADATA").write_text(metadata, "utf-8")
+    (tmp_path / "optimum" / "quanto").mkdir(parents=True)
+    (tmp_path / "optimum" / "quanto" / "__init__.py").write_text("raise RuntimeError('made for another torch')")
+    with pytest.raises(
+        InputError, match=r"The quanto quantiser cannot be imported \(made for another torch\): install"
+    ):
+        Session(model_of("llama"), tuned(spec, backend="quanto"))
     with pytest.raises(InputError, match="full attention in every layer"):
         Session(model_of("mistral"), PRESETS["transformers-quantized"].spec)
 
