@@ -31,7 +31,15 @@ from engine.analysis.device_models import (
     token_ids,
 )
 from engine.analysis.device_modes import ModeCheck
-from engine.analysis.device_steps import LateCheck, PagesCheck, RecordedCheck, SharingCheck, TimesCheck, TokenCheck
+from engine.analysis.device_steps import (
+    LateCheck,
+    PagesCheck,
+    RecordedCheck,
+    SharingCheck,
+    StripCheck,
+    TimesCheck,
+    TokenCheck,
+)
 from engine.analysis.device_waits import WAITED, WaitsCheck
 from engine.analysis.reference import reference
 from engine.errors import InputError, first_line
@@ -180,6 +188,7 @@ def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[Planned]:
         yield from recorded(model, edges[:1], ("compile",))
     for cache in RECORDED_CACHES:
         yield f"measured · {dtype}", f"read late, {cache}", LateCheck(model, cache)
+        yield f"measured · {dtype}", f"within a recorded step, {cache}", StripCheck(model, cache)
     yield f"measured · {dtype}", "times", TimesCheck(model)
     if model.device.type == "cuda":
         yield f"measured · {dtype}", "a token", TokenCheck(model.device)

@@ -5,20 +5,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
+import numpy as np
 import torch
+from msgspec.structs import astuple
 
 from engine.analysis.device_models import SHARING_CONFIG, Verdict, model_on, token_ids
 from engine.analysis.reference import measure, session_logits
+from engine.look.candidates import likely_tokens
+from engine.look.new_rows import NewRows
+from engine.look.probe import attention_measures
+from engine.look.strip import ROUNDING
 from engine.model.loader import LoadedModel
-from engine.model.runners.launch import bucket_of
+from engine.model.runners.launch import SMALLEST_BUCKET, bucket_of
+from engine.session.observe import Observation, checksums_of
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.capture import CAPTURES
 from engine.spec.presets import cache_preset
 from engine.spec.runners import RUNNERS, RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import fitted
 from engine.to_device import Returning
+from engine.wire.records import StepRecord
 
 RUN_STEPS, WALL_SHARE = 40, 0.03
 BUSY_SIZE, BUSY_PRODUCTS = 4096, 50  # of square matrices: a card takes a tenth of a second, and reading a number less
@@ -129,6 +139,68 @@ class LateCheck:
             if (mine, one.checksums) != (others, other.checksums):
                 return "FAILED", f"step {one.step} measured something else when it was read late"
         return "ok", f"{RUN_STEPS} steps, {late.ring.num_bytes:,} bytes a step"
+
+
+@dataclass(frozen=True, eq=False)
+class StripCheck:
+    """What recorded steps measure within themselves, at every level and over the edge of a bucket, is what their
+    logits, rows and weights say that are there behind them."""
+
+    model: LoadedModel
+    cache: str
+
+    def __call__(self) -> tuple[Verdict, str]:
+        runners = self.model.runners
+        if why := runners.why_not("graph"):
+            return "not here", why
+        prompt, num_steps = token_ids(SMALLEST_BUCKET - 3), 5
+        spec = fitted(cache_preset(self.cache).spec, len(prompt) + num_steps + 1)
+        levels = [level for level in CAPTURES if level != "off"]
+        for level in levels:
+            session = Session(self.model, spec, capture=level)
+            session.submit(Prompt(token_ids=prompt, has_start=True))
+            with runners.chosen_as("graph"):
+                while session.is_prefilling:
+                    session.step()
+                for _ in range(num_steps):
+                    record = session.step()
+                    if record.runner.split("+")[0] != "graph":
+                        return "FAILED", runners.note or f"no recorded step, but {record.runner}"
+                    if wrong := fault_of_strip(session, record):
+                        return "FAILED", f"{level}, with {record.sequences[0].num_tokens} tokens: {wrong}"
+            session.close()
+        return "ok", f"{', '.join(levels)}: {num_steps} steps each"
+
+
+def fault_of_strip(session: Session, record: StepRecord) -> str:
+    """What the record of the newest step, of one sequence, tells else than what is there; empty where nothing."""
+    (part,) = record.sequences
+    cache, logits = session.cache_of(part.seq_id), session.logits(part.seq_id)
+    assert logits is not None, "it has been stepped"
+    rows = cache.all_newest_rows(part.first_position)
+    measured = {name: found.cpu().numpy() for name, found in NewRows.of(rows, 1).measure(rows).items()}
+    new_rows = NewRows.of(rows, 1).told(measured, part.first_position)
+    if record.checksums != checksums_of([part.first_position], [Observation(checksums=new_rows.checksums)]):
+        return "the new rows have other checksums"
+    likely = likely_tokens(torch.log_softmax(logits.float(), -1)[None])
+    expected = likely["candidates.logprobs"][0].tolist()
+    pairs = [(sorted((each.logprob for each in part.candidates), reverse=True), expected)]
+    pairs.append(([part.entropy or 0.0], [float(likely["candidates.numbers"][0, 0])]))
+    if part.rows is not None:
+        pairs += zip(map(flat, astuple(part.rows)[1:]), map(flat, astuple(new_rows.stats)[1:]), strict=True)
+    weights = session.history.attention_with(part.seq_id, part.num_tokens)
+    if part.attention is not None:
+        masses = attention_measures(weights, part.num_tokens)["attention"].unbind(-1)
+        pairs += zip(map(flat, astuple(part.attention)[1:]), (mass.flatten().tolist() for mass in masses), strict=True)
+    for found, other in pairs:
+        if not np.allclose(found, other, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
+            return f"{max(abs(a - b) for a, b in zip(found, other, strict=True)):.1e} off what is there"
+    return ""
+
+
+def flat(array: Any) -> list[float]:
+    found: list[float] = array.ravel().tolist()
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,6 +37,10 @@ class Buffers(Protocol):
         """How a step writes rows at `positions` `[B, 1]` and reads the first `bucket` rows, out of these tensors."""
         ...
 
+    def newest(self, positions: torch.Tensor, table: torch.Tensor | None) -> dict[int, Pair]:
+        """The rows at `positions` `[B, 1]` of every layer, `[B, H_kv, 1, D]`."""
+        ...
+
 
 class FixedRows(Protocol):
     """The rows of the sequences of one forward. `owner` is what the buffers live and die with; `room` is how many rows
@@ -117,6 +121,11 @@ class RoomBuffers:
 
         return append
 
+    def newest(self, positions: torch.Tensor, table: torch.Tensor | None) -> dict[int, Pair]:
+        place = positions[0]
+        pairs = enumerate(self.pairs)
+        return {n: (keys.index_select(2, place), values.index_select(2, place)) for n, (keys, values) in pairs}
+
 
 class PagedRows:
     """Rows of some sequences in one pool; what stands behind a sequence is read from the null page, which is zero."""
@@ -180,8 +189,7 @@ class PagedBuffers:
 
     def writing(self, positions: torch.Tensor, table: torch.Tensor) -> Write:
         """How a step writes rows at `positions` `[B, 1]`, and hands over the whole pool."""
-        size = self.page_size
-        writes = (table.gather(1, positions // size) * size + positions % size)[:, 0]
+        writes = self._slots(positions, table)
 
         def write(layer: int, keys: torch.Tensor, values: torch.Tensor) -> Pair:
             held_keys, held_values = self.pairs[layer]
@@ -190,6 +198,20 @@ class PagedBuffers:
             return held_keys[None], held_values[None]
 
         return write
+
+    def newest(self, positions: torch.Tensor, table: torch.Tensor | None) -> dict[int, Pair]:
+        assert table is not None
+        slots = self._slots(positions, table)
+
+        def read(held: torch.Tensor) -> torch.Tensor:
+            return held.index_select(1, slots).transpose(0, 1)[:, :, None]
+
+        return {layer: (read(keys), read(values)) for layer, (keys, values) in enumerate(self.pairs)}
+
+    def _slots(self, positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        """Where the rows at `positions` `[B, 1]` lie in the pool, `[B]`."""
+        size = self.page_size
+        return (table.gather(1, positions // size) * size + positions % size)[:, 0]
 
     def blocks(self, positions: torch.Tensor, table: torch.Tensor) -> PageBlocks:
         """The pages that queries at `positions` `[B, 1]` read where they lie."""

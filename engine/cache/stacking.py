@@ -23,6 +23,8 @@ def stacked_view(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 def evenly_spaced(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """The view `[N, …]` of N tensors of one shape that lie evenly spaced in one storage; None where they do not."""
     first, last = tensors[0], tensors[-1]
+    if len(tensors) == 1:
+        return first[None]
     size, pointers = first.element_size(), [t.data_ptr() for t in tensors]
     step = (pointers[-1] - pointers[0]) // max(1, len(tensors) - 1)
     is_even = step > 0 and step % size == 0 and pointers == list(range(pointers[0], pointers[-1] + 1, step))

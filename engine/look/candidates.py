@@ -19,6 +19,7 @@ from engine.wire.records import Candidate
 NUM_CANDIDATES = 20
 GROUP = 256
 NO_TOKEN = -1
+IDS = "candidates.ids"  # the name of the most probable tokens among what is measured
 LOWEST = -1e4  # in place of log 0, whose product with 0 is no number
 
 
@@ -66,25 +67,42 @@ def candidate_measures(samples: Sequence[Sample]) -> list[dict[str, torch.Tensor
     """
     if not samples:
         return []
-    raw, chosen = (stacked_view([getattr(one, name) for one in samples]) for name in ("logprobs", "chosen"))
-    ids, logprobs = largest(raw, min(NUM_CANDIDATES, raw.shape[1]))  # [B, N]
-    own = raw.gather(1, chosen[:, None])[:, 0]
-    entropy = -torch.linalg.vecdot(raw.exp(), raw.clamp_min(LOWEST))
-    bad = (raw - raw).ne_(0).sum(1)  # a number less itself is 0, or NaN: a seventh of the time of `isfinite`
-    numbers = torch.stack([own, entropy, bad], 1)
-    names = ("candidates.ids", "candidates.logprobs", "candidates.numbers")
-    found = [dict(zip(names, parts, strict=True)) for parts in zip(ids.int(), logprobs, numbers, strict=True)]
-    for n, one in enumerate(samples):
+    likely = likely_tokens(stacked_view([one.logprobs for one in samples]))
+    own = chosen_measures(samples, list(likely[IDS]))
+    return [{name: numbers[n] for name, numbers in likely.items()} | mine for n, mine in enumerate(own)]
+
+
+def likely_tokens(logprobs: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of log-probabilities `[B, V]` the largest of each row with their ids, `[B, N]`, and its entropy and the number of
+    those that are not finite, `[B, 2]`."""
+    ids, largest_ones = largest(logprobs, min(NUM_CANDIDATES, logprobs.shape[1]))
+    entropy = -torch.linalg.vecdot(logprobs.exp(), logprobs.clamp_min(LOWEST))
+    # a number less itself is 0, or NaN: a seventh of the time of `isfinite`
+    bad = (logprobs - logprobs).ne_(0).sum(1)
+    return {
+        IDS: ids.int(),
+        "candidates.logprobs": largest_ones,
+        "candidates.numbers": torch.stack([entropy, bad], 1),
+    }
+
+
+def chosen_measures(samples: Sequence[Sample], likely_ids: Sequence[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """What the chosen token of each sequence has, and with which probabilities it and the likely ones were drawn."""
+    if not samples:
+        return []
+    logprobs, chosen = (stacked_view([getattr(one, name) for one in samples]) for name in ("logprobs", "chosen"))
+    found = [{"candidates.own": own} for own in logprobs.gather(1, chosen[:, None])[:, 0]]
+    for mine, one, ids in zip(found, samples, likely_ids, strict=True):
         if one.probs is not None:
-            found[n]["candidates.probs"] = torch.cat([one.probs[ids[n]], one.probs.gather(0, one.chosen.view(1))])
+            mine["candidates.probs"] = one.probs[torch.cat([ids, one.chosen.view(1).int()])]
     return found
 
 
 def next_token(measured: Mapping[str, npt.NDArray[Any]], token_id: int, text_of: Callable[[int], str]) -> NextToken:
     """What was measured, in order of probability, equal ones by their number; the chosen token is among them, however
     improbable."""
-    ids, logprobs = measured["candidates.ids"].tolist(), measured["candidates.logprobs"].tolist()
-    own_logprob, entropy, num_non_finite = measured["candidates.numbers"].tolist()
+    ids, logprobs = measured[IDS].tolist(), measured["candidates.logprobs"].tolist()
+    own_logprob, (entropy, num_non_finite) = float(measured["candidates.own"]), measured["candidates.numbers"].tolist()
     probs = measured.get("candidates.probs")
     sampled = [float(i == token_id) for i in ids] if probs is None else probs[:-1].tolist()
     own = 1.0 if probs is None else float(probs[-1])

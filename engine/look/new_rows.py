@@ -62,13 +62,17 @@ class NewRows:
 
     def measure_all(self, rows_of: Sequence[Mapping[int, Pair]], *, with_rows: bool = False) -> list[Tensors]:
         """The same of several sequences that have such rows, all at once."""
-        found: list[Tensors] = [{} for _ in rows_of]
+        together = self.measure_together(rows_of, with_rows=with_rows)
+        return [{name: numbers[n] for name, numbers in together.items()} for n in range(len(rows_of))]
+
+    def measure_together(self, rows_of: Sequence[Mapping[int, Pair]], *, with_rows: bool = False) -> Tensors:
+        """The same, of all of B sequences in each tensor, `[B, N, …]`."""
+        found: Tensors = {}
         for number, group in enumerate(self.groups):
             stacked = stacked_view([rows[layer][part] for rows in rows_of for layer, part in group.places])
             measured = {"bits": stacked.contiguous().view(torch.uint8)} if with_rows else measured_rows(stacked)
             for name, numbers in measured.items():
-                for mine, own in zip(found, torch.split(numbers, len(group.places)), strict=True):
-                    mine[f"rows.{number}.{name}"] = own
+                found[f"rows.{number}.{name}"] = numbers.view(len(rows_of), -1, *numbers.shape[1:])
         return found
 
     def told(self, measured: Arrays, first_position: int) -> ToldRows:

@@ -43,10 +43,15 @@ class Packing:
         return cls(tuple(places), offset)
 
     def pack(self, tensors: Mapping[str, torch.Tensor], buffer: torch.Tensor) -> None:
-        """Copy them into the buffer `[num_bytes or more]` of bytes, on its device. Nothing is read by the host."""
+        """Copy them into the buffer `[…, num_bytes or more]` of bytes, on its device; each tensor has the axes of the
+        buffer in front of its own. Nothing is read by the host."""
         for place in self.places:
-            room = buffer[place.offset : place.offset + place.num_bytes]
-            room.view(place.dtype).view(place.shape).copy_(tensors[place.name])
+            self.view(place, buffer).copy_(tensors[place.name])
+
+    def view(self, place: PackedTensor, buffer: torch.Tensor) -> torch.Tensor:
+        """The tensor of a place, where it lies in the buffer."""
+        room = buffer.narrow(-1, place.offset, place.num_bytes).view(place.dtype)
+        return room.view((*buffer.shape[:-1], *place.shape))
 
     def unpack(self, buffer: npt.NDArray[np.uint8]) -> Arrays:
         """Copies of them, out of what has left the device."""

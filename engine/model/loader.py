@@ -20,6 +20,7 @@ from engine.cache.layers.cross import SourceCache
 from engine.chat.rendering import template_names
 from engine.errors import InputError, first_line
 from engine.geometry.dimensions import CacheGeometry
+from engine.look.strip import Strip
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register
 from engine.model.device import Placement
@@ -108,9 +109,10 @@ class LoadedModel:
         passed: Passed | None = None,
         hidden_rows: HiddenRows | None = None,
         lengths: Sequence[int] | None = None,
+        strip: Strip | None = None,
     ) -> torch.Tensor:
         """Feed `ids` `[B, T]`; returns the newest logits `[B, 1, V]`. With a probe, the newest query's weights land in
-        it; `surprisal` reads a chunk of one sequence.
+        it; `surprisal` reads a chunk of one sequence. A recorded step measures what the `strip` asks for.
 
         Of several sequences, which lie in pages, `lengths` are the tokens that each has had, and T is 1. In another
         batch `padding` `[B, S + T]` is 0 at rows that are not read, and `position_ids` `[B, T]` say where its tokens
@@ -124,7 +126,7 @@ class LoadedModel:
         pages = None
         if padding is None:
             pages = self.runners.pages.reader(cache)
-            asked = (ids, cache, probe, surprisal, check, passed, hidden_rows, lengths, pages)
+            asked = (ids, cache, probe, surprisal, check, passed, hidden_rows, lengths, pages, strip)
             found = self.runners.forward(*asked, self._plain_forward)
             if found is not None:
                 return found

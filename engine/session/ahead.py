@@ -17,6 +17,7 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
+from engine.look.strip import MeasuredSequence
 from engine.session.clock import StepClock
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.scheduler import SequenceWork
@@ -34,6 +35,7 @@ class LaunchedAhead:
     level: str  # of measuring
     logits: list[torch.Tensor]
     probes: list[Probe | None]
+    strips: list[MeasuredSequence | None]  # by sequence, in either case
     together: bool
     runner: str
     clock: StepClock

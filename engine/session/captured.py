@@ -6,6 +6,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
+from engine.look.strip import Strip, Wanted
 from engine.spec.capture import CAPTURES, DEFAULT_CAPTURE, CaptureLevel, captures
 
 COSTS_KEPT = 64  # decode steps, whose median is told
@@ -30,6 +31,10 @@ class Captured:
     def costs_ms(self) -> tuple[tuple[CaptureLevel, float], ...]:
         """The median at each level that was used, in their order."""
         return tuple((name, statistics.median(self._costs_ms[name])) for name in CAPTURES if name in self._costs_ms)
+
+    def strip(self) -> Strip | None:
+        """What a forward shall measure itself, where it can."""
+        return Strip(Wanted(self.attention_rows, self.new_rows)) if self.statistics else None
 
     @property
     def statistics(self) -> bool:

@@ -10,6 +10,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
+from engine.look.strip import Strip
 from engine.memory import Held
 from engine.model.loader import LoadedModel
 from engine.model.runners.decoder import Passed
@@ -36,13 +37,17 @@ def feed(
     surprisal: Surprisal | None = None,
     check: Callable[[], None] | None = None,
     passed: Passed | None = None,
+    strip: Strip | None = None,
 ) -> torch.Tensor:
     """One forward of one sequence whose cache has room; the newest logits `[V]`. `fed` are ids, or a tensor `[1, T]`
-    that the host has not read. `check` is called between layers, `passed` behind each."""
+    that the host has not read. `check` is called between layers, `passed` behind each. A recorded step measures what
+    the `strip` asks for."""
     cache.plan_forward(num_new)
     ids = fed if isinstance(fed, torch.Tensor) else sent(torch.tensor([fed]), model.device)
     hidden_rows = cache.hidden_rows()
-    logits = model.forward(ids, cache.live, probe, surprisal, check=check, passed=passed, hidden_rows=hidden_rows)
+    logits = model.forward(
+        ids, cache.live, probe, surprisal, check=check, passed=passed, hidden_rows=hidden_rows, strip=strip
+    )
     return logits[0, -1]
 
 

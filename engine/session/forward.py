@@ -13,6 +13,7 @@ from engine.cache.part_timer import PartTimer, timed_layers
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.late_surprisal import LateSurprisal
 from engine.look.probe import spread
+from engine.look.strip import MeasuredSequence, Strip
 from engine.model.loader import LoadedModel
 from engine.model.products import products_ms
 from engine.model.runners.decoder import Passed
@@ -36,6 +37,7 @@ class Forward:
     surprisal: Surprisal | None
     weights: dict[int, torch.Tensor]
     probe: Probe | None = None
+    strip: MeasuredSequence | None = None  # what was measured within the forward
     num_together: int = 1  # sequences that this forward fed, whose weights are views of the same tensors
     is_borrowed: bool = False  # the next forward overwrites the weights
 
@@ -79,16 +81,16 @@ class Runner:
         is_scored = not self._model.info.geometry.has_encoder  # there are no logits of what an encoder reads
         if self._captured.statistics and self._late.is_wanted and len(ids) > 1 and is_scored:
             surprisal = Surprisal(ids, self._vocab, may_wait=self._late.has_room)
-        passed = phases.after_layer([work], probe, weights_of_one) if phases else None
+        passed, strip = phases.after_layer([work], probe, weights_of_one) if phases else None, self._captured.strip()
         with timed_layers(cache.live, clock.parts):
-            logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check, passed)
+            logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check, passed, strip)
         # a view would keep the logits of a whole chunk alive where the model makes them all
         logits = logits.clone()
         clock.lap("forward")
         clock.encoder_s += cache.take_encoder_s()
         if probe is not None and not is_last:  # the forward of the next sequence comes before anything is measured
             probe.keep()
-        return self._seen(work, logits, surprisal, probe, clock)
+        return self._seen(work, logits, surprisal, probe, measured_alone(strip), clock)
 
     def launch(
         self, work: list[SequenceWork], chosen: list[torch.Tensor], store: PageStore | None, step: int, clock: StepClock
@@ -98,19 +100,22 @@ class Runner:
         caches, runners = [each.live.cache for each in work], self._model.runners
         together = store is not None and is_fed_together(work, store)
         ids, lengths = torch.stack(chosen)[:, None].to(self._model.device), [each.num_tokens for each in work]
-        pairs = list(zip(caches, lengths, strict=True))
+        pairs, strips = list(zip(caches, lengths, strict=True)), list[MeasuredSequence | None]()
         runners.begin()
         try:
             for cache in caches:
                 cache.begin(1)
             if store is not None and together:
-                probe = self._together_probe()
-                probes, logits = [probe], list(self._fed_together(caches, store, ids, lengths, probe))
+                probe, strip = self._together_probe(), self._captured.strip()
+                probes, logits = [probe], list(self._fed_together(caches, store, ids, lengths, probe, strip))
+                strips += [None] * len(work) if strip is None else strip.of_each(len(work))
             else:
                 probes = [cache.probe(self._captured.attention_rows) for cache in caches]
                 logits = []
                 for cache, one, probe in zip(caches, ids[:, None], probes, strict=True):
-                    logits.append(feed(self._model, cache, one, 1, probe).clone())
+                    strip = self._captured.strip()
+                    logits.append(feed(self._model, cache, one, 1, probe, strip=strip).clone())
+                    strips.append(measured_alone(strip))
                     if probe is not None and cache is not caches[-1]:
                         probe.keep()
             for cache, length in reversed(pairs):  # of pages that began, the one that was taken last goes back first
@@ -121,15 +126,15 @@ class Runner:
             raise
         clock.lap("forward")
         level, used = self._captured.level, runners.used
-        return LaunchedAhead(work, caches, lengths, step, level, logits, probes, together, used, clock)
+        return LaunchedAhead(work, caches, lengths, step, level, logits, probes, strips, together, used, clock)
 
     def take(self, batch: Batch, ahead: LaunchedAhead, clock: StepClock) -> list[Forward]:
         """What was launched ahead is the forward of this step."""
         ahead.count()
         if ahead.together:
-            return self._seen_together(batch.work, ahead.logits, ahead.probes[0], clock)
-        seen = zip(batch.work, ahead.logits, ahead.probes, strict=True)
-        return [self._seen(work, logits, None, probe, clock) for work, logits, probe in seen]
+            return self._seen_together(batch.work, ahead.logits, ahead.probes[0], ahead.strips, clock)
+        seen = zip(batch.work, ahead.logits, ahead.probes, ahead.strips, strict=True)
+        return [self._seen(work, logits, None, probe, strip, clock) for work, logits, probe, strip in seen]
 
     def _seen(
         self,
@@ -137,6 +142,7 @@ class Runner:
         logits: torch.Tensor,
         surprisal: Surprisal | None,
         probe: Probe | None,
+        strip: MeasuredSequence | None,
         clock: StepClock,
     ) -> Forward:
         """The forward of a sequence with the rows of attention that it showed."""
@@ -144,7 +150,7 @@ class Runner:
         weights = {layer: weights_of_one(work, layer, rows) for layer, rows in seen.items()}
         is_borrowed = probe is not None and probe.is_borrowed
         clock.lap("observe")
-        return Forward(work, logits, surprisal, weights, probe, is_borrowed=is_borrowed)
+        return Forward(work, logits, surprisal, weights, probe, strip, is_borrowed=is_borrowed)
 
     def _run_together(
         self, work: list[SequenceWork], store: PageStore, clock: StepClock, phases: PhasedStep | None
@@ -154,10 +160,12 @@ class Runner:
         probe = self._timed(self._together_probe(), clock)
         fed = sent(torch.tensor([each.token_ids for each in work]), self._model.device)
         passed = phases.after_layer(work, probe, weights_among(work)) if phases else None
+        strip = self._captured.strip()
         with timed_layers(caches[0].live, clock.parts):
-            logits = self._fed_together(caches, store, fed, lengths, probe, passed)
+            logits = self._fed_together(caches, store, fed, lengths, probe, strip, passed)
         clock.lap("forward")
-        return self._seen_together(work, list(logits), probe, clock)
+        strips = [None] * len(work) if strip is None else strip.of_each(len(work))
+        return self._seen_together(work, list(logits), probe, strips, clock)
 
     def _together_probe(self) -> Probe | None:
         return Probe() if self._captured.attention_rows or self._captured.by_layer else None
@@ -169,15 +177,21 @@ class Runner:
         ids: torch.Tensor,
         lengths: list[int],
         probe: Probe | None,
+        strip: Strip | None,
         passed: Passed | None = None,
     ) -> torch.Tensor:
         """The logits `[B, V]` of ids `[B, 1]` of sequences that had so many tokens, and have room for another."""
         store.plan([cache.tables for cache in caches], 1)
-        logits = self._model.forward(ids, caches[0].live, probe, lengths=lengths, passed=passed)
+        logits = self._model.forward(ids, caches[0].live, probe, lengths=lengths, passed=passed, strip=strip)
         return logits[:, -1].clone()
 
     def _seen_together(
-        self, work: list[SequenceWork], logits: Sequence[torch.Tensor], probe: Probe | None, clock: StepClock
+        self,
+        work: list[SequenceWork],
+        logits: Sequence[torch.Tensor],
+        probe: Probe | None,
+        strips: Sequence[MeasuredSequence | None],
+        clock: StepClock,
     ) -> list[Forward]:
         """The forwards of sequences that were fed together, each with its rows of attention."""
         weights, is_apart = [dict[int, torch.Tensor]() for _ in work], False
@@ -185,7 +199,8 @@ class Runner:
             is_apart, weights = weights_of_all(work, probe)
         num_together, is_borrowed = (1, probe is not None and probe.is_borrowed) if is_apart else (len(work), False)
         forwards = [
-            Forward(each, logits[n], None, weights[n], None, num_together, is_borrowed) for n, each in enumerate(work)
+            Forward(each, logits[n], None, weights[n], None, strips[n], num_together, is_borrowed)
+            for n, each in enumerate(work)
         ]
         clock.lap("observe")
         return forwards
@@ -198,6 +213,11 @@ class Runner:
             clock.parts = clock.parts or PartTimer(self._model.device)
             clock.products_ms, probe.timer = self._products_ms, clock.parts
         return probe
+
+
+def measured_alone(strip: Strip | None) -> MeasuredSequence | None:
+    """What a forward of one sequence has measured, if it did."""
+    return None if strip is None else strip.of_each(1)[0]
 
 
 def is_fed_together(work: Sequence[SequenceWork], store: PageStore) -> bool:

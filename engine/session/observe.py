@@ -13,9 +13,9 @@ import torch
 from msgspec.structs import replace
 
 from engine.cache.contract import Pair
-from engine.look.candidates import NextToken, Sample, candidate_measures, next_token
+from engine.look.candidates import IDS, NextToken, Sample, candidate_measures, chosen_measures, next_token
 from engine.look.new_rows import NewRows
-from engine.look.packing import Arrays
+from engine.look.packing import Arrays, Packing
 from engine.look.probe import (
     attention_measures,
     attention_summary,
@@ -29,13 +29,15 @@ from engine.session.captured import Captured
 from engine.session.forward import Forward
 from engine.wire.records import AttentionSummary, NonFinite, Phase, RowStats, SequenceStep, StopReason
 
+STRIP = "strip"  # the name of what was measured within the forward, among what is measured behind it
 PLACES = 1 << 32  # more than a sequence has positions
 
 
 @dataclass(frozen=True, eq=False)
 class ObservedStep:
     """What was measured of one forward and has not left the device: `tensors` by name. `new_rows` and `layers` say what
-    they are of. `attention` rows `[H, S]` by layer stay where they are; NaN where there is no row to attend to."""
+    they are of, `strip` what lies where in the tensor of that name. `attention` rows `[H, S]` by layer stay where they
+    are; NaN where there is no row to attend to."""
 
     first_position: int
     num_tokens: int
@@ -44,6 +46,7 @@ class ObservedStep:
     layers: tuple[int, ...] = ()
     attention: dict[int, torch.Tensor] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)  # known already
+    strip: Packing | None = None  # of what was measured within the forward
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,17 +68,27 @@ def measure(forwards: Sequence[Forward], choices: Sequence[Sample | None], captu
     places = [(forward.work.live.sequence.num_tokens, forward.work.num_tokens) for forward in forwards]
     if not captured.statistics:
         return [ObservedStep(*place) for place in places]
-    candidates = iter(candidate_measures([choice for choice in choices if choice is not None]))
+    samples, strips = [choice for choice in choices if choice is not None], [each.strip for each in forwards]
+    known = [strip for strip in strips if strip is not None]
+    if len(known) < len(strips):  # what some have not measured is measured together
+        known, candidates = [], iter(candidate_measures(samples))
+        rows = measured_rows_of(forwards, captured)
+    else:
+        ids = [strip.tensor(IDS) for strip, choice in zip(known, choices, strict=True) if choice is not None]
+        candidates = iter(chosen_measures(samples, ids))
+        rows = [(strip.layout.new_rows, {STRIP: strip.packed}) for strip in known]
     measured = []
-    for forward, choice, place, (new_rows, tensors) in zip(
-        forwards, choices, places, measured_rows_of(forwards, captured), strict=True
+    for n, (forward, choice, place, (new_rows, tensors)) in enumerate(
+        zip(forwards, choices, places, rows, strict=True)
     ):
         cache = forward.work.live.cache
         tensors |= surprisal_measure(forward) | (next(candidates) if choice is not None else {})
         weights = own_rows(forward.weights, place[1], forward.num_together, is_borrowed=forward.is_borrowed)
-        tensors |= attention_measures(weights, place[1], cache.num_source)
+        if not known:
+            tensors |= attention_measures(weights, place[1], cache.num_source)
         attention = {i: nan_where_dropped(row, cache.positions(i)) for i, row in weights.items()}
-        measured.append(ObservedStep(*place, tensors, new_rows, tuple(weights), attention))
+        packing = known[n].layout.packing if known else None
+        measured.append(ObservedStep(*place, tensors, new_rows, tuple(weights), attention, strip=packing))
     return measured
 
 
@@ -114,6 +127,8 @@ def surprisal_measure(forward: Forward) -> dict[str, torch.Tensor]:
 
 def told(measured: ObservedStep, arrays: Arrays, choice: Sample | None, text_of: TokenTexts) -> Observation:
     """What was measured, out of what has left the device; `choice` as it was measured."""
+    if measured.strip is not None:
+        arrays = arrays | measured.strip.unpack(arrays[STRIP])
     stats: RowStats | None = None
     non_finite: tuple[NonFinite, ...] = ()
     checksums, rows = measured.checksums, dict[int, Pair]()
@@ -121,7 +136,7 @@ def told(measured: ObservedStep, arrays: Arrays, choice: Sample | None, text_of:
         told_rows = measured.new_rows.told(arrays, measured.first_position)
         stats, non_finite, checksums = told_rows.stats, told_rows.non_finite, told_rows.checksums
         rows = measured.new_rows.rows_of(arrays)
-    following = next_token(arrays, choice.token_id, text_of) if choice and "candidates.ids" in arrays else None
+    following = next_token(arrays, choice.token_id, text_of) if choice and IDS in arrays else None
     if following is not None and following.entropy != following.entropy and following.num_non_finite:
         bad = NonFinite("logits", None, None, measured.num_tokens - 1, following.num_non_finite)
         non_finite = (*non_finite, bad)

@@ -23,14 +23,20 @@ class SampledToken:
     logprobs: torch.Tensor = field(compare=False, repr=False)
 
 
-def sample(logits: torch.Tensor, sampling: SamplingParams, position: int, ruled: torch.Tensor | None = None) -> Sample:
+def sample(
+    logits: torch.Tensor,
+    sampling: SamplingParams,
+    position: int,
+    ruled: torch.Tensor | None = None,
+    logprobs: torch.Tensor | None = None,
+) -> Sample:
     """Choose the token that will stand at `position` from logits `[V]`; `ruled` are those as rules of the model make
-    them, if it has any.
+    them, if it has any; `logprobs` are their log-probabilities, where they are known.
 
     The draw depends on the seed and the position alone, so that going back and stepping again repeats it. NaN logits
     choose nothing sensible; they are reported as non-finite by the caller.
     """
-    raw = torch.log_softmax(logits.float(), -1)
+    raw = torch.log_softmax(logits.float(), -1) if logprobs is None else logprobs
     wanted = steered(logits if ruled is None else ruled, sampling.bias)
     probs = None if sampling.is_greedy else filtered(wanted, sampling)
     # the first of equal ones, as transformers' argmax has it

@@ -246,7 +246,8 @@ class Stepper:
             return None
         fed = sequence.token_ids if sequence.is_prefilling else [*sequence.token_ids, *forward.work.token_ids]
         ruled = self._model.ruled(forward.logits, fed, sequence.num_prompt_tokens, sequence.sampling.max_new_tokens)
-        return sample(forward.logits, sequence.sampling, position, ruled)
+        logprobs = None if forward.strip is None else forward.strip.logprobs
+        return sample(forward.logits, sequence.sampling, position, ruled, logprobs)
 
     def _compress(self, forward: Forward) -> tuple[Evicted, ...]:
         """Let the cache code and drop what its spec asks for."""

@@ -67,10 +67,11 @@ class Wait:
 
 @dataclass(eq=False)
 class Card:
-    """Operations are numbered as they are `asked` for; `waits` says which the host has waited for; copies have brought
-    it so many `bytes_to_host`."""
+    """Operations are numbered as they are `asked` for; `launches` are those that are no views; `waits` says which the
+    host has waited for; copies have brought it so many `bytes_to_host`."""
 
     asked: int = 0
+    launches: int = 0
     bytes_to_host: int = 0
     refuses_waits: bool = False  # but for events, as torch does where it is asked to
     waits: list[Wait] = field(default_factory=list)
@@ -110,6 +111,12 @@ def is_composite(func: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
 
 
+@cache
+def is_view(func: Any) -> bool:
+    """Whether an operation gives the same memory in another shape: nothing is launched for it."""
+    return any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
+
+
 class Dispatch(TorchDispatchMode):
     """Computes on the CPU what is asked of the card."""
 
@@ -129,6 +136,7 @@ class Dispatch(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         self._card.asked += 1
+        self._card.launches += not is_view(func)
         if func is aten._to_copy.default:
             return self._copied(args[0], kwargs)
         if func is aten.copy_.default:

@@ -12,8 +12,10 @@ from weakref import WeakKeyDictionary
 import torch
 
 from engine.cache.attention_probe import Probe
+from engine.cache.contract import Pair
 from engine.cache.fixed import FixedRows, Layout, PagedBuffers, fixed_rows
 from engine.errors import first_line, is_of_device, is_out_of_memory
+from engine.look.strip import Measured, Strip, StripLayout, Wanted, measured_step
 from engine.memory import free_bytes
 from engine.model.attention import explicit_weights, read_by
 from engine.model.runners.attending import Attend
@@ -46,6 +48,7 @@ class LaunchKey:
     layout: Layout  # kind, room and addresses of the cache
     shows_weights: bool  # of attention
     kernel: Kernel | None = None  # that reads pages in place
+    wanted: Wanted | None = None  # is measured of the step, within it
 
 
 def bucket_of(num_tokens: int, room: int | None) -> int:
@@ -58,7 +61,8 @@ def bucket_of(num_tokens: int, room: int | None) -> int:
 
 class Launch:
     """One recorded step. Its inputs, token ids `[B, 1]`, positions `[B, 1]` and page table, are changed in place;
-    `logits` `[B, 1, V]` and `weights` `[B, H, bucket]` by layer are outputs, good until the next replay."""
+    `logits` `[B, 1, V]`, `weights` `[B, H, bucket]` by layer and what was `measured` are outputs, good until the next
+    replay."""
 
     def __init__(
         self, decoder: FusedDecoder, rows: FixedRows, key: LaunchKey, recorder: GraphRecorder, ids: torch.Tensor
@@ -68,7 +72,9 @@ class Launch:
         host = rows.tables(key.bucket)
         self._table = None if host is None else host.to(ids.device)
         self._host_table = host
+        self._wanted = key.wanted
         self._layers: list[int] = []
+        self._layout: StripLayout | None = None
         self._num_unproven = REPLAYS_COMPARED
         self._decoder, self._recorder = decoder, recorder
         self._buffers = rows.buffers  # the rows themselves would keep the cache alive
@@ -94,19 +100,35 @@ class Launch:
             return self._outputs[0]
         expected = self._computed()  # writes the rows that the replay writes again
         self._replay()
-        if not all(map(is_near, self._outputs, expected)):
+        pairs = zip(self._outputs, expected, strict=True)
+        if not all(is_near(*pair) for pair in pairs if pair[0].is_floating_point()) or not self._measures_what_is():
             raise RuntimeError("a recorded step gives other numbers than the same step computed at once")
         self._num_unproven -= 1
         return self._outputs[0]
 
     @property
     def weights(self) -> dict[int, torch.Tensor]:
-        return dict(zip(self._layers, self._outputs[1:], strict=True))
+        return dict(zip(self._layers, self._outputs[1], strict=True)) if self._shows else {}
+
+    @property
+    def measured(self) -> Measured | None:
+        """What is overwritten with the next replay."""
+        return None if self._layout is None else Measured(self._layout, *self._outputs[-2:])
+
+    def _measures_what_is(self) -> bool:
+        """Whether what was measured of the latest replay is what its outputs are, and the rows that are held now."""
+        if self._wanted is None or (measured := self.measured) is None:
+            return True
+        rows = self._buffers.newest(self._positions, self._table)
+        weights = self._outputs[1] if self._shows else None
+        logits = self._outputs[0][:, -1]
+        return measured.agrees(measured_step(self._wanted, logits, rows, weights, self._positions))
 
     def _computed(self) -> list[torch.Tensor]:
         columns = torch.arange(self._bucket, device=self._ids.device)
         kept = (columns <= self._positions)[:, None, None]  # [B, 1, 1, bucket]
         seen: dict[int, torch.Tensor] = {}
+        rows: dict[int, Pair] = {}
 
         def weights_of(attn: Any, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
             weights = explicit_weights(query, keys, kept, attn.scaling, None, None)
@@ -114,10 +136,23 @@ class Launch:
                 seen[attn.layer_idx] = weights[:, :, 0]
             return weights
 
-        attend = self._gathering(weights_of) if self._kernel is None else self._in_place(self._kernel, weights_of)
+        read = self._gathering(weights_of) if self._kernel is None else self._in_place(self._kernel, weights_of)
+
+        def attend(attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            rows[attn.layer_idx] = keys, values
+            return read(attn, query, keys, values)
+
         hidden = self._decoder.through(self._decoder.embedded(self._ids), self._positions, attend)
+        outputs = [self._decoder.head(hidden)]
         self._layers = list(seen)
-        return [self._decoder.head(hidden), *seen.values()]
+        if self._shows:
+            outputs.append(torch.stack(list(seen.values())))  # [L, B, H, bucket]
+        if self._wanted is not None:
+            weights = outputs[1] if self._shows else None
+            found = measured_step(self._wanted, outputs[0][:, -1], rows, weights, self._positions)
+            self._layout = found.layout
+            outputs += [found.packed, found.logprobs]
+        return outputs
 
     def _gathering(self, weights_of: WeightsOf) -> Attend:
         """What reads the first rows of the room, or of the pages copied together."""
@@ -164,9 +199,11 @@ class Launches:
         probe: Probe | None,
         lengths: Sequence[int] | None,
         kernel: Kernel | None = None,
+        strip: Strip | None = None,
     ) -> torch.Tensor | None:
         """Feed one token each, `[B, 1]`; the newest logits `[B, 1, V]`. None where this cache keeps no rows in place,
-        or the step cannot be recorded: then nothing was done."""
+        or the step cannot be recorded: then nothing was done. What the `strip` asks for is measured where the recorder
+        takes it."""
         rows = None if self.refused else fixed_rows(cache, lengths)
         if rows is None:
             return None
@@ -175,7 +212,8 @@ class Launches:
         is_whole = rows.room is not None and self._recorder.name == "compile"
         bucket = rows.room if is_whole and rows.room else bucket_of(max(had) + 1, rows.room)
         numbers = decoder.addresses, decoder.dtype, ids.device
-        key = LaunchKey(self._recorder.name, *numbers, len(ids), bucket, rows.layout, probe is not None, kernel)
+        wanted = strip.wanted if strip is not None and self._recorder.takes_strip else None
+        key = LaunchKey(self._recorder.name, *numbers, len(ids), bucket, rows.layout, probe is not None, kernel, wanted)
         if key in self.too_large:
             return None
         try:
@@ -187,6 +225,8 @@ class Launches:
             self._do_without(key, error)
             return None
         rows.count()
+        if strip is not None and launch.measured is not None:
+            strip.measured = launch.measured.kept()
         if probe is not None:
             show(probe, launch.weights, had, is_batch=lengths is not None)
         return logits

@@ -15,14 +15,17 @@ StepFunction = Callable[[], Sequence[torch.Tensor]]
 ReplayFunction = Callable[[], None]
 
 OF_EMPTY_GRAPH = "CUDA Graph is empty"  # in torch's words at the end of a capture
+OVERWRITTEN = 0xA5  # in place of NaN, where there is none
 WARM_UPS = 2  # allocations and choices of kernels that are made once must not be recorded
 
 
 class GraphRecorder(Protocol):
-    """`name` is what the runner is called that records so, `doing` what is said meanwhile."""
+    """`name` is what the runner is called that records so, `doing` what is said meanwhile; `takes_strip`: what is
+    measured of a step is recorded with it."""
 
     name: str
     doing: str
+    takes_strip: bool
 
     def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
         """The outputs of a step, at addresses that stay, and what computes them anew. Raises `RuntimeError` where the
@@ -34,7 +37,7 @@ class CudaGraphs:
     """All kernels of a step as one launch. What they read and write must be where it was. All recordings lie in one
     pool: the replay of one may overwrite the outputs of another. A pool ends with its last recording."""
 
-    name, doing = "graph", "Recording"
+    name, doing, takes_strip = "graph", "Recording", True
 
     def __init__(self, device: torch.device) -> None:
         self._device = device  # of the model, which need not be the current one
@@ -83,7 +86,7 @@ class Twin:
     """The same step run again into the same outputs, where there is no CUDA: what a graph would do wrong with stale
     addresses, numbers baked in or outputs that another recording overwrites, this does wrong too."""
 
-    name, doing = "graph", "Recording"
+    name, doing, takes_strip = "graph", "Recording", True
 
     def __init__(self) -> None:
         self._recorded: list[list[ref[torch.Tensor]]] = []  # the outputs of every recording
@@ -96,16 +99,17 @@ class Twin:
         def overwriting() -> None:
             for output in (output() for each in self._recorded if each is not mine for output in each):
                 if output is not None:
-                    output.fill_(torch.nan)
+                    output.fill_(torch.nan if output.is_floating_point() else OVERWRITTEN)
             replay()
 
         return outputs, overwriting
 
 
 class Compiled:
-    """The step through torch.compile: fewer and larger kernels. The first steps of a length take minutes."""
+    """The step through torch.compile: fewer and larger kernels. The first steps of a length take minutes. Within a
+    kernel numbers are not rounded as those that are stored, so that what is measured of them is measured behind it."""
 
-    name, doing = "compile", "Compiling"
+    name, doing, takes_strip = "compile", "Compiling", False
 
     def __init__(self, compiling: Compiling) -> None:
         self._compiling = compiling

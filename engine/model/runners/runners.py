@@ -12,6 +12,7 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.layers.compiled import compiled_static
 from engine.errors import InputError
+from engine.look.strip import Strip
 from engine.model.runners.attending import HiddenRows
 from engine.model.runners.compiler import Compiling, at_once, why_not_compiled
 from engine.model.runners.decoder import FusedDecoder, Passed
@@ -127,10 +128,12 @@ class Runners:
         hidden_rows: HiddenRows | None,
         lengths: Sequence[int] | None,
         pages: PageReader | None = None,
+        strip: Strip | None = None,
         own: OwnForward | None = None,
     ) -> torch.Tensor | None:
         """The newest logits `[B, 1, V]` of ids `[B, T]`, fed as `FusedDecoder` says; None, and nothing done, where they
-        go through transformers. `own` is transformers' forward, for a cache over which that is to be compiled."""
+        go through transformers. A recorded step measures what the `strip` asks for. `own` is transformers' forward, for
+        a cache over which that is to be compiled."""
         is_plain = (
             passed is None
             and not hidden_rows
@@ -149,7 +152,7 @@ class Runners:
             if check is not None:
                 check()
             kernel = pages.kernel if pages is not None else None
-            if (logits := launches.step(decoder, ids, cache, probe, lengths, kernel)) is not None:
+            if (logits := launches.step(decoder, ids, cache, probe, lengths, kernel, strip)) is not None:
                 self._note(self._recorded, pages if kernel is not None else None)
                 return logits
         self._note("fused", pages)

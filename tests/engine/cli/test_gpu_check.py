@@ -18,6 +18,7 @@ from engine.analysis.device_waits import WAITED, WaitsCheck
 from engine.analysis.reference import Reference, parity, reference
 from engine.cache.layers.growing import GrowingLayer
 from engine.device_time import HostMark
+from engine.look.strip import Measured
 from engine.model.loader import LoadedModel
 from engine.model.runners.launch import Launches, bucket_of
 from engine.model.runners.pages import PageReader
@@ -42,7 +43,7 @@ def test_the_short_form_finds_everything_in_order_on_a_cpu(
     assert "modes · float32        5 ok" in told
     assert "graph · float32        3 ok" in told
     assert "pages · float32        4 ok" in told
-    assert "measured · float32     4 ok" in told
+    assert "measured · float32     7 ok" in told
     assert "everything that was tried is in order" in told
 
 
@@ -63,7 +64,7 @@ def test_a_fault_is_told_with_its_name_and_ends_with_1(
     told = capsys.readouterr().out
     assert "modes · float32        1 ok, 1 FAILED" in told
     assert "FAILED: paged: RuntimeError: an illegal address" in told
-    assert "1 of 6 checks failed" in told
+    assert "1 of 9 checks failed" in told
 
 
 def changed(real: Callable[..., Any], make: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -81,6 +82,10 @@ def of_other_values(self: GrowingLayer, keys: torch.Tensor, values: torch.Tensor
     return held_keys, held_values if self.length == keys.shape[2] else 1.5 * held_values
 
 
+def of_other_bytes(measured: Measured) -> Measured:
+    return replace(measured, packed=torch.zeros_like(measured.packed))
+
+
 LAUNCH, APPEND = Runner.launch, GrowingLayer.append
 FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "modes": (GrowingLayer, "append", of_other_values),
@@ -88,6 +93,7 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "pages": (PageReader, "read", changed(PageReader.read, lambda read: 1.1 * read)),
     "graph · bfloat16": (GrowingLayer, "append", of_other_values),
     "measured": (Runner, "launch", of_other_tokens),
+    "measured · float32: within": (Measured, "kept", changed(Measured.kept, of_other_bytes)),
     "measured · float32: times": (HostMark, "ms_since", changed(HostMark.ms_since, lambda ms: 1.1 * ms)),
 }
 
@@ -160,7 +166,7 @@ def test_what_there_was_no_time_for_is_said_and_ends_with_3(
     monkeypatch.setattr(device_check, "SHORT", plan)
     assert main(["gpu-check", "--device", "cpu", "--short"]) == 3
     told = capsys.readouterr().out
-    assert "INCOMPLETE: 5 of 5 checks were not done for want of time" in told
+    assert "INCOMPLETE: 8 of 8 checks were not done for want of time" in told
 
 
 def test_other_kinds_of_models_are_tried() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 import torch
 from msgspec.structs import replace
 
 from engine.model.loader import LoadedModel
+from engine.model.runners import runners
+from engine.model.runners.recorders import ReplayFunction, StepFunction, Twin
 from engine.model.runners.runners import Runners
 from engine.session import forward
 from engine.session.session import Session
-from engine.spec.capture import CaptureLevel
+from engine.spec.capture import CAPTURES, CaptureLevel
 from engine.spec.presets import PRESETS
 from engine.spec.runners import RunnerName
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
@@ -78,6 +81,44 @@ def test_nothing_is_waited_for_that_was_asked_behind_the_chosen_token(
     assert max(wait.until for wait in made.waits) <= min([*launched, made.asked - 1])
     for seq_id in range(count):
         assert session.sequence(seq_id).token_ids == on_cpu.sequence(seq_id).token_ids
+
+
+@pytest.mark.parametrize(("name", "count"), [("growing", 1), ("paged", 3)])
+def test_looking_asks_a_card_for_few_operations_beside_a_recorded_step(
+    name: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much is measured: the numbers of the chosen token, and copies of the strip and of what is told."""
+    launches = dict[CaptureLevel, int]()
+    for level in CAPTURES:
+        made = Card()
+        with card(monkeypatch, made):
+            monkeypatch.setattr(runners, "recorder_of", lambda *_, made=made: OneLaunch(made))
+            session = begun(moved(tiniest_model(), "graph"), name, count, level)
+            for _ in range(STEPS):
+                session.step_late()
+            made.launches = 0
+            session.step_late()
+            launches[level] = made.launches
+    assert launches["rows"] == launches["everything"]
+    assert all(number - launches["off"] <= 5 + 6 * count for number in launches.values()), launches
+
+
+class OneLaunch(Twin):
+    """A recorder whose replay is one operation of the card, as that of a CUDA graph is."""
+
+    def __init__(self, made: Card) -> None:
+        super().__init__()
+        self._made = made
+
+    def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
+        outputs, replay = super().record(step)
+
+        def launched() -> None:
+            before = self._made.launches
+            replay()
+            self._made.launches = before + 1
+
+        return outputs, launched
 
 
 def test_the_card_refuses_what_a_card_refuses_and_counts_what_stops_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
