@@ -81,6 +81,7 @@ class SessionCommands:
     def handle(self, session: Session, command: Command) -> None:
         from engine.session.branching import delete_branch, join
         from engine.session.continuing import preview
+        from engine.session.prompt import encode
 
         reply = self._reporter.reply
         match command:
@@ -139,7 +140,7 @@ class SessionCommands:
             case TakeSlice(request, node=node):
                 reply(session.take_slice(request, node))
             case Tokenize(text):
-                ids = session.encode(Prompt(text=text)) if text else []
+                ids = encode(session.model, Prompt(text=text)) if text else []
                 reply(Tokenized(tuple(ids), tuple(map(session.text_of, ids))))
             case PreviewPrompt():
                 reply(preview(session, command))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
@@ -13,7 +14,12 @@ from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.replay import convert, repeat
+from engine.session.whole import whole
 from engine.spec.cache import CacheSpec
+from engine.wire.changes import ModeChanged
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +29,27 @@ class ConvertedCache:
     cache: SequenceCache
     moved: Moved
     num_dropped: int = 0
+
+
+@whole
+def set_mode(session: Session, spec: CacheSpec) -> str:
+    """Change the mode of a session; says how. The moment before is kept; all of it succeeds or nothing changes."""
+    live, kept = session.live, session.kept
+    old, old_store = live.caches, live.mode.store
+    before = session.state_of_newest_step()
+    if before is not None:
+        kept.put(before)
+    try:
+        how = change_mode(session.model, live, session.history, spec)
+    except BaseException:
+        if before is not None:
+            kept.take_back(before)
+        raise
+    session.history.changes.append(ModeChanged(spec))
+    if before is None and old_store is not None:  # kept moments may still have pages there
+        for cache in old:
+            cache.close()
+    return how
 
 
 def change_mode(model: LoadedModel, live: LiveSequences, history: History, spec: CacheSpec) -> str:

@@ -1,21 +1,20 @@
-"""A session: one model, its sequences and their caches. Synchronous; a failed step changes nothing."""
+"""A session: one model, its sequences and their caches, in front of those who do the work. Synchronous; a failed step
+changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from msgspec.structs import replace
-
 from engine.errors import InputError
 from engine.history.history import History
 from engine.look.ring import ObservationRing
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
+from engine.session import sequence_commands
 from engine.session.captured import Captured
-from engine.session.change_mode import change_mode
+from engine.session.change_mode import set_mode
 from engine.session.chunks import PrefillPlan
-from engine.session.edits.choosing import choose_again
 from engine.session.edits.numbers import RowsFrom
 from engine.session.fork import Forking
 from engine.session.going import GoingTo
@@ -25,29 +24,19 @@ from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.observer import Observer
 from engine.session.phases import Reached
-from engine.session.prompt import encode, encode_forced, encode_prompt, with_start
+from engine.session.prompt import encode_forced
 from engine.session.reading import SessionReading
 from engine.session.replay import Replay
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
 from engine.session.seen import OtherBranches
-from engine.session.sequence import Sequence
 from engine.session.slices import SliceReader
 from engine.session.stepper import Stepper
-from engine.session.stop_strings import check_stop_strings
 from engine.session.whole import whole
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.chat import Chat
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.changes import (
-    ModeChanged,
-    SamplingChanged,
-    SequenceAdded,
-    SequenceRemoved,
-    SequenceStopped,
-    TokensForced,
-)
 from engine.wire.events import ForkMade
 from engine.wire.records import StepRecord
 from engine.wire.tree import Node, PlannedStep
@@ -170,41 +159,17 @@ class Session(SessionReading):
 
     # ---- commands ------------------------------------------------------------------------------------------------
 
-    @whole
     def submit(self, prompt: Prompt, chat: Chat | None = None) -> int:
         """Add a sequence, which is prefilled with the next steps; its `seq_id`. `chat`: what ids were rendered from."""
-        encoded, seq_id = encode_prompt(self.model, prompt), self.live.next_id
-        check_stop_strings(self.model, prompt.sampling)
-        ids = with_start(self.model, prompt, encoded.token_ids)
-        sampling, chat = prompt.sampling or SamplingParams(), chat or prompt.chat
-        sequence = Sequence(seq_id, ids, len(ids), sampling, chat=chat, note=encoded.note)
-        live = LiveSequence(sequence, self.live.mode.new_cache(seq_id, len(ids)))
-        self.live.add(live)
-        self.live.mode.check_fits(len(ids), live.cache)
-        self.history.journal.begun(seq_id, self.cache)
-        self.history.changes.append(SequenceAdded(seq_id, tuple(ids), sampling, chat))
-        return seq_id
+        return sequence_commands.submit(self, prompt, chat)
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """The token ids of a prompt, special tokens as the model's own tokenizer adds them."""
-        return encode(self.model, prompt)
-
-    @whole
     def remove(self, seq_id: int) -> None:
         """End a sequence. What it holds is kept for going back, as moments are; its pages stay findable."""
-        removed = self._going.state_of(seq_id)
-        self.live.let_go(seq_id)
-        self.history.surprisal.remove(seq_id)
-        self.history.changes.append(SequenceRemoved(seq_id))
-        self.kept.put_removed(removed)
+        sequence_commands.remove(self, seq_id)
 
-    @whole
     def halt(self, seq_id: int) -> None:
         """Stop a sequence where it stands; one that has ended keeps its reason."""
-        sequence = self.sequence(seq_id)
-        if sequence.stop is None:
-            sequence.stop = "stopped"
-            self.history.changes.append(SequenceStopped(seq_id))
+        sequence_commands.halt(self, seq_id)
 
     @whole
     def fork(self, seq_id: int, step: int | None = None, num_tokens: int | None = None) -> ForkMade:
@@ -212,34 +177,18 @@ class Session(SessionReading):
         `num_tokens` of its rows), exactly, or an `InputError`."""
         return self._forking.fork(seq_id, step, num_tokens)
 
-    @whole
     def force(self, seq_id: int, token_ids: tuple[int, ...]) -> None:
         """The next tokens are these; the first replaces the one already chosen."""
-        ids, live = self.encode(Prompt(token_ids=token_ids)), self.live.get(seq_id)
-        sequence = live.sequence
-        full = None if sequence.is_prefilling else self.live.mode.full_at(sequence.num_tokens, live.cache)
-        if full is not None:
-            raise InputError(
-                f"Sequence {seq_id} has no room for another token ({full}): go back, or take a "
-                f"{'larger cache' if full == 'cache full' else 'cache that keeps a window'}."
-            )
-        sequence.force(ids)
-        self.history.changes.append(TokensForced(seq_id, tuple(ids)))
+        sequence_commands.force(self, seq_id, token_ids)
 
     def force_text(self, seq_id: int, text: str) -> None:
         """As `force`, with the tokens of a text, without special tokens."""
         self.force(seq_id, encode_forced(self.model, text))
 
-    @whole
     def set_sampling(self, sampling: SamplingParams, seq_id: int) -> None:
         """Choose a sequence's tokens differently from now on; one chosen but not yet fed is chosen again, unless it was
         forced."""
-        check_stop_strings(self.model, sampling)
-        live, mode = self.live.get(seq_id), self.live.mode
-        sequence = live.sequence
-        sequence.sampling = sampling if sampling.bias else replace(sampling, bias=sequence.sampling.bias)
-        self.history.changes.append(SamplingChanged(seq_id, sequence.sampling))
-        choose_again(live, mode, self.text_of)
+        sequence_commands.set_sampling(self, sampling, seq_id)
 
     def go_to(
         self, step: int | None, check: Callable[[], None] | None = None, then: Callable[[], None] = lambda: None
@@ -261,6 +210,10 @@ class Session(SessionReading):
         it."""
         return self._going.state_of_newest_step()
 
+    def state_of(self, seq_id: int) -> SessionState:
+        """A sequence as it stands, to be kept when it ends."""
+        return self._going.state_of(seq_id)
+
     def state_at(self, step: int, check: Callable[[], None] | None = None) -> SessionState:
         """The state after a step of any branch, for somebody who closes it; the live one stays."""
         return self._going.state_at(step, check)
@@ -281,30 +234,14 @@ class Session(SessionReading):
         self._going.fill_emptied()
         self._replay.refresh(live)
 
-    @whole
     def set_cache(self, spec: CacheSpec) -> str:
         """Move the live sequences into another cache mode; says how. All of it succeeds or nothing changes."""
-        old, old_store = self.live.caches, self.live.mode.store
-        before = self._going.state_of_newest_step()
-        if before is not None:
-            self.kept.put(before)
-        try:
-            how = change_mode(self.model, self.live, self.history, spec)
-        except BaseException:
-            if before is not None:
-                self.kept.take_back(before)
-            raise
-        self.history.changes.append(ModeChanged(spec))
-        if before is None and old_store is not None:  # kept moments may still have pages there
-            for cache in old:
-                cache.close()
-        return how
+        return set_mode(self, spec)
 
     def forget_history(self) -> None:
         """Steps count from 0 again, and there is nothing to go back to."""
         self.history.restart(self.live.ids, self.cache)
-        for one in (live.sequence for live in self.live):
-            self.history.changes.append(SequenceAdded(one.seq_id, tuple(one.token_ids), one.sampling, one.chat))
+        self.history.changes.extend(sequence_commands.added(live.sequence) for live in self.live)
         self.kept.clear()
         self.reruns.forget()
         if self.live.mode.store is not None:

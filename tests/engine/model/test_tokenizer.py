@@ -10,6 +10,7 @@ import pytest
 from engine.errors import InputError
 from engine.model.loader import load
 from engine.model.text import TokenTexts
+from engine.session.prompt import encode
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
@@ -36,7 +37,7 @@ def test_a_shape_takes_the_tokenizer_beside_its_config(tmp_path: Path) -> None:
     model = load(ModelSpec(f"shape:{config}"))
     assert (model.info.name, model.info.has_tokenizer) == ("smol (shape only)", True)
     assert model.info.note == "random weights: only the shape is real"
-    assert Session(model, CacheSpec()).encode(Prompt(text="a b")) == [67, 97, 68]
+    assert encode(model, Prompt(text="a b")) == [67, 97, 68]
 
 
 def test_a_broken_tokenizer_beside_a_shape_is_a_note_and_no_refusal(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_a_tokenizer_of_another_model_is_refused_before_the_forward(tmp_path: Pa
     config.write_text(json.dumps({**config_dict("llama"), "vocab_size": 60}))
     session = Session(load(ModelSpec(f"shape:{config}")), CacheSpec())
     with pytest.raises(InputError, match="token id 97, outside the vocabulary of 60"):
-        session.encode(Prompt(text="a b"))
+        session.submit(Prompt(text="a b"))
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[" * 50_000, '{"version": "1.0", "model": {"type": "BPE"}}'])

@@ -1,0 +1,89 @@
+"""What is done to the sequences of a session: one is begun, ended, told what comes next or how to choose it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from engine.errors import InputError
+from engine.session.edits.choosing import choose_again
+from engine.session.live import LiveSequence
+from engine.session.prompt import encode, encode_prompt, with_start
+from engine.session.sequence import Sequence
+from engine.session.stop_strings import check_stop_strings
+from engine.session.whole import whole
+from engine.spec.chat import Chat
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.changes import SamplingChanged, SequenceAdded, SequenceRemoved, SequenceStopped, TokensForced
+
+if TYPE_CHECKING:
+    from engine.session.session import Session
+
+
+@whole
+def submit(session: Session, prompt: Prompt, chat: Chat | None) -> int:
+    """Add a sequence; its `seq_id`. `chat`: what ids were rendered from."""
+    model, live, history = session.model, session.live, session.history
+    encoded, seq_id = encode_prompt(model, prompt), live.next_id
+    check_stop_strings(model, prompt.sampling)
+    ids = with_start(model, prompt, encoded.token_ids)
+    sampling, chat = prompt.sampling or SamplingParams(), chat or prompt.chat
+    sequence = Sequence(seq_id, ids, len(ids), sampling, chat=chat, note=encoded.note)
+    cache = live.mode.new_cache(seq_id, len(ids))
+    live.add(LiveSequence(sequence, cache))
+    live.mode.check_fits(len(ids), cache)
+    history.journal.begun(seq_id, live.mode.spec)
+    history.changes.append(added(sequence))
+    return seq_id
+
+
+def added(sequence: Sequence) -> SequenceAdded:
+    """What the history knows of a sequence that begins."""
+    return SequenceAdded(sequence.seq_id, tuple(sequence.token_ids), sequence.sampling, sequence.chat)
+
+
+@whole
+def remove(session: Session, seq_id: int) -> None:
+    """End a sequence; what it holds is kept with its moment."""
+    removed = session.state_of(seq_id)
+    session.live.let_go(seq_id)
+    session.history.surprisal.remove(seq_id)
+    session.history.changes.append(SequenceRemoved(seq_id))
+    session.kept.put_removed(removed)
+
+
+@whole
+def halt(session: Session, seq_id: int) -> None:
+    """Stop a sequence where it stands; one that has ended keeps its reason."""
+    sequence = session.sequence(seq_id)
+    if sequence.stop is None:
+        sequence.stop = "stopped"
+        session.history.changes.append(SequenceStopped(seq_id))
+
+
+@whole
+def force(session: Session, seq_id: int, token_ids: tuple[int, ...]) -> None:
+    """The next tokens are these; the first replaces the one already chosen."""
+    ids, live = encode(session.model, Prompt(token_ids=token_ids)), session.live.get(seq_id)
+    sequence = live.sequence
+    full = None if sequence.is_prefilling else session.live.mode.full_at(sequence.num_tokens, live.cache)
+    if full is not None:
+        raise InputError(
+            f"Sequence {seq_id} has no room for another token ({full}): go back, or take a "
+            f"{'larger cache' if full == 'cache full' else 'cache that keeps a window'}."
+        )
+    sequence.force(ids)
+    session.history.changes.append(TokensForced(seq_id, tuple(ids)))
+
+
+@whole
+def set_sampling(session: Session, sampling: SamplingParams, seq_id: int) -> None:
+    """Choose its tokens differently; one chosen but not yet fed is chosen again, unless it was forced. The bias of
+    logits stays, where none is given."""
+    check_stop_strings(session.model, sampling)
+    live = session.live.get(seq_id)
+    sequence = live.sequence
+    sequence.sampling = sampling if sampling.bias else replace(sampling, bias=sequence.sampling.bias)
+    session.history.changes.append(SamplingChanged(seq_id, sequence.sampling))
+    choose_again(live, session.live.mode, session.text_of)
