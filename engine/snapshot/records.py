@@ -87,6 +87,6 @@ def _check(step: SequenceStep) -> None:
     for kind in (step.rows, step.attention):
         if kind is not None:
             num_layers = len(kind.layers)
-            arrays = [value for field in fields(kind) if isinstance(value := getattr(kind, field.name), np.ndarray)]
+            arrays = [value for name in kind.__struct_fields__ if isinstance(value := getattr(kind, name), np.ndarray)]
             if any(array.ndim < 2 or array.shape[0] != num_layers for array in arrays):
                 raise Damaged("its statistics are of another number of layers than it names")

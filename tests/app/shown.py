@@ -12,12 +12,12 @@ import base64
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
-from msgspec.structs import fields
 from PySide6.QtCore import QAbstractItemModel, QAbstractListModel, QBuffer, QIODevice, QModelIndex, QPoint, Qt
 from PySide6.QtGui import QBrush, QColor, QImage, QPainter, QRegion
 from PySide6.QtSvg import QSvgGenerator
@@ -39,7 +39,7 @@ from PySide6.QtWidgets import (
 
 from app.kit.labels import DotLabel, ElidedLabel
 from app.kit.panel import TitleBar
-from app.kit.theme import current_theme
+from app.kit.theme import Theme, current_theme
 
 TOLERANCE = 3  # pixels
 FEW, MANY = 3, 48  # so many like shapes have a line each; so many their places on one line
@@ -152,9 +152,14 @@ def role_of(code: str) -> str:
     """The first role of the theme that has this colour; a hatching has a number of its own in every drawing."""
     if code.startswith("url("):
         return "pattern"
-    theme = current_theme()
-    names = (one.name for one in fields(theme) if getattr(theme, one.name) == code.lower())
-    return next(names, code)
+    return _roles(current_theme()).get(code.lower(), code)
+
+
+@cache
+def _roles(theme: Theme) -> dict[object, str]:
+    """Of each colour the first role that has it."""
+    names = theme.__struct_fields__
+    return {getattr(theme, name): name for name in reversed(names)}
 
 
 def drawing(widget: QWidget) -> ElementTree.Element:

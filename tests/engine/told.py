@@ -53,7 +53,7 @@ def told(value: Any) -> str:
     """A value in words; of a message also what it computes of its fields, and not those that have their default."""
     match value:
         case Struct():
-            pairs = ((field, getattr(value, field.name)) for field in fields(value))
+            pairs = ((field, getattr(value, field.name)) for field in fields_of(type(value)))
             words = [f"{f.name}={_field(f.name, each)}" for f, each in pairs if not _is_left_out(f, each)]
             computed = ((name, getattr(value, name)) for name in _computed(type(value)))
             words += (f"{name} {told(each)}" for name, each in computed if not isinstance(each, Struct))
@@ -77,6 +77,12 @@ def told(value: Any) -> str:
         case float():
             return number(value)
     return _FOLDER.sub("…/", _CLOCK.sub(r"… \1", repr(value)))
+
+
+@cache
+def fields_of(kind: type[Struct]) -> tuple[FieldInfo, ...]:
+    """The fields of a kind of message, whose types are worked out anew wherever they are asked for."""
+    return fields(kind)
 
 
 @cache

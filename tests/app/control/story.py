@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import NODEFAULT, Struct, structs
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from app.control.controller import Controller
 from app.models import Models
@@ -19,6 +19,7 @@ from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 from tests.app.shown import changes
+from tests.engine.told import fields_of
 
 
 def told(value: Any) -> str:
@@ -30,7 +31,9 @@ def told(value: Any) -> str:
             return f"node {value.step}<{value.parent}"
         case Struct():
             numbers = ("reply_to",) if isinstance(value, Stop) else ("reply_to", "id")
-            found = ((field, getattr(value, field.name)) for field in fields(value) if field.name not in numbers)
+            found = (
+                (field, getattr(value, field.name)) for field in fields_of(type(value)) if field.name not in numbers
+            )
             words = (
                 f"{field.name}={told(each)}"
                 for field, each in found
