@@ -19,8 +19,19 @@ from app.kit.facts import Fact, Facts
 from app.kit.fields import choice_field, line_field, whole_field
 from app.kit.labels import plain_label, plain_tip, prose
 from app.kit.theme import TextRole
+from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.model import AUTO_DEVICE, BUNDLED, BUNDLED_NAME, SPLIT, WEIGHTS, Dtype, ModelSpec, WeightFormat
+from engine.spec.model import (
+    AUTO_DEVICE,
+    BUNDLED,
+    BUNDLED_NAME,
+    SPLIT,
+    WEIGHTS,
+    Dtype,
+    ModelSpec,
+    WeightFormat,
+    with_adapters,
+)
 from engine.spec.presets import cache_label
 from engine.wire.devices import Device, DevicesFound, LoadForecast
 
@@ -37,8 +48,7 @@ class LoadingDialog(QuestionDialog):
     def __init__(self, model: ModelSpec, cache: CacheSpec, parent: QWidget) -> None:
         super().__init__("Device, dtype and threads", parent)
         self._model, self._cache = model, cache
-        self._name = plain_label()
-        self._show_name()
+        self._name, self._adapter = plain_label(), plain_label()
         self.device = self._choice("Device", [(AUTO_DEVICE, AUTO_TEXT)], model.device)
         dtypes = [(name, "auto: as suits the device" if name == "auto" else name) for name in get_args(Dtype)]
         self.dtype = self._choice("dtype", dtypes, model.dtype)
@@ -58,6 +68,10 @@ class LoadingDialog(QuestionDialog):
         self.facts.setAccessibleName("What the model would take")
         self.folder = push_button("Other folder…", self._on_folder, is_small=False)
         self.form.insertRow(0, "Model", row((self._name, 1), self.folder, spacing=8))
+        self.adapter = push_button("LoRA folder…", self._on_adapter, is_small=False)
+        self.no_adapter = push_button("None", self._on_no_adapter, "Load the model without it", is_small=False)
+        self.form.insertRow(1, "Adapter", row((self._adapter, 1), self.no_adapter, self.adapter, spacing=8))
+        self._show_names()
         layout = self.layout()
         assert isinstance(layout, QVBoxLayout)
         layout.insertWidget(1, self.facts)
@@ -86,20 +100,40 @@ class LoadingDialog(QuestionDialog):
         return self.wanted()
 
     def _on_folder(self) -> None:
-        folder = QFileDialog.getExistingDirectory(self, "Model folder", self._model.source)
-        if folder:
-            self._model = replace(self._model, source=folder)
-            self._show_name()
-            self._refresh()
+        if folder := QFileDialog.getExistingDirectory(self, "Model folder", self._model.base):
+            self._take(folder)
 
-    def _show_name(self) -> None:
-        source = self._model.source
-        text = BUNDLED_NAME if source == BUNDLED else source  # of a long path the end tells most
-        self._name.setText(prose(text if len(text) <= MOST_CHARS else f"…{text[1 - MOST_CHARS :]}"))
-        self._name.setToolTip(plain_tip(source))
+    def _on_adapter(self) -> None:
+        if folder := QFileDialog.getExistingDirectory(self, "Adapter folder", str(self._model.adapter or "")):
+            self._take(with_adapters(self._model.base, [folder]))
+
+    def _on_no_adapter(self) -> None:
+        self._take(self._model.base)
+
+    def _take(self, source: str) -> None:
+        """Another model, or another adapter on it."""
+        self._model = replace(self._model, source=source)
+        self._show_names()
+        self._refresh()
+
+    def _show_names(self) -> None:
+        base, adapter = self._model.base, str(self._model.adapter or "")
+        for label, path, name in (
+            (self._name, base, BUNDLED_NAME if base == BUNDLED else base),
+            (self._adapter, adapter, adapter or "none"),
+        ):  # of a long path the end tells most
+            label.setText(prose(name if len(name) <= MOST_CHARS else f"…{name[1 - MOST_CHARS :]}"))
+            label.setToolTip(plain_tip(path))
+        self.no_adapter.setVisible(bool(adapter))
 
     def _refresh(self) -> None:
-        self.forecast_wanted.emit(self.wanted(), self.context.value())
+        try:
+            wanted = self.wanted()
+        except InputError as error:
+            self.refuse(str(error))
+            self.ok.setEnabled(False)
+            return
+        self.forecast_wanted.emit(wanted, self.context.value())
 
     # ---- what the engine says ------------------------------------------------------------------------------------
 

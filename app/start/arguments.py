@@ -14,7 +14,7 @@ from engine.client import CHOICES, ClientChoice
 from engine.errors import InputError
 from engine.saved.folder import check_nobody_writes
 from engine.spec.cache import CacheSpec
-from engine.spec.model import AUTO_DEVICE, WEIGHTS, Dtype, ModelSpec
+from engine.spec.model import AUTO_DEVICE, WEIGHTS, Dtype, ModelSpec, with_adapters
 from engine.spec.presets import NAMES, cache_named
 from engine.spec.runners import PAGED_ATTENTION, RUNNERS
 
@@ -56,7 +56,7 @@ def parse(argv: list[str]) -> Arguments:
     given = parser.parse_args(argv)
     try:
         asked = ModelSpec(
-            given.model,
+            with_adapters(given.model, given.adapter),
             given.dtype or "auto",
             given.device or AUTO_DEVICE,
             num_threads=given.threads,
@@ -111,6 +111,9 @@ def _parser() -> OneLineParser:
     )
     parser.add_argument(
         "--model", default="bundled", help="bundled, a folder, a hub name on this computer, or shape:CONFIG.json"
+    )
+    parser.add_argument(
+        "--adapter", action="append", default=[], metavar="DIR", help="a LoRA adapter that is put on the model"
     )
     parser.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {NAMES}")
     parser.add_argument(

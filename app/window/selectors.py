@@ -20,7 +20,7 @@ from app.kit.theme import current_theme, font_text
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.layouts import CUDA_GPU
-from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
+from engine.spec.model import ADAPTER_MARK, BUNDLED, SHAPE_PREFIX, ModelSpec
 from engine.spec.presets import (
     ALL_PRESETS,
     FAMILIES,
@@ -273,9 +273,11 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
 
 def source_name(source: str) -> str:
     """A model's source, short enough for a menu."""
+    source, _, adapter = source.partition(ADAPTER_MARK)
+    mark = f" + {Path(adapter).name}" if adapter else ""
     if source.startswith(SHAPE_PREFIX):
-        return f"shape of {ModelSpec(source).shape_name}"
-    return Path(source).name if "/" in source and Path(source).is_absolute() else source
+        return f"shape of {ModelSpec(source).shape_name}{mark}"
+    return f"{Path(source).name if '/' in source and Path(source).is_absolute() else source}{mark}"
 
 
 def _menu_text(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from engine.cli.talking import add_chat_arguments, chat_of
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
-from engine.spec.model import AUTO_DEVICE, BUNDLED, WEIGHTS, Dtype, ModelSpec
+from engine.spec.model import AUTO_DEVICE, BUNDLED, WEIGHTS, Dtype, ModelSpec, with_adapters
 from engine.spec.runners import PAGED_ATTENTION, RUNNERS
 from engine.spec.sampling import Prompt, SamplingParams
 
@@ -23,8 +23,14 @@ MAX_PROMPT_FILE_BYTES = 64 * MIB
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=BUNDLED, help="bundled, a folder, a hub name, or shape:CONFIG.json")
+    add_adapter_argument(parser)
     parser.add_argument("--weights", default="stored", help=f"{', '.join(WEIGHTS)}; coded ones change the logits")
     add_compute_arguments(parser)
+
+
+def add_adapter_argument(parser: argparse.ArgumentParser) -> None:
+    what = "a LoRA adapter that is put on the model: the folder that peft saved"
+    parser.add_argument("--adapter", action="append", default=[], metavar="DIR", help=what)
 
 
 def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +87,7 @@ def tell_compiling(work: Callable[[], None]) -> None:
 def model_spec(args: argparse.Namespace) -> ModelSpec:
     """The model that those arguments ask for."""
     return ModelSpec(
-        args.model,
+        with_adapters(args.model, args.adapter),
         args.dtype,
         args.device,
         args.allow_download,

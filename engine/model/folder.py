@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +24,21 @@ TAGGED_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 def resolve_folder(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> Path:
     """The folder of a local model or of a hub model that is on this computer."""
-    path = Path(spec.source).expanduser()
+    path = Path(spec.base).expanduser()
     if path.is_dir():
         return path
     if path.is_file():
         raise InputError(f"'{path}' is a file: give the model's folder, the one that holds config.json.")
-    if path.is_absolute() or spec.source.startswith(("./", "../", "~")) or spec.source.count("/") != 1:
-        raise InputError(f"There is no model folder at '{spec.source}': check the path.")
-    return resolve_hub_name(spec.source, spec.allow_download, report)
+    if path.is_absolute() or spec.base.startswith(("./", "../", "~")) or spec.base.count("/") != 1:
+        raise InputError(f"There is no model folder at '{spec.base}': check the path.")
+    return resolve_hub_name(spec.base, spec.allow_download, report)
 
 
 def read_config(path: Path) -> Any:
     """The config of a language model, or an `InputError` that says what is wrong with it."""
     if not path.exists() and (path.parent / ADAPTER).is_file():
         raise InputError(
-            f"'{path.parent}' holds an adapter and no model: merge it into its model (merge_and_unload of peft), save "
-            "that, and open the folder that was saved."
+            f"'{path.parent}' holds an adapter and no model: load its model, and give this folder as the adapter."
         )
     if not path.exists():
         raise InputError(f"'{path}' does not exist: a model folder in Hugging Face layout has a config.json.")
@@ -74,6 +74,11 @@ def untagged(value: Any) -> Any:
 def check_weights(folder: Path) -> None:
     """Refuse folders without whole safetensors weights before anything is loaded."""
     files = sorted(folder.glob("*.safetensors"))
+    if (folder / ADAPTER).is_file() and find_spec("peft"):  # then transformers puts it on the model unasked
+        raise InputError(
+            f"'{folder}' holds a model and an adapter: move the adapter's files to a folder of their own, and give "
+            "that as the adapter where it is wanted."
+        )
     if not files:
         pickled = [f.name for f in folder.iterdir() if f.suffix in PICKLE_ENDINGS]
         if pickled:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.model.adapter import add_adapter, check_adapter
 from engine.model.device import Placement
-from engine.model.folder import check_weights, read_config, resolve_folder
+from engine.model.folder import ADAPTER, check_weights, read_config, resolve_folder
 from engine.model.weights import build_shape, load_weights, placed
 from engine.spec.model import BUNDLED, BUNDLED_NAME, RESOURCES, ModelSpec, WeightFormat
 
@@ -22,34 +23,42 @@ TEXT_FILES = (
 
 @dataclass(frozen=True, eq=False)
 class ModelSource:
-    """Where a model comes from: a folder with weights, or only a shape (no folder)."""
+    """Where a model comes from: a folder with weights, or only a shape (no folder); an `adapter` is put on either."""
 
     config: Any
     folder: Path | None
     label: str
     name: str
+    adapter: Path | None = None
 
     def build(self, placement: Placement, attention: str | None) -> Any:
         """A fresh model where it belongs, with transformers' default attention or the one named."""
         if self.folder is None:
-            return placed(build_shape(self.config, placement.dtype, self.name, attention), placement, self.name)
-        return load_weights(self.folder, self.config, placement, attention)
+            model = placed(build_shape(self.config, placement.dtype, self.name, attention), placement, self.name)
+        else:
+            model = load_weights(self.folder, self.config, placement, attention)
+        if self.adapter is not None:
+            add_adapter(model, self.adapter)
+        return model
 
 
 def find_source(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> ModelSource:
+    if spec.adapter is not None:
+        check_adapter(spec.adapter)
+    mark = "" if spec.adapter is None else f" + {spec.adapter.resolve().name}"
     if spec.shape_config is not None:
-        name = f"{spec.shape_name} (shape only)"
-        return ModelSource(read_config(spec.shape_config), None, "Building random weights", name)
-    folder = RESOURCES / "demo_model" if spec.source == BUNDLED else resolve_folder(spec, report)
+        name = f"{spec.shape_name} (shape only){mark}"
+        return ModelSource(read_config(spec.shape_config), None, "Building random weights", name, spec.adapter)
+    folder = RESOURCES / "demo_model" if spec.base == BUNDLED else resolve_folder(spec, report)
     config = read_config(folder / "config.json")
     check_weights(folder)
-    return ModelSource(config, folder, f"Loading {folder.name}", model_name(spec, folder))
+    return ModelSource(config, folder, f"Loading {folder.name}", model_name(spec, folder) + mark, spec.adapter)
 
 
 def model_name(spec: ModelSpec, folder: Path) -> str:
-    if spec.source == BUNDLED:
+    if spec.base == BUNDLED:
         return BUNDLED_NAME
-    return spec.source if spec.source.count("/") == 1 and not Path(spec.source).exists() else folder.resolve().name
+    return spec.base if spec.base.count("/") == 1 and not Path(spec.base).exists() else folder.resolve().name
 
 
 def fingerprint(source: ModelSource, weights: WeightFormat = "stored") -> str:
@@ -61,6 +70,9 @@ def fingerprint(source: ModelSource, weights: WeightFormat = "stored") -> str:
         digest = digest_of_folder(source.folder)
     if weights != "stored":
         digest.update(weights.encode())
+    if source.adapter is not None:
+        digest.update((source.adapter / ADAPTER).read_bytes())
+        digest_weights(digest, source.adapter)
     return digest.hexdigest()
 
 
@@ -78,6 +90,12 @@ def text_fingerprint(folder: Path | None) -> str:
 
 def digest_of_folder(folder: Path) -> hashlib.blake2b:
     digest = hashlib.blake2b((folder / "config.json").read_bytes(), digest_size=16)
+    digest_weights(digest, folder)
+    return digest
+
+
+def digest_weights(digest: hashlib.blake2b, folder: Path) -> None:
+    """Size, first and last MiB of every weight file."""
     for file in sorted(folder.glob("*.safetensors")):
         size = file.stat().st_size
         digest.update(f"{file.name}:{size}".encode())
@@ -85,4 +103,3 @@ def digest_of_folder(folder: Path) -> hashlib.blake2b:
             digest.update(stream.read(EDGE_BYTES))
             stream.seek(max(0, size - EDGE_BYTES))
             digest.update(stream.read(EDGE_BYTES))
-    return digest

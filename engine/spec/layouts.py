@@ -131,7 +131,7 @@ LAYOUTS: Mapping[str, LayoutRow] = {
         LayoutRow(
             "static-compiled",
             "transformers-static-compiled",
-            "Static, compiled (transformers)",
+            "Static, compiled",
             "transformers' StaticCache, and its decode step through torch.compile, which takes minutes to begin.",
             (MAX_LENGTH,),
             needs=(COMPILER,),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -19,6 +19,7 @@ WeightFormat = Literal["stored", "int8", "int4"]
 BUNDLED = "bundled"
 BUNDLED_NAME = "Tales 5M"
 SHAPE_PREFIX = "shape:"
+ADAPTER_MARK = "+adapter:"  # between a model and the folder of the adapter that is put on it
 RESOURCES = Path(__file__).resolve().parents[2] / "resources"
 AUTO_DEVICE = "auto"
 SPLIT = "split"  # over all GPUs, layer by layer
@@ -60,7 +61,8 @@ class ModelSpec(Struct, frozen=True):
     """Which model, in which precision, where.
 
     `source` is `bundled`, a folder in Hugging Face layout, the name of a hub model that is on this computer, or
-    `shape:CONFIG.json`: the architecture of that config with random weights. `device` is `auto`, `split` or a name that
+    `shape:CONFIG.json`: the architecture of that config with random weights; behind it may stand `+adapter:FOLDER`, a
+    LoRA adapter that is put on it. `device` is `auto`, `split` or a name that
     torch knows; `weights` other than `stored` change the logits.
     """
 
@@ -76,6 +78,7 @@ class ModelSpec(Struct, frozen=True):
     def __post_init__(self) -> None:
         if not self.source.strip():
             raise InputError("The model has no name: give a folder, a hub name, 'bundled' or 'shape:CONFIG.json'.")
+        self._check_adapter()
         if self.dtype not in get_args(Dtype):
             raise InputError(f"Unknown dtype '{self.dtype}': choose one of {', '.join(get_args(Dtype))}.")
         if self.weights not in WEIGHTS:
@@ -86,19 +89,44 @@ class ModelSpec(Struct, frozen=True):
         check_paged_attention(self.paged_attention)
 
     def loaded_as(self, chosen: ModelSpec) -> ModelSpec:
-        """This model, on the device, in the numbers and on the threads of another."""
+        """This model, on the device, in the numbers and on the threads of another; with an adapter its weights stay as
+        they are stored."""
         return replace(
             self,
             dtype=chosen.dtype,
             device=chosen.device,
             num_threads=chosen.num_threads,
-            weights=chosen.weights,
+            weights="stored" if self.adapter is not None else chosen.weights,
         )
+
+    def _check_adapter(self) -> None:
+        base, *adapters = self.source.split(ADAPTER_MARK)
+        if not adapters:
+            return
+        if len({*adapters}) < len(adapters):
+            raise InputError(f"The adapter '{adapters[0]}' is given twice, and would count twice: give it once.")
+        if len(adapters) > 1:
+            raise InputError(f"{len(adapters)} adapters are given: give one, or merge them into one with peft.")
+        if not base.strip() or not adapters[0].strip():
+            raise InputError("An adapter is a folder, and is put on a model: name both.")
+        if self.weights != "stored":
+            raise InputError(f"An adapter is put on weights as they are stored: leave out the {self.weights} weights.")
+
+    @property
+    def base(self) -> str:
+        """The source of the model itself, without an adapter."""
+        return self.source.partition(ADAPTER_MARK)[0]
+
+    @property
+    def adapter(self) -> Path | None:
+        """The folder of the adapter that is put on it, where there is one."""
+        folder = self.source.partition(ADAPTER_MARK)[2]
+        return Path(folder).expanduser() if folder else None
 
     @property
     def shape_config(self) -> Path | None:
         """The `config.json` of a shape-only model, else None."""
-        return Path(self.source[len(SHAPE_PREFIX) :]) if self.source.startswith(SHAPE_PREFIX) else None
+        return Path(self.base[len(SHAPE_PREFIX) :]) if self.base.startswith(SHAPE_PREFIX) else None
 
     @property
     def shape_name(self) -> str:
@@ -107,6 +135,11 @@ class ModelSpec(Struct, frozen=True):
         if path is None:
             return ""
         return path.parent.resolve().name if path.name == "config.json" and path.parent.resolve().name else path.stem
+
+
+def with_adapters(source: str, folders: Sequence[str]) -> str:
+    """The source of a model with adapters on it."""
+    return ADAPTER_MARK.join((source, *folders))
 
 
 def usual_threads() -> int:

@@ -148,6 +148,42 @@ def test_another_folder_can_be_chosen_and_is_forecast_and_loaded(
     assert engine.of(LoadModel)[-1].model.source == long
 
 
+def test_an_adapter_can_be_put_on_the_model_and_taken_off(
+    shell: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.loaded()
+    turn(shell)
+    shell.actions["model.compute"].trigger()
+    (dialog,) = shell.window.findChildren(LoadingDialog)
+    assert (dialog._adapter.text(), dialog.no_adapter.isVisible()) == ("none", False)
+    monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_: "/a/lora")
+    dialog.adapter.click()
+    dialog.adapter.click()  # it takes the place of the one before
+    assert (dialog._name.text(), dialog._adapter.text()) == (BUNDLED_NAME, "/a/lora")
+    assert dialog.no_adapter.isVisible()
+    wanted = ModelSpec("bundled+adapter:/a/lora")
+    assert engine.of(ForecastLoad)[-1].model == wanted
+    asked = len(engine.of(ForecastLoad))
+    dialog.weights.setCurrentIndex(dialog.weights.findData("int8"))
+    assert dialog._problem.text() == "An adapter is put on weights as they are stored: leave out the int8 weights."
+    assert not dialog.ok.isEnabled()
+    assert len(engine.of(ForecastLoad)) == asked
+    dialog.no_adapter.click()
+    assert (dialog._adapter.text(), dialog.no_adapter.isVisible()) == ("none", False)
+    assert engine.of(ForecastLoad)[-1].model == ModelSpec(weights="int8")
+    dialog.weights.setCurrentIndex(0)
+    dialog.adapter.click()
+    dialog.show_forecast(LoadForecast(wanted, "cpu", "float32", GIB, GIB, 700, 7 * GIB))
+    dialog.accept()
+    turn(shell)
+    assert engine.of(LoadModel)[-1].model == wanted
+    engine.emit(StateChanged(replace(engine.status, model=replace(samples.model_info(), source=wanted.source))))
+    turn(shell)
+    shell.actions["model.compute"].trigger()
+    again = shell.window.findChildren(LoadingDialog)[-1]
+    assert (again._name.text(), again._adapter.text()) == (BUNDLED_NAME, "/a/lora")
+
+
 def test_what_a_forecast_says(host: QWidget) -> None:
     told = LoadForecast(
         ModelSpec(), "cuda:0", "float16", 3 * GIB, GIB, 900, 2 * GIB, GIB, "the only GPU", ("bfloat16 is not there",)

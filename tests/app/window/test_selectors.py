@@ -71,6 +71,8 @@ def test_the_menu_of_caches_offers_modes_of_a_gpu_to_a_gpu_alone(running: Shell,
         ("/models/one", "one"),
         ("shape:/models/deep/config.json", "shape of deep"),
         ("shape:/models/deep.json", "shape of deep"),
+        ("/models/one+adapter:/loras/two", "one + two"),
+        ("shape:/models/deep.json+adapter:/loras/two", "shape of deep + two"),
     ],
 )
 def test_a_source_is_named_short(source: str, name: str) -> None:

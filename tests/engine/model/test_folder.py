@@ -216,7 +216,7 @@ def test_the_folder_of_an_adapter_says_how_it_becomes_a_model(copy: Path) -> Non
     (copy / "model.safetensors").rename(copy / "adapter_model.safetensors")
     message = refused(copy)
     assert "holds an adapter and no model" in message
-    assert "merge_and_unload" in message
+    assert message.endswith("load its model, and give this folder as the adapter.")
 
 
 @pytest.mark.parametrize("name", ["vit", "clip", "wav2vec2"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,7 @@ def test_a_broken_generation_config_does_not_matter(copy: Path, content: str) ->
     assert all(isinstance(i, int) for i in model.end_ids)
 
 
+@pytest.mark.skipif(find_spec("peft") is not None, reason="peft is installed: then such a folder is refused")
 def test_an_adapter_beside_the_weights_is_not_followed(copy: Path) -> None:
     (copy / "adapter_config.json").write_text(
         json.dumps({"base_model_name_or_path": "someone/evil", "peft_type": "LORA"})

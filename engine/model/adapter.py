@@ -1,0 +1,80 @@
+"""A LoRA adapter that is put on a model, through peft: safetensors only, from this computer, no code of its own."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+
+from engine.errors import InputError, first_line, is_of_machine
+from engine.files.text import read_json_object
+from engine.model.folder import ADAPTER
+
+WEIGHTS = "adapter_model.safetensors"
+PICKLED = "adapter_model.bin"
+PREFIX = "base_model.model."  # of the names in a file that peft has written
+
+
+def check_adapter(folder: Path) -> None:
+    """Refuse what is no whole LoRA adapter, before anything is loaded."""
+    if not folder.is_dir():
+        raise InputError(f"There is no adapter folder at '{folder}': check the path.")
+    if not (folder / ADAPTER).is_file():
+        raise InputError(f"'{folder}' has no {ADAPTER}: give the folder of an adapter as peft saves it.")
+    config = read_json_object(folder / ADAPTER, "adapter config")
+    if (kind := config.get("peft_type")) != "LORA":
+        raise InputError(f"'{folder}' holds an adapter of the kind {kind}: LoRA adapters alone can be put on a model.")
+    for name in ("modules_to_save", "megatron_config"):
+        if config.get(name):
+            raise InputError(
+                f"The adapter in '{folder}' has {name}, which is not LoRA alone: merge it with peft first."
+            )
+    if not (folder / WEIGHTS).is_file():
+        if (folder / PICKLED).exists():
+            raise InputError(
+                f"The adapter in '{folder}' has only pickled weights ({PICKLED}), which can run code when opened: "
+                "convert them to safetensors first."
+            )
+        raise InputError(f"'{folder}' has no {WEIGHTS}: give the folder of an adapter as peft saves it.")
+    try:
+        with safe_open(folder / WEIGHTS, framework="pt"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"'{folder / WEIGHTS}' is damaged or cut short ({first_line(error)}): copy it again."
+        ) from None
+    if find_spec("peft") is None:
+        raise InputError("An adapter needs peft, which is not installed: pip install 'kvloupe[adapters]'.")
+
+
+def add_adapter(model: Any, folder: Path) -> None:
+    """Its matrices beside those of the model, which stay as they are. Refused where it is not of this model: what was
+    put on it until then is still there."""
+    from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
+
+    tensors = {name.removeprefix(PREFIX): each for name, each in load_file(folder / WEIGHTS).items()}
+    try:
+        config = LoraConfig.from_pretrained(str(folder))
+        config.inference_mode = True
+        inject_adapter_in_model(config, model)
+        found = set_peft_model_state_dict(model, tensors)
+    except Exception as error:  # peft refuses what does not fit in many ways
+        if is_of_machine(error):
+            raise
+        size = re.search(r"size mismatch for ([\w.]+)", str(error))
+        raise unfit(folder, f"{size[1]} has another size" if size else first_line(error)) from None
+    missing = [name for name in found.missing_keys if "lora_" in name]
+    if missing or found.unexpected_keys:
+        what, names = ("lacks", missing) if missing else ("has and the model has not", found.unexpected_keys)
+        raise unfit(folder, f"it {what} {min(names)}, {len(names)} in all")
+    model.requires_grad_(False)
+
+
+def unfit(folder: Path, why: str) -> InputError:
+    return InputError(
+        f"The adapter in '{folder}' is not of this model: {why.rstrip('.')}. Load the model that it was made for."
+    )
