@@ -95,15 +95,10 @@ def needs_prompt(models: Models) -> str:
     return needs_live(models) or models.draft.problem
 
 
-def needs_sequence(models: Models) -> str:
-    if missing := needs_engine(models) or while_loading(models):
-        return missing
-    return "" if has_sequences(models) else needs_model(models) or "send a prompt first"
-
-
 def needs_unfinished(models: Models) -> str:
+    """Sequences of a live model, of which one goes on."""
     status = models.status.now
-    if missing := needs_no_file(models) or needs_sequence(models):
+    if missing := needs_live(models) or ("" if has_sequences(models) else "send a prompt first"):
         return missing
     if status is None or any(info.state != "finished" for info in status.sequences):
         return ""

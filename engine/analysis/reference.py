@@ -113,10 +113,12 @@ def session_logits(session: Session, prompt_ids: tuple[int, ...], forced: tuple[
 
 
 def parity(model: LoadedModel, name: str, spec: CacheSpec, truth: Reference, prefill_chunk: int) -> Parity:
-    """One mode, run by a session, against the reference."""
+    """One mode, run by a session, against the reference. Raises `PoolCorrupted` where its pages are at odds."""
     spec = fitted(spec, len(truth.prompt_ids) + len(truth.token_ids))
     session = Session(model, spec, prefill_chunk=prefill_chunk)
     logits = session_logits(session, truth.prompt_ids, truth.token_ids)
+    if session.live.mode.store is not None:
+        session.live.mode.store.check()
     info = model.info
     found = measure(name, spec.is_exact, logits, truth.logits, info.dtype)
     if not found.lossless:

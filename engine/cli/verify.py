@@ -42,6 +42,7 @@ def verify_command(args: argparse.Namespace) -> int:
     (prompt,) = prompts_of(args, SamplingParams())
     model = load_model(args)
     from engine.analysis.reference import parity, reference
+    from engine.cache.paged.pages import PoolCorrupted
     from engine.session.prompt import first_ids
 
     truth = reference(model, tuple(first_ids(model, prompt)), steps)
@@ -52,6 +53,10 @@ def verify_command(args: argparse.Namespace) -> int:
         except InputError as error:
             tell({"cache": name, "unavailable": str(error)}, args.json)
             passed &= args.caches == "all"
+            continue
+        except PoolCorrupted as error:
+            tell({"cache": name, "corrupted": str(error)}, args.json)
+            passed = False
             continue
         passed &= result.passes
         if args.json:

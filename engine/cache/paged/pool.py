@@ -225,7 +225,7 @@ class PagePool(PrefixCache):
     # --- proof -------------------------------------------------------------------------------------------------
 
     def check(self, tables: Iterable[PageTable] | None = None) -> None:
-        """Verify every invariant and raise PoolCorrupted with all that is wrong. O(pages), for tests and doubts.
+        """Verify every invariant and raise PoolCorrupted with all that is wrong. O(pages).
 
         With `tables` (all tables of this pool) it also proves that each reference has exactly one owner: no leak,
         no double free, and no partial page that two sequences would write to unnoticed.

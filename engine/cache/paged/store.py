@@ -91,6 +91,14 @@ class PageStore:
         self.longest = 0
         self._first_pool = secrets.randbits(48)  # whoever keeps maps of pools must see that these are others
 
+    def check(self) -> None:
+        """Verify what pools, tables and the host tier say of each other; raises `PoolCorrupted` with all that is wrong
+        in one of them. O(pages)."""
+        for group in self.groups:
+            group.pool.check(group.tables)
+        if self.host is not None:
+            self.host.check()
+
     @property
     def _layers(self) -> tuple[LayerGeometry, ...]:
         return pageable(self.geometry)

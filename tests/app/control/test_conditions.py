@@ -54,7 +54,6 @@ EXPECTED: dict[str, dict[str, str]] = {
     "needs_resumable": dict.fromkeys(STATES, "no file is open") | {"a file": "", "a session": "no room"},
     "needs_kept_rows": {"a session": "a session file has no K and V: go on with its model first"},
     "needs_saveable": dict.fromkeys(("a file", "a session"), "this is an opened file, which is saved already"),
-    "needs_sequence": {"no sequence": "send a prompt first", "no model": UNLOADED},
     "needs_parameters": dict.fromkeys(STATES, "") | {"a file": FILE, "a session": FILE},
 }  # fmt: skip
 

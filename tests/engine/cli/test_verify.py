@@ -13,6 +13,7 @@ from transformers.cache_utils import DynamicLayer, StaticLayer
 from engine.analysis import reference as compare
 from engine.cache.layers.growing import GrowingLayer
 from engine.cache.paged.layer import PagedLayer
+from engine.session.session import Session
 from engine.spec.presets import PRESETS
 from tests.engine.cli.conftest import IDS, Twin
 from tests.engine.tiny import write_config
@@ -46,6 +47,25 @@ def test_verify_fails_with_1_when_a_mode_is_wrong(twin: Twin, source: str, monke
     assert (status, err) == (1, "")
     assert "DIFFERS by more than 0.001" in out
     assert "of 2 steps" in out
+
+
+def test_verify_fails_a_mode_whose_pages_are_at_odds(twin: Twin, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = compare.session_logits
+
+    def leaked(session: Session, *arguments: Any) -> torch.Tensor:
+        logits = real(session, *arguments)
+        if session.live.mode.store is not None:
+            session.live.mode.store.groups[0].pool._refs[1] += 1
+        return logits
+
+    monkeypatch.setattr(compare, "session_logits", leaked)
+    asked = ("verify", "--model", source, "--token-ids", IDS, "--steps", 2, "--caches", "paged,growing")
+    status, out, err = twin.run(*asked)
+    assert (status, err) == (1, "")
+    paged, growing, *_ = out.splitlines()
+    assert "corrupted" in paged
+    assert paged.endswith("page 1 has 2 references, but 1 tables hold it")
+    assert "ok, within" in growing
 
 
 STORY = "Once upon a time there was a little girl named Lily. She liked to play in the park with her dog."

@@ -142,9 +142,8 @@ class Program:
         self.check()
 
     def check(self) -> None:
-        store = self.session.live.mode.store
-        for group in store.groups if store is not None else ():
-            group.pool.check(group.tables)
+        if self.session.live.mode.store is not None:
+            self.session.live.mode.store.check()
 
     @property
     def story(self) -> str:

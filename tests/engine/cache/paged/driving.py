@@ -20,8 +20,8 @@ def store_of(session: Session) -> PageStore:
 
 def check(session: Session, record: StepRecord | None = None) -> None:
     """The bookkeeping is sound, and the record's map says of every page what the pool says."""
+    store_of(session).check()
     for number, group in enumerate(store_of(session).groups):
-        group.pool.check(group.tables)
         if record is None:
             continue
         cells = MAPS[session][number].cells()
