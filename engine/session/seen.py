@@ -96,10 +96,8 @@ class OtherBranches:
     _path: tuple[Tree | None, int, Journal] = field(default=(None, -1, Journal()), init=False)
     _counted: tuple[Tree | None, int, SessionMagnitudes] = field(default=(None, -1, SessionMagnitudes()), init=False)
 
-    def is_of(self, node: int | None) -> bool:
+    def is_of(self, node: int) -> bool:
         """Whether a moment is on another branch than the live one; refuses one that there is not."""
-        if node is None:
-            return False
         tree = self.history.tree
         tree.at(node)
         return not tree.is_on_path(node, self.history.last_step)

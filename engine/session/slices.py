@@ -50,7 +50,7 @@ class SliceReader:
 
     def _seen(self, seq_id: int, node: int | None = None) -> Seen:
         """A live sequence, or one as it stood at a moment of another branch."""
-        if self._others.is_of(node) and node is not None:
+        if node is not None and self._others.is_of(node):
             found = self._others.seen(seq_id, node)
             if found is None:
                 raise InputError(f"There was no sequence {seq_id} at step {node}: choose one of that step.")

@@ -133,7 +133,9 @@ class Tests:
         """Files to run wholly, then tests by their names."""
         own = [str(place) for place in _own_tests(bug.path)]
         chosen = list(dict.fromkeys(name for name in [*first, *own] if name))
-        executing = self._executing(bug)
+        executing, is_declaration = self._executing(bug)
+        if is_declaration:
+            chosen.append(f"tests/{bug.path.partition('/')[0]}/test_constants.py")
         rest = sorted(executing, key=lambda test: ("approved" not in test, self._times.get(test, 0.0)))
         spent = 0.0
         for test in rest:
@@ -145,11 +147,12 @@ class Tests:
                 chosen.append(test)
         return chosen
 
-    def _executing(self, bug: Bug) -> set[str]:
-        """Tests that execute the line, or, where it is executed as the module is imported, the module."""
+    def _executing(self, bug: Bug) -> tuple[set[str], bool]:
+        """Tests that execute the line, or, where it is executed as the module is imported, the module: such a line
+        declares something, which is told of all modules at once."""
         number = self._files.get(bug.path)
         if number is None:
-            return set()
+            return set(), True
         by_line: set[str] = set()
         anywhere: set[str] = set()
         for test, bits in self._lines.execute(
@@ -161,7 +164,7 @@ class Tests:
                 anywhere.add(name)
                 if bug.line // 8 < len(bits) and bits[bug.line // 8] & (1 << bug.line % 8):
                     by_line.add(name)
-        return by_line or anywhere
+        return by_line or anywhere, not by_line
 
 
 @dataclass(frozen=True)

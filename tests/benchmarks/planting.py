@@ -46,6 +46,20 @@ LOOKS = (
     "QMargins",
 )
 NOT_TRIED = ("__repr__", "__str__")
+# Arguments that can be swapped; and `strict` only says what holds anyway: to change them changes nothing.
+SYMMETRIC = (
+    "max",
+    "min",
+    "maximum",
+    "minimum",
+    "multiply",
+    "add",
+    "gcd",
+    "isclose",
+    "allclose",
+    "array_equal",
+    "equal",
+)
 
 
 @dataclass(frozen=True)
@@ -127,6 +141,8 @@ def _tried(node: ast.AST) -> Iterator[ast.AST]:
         return
     if isinstance(node, ast.Call) and _called(node).startswith(LOOKS):
         return
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return
     yield node
@@ -183,10 +199,11 @@ def _of_call(node: ast.Call) -> Iterator[tuple[ast.expr, str, ast.expr]]:
     if isinstance(node.func, ast.Name) and node.func.id in OTHER_NAME:
         yield node.func, "function", ast.Name(OTHER_NAME[node.func.id])
     few = [arg for arg in node.args if not isinstance(arg, (ast.Constant, ast.Starred))]
-    if len(few) >= 2 and few == node.args and ast.dump(few[0]) != ast.dump(few[1]):
+    is_symmetric = _called(node) in SYMMETRIC and len(few) == 2
+    if len(few) >= 2 and few == node.args and not is_symmetric and ast.dump(few[0]) != ast.dump(few[1]):
         yield node, "swapped arguments", ast.Call(node.func, [few[1], few[0], *few[2:]], node.keywords)
     for index, word in enumerate(node.keywords):
-        if word.arg is not None:
+        if word.arg not in (None, "strict"):
             rest = [other for place, other in enumerate(node.keywords) if place != index]
             yield node, f"missing {word.arg}", ast.Call(node.func, node.args, rest)
 

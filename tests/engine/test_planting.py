@@ -15,7 +15,7 @@ SOURCE = '''"""Words: 1 + 1."""
 def half(é: list[int], scale: float = 1.5) -> float:
     if é and len(é) > 2:
         raise ValueError(f"{3 + 4}")
-    return min(é[0] + 1, scale)
+    return min(pow(é[0] + 1, scale), scale)
 '''
 
 
@@ -29,9 +29,18 @@ def test_a_bug_changes_its_place_and_nothing_else() -> None:
         ("constant", "scale: float = 1.5", "scale: float = 3.0"),
         ("function", "min", "max"),
         ("operator", "é[0] + 1", "(é[0] - 1)"),
-        ("swapped arguments", "min(é[0] + 1, scale)", "min(scale, é[0] + 1)"),
+        ("swapped arguments", "pow(é[0] + 1, scale)", "pow(scale, é[0] + 1)"),
     ):
         assert (kind, SOURCE.replace(was, text)) in found, (kind, was)
+
+
+def test_what_would_change_nothing_is_not_planted() -> None:
+    source = (
+        "def pairs(a: list[int], b: list[int]) -> int:\n    return max(sum(a), len(list(zip(a, b, strict=True))))\n"
+    )
+    found = {bug.text for bug in bugs("pairs.py", source)}
+    assert "zip(b, a, strict=True)" in found
+    assert not any(text.startswith("max(len") or "strict=False" in text for text in found)
 
 
 def test_words_types_and_messages_are_left_alone() -> None:

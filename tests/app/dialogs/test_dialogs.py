@@ -288,3 +288,7 @@ def test_about_says_the_program_its_parts_and_its_licence(running: Shell) -> Non
     assert name.startswith("KV Loupe")
     assert _versions() in facts
     assert "Apache License 2.0" in facts
+    label = next(each for each in dialog.findChildren(QLabel) if each.text() == facts)
+    assert label.textInteractionFlags() & Qt.TextInteractionFlag.TextSelectableByMouse, (
+        "versions are copied into reports"
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 
@@ -22,6 +22,7 @@ from app.panels.inspector.view import InspectorView
 from app.panels.next_token.view import NextTokenView
 from app.panels.timings.view import TimingsView
 from app.panels.wall.view import WallView
+from engine.spec.edit import Rows
 from tests.app import samples
 from tests.app.panels.recorded import STEPS, feed, head_slice, recorded_models
 
@@ -123,6 +124,30 @@ def test_hostile_token_texts_are_shown_as_they_are(models: Models, show: Callabl
     assert inspector._text.text() == "\\ud800<img·src=x>⏎"
     assert inspector._text.textFormat() == Qt.TextFormat.PlainText
     assert choices._list_model.bar(0).text == "<b>\\x00\\u202e</b>"
+
+
+@pytest.mark.parametrize("view_type", [HeadView, AttentionView])
+def test_a_menu_is_of_what_is_pointed_at_and_of_the_area_around_it(
+    view_type: type[Any], models: Models, show: Callable[..., Any]
+) -> None:
+    view = show(view_type(models))
+    feed(models)
+    places: list[QPoint] = []
+    view.menu_wanted.connect(places.append)
+
+    def asked(x: float) -> Rows | None:
+        view._map.menu_wanted.emit(QPointF(x, 0.5), QPoint(7, 8))
+        return models.selection.now.area
+
+    whole = view.area(QPointF(3.5, 0.5), QPointF(9.5, 0.5))
+    assert whole is not None
+    models.selection.update(position=3, area=whole)
+    assert asked(5.5) == whole
+    assert asked(12.5) == view.area(QPointF(12.5, 0.5), QPointF(12.5, 0.5))
+    assert models.selection.now.position == 12
+    view._map.menu_wanted.emit(None, QPoint(1, 2))
+    assert models.selection.now.position == 12, "beside the picture it is of what is chosen"
+    assert places == [QPoint(7, 8), QPoint(7, 8), QPoint(1, 2)]
 
 
 class Paints:

@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication
 
+from app.panels.prompt.view import CHAT_HEIGHT
 from app.shell import Shell
 from app.start.settings import Settings
 from app.window.docks import LEAST_TOKENS
@@ -127,6 +128,12 @@ def test_a_tall_prompt_takes_room_of_the_tokens_and_gives_it_back(shell: Shell) 
         assert prompt.height() == height, "it never becomes smaller by asking"
         assert prompt.height() + tokens.height() == both
     shell.window.prompt.room_wanted.emit(0)
+    QApplication.processEvents()
+    assert prompt.height() == usual
+    shell.window.prompt.choose("chat")
+    QApplication.processEvents()
+    assert prompt.height() == min(CHAT_HEIGHT, both - LEAST_TOKENS)
+    shell.window.prompt.choose("text")
     QApplication.processEvents()
     assert prompt.height() == usual
     docks._on_touched()
