@@ -174,7 +174,6 @@ def _paint_selected(painter: QPainter, frame: PictureFrame, span: tuple[float, f
         return
     left = max(frame.x(span[0]), frame.plot.left())
     right = min(max(frame.x(span[1]), left + 3), frame.plot.right())
-    painter.setBrush(Qt.BrushStyle.NoBrush)
     # a second line of the ground keeps the warm one apart from warm cells
     painter.setPen(QPen(theme.color("signed_middle", 200), 1))
     painter.drawRect(QRectF(round(left) - 1, frame.plot.top(), round(right - left) + 1, frame.plot.height() - 1))
@@ -187,7 +186,6 @@ def _paint_area(painter: QPainter, frame: PictureFrame, area: Box, theme: Theme)
     place = frame.rect(area)
     if place.isEmpty():
         return
-    painter.setBrush(Qt.BrushStyle.NoBrush)
     painter.setPen(QPen(theme.color("signed_middle", 200), 1))
     painter.drawRect(place.adjusted(0, 0, -1, -1))
     painter.setPen(QPen(theme.color("selected"), 1))
@@ -206,7 +204,6 @@ def _paint_edited(painter: QPainter, frame: PictureFrame, boxes: tuple[Box, ...]
             painter.fillRect(place, QBrush(theme.color("edited", 150), Qt.BrushStyle.BDiagPattern))
         painter.fillRect(QRectF(place.left(), frame.plot.top() - 3, max(place.width(), 2.0), 2), color)
         if place.width() >= _OUTLINED:
-            painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.setPen(QPen(color, 1))
             painter.drawRect(place.adjusted(0, 0, -1, -1))
 

@@ -48,6 +48,19 @@ def test_the_names_are_those_of_max(sheet: MaxParams) -> None:
     assert found["num_device_blocks"] == f"{8 * 1024**3 // 786_432:,}"
 
 
+def test_of_many_buffers_the_first_are_named_and_the_others_counted(host: QWidget) -> None:
+    """Each of twelve devices has one; their lines stand below one another."""
+    sheet = MaxParams(samples.model_info(), host)
+    sheet.devices.setValue(12)
+    sheet.replicas.setValue(12)
+    facts = sheet._facts()
+    at = next(n for n, fact in enumerate(facts) if "more buffer" in fact.label)
+    assert facts[at].label == "and 4 more buffers"
+    assert [fact.label.split()[1] for fact in facts[at - 8 : at]] == list("01234567")
+    assert {fact.indent for fact in facts[at - 8 : at + 1]} == {1}
+    sheet.close()
+
+
 def test_query_heads_are_the_models_and_max_leaves_them_out(sheet: MaxParams) -> None:
     """8 query heads; the field of MAX's parameters stays None where attention is not latent, and is copied so."""
     found = {fact.label: (fact.text, fact.aside) for fact in sheet._facts()}

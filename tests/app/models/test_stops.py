@@ -220,6 +220,20 @@ def test_a_comparison_is_asked_whether_it_differs() -> None:
     assert search.num_unknown == STEPS - 1  # of the other sequence nothing is known where this one does not differ
 
 
+def test_another_comparison_is_searched_anew_beside_stops_that_compare_nothing(qtbot: QtBot) -> None:
+    models = models_with(recorded())
+    models.stops.set((Stop(1, "step = 5"), Stop(2, "differs")))
+    told = samples.duel_started()
+    compared = ComparedPair(0, OtherRun(CacheSpec()), told.a, told.b, told.layers, told.tolerance, told.no_rows)
+    for expected in ([5], [5, 9]):
+        models.comparison.start(
+            compared, tuple(replace(samples.duel_step(n), step=n, top1_agrees=False) for n in expected)
+        )
+        qtbot.waitUntil(lambda: all(models.stops.of(stop.text).is_done for stop in models.stops.stops))
+        assert models.stops.of("differs").matches == expected
+        assert models.stops.of("step = 5").matches == [5]
+
+
 def test_a_hostile_pattern_is_given_up_once_for_all_steps() -> None:
     search = found(models_with(recorded()), r'text ~ "(.|..)+\d{9}$"')
     assert search.is_too_slow

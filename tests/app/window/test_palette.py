@@ -11,6 +11,8 @@ from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
 from app.window.palette import Palette, rank
+from tests.app.made import made
+from tests.app.placed import placed
 from tests.app.shown import approve, painted
 
 
@@ -104,4 +106,5 @@ def test_it_opens_over_the_middle_of_its_window_with_the_keys(shell: Shell) -> N
     assert palette._line.hasFocus()
     palette._line.setText("run")
     QApplication.processEvents()
-    approve(Path(__file__).parent / "approved" / "palette.txt", list(painted(palette._list.viewport())))
+    found = [*painted(palette._list.viewport()), *made(palette), *placed(palette)]
+    approve(Path(__file__).parent / "approved" / "palette.txt", found)

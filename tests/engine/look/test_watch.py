@@ -295,6 +295,22 @@ def test_after_a_failed_step_everything_is_sent_whole() -> None:
     assert watching.screens[0].seen[-1] is WallSlice
 
 
+def test_after_a_suspended_step_everything_is_sent_whole_once() -> None:
+    watching = Watching(MODES["growing"])
+    wall = watching.screens[0]
+    watching.follow(1)
+    watching.show(watching.watcher.at_phase(watching.session))
+    watching.follow(1)
+    assert wall.seen[-3:] == [CellUpdate, WallSlice, WallSlice]
+    watching.follow(2)
+    assert wall.seen[-2:] == [CellUpdate, CellUpdate]
+    assert watching.watcher.undone(watching.session) == [], "nobody has seen a part of this step"
+    watching.show(watching.watcher.at_phase(watching.session))
+    watching.show(watching.watcher.undone(watching.session))
+    assert wall.seen[-2:] == [WallSlice, WallSlice]
+    assert watching.watcher.undone(watching.session) == []
+
+
 def test_a_sequence_that_was_removed_is_watched_no_more() -> None:
     watching = Watching(MODES["growing"])
     other = watching.session.submit(Prompt(token_ids=prompt_ids(5)))

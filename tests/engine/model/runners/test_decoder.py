@@ -14,6 +14,7 @@ from transformers import AutoConfig, DynamicCache
 
 from engine.errors import Cancelled
 from engine.model.loader import LoadedModel, load
+from engine.model.runners.decoder import FusedDecoder
 from engine.model.runners.runners import Runners
 from engine.model.weights import build_shape
 from engine.session.session import Session
@@ -224,3 +225,14 @@ def test_a_forward_is_given_up_before_any_of_its_layers() -> None:
             decoder.outputs(torch.tensor([[5, 6, 7]]), cache, None, 0, check)
         assert calls == (stop or 3)
         assert [layer.get_seq_length() for layer in cache.layers] == [3 * (stop != 1), 3 * (stop not in (1, 2))]
+
+
+def test_the_addresses_are_those_of_all_weights_and_of_the_buffers_that_there_are(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "llama")
+    model.model.register_buffer("nothing", None)
+    decoder = FusedDecoder(model.model)
+    tensors = (*model.model.parameters(), *model.model.buffers())
+    assert sorted(decoder.addresses) == sorted(tensor.data_ptr() for tensor in tensors)
+    rotary = model.model.model.rotary_emb
+    rotary.inv_freq = rotary.inv_freq.clone()
+    assert rotary.inv_freq.data_ptr() in decoder.addresses, "a buffer that was replaced is asked for anew"
