@@ -36,7 +36,6 @@ def fill_menu_bar(bar: QMenuBar, actions: Actions, recent: Sequence[QMenu]) -> Q
     find.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     find.clicked.connect(actions["help.palette"].trigger)
     bar.setCornerWidget(find)
-    find.show()
     return panels
 
 

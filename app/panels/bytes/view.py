@@ -74,7 +74,6 @@ class BytesView(View[LedgerView]):
         body = QWidget()
         self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
         self._split.setContentsMargins(0, 0, 0, 0)
-        self._split.setSpacing(_GAP)
         self._split.addWidget(self._facts)
         self._split.addWidget(self._bars, 2)
         self._sheets = QStackedWidget()

@@ -246,6 +246,11 @@ def test_what_was_looked_at_is_looked_at_again(running: Shell, engine: FakeEngin
         turn(running)
         assert (models.selection.now.layer, models.selection.now.position) == (0, None)
         assert running.window.docks.layout_name == "learn"
+    told = models.status.now
+    assert told is not None
+    short = replace(told.sequences[0], seq_id=9, num_tokens=1)  # another one that has no such position
+    engine.emit(StateChanged(replace(told, sequences=(*told.sequences, short))))
+    turn(running)
     engine.emit(SessionOpened("", SamplingParams(), view=view))
     turn(running)
     now = models.selection.now
