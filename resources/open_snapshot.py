@@ -12,6 +12,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
@@ -72,8 +73,8 @@ def steered(logits, biases, banned, only):
     return logits
 
 
-def chosen(logits, position, temperature, top_k, top_p, min_p, seed, stop=(), bias=None, max_new_tokens=None):
-    """The token at a position, as KV Loupe draws it: the seed and the position alone decide. What ends a sequence
+def chosen(logits, position, temperature, top_k, top_p, min_p, seed, bias=None, draws="torch", **ends):
+    """The token at a position, as KV Loupe draws it: the seed and the position alone decide. What `ends` a sequence
     there, the texts `stop` and `max_new_tokens`, is not looked at: as many tokens follow as are asked for."""
     if bias is not None:
         logits = steered(logits, *bias)
@@ -88,8 +89,25 @@ def chosen(logits, position, temperature, top_k, top_p, min_p, seed, stop=(), bi
         probs = probs.index_fill(0, order[ordered.cumsum(-1) - ordered >= top_p], 0.0)
     if min_p:
         probs = probs.masked_fill(probs < min_p * probs.max(), 0.0)
+    if draws == "counter":
+        return int((probs / probs.sum() / exponentials(seed, position, len(probs))).argmax())
     generator = torch.Generator().manual_seed((seed * 1_000_003 + position) % 2**63)
     return int(torch.multinomial(probs / probs.sum(), 1, generator=generator))
+
+
+def exponentials(seed, position, count):
+    """Exponentially distributed numbers, of 31 bits each, of the generator that a position has of its own."""
+    own = splitmix(int(splitmix(seed, 1)[0]), position + 1)[position]
+    bits = splitmix(int(own), (count + 1) // 2).view(np.uint32)[:count] & np.uint32(2**31 - 1)
+    return -torch.log1p((torch.from_numpy(bits.astype(np.float32)) + 0.5) * -(2.0**-31))
+
+
+def splitmix(seed, count):
+    """The first numbers of SplitMix64."""
+    mixed = np.uint64(seed) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ mixed >> np.uint64(31)
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES
 from engine.spec.presets import cache_preset
 from engine.spec.runners import RUNNERS, RunnerName
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import NEWEST_DRAWS, Prompt, SamplingParams
 from engine.spec.tuning import fitted
 from engine.to_device import Returning
 from engine.wire.records import StepRecord
@@ -243,5 +243,7 @@ def run_session(model: LoadedModel, late_steps: int | None, cache: str = "growin
     spec = fitted(cache_preset(cache).spec, 16 + RUN_STEPS)
     session = Session(model, spec, late_steps=late_steps)
     for number in range(count):
-        session.submit(Prompt(token_ids=token_ids(12 + number), sampling=SamplingParams(0.8, seed=5 + number)))
+        session.submit(
+            Prompt(token_ids=token_ids(12 + number), sampling=SamplingParams(0.8, seed=5 + number, draws=NEWEST_DRAWS))
+        )
     return session

@@ -14,7 +14,7 @@ from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.presets import cache_preset
 from engine.spec.runners import RunnerName
-from engine.spec.sampling import LogitBias, Prompt, SamplingParams
+from engine.spec.sampling import NEWEST_DRAWS, LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import fitted
 
 WAITED: Final[tuple[tuple[str, RunnerName], ...]] = (
@@ -35,7 +35,7 @@ class WaitsCheck:
 
     def __call__(self) -> tuple[Verdict, str]:
         session = Session(self.model, fitted(cache_preset(self.cache).spec, sum(LENGTHS), share=0.5))
-        steered = SamplingParams(0.8, seed=1, top_p=0.9, bias=LogitBias(((5, 1.0),), (6, 7)))
+        steered = SamplingParams(0.8, seed=1, top_p=0.9, bias=LogitBias(((5, 1.0),), (6, 7)), draws=NEWEST_DRAWS)
         for length, sampling in zip(LENGTHS, (SamplingParams(), steered), strict=True):
             session.submit(Prompt(token_ids=token_ids(length), sampling=sampling))
         name = "" if self.runner == "auto" else self.runner

@@ -37,7 +37,7 @@ from engine.saved.session import SavedSession
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, DEFAULT_CAPTURE, check_capture
 from engine.spec.presets import NAMES, cache_label, cache_name
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import NEWEST_DRAWS, Prompt, SamplingParams
 from engine.spec.tuning import fitted
 from engine.wire.changes import replacing_tokens
 from engine.wire.events import NodeAdded, StateChanged
@@ -81,7 +81,7 @@ def run_command(args: argparse.Namespace) -> int:
     steps, conditions, editing = checked_steps(args), stop_conditions(args), Editing(args.edit)
     capture = check_capture(args.capture)
     spec = spec_of(args.cache or "growing", args)
-    sampling = sampled_as(SamplingParams(), args)
+    sampling = sampled_as(SamplingParams(draws=NEWEST_DRAWS), args)
     wanted = export_of(args)
     prompts, later = prompts_of(args, sampling), (args.user or [])[1:]
     if args.save_session is not None and args.snapshot is not None:
@@ -157,7 +157,7 @@ def force(session: Session, args: argparse.Namespace) -> None:
 def session_of(session: Session, records: Sequence[StepRecord]) -> SavedSession:
     """What was done, from the first step on, to be written down."""
     recorder = SessionRecorder()
-    now = StateChanged(session.status(SamplingParams(), None, running=False))
+    now = StateChanged(session.status(SamplingParams(draws=NEWEST_DRAWS), None, running=False))
     told: dict[int, StepRecord | NodeAdded] = {record.step: record for record in records}
     for node in (moment.node for moment in session.history.tree if moment.node.work is None):
         texts = tuple(map(session.text_of, replacing_tokens(node.changes)))

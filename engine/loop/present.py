@@ -19,7 +19,7 @@ from engine.shortage import Memory
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import check_capture
 from engine.spec.presets import cache_label
-from engine.spec.sampling import SamplingParams
+from engine.spec.sampling import NEWEST_DRAWS, SamplingParams
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot, SetCapture
 from engine.wire.devices import Unloaded
 from engine.wire.events import CacheChanged, Failed, NodeAdded, Restarted
@@ -49,7 +49,7 @@ class Present:
         self._steps, self._stops, self._watching, self._duelling = steps, stops, watching, duelling
         self.session: Session | None = None
         self.opened = OpenFile(reporter)
-        self.sampling = SamplingParams()  # of the next prompt that brings none of its own
+        self.sampling = SamplingParams(draws=NEWEST_DRAWS)  # of the next prompt that brings none of its own
         self._kept_limit: int | None = None  # bytes of kept moments, where a person has said how many
         self._cache = CacheSpec()  # of the session before an opened file, or of the first one
         self._capture: SetCapture | None = None

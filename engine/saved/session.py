@@ -13,7 +13,7 @@ from engine.spec.bookmark import MAX_BOOKMARKS, Bookmark
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED, Dtype, ModelSpec
-from engine.spec.sampling import SamplingParams
+from engine.spec.sampling import NEWEST_DRAWS, SamplingParams
 from engine.wire.changes import Change
 from engine.wire.status import ModelInfo
 from engine.wire.tree import Node
@@ -33,7 +33,7 @@ class SavedSession(Struct, frozen=True, kw_only=True):
 
     model: ModelInfo | None = None
     cache: CacheSpec = field(default_factory=CacheSpec)
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampling: SamplingParams = SamplingParams(draws=NEWEST_DRAWS)
     draft: str = ""
     draft_chat: Chat | None = None
     origin: str = ""

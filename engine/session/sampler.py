@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from engine.look.candidates import Sample, candidate_measures, next_token
+from engine.session.draws import exponentials
 from engine.spec.sampling import LogitBias, SamplingParams
 from engine.to_device import sent
 from engine.wire.records import Candidate
@@ -43,7 +44,7 @@ def sample(
     chosen = (raw if sampling.bias is None and ruled is None else wanted).argmax()
     if probs is not None:
         # nothing is drawn from what is no number
-        chosen = torch.where(probs.isfinite().all(), drawn(probs, sampling.seed * 1_000_003 + position), chosen)
+        chosen = torch.where(probs.isfinite().all(), drawn(probs, sampling, position), chosen)
     # that no token is left is read with the token: to ask now would wait for the forward
     is_choice = None if sampling.bias is None else (wanted != -torch.inf).any()
     found = Sample(chosen, raw, probs, is_choice)
@@ -51,12 +52,16 @@ def sample(
     return found
 
 
-def drawn(probs: torch.Tensor, seed: int) -> torch.Tensor:
-    """The index of a token drawn with probabilities `[V]`, on their device: the one that `torch.multinomial` draws on a
-    CPU with that seed, since the random numbers are the CPU's."""
-    generator = torch.Generator().manual_seed(seed % 2**63)
-    noise = torch.empty(probs.shape, dtype=probs.dtype).exponential_(1, generator=generator)
-    return (probs / sent(noise, probs.device)).argmax()
+def drawn(probs: torch.Tensor, sampling: SamplingParams, position: int) -> torch.Tensor:
+    """The index of a token drawn with probabilities `[V]`, on their device: the one whose probability over an
+    exponentially distributed number is the largest. With the numbers of the CPU's generator it is the one that
+    `torch.multinomial` draws on a CPU."""
+    if sampling.draws == "counter":
+        noise = exponentials(sampling.seed, position, len(probs), probs.device)
+    else:
+        generator = torch.Generator().manual_seed((sampling.seed * 1_000_003 + position) % 2**63)
+        noise = sent(torch.empty(probs.shape, dtype=probs.dtype).exponential_(1, generator=generator), probs.device)
+    return (probs / noise).argmax()
 
 
 def choose(

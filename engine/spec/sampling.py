@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Literal
 
 from msgspec import Struct
 
@@ -28,16 +29,20 @@ class LogitBias(Struct, frozen=True, array_like=True):
         return None if bias == cls() else bias
 
 
+# Where random numbers are from: torch's generator on the CPU; or a counter, whose numbers any device makes by itself
+DrawRule = Literal["torch", "counter"]
+NEWEST_DRAWS: DrawRule = "counter"
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 200
 
 
 class SamplingParams(Struct, frozen=True):
     """How the next token is chosen. `temperature` 0 is greedy; None switches a filter off.
 
-    The draw at a position depends on `seed` and that position alone, so going back and stepping again repeats it. A
-    sequence ends with the token that completes one of the texts `stop` in what it generated. `bias` steers the logits
-    before; an edit sets it, and it stays until another one does. `max_new_tokens` ends a sequence that has generated so
-    many, with the token that the model's generation config forces there, if it does.
+    The draw at a position depends on `seed` and that position alone, so going back and stepping again repeats it, by
+    the rule `draws`: what was written when there was only one has none, and was drawn by the first of them. A sequence
+    ends with the token that completes one of the texts `stop` in what it generated. `bias` steers the logits before; an
+    edit sets it, and it stays until another one does. `max_new_tokens` ends a sequence that has generated so many, with
+    the token that the model's generation config forces there, if it does.
     """
 
     temperature: float = 0.0
@@ -48,6 +53,7 @@ class SamplingParams(Struct, frozen=True):
     stop: tuple[str, ...] = ()
     bias: LogitBias | None = None
     max_new_tokens: int | None = None
+    draws: DrawRule = "torch"
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):

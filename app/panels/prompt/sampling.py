@@ -13,7 +13,7 @@ from app.kit.theme import Themed, current_theme, font_fixed
 from app.models import Models
 from app.models.sequence_status import selected_info
 from engine.errors import InputError
-from engine.spec.sampling import SamplingParams, stop_strings, stop_text
+from engine.spec.sampling import NEWEST_DRAWS, SamplingParams, stop_strings, stop_text
 
 
 class SamplingPopup(QFrame):
@@ -59,6 +59,7 @@ class SamplingPopup(QFrame):
             min_p=round(self.min_p.value(), 3) or None,
             seed=seed,
             stop=self._stop,
+            draws=NEWEST_DRAWS,
         )
 
     def show_params(self, params: SamplingParams) -> None:

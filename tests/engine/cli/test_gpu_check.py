@@ -214,6 +214,6 @@ def test_a_step_that_waits_is_a_fault(cache: str, runner: RunnerName, monkeypatc
     with card(monkeypatch, Card()):
         check = WaitsCheck(moved(tiniest_model(), "auto"), cache, runner)
         assert check() == ("ok", "2 steps without one")
-        monkeypatch.setattr(sampler, "drawn", lambda probs, seed: probs.argmax() + int(probs[0] * 0))
+        monkeypatch.setattr(sampler, "drawn", lambda probs, *_: probs.argmax() + int(probs[0] * 0))
         found = device_check.tried("measured", "waits", check)
         assert (found.verdict, found.words) == ("FAILED", "RuntimeError: called a synchronizing operation: a number")

@@ -162,7 +162,7 @@ def test_a_run_that_goes_on_chooses_as_it_is_told_and_else_as_it_did(twin: Twin,
     begin = ("run", "--model", folder, "--from", path, "--steps", 3)
     twin.lines(*begin, "--seed", 9, "--min-p", 0.1, "--stop", "zz", "--codec", "int8", "--export", later)
     with SnapshotFile(later) as file:
-        assert file.manifest.sequence.sampling == SamplingParams(1.0, 40, None, 0.1, 9, ("zz",))
+        assert file.manifest.sequence.sampling == SamplingParams(1.0, 40, None, 0.1, 9, ("zz",), draws="counter")
         assert file.manifest.cache == "int8"
     assert "leave --force out" in twin.refused(*begin, "--force-ids", "5")
     assert "before a --user turn" in twin.refused(*begin, "--system", "Be brief.")

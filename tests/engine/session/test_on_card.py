@@ -26,10 +26,10 @@ from tests.engine.tiny import prompt_ids, tiniest_model
 
 pytestmark = pytest.mark.skipif(not has_card(), reason="this torch keeps its devices elsewhere")
 
-DRAWN = SamplingParams(0.8, seed=1, top_k=20, top_p=0.9, min_p=0.01)
+DRAWN = SamplingParams(0.8, seed=1, top_k=20, top_p=0.9, min_p=0.01, draws="counter")
 SAMPLINGS = (
     DRAWN,
-    replace(DRAWN, bias=LogitBias(((5, 1.0), (7, -2.0)), (5, 6), tuple(range(3, 60)))),
+    replace(DRAWN, draws="torch", bias=LogitBias(((5, 1.0), (7, -2.0)), (5, 6), tuple(range(3, 60)))),
     SamplingParams(),
 )
 CASES: list[tuple[str, RunnerName, int, CaptureLevel]] = [

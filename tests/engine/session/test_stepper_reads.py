@@ -89,4 +89,5 @@ def test_a_token_is_drawn_as_multinomial_draws_it_on_a_cpu() -> None:
         logits = torch.randn(1000, generator=torch.Generator().manual_seed(seed))
         probs = (logits.masked_fill(logits < 0.3, -torch.inf) * 3).softmax(-1)
         expected = torch.multinomial(probs, 1, generator=torch.Generator().manual_seed(seed + 9))
-        assert int(drawn(probs, seed + 9)) == int(expected)
+        sampling = SamplingParams(1.0, seed=0)
+        assert int(drawn(probs, sampling, seed + 9)) == int(expected)

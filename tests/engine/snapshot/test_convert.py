@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ from engine.snapshot.session_script import is_row_tensor, sequence_in, write_ses
 from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.model import RESOURCES, ModelSpec
 from engine.spec.presets import PRESETS
-from engine.spec.sampling import LogitBias, Prompt, SamplingParams
+from engine.spec.sampling import DrawRule, LogitBias, Prompt, SamplingParams
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
 from engine.wire.step_table import COLUMNS
@@ -77,10 +77,16 @@ def test_the_script_goes_on_with_the_same_tokens_from_every_preset(
     assert json.loads(out.splitlines()[0]) == session.sequence(0).token_ids[-8:]
 
 
+@pytest.mark.parametrize("draws", get_args(DrawRule))
 def test_it_samples_as_the_session_does_and_feeds_what_is_forced(
-    bundled: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    draws: DrawRule,
+    bundled: LoadedModel,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    session = told(bundled, "growing", sampling=SamplingParams(0.9, top_k=50, top_p=0.9, min_p=0.01, seed=11))
+    sampling = SamplingParams(0.9, top_k=50, top_p=0.9, min_p=0.01, seed=11, draws=draws)
+    session = told(bundled, "growing", sampling=sampling)
     session.force(0, (17, 18, 19))
     with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
         write_script(file.path, tmp_path / "go.py")
