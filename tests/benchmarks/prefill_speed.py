@@ -1,6 +1,6 @@
 """Time to first token against transformers' generate with one new token; same threads, same model, one run.
 
-    python tests/benchmarks/prefill_speed.py [--short] [--threads 2] [--contexts 512,4096] [--cache growing]
+    python tests/benchmarks/prefill_speed.py [--short] [--contexts 512,4096] [--cache growing] [--device cuda]
 
 Statistics and attention rows are captured, as in the window. The surprisal of a long prompt needs the logits of all
 tokens, where generate makes those of the last: it is computed after the first token, when the engine rests, and is told
@@ -12,7 +12,6 @@ most 1.0, and 300 ms.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
+from engine.device_time import mark
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -28,12 +28,15 @@ from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 from tests.benchmarks.protocol import (
     GREEDY,
+    Place,
+    add_places,
     header,
     native_attention,
     note_ratios,
     paired,
+    places_of,
     progress,
-    smollm_shape,
+    seconds_since,
 )
 
 CANCEL_S = 0.3  # the longest time between two looks at whether to go on
@@ -60,19 +63,19 @@ class Ours:
     def first_token(self, ids: tuple[int, ...]) -> float:
         """Seconds from a prompt to its first token."""
         session = self._session
-        began = self._looked = time.perf_counter()
+        self._looked, began = time.perf_counter(), mark(session.model.device)
         self.chunks = []
         seq_id = session.submit(Prompt(token_ids=ids))
         while session.sequence(seq_id).is_prefilling:
             record = session.step(self._look)
             self._look()
             self.chunks.append(len(record.sequences[0].token_ids))
-        took = time.perf_counter() - began
+        took = seconds_since(began, session.model.device)
         self.slices_s.clear()
         while session.history.surprisal.is_waiting:
-            began = time.perf_counter()
+            began = mark(session.model.device)
             session.history.surprisal.advance()
-            self.slices_s.append(time.perf_counter() - began)
+            self.slices_s.append(seconds_since(began, session.model.device))
         session.remove(seq_id)
         session.forget_history()
         return took
@@ -82,39 +85,37 @@ class Ours:
 def generate(model: LoadedModel, ids: tuple[int, ...]) -> float:
     """Seconds of transformers' generate, greedy, dynamic cache, its own attention, one new token."""
     with native_attention(model):
-        began = time.perf_counter()
-        model.model.generate(torch.tensor([ids]), max_new_tokens=1, **GREEDY)
-        return time.perf_counter() - began
+        began = mark(model.device)
+        model.model.generate(torch.tensor([ids], device=model.device), max_new_tokens=1, **GREEDY)
+        return seconds_since(began, model.device)
+
+
+def measure(place: Place, model: LoadedModel, cache: str, count: int, pairs: int) -> None:
+    """A row of a prompt of so many tokens."""
+    ids, ours = prompt(count), Ours(model, cache_preset(cache).spec)
+    found = paired(lambda: generate(model, ids), lambda: ours.first_token(ids), pairs)
+    name, cancel = f"{count:,} tokens", f"{count:,} tokens: at most, and longest until a cancel is seen"
+    note_ratios(place.named(cancel), "s", (CANCEL_S,), (ours.longest_s,))
+    longest = f" longest between looks {ours.longest_s * 1e3:.0f} ms, chunks {ours.chunks}"
+    slowest = max(ours.slices_s, default=0.0) * 1e3
+    late = f"; surprisal {sum(ours.slices_s):.2f} s later, its longest slice {slowest:.0f} ms"
+    print(found.row(place.named(name), "s"), longest + late, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--short", action="store_true")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--contexts", default="512,4096")
     parser.add_argument("--cache", default="growing")
+    add_places(parser)
     args = parser.parse_args()
-    model = smollm_shape(args.threads)
-    print(f"SmolLM2-135M's shape, float32, CPU, {args.threads} threads, cache {args.cache}; seconds to the first token")
-    print(header("generate", "ours"))
-    for count in map(int, args.contexts.split(",")):
-        progress(f"{count} tokens …")
-        ids, ours = prompt(count), Ours(model, cache_preset(args.cache).spec)
-
-        def a(ids: tuple[int, ...] = ids) -> float:
-            return generate(model, ids)
-
-        def b(ids: tuple[int, ...] = ids, ours: Ours = ours) -> float:
-            return ours.first_token(ids)
-
-        found = paired(a, b, 2 if args.short else 7)
-        note_ratios(
-            f"{count:,} tokens: at most, and longest until a cancel is seen", "s", (CANCEL_S,), (ours.longest_s,)
-        )
-        longest = f" longest between looks {ours.longest_s * 1e3:.0f} ms, chunks {ours.chunks}"
-        slowest = max(ours.slices_s, default=0.0) * 1e3
-        late = f"; surprisal {sum(ours.slices_s):.2f} s later, its longest slice {slowest:.0f} ms"
-        print(found.row(f"{count:,} tokens", "s"), longest + late, flush=True)
+    for place in places_of(args):
+        model = place.model()
+        print(f"{place.words()}, cache {args.cache}; seconds to the first token")
+        print(header("generate", "ours"))
+        for count in map(int, args.contexts.split(",")):
+            progress(f"{count} tokens …")
+            measure(place, model, args.cache, count, 2 if args.short else 7)
 
 
 if __name__ == "__main__":
