@@ -98,7 +98,8 @@ class Probe:
             return dict(zip(found[0], stacked, strict=True))
         alike: dict[tuple[object, ...], list[int]] = {}
         for layer, seen in self.seen.items():
-            alike.setdefault((seen.query.shape, seen.keys.shape, id(seen.mask), seen.scale), []).append(layer)
+            kind = (seen.query.shape, seen.keys.shape, seen.query.device, id(seen.mask), seen.scale)
+            alike.setdefault(kind, []).append(layer)
         for layers in alike.values():
             self.weights.update(zip(layers, newest_weights([self.seen[layer] for layer in layers]), strict=True))
         self.seen.clear()  # it holds on to the keys

@@ -39,14 +39,19 @@ UNWRITTEN = 0xA5  # bytes of pinned memory that a copy is on its way to
 
 
 class OnCard(torch.Tensor):
-    """A tensor that says it lies on the card; `numbers` are what it holds."""
+    """A tensor that says it lies on a card, the first or another one; `numbers` are what it holds."""
 
     numbers: torch.Tensor
 
     @staticmethod
-    def __new__(cls, real: torch.Tensor) -> OnCard:
+    def __new__(cls, real: torch.Tensor, device: torch.device = CARD) -> OnCard:
         made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, real.shape, strides=real.stride(), storage_offset=real.storage_offset(), dtype=real.dtype, device=CARD
+            cls,
+            real.shape,
+            strides=real.stride(),
+            storage_offset=real.storage_offset(),
+            dtype=real.dtype,
+            device=device,
         )
         made.numbers = real
         return made  # type: ignore[no-any-return]
@@ -67,12 +72,13 @@ class Wait:
 
 @dataclass(eq=False)
 class Card:
-    """Operations are numbered as they are `asked` for; `launches` are those that are no views; `waits` says which the
-    host has waited for; copies have brought it so many `bytes_to_host`."""
+    """One or several. Operations are numbered as they are `asked` for; `launches` are those that are no views; `waits`
+    says which the host has waited for; copies have brought it so many `bytes_to_host`."""
 
     asked: int = 0
     launches: int = 0
     bytes_to_host: int = 0
+    moved: list[tuple[str, str, int]] = field(default_factory=list)  # from one card to another, and how many bytes
     refuses_waits: bool = False  # but for events, as torch does where it is asked to
     waits: list[Wait] = field(default_factory=list)
     pinned: WeakSet[torch.UntypedStorage] = field(default_factory=WeakSet)
@@ -101,8 +107,13 @@ def real(value: Any) -> Any:
     return value.numbers if isinstance(value, OnCard) else value
 
 
-def put_on_card(value: Any) -> Any:
-    return OnCard(value) if isinstance(value, torch.Tensor) else value
+def put_on_card(value: Any, device: torch.device = CARD) -> Any:
+    return OnCard(value, device) if isinstance(value, torch.Tensor) else value
+
+
+def card_of(device: str | torch.device) -> torch.device:
+    """The card that is meant: the first where none is named."""
+    return torch.device("cuda", torch.device(device).index or 0)
 
 
 @cache
@@ -145,11 +156,13 @@ class Dispatch(TorchDispatchMode):
         if wanted is not None:
             kwargs["device"] = HOST
         given = {id(each.numbers): each for each in tensors if isinstance(each, OnCard)}
+        on = next((each.device for each in given.values() if each.dim()), None)
+        on = card_of(wanted) if wanted is not None else on or next(each.device for each in given.values())
         found = func(*tree_map(real, args), **tree_map(real, kwargs))
         # in that mode a view of a tensor that was made outside of it is none of it either
         is_inference = torch.is_inference_mode_enabled() and all(each.is_inference() for each in given.values())
         with torch.inference_mode(is_inference):
-            return tree_map(lambda each: given.get(id(each)) if id(each) in given else put_on_card(each), found)
+            return tree_map(lambda each: given.get(id(each)) if id(each) in given else put_on_card(each, on), found)
 
     def _check(self, func: Any, args: Any, tensors: list[torch.Tensor]) -> None:
         if func in READS:
@@ -161,6 +174,9 @@ class Dispatch(TorchDispatchMode):
             if any(not isinstance(each, OnCard) for each in indices):
                 self._card.wait("an index of the host")
             tensors = [each for each in tensors if all(each is not index for index in indices)]
+        cards = {str(each.device) for each in tensors if isinstance(each, OnCard) and each.dim()}
+        if len(cards) > 1:
+            raise RuntimeError(f"{func}: tensors of {' and '.join(sorted(cards))}")
         strangers = [each for each in tensors if not isinstance(each, OnCard) and each.dim()]
         if strangers:
             raise RuntimeError(f"{func}: a tensor {list(strangers[0].shape)} of the host among those of the card")
@@ -175,12 +191,18 @@ class Dispatch(TorchDispatchMode):
             return made
         if not was_on_card and source.numel() and not (is_async and self._is_pinned(source)):
             self._card.wait("a copy to the card")
-        return OnCard(made)
+        self._note_move(source, card_of(device), made.nbytes)
+        return OnCard(made, card_of(device))
+
+    def _note_move(self, source: torch.Tensor, device: torch.device, num_bytes: int) -> None:
+        if isinstance(source, OnCard) and source.device != device:
+            self._card.moved.append((str(source.device), str(device), num_bytes))
 
     def _copied_into(self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
         if isinstance(target, OnCard):
             if not isinstance(source, OnCard) and source.dim() and not (non_blocking and self._is_pinned(source)):
                 self._card.wait("a copy to the card")
+            self._note_move(source, target.device, target.nbytes)
             target.numbers.copy_(real(source))
             return target
         self._card.bytes_to_host += target.nbytes
@@ -212,7 +234,7 @@ class Functions(TorchFunctionMode):
         if func is torch.Tensor.tolist and isinstance(args[0], OnCard):
             return args[0].cpu().tolist()
         if func is torch.tensor and torch.device(kwargs.get("device") or HOST).type == "cuda":
-            return torch.tensor(*args, **{**kwargs, "device": HOST}).to(CARD)
+            return torch.tensor(*args, **{**kwargs, "device": HOST}).to(card_of(kwargs["device"]))
         if func is torch.Tensor.pin_memory:
             return self._pinned(args[0].clone())
         if kwargs.pop("pin_memory", False):

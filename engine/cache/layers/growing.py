@@ -26,14 +26,14 @@ class LayerBuffers:
         self._blocks: dict[str, torch.Tensor] = {}
 
     def buffer(self, name: str, layer: int, like: torch.Tensor, capacity: int) -> torch.Tensor:
-        """An empty buffer `[B, H_kv, capacity, D]`; one of its own where it is large or of another shape."""
+        """An empty buffer `[B, H_kv, capacity, D]`; one of its own where it is large, or of another shape or device."""
         shape = (*like.shape[:2], capacity, like.shape[3])
         if capacity > SHARED_CAPACITY:
             self._blocks.pop(name, None)
             return like.new_empty(shape)
         block = self._blocks.get(name)
-        is_alike = block is not None and (*block.shape[1:3], block.shape[4], block.dtype) == (
-            *like.shape[:2], like.shape[3], like.dtype,
+        is_alike = block is not None and (*block.shape[1:3], block.shape[4], block.dtype, block.device) == (
+            *like.shape[:2], like.shape[3], like.dtype, like.device,
         )  # fmt: skip
         if block is not None and not is_alike:
             return like.new_empty(shape)
