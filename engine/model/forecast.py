@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from safetensors import safe_open
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.memory import free_bytes, give_back
+from engine.model.adapter import WEIGHTS as ADAPTER_FILE
 from engine.model.device import Placement, place, split_devices
 from engine.model.source import ModelSource, find_source
 from engine.model.weights import build_shape
@@ -24,10 +27,16 @@ TINY = 1_000_000  # layers times the square of their width
 def tensors_of(source: ModelSource, *, is_coded: bool) -> list[WeightTensor]:
     """The tensors of a model. Which of them are matrices of linear layers, which matters where they are coded, only
     its modules tell."""
+    found = [] if source.adapter is None else tensors_of_files([source.adapter / ADAPTER_FILE])
     if source.folder is None or is_coded:
-        return tensors_of_config(source.config)
+        return found + tensors_of_config(source.config)
+    return found + tensors_of_files(sorted(source.folder.glob("*.safetensors")))
+
+
+def tensors_of_files(files: Iterable[Path]) -> list[WeightTensor]:
+    """Those whose headers say so."""
     found = []
-    for file in sorted(source.folder.glob("*.safetensors")):
+    for file in files:
         with safe_open(file, framework="pt") as weights:
             found += [WeightTensor(tuple(weights.get_slice(key).get_shape())) for key in weights.keys()]  # noqa: SIM118
     return found

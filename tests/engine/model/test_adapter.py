@@ -15,11 +15,13 @@ from engine.errors import InputError
 from engine.model.adapter import PICKLED, check_adapter
 from engine.model.adapter import WEIGHTS as FILE
 from engine.model.folder import ADAPTER
+from engine.model.forecast import forecast
 from engine.model.loader import load
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec, with_adapters
 from engine.spec.sampling import Prompt
+from engine.wire.devices import ForecastLoad
 from tests.engine.model.folders import refused
 from tests.engine.tiny import config_dict, prompt_ids, write_config
 
@@ -139,6 +141,18 @@ def test_the_numbers_are_those_of_the_model_with_the_product_added(base: str, tm
         logits = session.logits(seq_id)
         assert logits is not None
         assert torch.allclose(logits, adapted.reference_logits(torch.tensor([[*IDS, *IDS[:2]]]))[-1], atol=1e-4)
+
+
+def test_what_it_takes_is_forecast_and_a_fault_of_it_is_told_before_it_is_loaded(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.model.adapter.find_spec", lambda name: name)
+    folder = written(tmp_path / "a")
+    plain, adapted = (forecast(ForecastLoad(spec, CacheSpec(), 20), 0) for spec in (on(base), on(base, folder)))
+    assert not adapted.problem
+    assert adapted.weight_bytes - plain.weight_bytes == sum(each.nbytes for each in matrices().values())
+    (folder / FILE).unlink()
+    assert FILE in forecast(ForecastLoad(on(base, folder), CacheSpec(), 20), 0).problem
 
 
 @pytest.mark.parametrize(
