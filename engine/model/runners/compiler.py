@@ -30,9 +30,7 @@ class Compiler:
 
     def __init__(self, function: Callable[..., Any], compiling: Compiling, dynamic: bool | None = None) -> None:
         self._compiling = compiling
-        self._function: Callable[..., Any] = torch.compile(
-            function, fullgraph=True, dynamic=dynamic, backend=self._compiled
-        )
+        self._function: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=dynamic, backend=apart)
 
     def __call__(self, *arguments: Any) -> Any:
         found = self.run(*arguments)
@@ -70,16 +68,17 @@ class Compiler:
         finally:
             _is_compiling.reset(told)
 
-    def _compiled(self, graph: Any, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-        """The backend that torch.compile is given."""
-        compute = torch._dynamo.lookup_backend(BACKEND)(graph, inputs)
 
-        def run(*tensors: Any) -> Any:
-            if _is_compiling.get():
-                raise OnlyCompiled
-            return compute(*tensors)
+def apart(graph: Any, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+    """The backend that torch.compile is given. torch keeps it for good: it must know nothing of a model."""
+    compute = torch._dynamo.lookup_backend(BACKEND)(graph, inputs)
 
-        return run
+    def run(*tensors: Any) -> Any:
+        if _is_compiling.get():
+            raise OnlyCompiled
+        return compute(*tensors)
+
+    return run
 
 
 def allow_shapes() -> None:

@@ -38,6 +38,7 @@ class OwnStep:
         self._own, self._telling = own, telling
         self._step = Compiler(self._computed, compiling)
         self.refused = why_not_compiled(device)
+        self._is_tried = False  # torch may have what it compiled for another model of the kind
 
     def __call__(self, ids: torch.Tensor, cache: Any, probe: Probe | None) -> torch.Tensor | None:
         """The logits `[1, 1, V]` of ids `[1, 1]`, and the newest weights to the probe; None, and nothing done, where
@@ -47,7 +48,7 @@ class OwnStep:
             return None
         ids, shows = ids.clone(), probe is not None  # a tensor of this forward: others are another kind of argument
         rows.settle()
-        found = self._step.run(ids, cache, shows)
+        found = self._step.run(ids, cache, shows) if self._is_tried else None
         if found is None:
             found = self._first(ids, cache, rows, shows)
         else:
@@ -57,7 +58,7 @@ class OwnStep:
         logits, weights = found
         if probe is not None:
             probe.weights.update(weights)
-        return logits  # type: ignore[no-any-return]
+        return logits
 
     def _first(self, ids: torch.Tensor, cache: Any, rows: CompiledStaticCache, shows: bool) -> Outputs | None:
         """The first step behind a compilation: its own numbers, as they are without it."""
@@ -79,6 +80,7 @@ class OwnStep:
             return None
         finally:
             rows.put_back(kept)
+        self._is_tried = True
         expected = self._computed(ids, cache, shows)
         if not all(map(is_near, tensors_of(found), tensors_of(expected))):
             self.refused = "compiled, it gives other numbers than computed as it stands"
