@@ -183,6 +183,12 @@ def dot(kind: str) -> Callable[[], QWidget]:
     return make
 
 
+def without_brief() -> QWidget:
+    widget = DotLabel()
+    widget.set_state("kept rows of another branch", "past")
+    return widget
+
+
 def link() -> QWidget:
     widget = LinkButton()
     widget.show_link("R&D: where it leads, at some length", "a tip", leads=True)
@@ -235,7 +241,8 @@ GALLERY: dict[str, tuple[Callable[[], QWidget], tuple[int, int]]] = {
     "plot": (plot, (420, 220)), "heat_map": (heat_map, (760, 240)), "zoomed_map": (zoomed_map, (420, 110)),
     "facts": (facts, (420, 190)), "fact_bar": (fact_bar, (300, 31)), "range_bar": (range_bar, (74, 200)),
     "segments": (segments, (200, 18)), "knob": (knob, (260, 22)), "elided": (elided, (400, 20)),
-    "dot": (dot("recomputed"), (240, 20)), "ring": (dot("past"), (240, 20)), "link": (link, (320, 22)),
+    "dot": (dot("recomputed"), (240, 20)), "ring": (dot("past"), (240, 20)),
+    "without_brief": (without_brief, (240, 20)), "link": (link, (320, 22)),
     "progress": (progress, (120, 22)), "action_button": (action_button, (80, 22)), "number": (number, (200, 24)),
     "decimals": (decimals, (160, 24)), "box": (box, (200, 20)), "panel": (panel, (420, 120)),
     "strip": (strip, (300, 27)),
