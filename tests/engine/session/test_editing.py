@@ -285,3 +285,20 @@ def test_a_sequence_with_edited_rows_does_not_give_its_pages_up() -> None:
     rows = session.cache_of(1).rows(0)
     assert rows is not None
     assert not rows.keys[0, :, 2:4].any()
+
+
+def test_rows_that_a_failed_step_has_emptied_are_there_again_before_they_are_edited() -> None:
+    """As it leaves a sequence whose rows cannot be cropped."""
+    held = []
+    for is_emptied in (False, True):
+        session = begun("growing")
+        live = session.live.get(0)
+        if is_emptied:
+            live.cache.clear()
+            live.is_stale = True
+        make_edit(session, Zero(0, Rows(2, 4)))
+        rows = session.cache_of(0).rows(1)
+        assert rows is not None
+        assert not rows.keys[:, :, 2:4].any()
+        held.append(rows.keys)
+    torch.testing.assert_close(*held)
