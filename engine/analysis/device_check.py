@@ -32,6 +32,7 @@ from engine.analysis.device_models import (
 )
 from engine.analysis.device_modes import ModeCheck
 from engine.analysis.device_steps import (
+    DrawsCheck,
     LateCheck,
     PagesCheck,
     RecordedCheck,
@@ -190,6 +191,7 @@ def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[Planned]:
         yield f"measured · {dtype}", f"read late, {cache}", LateCheck(model, cache)
         yield f"measured · {dtype}", f"within a recorded step, {cache}", StripCheck(model, cache)
     yield f"measured · {dtype}", "times", TimesCheck(model)
+    yield f"measured · {dtype}", "drawn tokens", DrawsCheck(model.device)
     if model.device.type == "cuda":
         yield f"measured · {dtype}", "a token", TokenCheck(model.device)
         for cache, by in WAITED:

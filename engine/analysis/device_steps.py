@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from msgspec.structs import astuple
 
-from engine.analysis.device_models import SHARING_CONFIG, Verdict, model_on, token_ids
+from engine.analysis.device_models import SHARING_CONFIG, VOCABULARY, Verdict, model_on, token_ids
 from engine.analysis.reference import measure, session_logits
 from engine.look.candidates import likely_tokens
 from engine.look.new_rows import NewRows
@@ -19,6 +19,7 @@ from engine.look.probe import attention_measures
 from engine.look.strip import ROUNDING
 from engine.model.loader import LoadedModel
 from engine.model.runners.launch import SMALLEST_BUCKET, bucket_of
+from engine.session import draws
 from engine.session.observe import Observation, checksums_of
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -31,6 +32,7 @@ from engine.to_device import Returning
 from engine.wire.records import StepRecord
 
 RUN_STEPS, WALL_SHARE = 40, 0.03
+DRAWN_NUMBERS = 1000
 BUSY_SIZE, BUSY_PRODUCTS = 4096, 50  # of square matrices: a card takes a tenth of a second, and reading a number less
 
 
@@ -237,6 +239,23 @@ class TokenCheck:
         if read != 1 or not is_busy:
             return "FAILED", f"{read} of 1 was read{'' if is_busy else ', and the next forward was waited for'}"
         return "ok", "read while the next forward is computed"
+
+
+@dataclass(frozen=True, eq=False)
+class DrawsCheck:
+    """The random numbers of a seed that a device makes are the same bits as one by one, and draw with them as a CPU."""
+
+    device: torch.device
+
+    def __call__(self) -> tuple[Verdict, str]:
+        here, seed = torch.device("cpu"), 2**63 - 1
+        made = [each % 2**64 for each in draws.numbers(seed, DRAWN_NUMBERS, self.device).tolist()]
+        if made != [draws.number(seed, index) for index in range(DRAWN_NUMBERS)]:
+            return "FAILED", "other numbers than those of the rule"
+        found, expected = (draws.exponentials(seed, 7, VOCABULARY, each).cpu() for each in (self.device, here))
+        if not torch.allclose(found, expected, rtol=1e-5):
+            return "FAILED", "other exponential numbers than on the CPU"
+        return "ok", f"{DRAWN_NUMBERS} numbers of a seed are those of the rule"
 
 
 def run_session(model: LoadedModel, late_steps: int | None, cache: str = "growing", count: int = 1) -> Session:

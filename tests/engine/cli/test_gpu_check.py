@@ -22,7 +22,7 @@ from engine.look.strip import Measured
 from engine.model.loader import LoadedModel
 from engine.model.runners.launch import Launches, bucket_of
 from engine.model.runners.pages import PageReader
-from engine.session import sampler
+from engine.session import draws, sampler
 from engine.session.forward import Runner
 from engine.spec.presets import APART, PRESETS
 from engine.spec.runners import RunnerName
@@ -43,7 +43,7 @@ def test_the_short_form_finds_everything_in_order_on_a_cpu(
     assert "modes · float32        5 ok" in told
     assert "graph · float32        3 ok" in told
     assert "pages · float32        4 ok" in told
-    assert "measured · float32     7 ok" in told
+    assert "measured · float32     8 ok" in told
     assert "everything that was tried is in order" in told
 
 
@@ -64,7 +64,7 @@ def test_a_fault_is_told_with_its_name_and_ends_with_1(
     told = capsys.readouterr().out
     assert "modes · float32        1 ok, 1 FAILED" in told
     assert "FAILED: paged: RuntimeError: an illegal address" in told
-    assert "1 of 9 checks failed" in told
+    assert "1 of 10 checks failed" in told
 
 
 def changed(real: Callable[..., Any], make: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -93,6 +93,7 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "pages": (PageReader, "read", changed(PageReader.read, lambda read: 1.1 * read)),
     "graph · bfloat16": (GrowingLayer, "append", of_other_values),
     "measured": (Runner, "launch", of_other_tokens),
+    "measured · float32: drawn": (draws, "numbers", changed(draws.numbers, lambda numbers: numbers ^ 1)),
     "measured · float32: within": (Measured, "kept", changed(Measured.kept, of_other_bytes)),
     "measured · float32: times": (HostMark, "ms_since", changed(HostMark.ms_since, lambda ms: 1.1 * ms)),
 }
@@ -166,7 +167,7 @@ def test_what_there_was_no_time_for_is_said_and_ends_with_3(
     monkeypatch.setattr(device_check, "SHORT", plan)
     assert main(["gpu-check", "--device", "cpu", "--short"]) == 3
     told = capsys.readouterr().out
-    assert "INCOMPLETE: 8 of 8 checks were not done for want of time" in told
+    assert "INCOMPLETE: 9 of 9 checks were not done for want of time" in told
 
 
 def test_other_kinds_of_models_are_tried() -> None:
