@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QSpinBox, QWidget
 from app.kit.boxes import row
 from app.kit.changes import on_change
 from app.kit.codec_choice import CodecChoice
-from app.kit.fields import SmallBox, inset
+from app.kit.fields import INSET, Room, SmallBox
 from app.kit.theme import font_fixed
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
@@ -33,7 +33,7 @@ class CodecControls(QWidget):
         self._group, self._residual = _spin(GROUP), _spin(RESIDUAL)
         self._bits.choose(BITS.default)
         self._codec.choose(_FIRST)
-        row(self._codec, self._bits, self._group, self._residual, None, on=self)
+        row(self._codec, self._bits, self._group, self._residual, None, spacing=4, on=self)
         on_change(self._on_changed, self._codec, self._bits, self._group, self._residual)
         self._show_fields()
 
@@ -88,9 +88,10 @@ def _spin(parameter: Parameter) -> QSpinBox:
     field.setValue(DEFAULT_GROUP)  # a residual of one group: a short text has something to lose
     field.setPrefix(f"{parameter.name} ")
     field.setFont(font_fixed(11))
-    inset(field)
+    field.lineEdit().setTextMargins(INSET, 0, 0, 0)
+    Room(field, 0)
     field.setFixedHeight(20)
-    field.setMaximumWidth(118)
+    field.setMaximumWidth(112)
     field.setKeyboardTracking(False)
     field.setToolTip(parameter.tip)
     field.setAccessibleName(parameter.name)

@@ -87,8 +87,9 @@ class DamageView(AskingView[Shown]):
         self._sheets = QStackedLayout(sheets)
         for sheet in (self.maps, effect, self.plan):
             self._sheets.addWidget(sheet)
-        top = row((self.controls, 1), self.button)
-        self.set_body(column(top, self.formula, self.why, self.offer, (sheets, 1), self.facts, self.readout, spacing=5))
+        last = row((self.readout, 100), None, self.button)
+        parts = (self.controls, self.formula, self.why, self.offer, (sheets, 1), self.facts, last)
+        self.set_body(column(*parts, spacing=5))
 
     def _connect(self) -> None:
         on_change(self.refresh, self.controls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from app.panels.attention.rows import MassBars, whole_entries
 from app.panels.wall import canvas as wall_canvas
 from app.shell import Shell
 from app.window import selectors
+from app.window.docks import PanelDock
 from app.window.window import _first_size
 from engine.wire.events import StateChanged
 from tests.app import samples
@@ -187,6 +188,21 @@ def test_no_label_cuts_a_word(sized: tuple[Shell, FakeEngine], spy: type[Spy], m
         assert painted <= words, (layout, step, painted - words)
         assert not [text for text in shown if text.endswith("…") and not text.endswith(" …")], (layout, step)
     fresh.models.selection.update(step=None)
+
+
+def test_panels_stand_beside_each_other_in_the_smallest_window(fresh: Shell) -> None:
+    """A panel that asks for more than its place stands over its neighbours, or beyond the window's edge."""
+    window = fresh.window
+    window.resize(1100, 720)
+    for layout in ("learn", "inspect", "compare", "truth"):
+        window.arrange(layout)
+        turn(fresh)
+        docks = [dock for dock in window.findChildren(PanelDock) if not dock.visibleRegion().isEmpty()]
+        assert len(docks) >= 4, layout
+        places = {dock.objectName(): dock.geometry() for dock in docks}
+        beyond = [name for name, place in places.items() if not window.rect().contains(place)]
+        over = [pair for pair in combinations(places, 2) if places[pair[0]].intersects(places[pair[1]])]
+        assert (beyond, over) == ([], []), (layout, places)
 
 
 def test_a_first_window_takes_all_of_a_small_screen(fresh: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
