@@ -14,6 +14,8 @@ from app.kit.theme import Theme, font_fixed, font_text
 _LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 _RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 _HEADER, _GAP, _THICK = 16, 8.0, 8.0
+_BESIDE = 8.0  # pixels between a bar and its number
+_LEAST_NAME, _LEAST_BAR = 26.0, 8.0
 _LEAST_NAMED = 10.0  # pixels between two rows that both have room for their words
 
 
@@ -96,9 +98,13 @@ class BarRows(Surface):
         metrics, rows = QFontMetricsF(self._font), self._table.rows
         num_bars = max((len(row.bars) for row in rows), default=1)
         name = max((metrics.horizontalAdvance(row.name) for row in rows), default=0.0) + 2
-        name = min(name, max(self.width() * 0.22, 26.0), 112.0)
+        name = min(name, max(self.width() * 0.22, _LEAST_NAME), 112.0)
         end = max((metrics.horizontalAdvance(row.end) for row in rows), default=0.0)
         end = max(end, 24.0) + 4 if end else 0.0
+        least = num_bars * (self._number_room() - _BESIDE + _GAP)  # of numbers alone: one that lacks a digit is another
+        if _LEAST_NAME + least + end + _GAP > self.width():
+            end = 0.0
+        name = min(name, max(self.width() - least - (end + _GAP if end else 0), _LEAST_NAME))
         left = name + _GAP
         wide = (self.width() - left - (end + _GAP if end else 0) - _GAP * (num_bars - 1)) / num_bars
         bars = [(left + number * (wide + _GAP), wide) for number in range(num_bars)]
@@ -108,7 +114,7 @@ class BarRows(Surface):
         """The widest number, and never less than a percentage takes."""
         metrics = QFontMetricsF(self._font)
         numbers = (bar.number for row in self._table.rows for bar in row.bars)
-        return max([metrics.horizontalAdvance(number) for number in (">99.9 %", *numbers)]) + 8
+        return max([metrics.horizontalAdvance(number) for number in (">99.9 %", *numbers)]) + _BESIDE
 
     def item_at(self, place: QPointF) -> object:
         row = self.row_at(place.y())
@@ -168,20 +174,22 @@ class BarRows(Surface):
         for (bar_left, bar_wide), bar in zip(bars, row.bars, strict=False):
             place = QRectF(bar_left, middle - text_high / 2, bar_wide, text_high)
             self.paint_bar(painter, theme, place, bar, words)
-        if row.end:
+        if row.end and end_wide:
             painter.setOpacity(0.55 if any(bar.is_faded for bar in row.bars) else 1.0)
             painter.setPen(theme.color(row.end_role))
             painter.drawText(QRectF(end_left, middle - text_high / 2, end_wide, text_high), _RIGHT, row.end)
             painter.setOpacity(1.0)
 
     def paint_bar(self, painter: QPainter, theme: Theme, place: QRectF, bar: Bar, has_number: bool = True) -> None:
-        """A bar on its track, its number to the right of it."""
+        """A bar on its track, its number to the right of it; the number alone where both have no room."""
         thick = max(1.0, min(self.row_height - 2, _THICK))
         track = QRectF(place.left(), round(place.center().y() - thick / 2), 0, thick)
-        track.setWidth(max(8.0, place.width() - self._number_room()))
-        painter.fillRect(track, theme.color("page_free"))
+        track.setWidth(max(0.0, place.width() - self._number_room()))
+        has_bar = track.width() >= _LEAST_BAR
+        if has_bar:
+            painter.fillRect(track, theme.color("page_free"))
         painter.setOpacity(0.45 if bar.is_faded else 1.0)
-        if bar.share > 0:
+        if has_bar and bar.share > 0:
             length = max(1.5, track.width() * bar.share)
             painter.fillRect(QRectF(track.left(), track.top(), length, thick), theme.color(bar.role))
         if has_number:

@@ -261,8 +261,8 @@ class DamageView(AskingView[Shown]):
         """What the last line says: what is pointed at, else what there is to do or to know."""
         found = state.found
         if found is None:
-            press = "Press Measure: each layer is coded alone, then all of them, on a copy."
-            return "Measuring …" if state.state is MeasurementState.WAITING else self.invited(press)
+            what = "Each layer is coded alone, then all of them together, on a copy."
+            return "Measuring …" if state.state is MeasurementState.WAITING else self.invited(what)
         if state.hint:
             return state.hint
         if found.kv_bytes == found.exact_bytes:

@@ -54,7 +54,7 @@ def test_another_codec_takes_the_map_away_and_its_own_brings_it_back(
     assert view.state.found is None
     assert view._provenance.text == ""
     assert view.facts.isHidden()
-    assert view.readout.text().startswith("Press Measure")
+    assert view.readout.text().startswith("Each layer is coded alone")
     view.controls.choose("kivi", 4)
     assert view.facts.grab().toImage() == shown
 
