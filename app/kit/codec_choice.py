@@ -24,13 +24,11 @@ class CodecChoice(QWidget):
         super().__init__()
         codecs = CODECS.values()
         options = [(codec.label, codec.name, _tip(codec)) for codec in codecs]
-        self._keys = SmallBox("Codec of K, and of V", options=options, height=height)
+        self._keys = SmallBox("Codec of K, and of V", options=options, height=height, characters=3)
         options = [("V as K", SAME, "The codec of K writes V too")]
         options += [(f"V {codec.label}", codec.name, _tip(codec)) for codec in codecs]
-        self._values = SmallBox("Codec of V", options=options, height=height)
-        for box in (self._keys, self._values):
-            box.let_shrink(3)
-        row((self._keys, 3), (self._values, 2), spacing=4, on=self)
+        self._values = SmallBox("Codec of V", options=options, height=height, characters=3)
+        row((self._keys, 3), (self._values, 2), on=self)
         on_change(self.changed, self._keys, self._values)
 
     @property

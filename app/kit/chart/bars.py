@@ -110,11 +110,14 @@ class BarRows(Surface):
         bars = [(left + number * (wide + _GAP), wide) for number in range(num_bars)]
         return [(0.0, name), *bars, (self.width() - end, end)]
 
-    def _number_room(self) -> float:
-        """The widest number, and never less than a percentage takes."""
+    def _widest_number(self) -> float:
         metrics = QFontMetricsF(self._font)
         numbers = (bar.number for row in self._table.rows for bar in row.bars)
-        return max([metrics.horizontalAdvance(number) for number in (">99.9 %", *numbers)]) + _BESIDE
+        return max(map(metrics.horizontalAdvance, numbers), default=0.0)
+
+    def _number_room(self) -> float:
+        """The widest number, and never less than a percentage takes."""
+        return max(QFontMetricsF(self._font).horizontalAdvance(">99.9 %"), self._widest_number()) + _BESIDE
 
     def item_at(self, place: QPointF) -> object:
         row = self.row_at(place.y())
@@ -184,8 +187,8 @@ class BarRows(Surface):
         """A bar on its track, its number to the right of it; the number alone where both have no room."""
         thick = max(1.0, min(self.row_height - 2, _THICK))
         track = QRectF(place.left(), round(place.center().y() - thick / 2), 0, thick)
-        track.setWidth(max(0.0, place.width() - self._number_room()))
-        has_bar = track.width() >= _LEAST_BAR
+        track.setWidth(max(_LEAST_BAR, place.width() - self._number_room()))
+        has_bar = place.width() - self._widest_number() >= _LEAST_BAR
         if has_bar:
             painter.fillRect(track, theme.color("page_free"))
         painter.setOpacity(0.45 if bar.is_faded else 1.0)
