@@ -87,7 +87,7 @@ class TimingsView(View[StepTimes]):
         total = milliseconds(record.timings.total_ms)
         encoder = f", encoder {milliseconds(record.timings.encoder_ms)}" if record.timings.encoder_ms else ""
         ways = f" · {runner_words(record.runner)}" if record.runner else ""
-        hidden = " · the cache is hidden by the rest" if hides_cache(record) else ""
+        hidden = " · the cache hardly counts" if hides_cache(record) else ""
         self.plot.show_words(f"step {thousands(record.step)} · {record.phase} · {total}{encoder}{ways}{hidden}")
         self.plot.setToolTip(phase_words(record))
 
