@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from engine.model.runners import compiler
+from engine.model.runners.own_step import are_near
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -104,6 +105,15 @@ def test_other_numbers_are_noticed_before_they_are_shown(monkeypatch: pytest.Mon
     for _ in range(2):  # the second time torch has it already
         session = assert_alike(tiniest_model(), is_compiled=False)
         assert "it gives other numbers" in session.model.runners.note
+
+
+@pytest.mark.parametrize(("dtype", "is_rounding"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_what_is_rounding_depends_on_the_dtype_of_the_model(dtype: torch.dtype, is_rounding: bool) -> None:
+    logits, weights = torch.linspace(-3, 9, 50).to(dtype), torch.linspace(0, 1, 12)
+    assert are_near((logits, {0: weights * 1.004}), (logits, {0: weights})) is is_rounding
+    assert are_near((logits * 1.004, {0: weights}), (logits, {0: weights})) is is_rounding
+    assert not are_near((logits * 1.1, {0: weights}), (logits, {0: weights}))
+    assert not are_near((logits, {0: weights * 1.1}), (logits, {0: weights}))
 
 
 @pytest.mark.usefixtures("traced")
