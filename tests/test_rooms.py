@@ -12,6 +12,7 @@ import engine
 ROOT = Path(__file__).resolve().parents[1]
 # what it says and hears, what a cache mode is, what it will take, what files of sessions hold, and how to be a client
 SEEN = {"client", "errors", "files", "geometry", "max", "predict", "saved", "spec", "wire"}
+MOST_LINES, MOST_METHODS = 350, 40
 # what tests are about that are of no module: the first words of their files
 TOPICS = {
     "answers": "late answers, which no panel shows",
@@ -65,6 +66,17 @@ def test_every_test_file_is_named_by_a_module_of_its_room_or_by_a_topic() -> Non
         assert topics, f"{file.relative_to(ROOT)}: no module of its room and no topic"
         used |= topics
     assert used == set(TOPICS)
+
+
+def test_no_file_of_the_product_is_longer_than_350_lines_and_no_class_has_more_than_40_methods() -> None:
+    for file in (file for room in ("app", "engine") for file in (ROOT / room).rglob("*.py")):
+        lines, num_methods = file.read_text("utf-8").splitlines(), 0
+        assert len(lines) <= MOST_LINES, file.relative_to(ROOT)
+        for line in lines:
+            num_methods = (
+                0 if line.startswith("class ") else num_methods + line.startswith(("    def ", "    async def "))
+            )
+            assert num_methods <= MOST_METHODS, f"{file.relative_to(ROOT)}: {line}"
 
 
 def _begins(name: str, word: str) -> bool:
