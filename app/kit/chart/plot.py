@@ -51,8 +51,14 @@ class Plot(QWidget):
         """Give its three signals to the slots or signals of the panel that it stands in."""
         connect_all((self.pointed, pointed), (self.picked, picked), (self.told, told))
 
+    def hide_chart(self) -> None:
+        """There is no chart, and nothing that is said of one."""
+        for part in (self.canvas, self._title, self._note):
+            part.setVisible(False)
+
     def show_chart(self, chart: Chart) -> None:
         """Draw another state; a range that a person zoomed to stays."""
+        self.canvas.setVisible(True)
         self.canvas.show_chart(chart)
         self._title.setText(chart.title)
         self._note.setText(chart.note)

@@ -158,8 +158,9 @@ class EvictedView(AskingView[Shown]):
         self._show_rule(shown[0])
         self.heads.show_heads(layers, steps, (now.layer, now.kv_head), is_certain=not self._gap(record))
         self._drop = drop
-        self.plot.canvas.setVisible(drop is not None)
-        if drop is not None:
+        if drop is None:
+            self.plot.hide_chart()
+        else:
             self.plot.show_chart(rank_chart(drop.eviction, now.position if mine else None))
         self.plot.show_words(self._score_words(drop, mine))
 

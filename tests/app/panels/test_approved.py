@@ -150,10 +150,11 @@ class Witness:
         self._placed = found
 
     def select(self, moments: dict[str, dict[str, Any]]) -> None:
+        start = self._seen
         for moment, change in moments.items():
             self.models.selection.update(**change)
             self.look(moment)
-            self.back()
+            self.back(start)
 
     def choose(self) -> None:
         """Every segment of the strip."""
@@ -162,9 +163,10 @@ class Witness:
             self.view.choose(choice)
             self.look(f"segment {choice}")
             self.places()
+            start = self._seen
             self.models.selection.update(layer=1, kv_head=2, position=4)
             self.look(f"segment {choice}, elsewhere")
-            self.back()
+            self.back(start)
             with pytest.MonkeyPatch.context() as patched:
                 self.lines += Robot(self.view, self.models, patched).pictures()
             self.back()
@@ -197,10 +199,12 @@ class Witness:
         self.back()
         assert_repainted(self.view, "dark again")
 
-    def back(self) -> None:
+    def back(self, seen: list[str] | None = None) -> None:
+        """Where it began, which shows what was `seen` there: what of it does not come back is told of the next moment.
+        None: whatever it shows then is where the next moment begins."""
         self.models.selection.update(**structs.asdict(self.start))
         self._settle()
-        self._seen = shown(self.view)
+        self._seen = shown(self.view) if seen is None else seen
 
     def _settle(self) -> None:
         for _ in range(2):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from engine.cli.snapshot import verify_command
 from engine.errors import InputError
@@ -18,7 +15,7 @@ from engine.snapshot import pyramid, save_cache
 from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed
-from engine.snapshot.verify import Ascending, verified
+from engine.snapshot.verify import verified
 from engine.wire.requests import WallRequest
 from tests.engine.snapshot.attacks import put
 from tests.engine.snapshot.crafted import Crafted, changed
@@ -191,19 +188,3 @@ def test_what_stands_beside_some_heads_is_theirs(
                 largest = file.array(f"layers.{layer}.{tensor}.magnitudes")[1]
                 assert largest == np.abs(file.rows(layer, tensor, kv_heads[0])).max()
     assert verified(path).problems == ()
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.integers(1, 5), st.booleans(), st.integers(1, 5))
-def test_numbers_out_of_order_are_found_in_pieces_too(
-    numbers: list[int], length: int, is_strict: bool, piece: int
-) -> None:
-    content = Ascending(length, is_strict)
-    for at in range(0, len(numbers), piece):
-        content.take(np.array(numbers[at : at + piece]), at)
-    falls = [
-        after < before or (is_strict and after == before)
-        for place, (before, after) in enumerate(pairwise(numbers), 1)
-        if place % length
-    ]
-    assert bool(list(content.problems())) == any(falls)
