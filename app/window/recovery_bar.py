@@ -42,11 +42,7 @@ class RecoveryBar(NoticeBar[LeftSession]):
         self.words.setToolTip(plain_tip(_tip(state)))
         is_draft = not state.session.nodes
         self._accept.setText("Take it up" if is_draft else "Restore")
-        self._accept.setToolTip(
-            "Put the prompt into the editor"
-            if is_draft
-            else "Do its steps once more, and compare them with what they were"
-        )
+        self._accept.setToolTip(what_is_done(state.session))
         super().show_state(state)
 
 
@@ -56,12 +52,24 @@ def offer_words(left: LeftSession) -> str:
     when = f"{datetime.fromtimestamp(left.written):%d %b, %H:%M}"
     if not session.nodes:
         what = "a prompt was taken and not read" if session.pending else "a prompt was being written"
-        what = counted(len(session.stops), "stop") + " for runs" if session.stops and not session.draft else what
+        what = counted(len(session.stops), "stop") + " for runs" if has_stops_alone(session) else what
         return f"The window of {when} ended without being closed: {what}"
     parts = [f"The session of {when} ended without being closed"]
     parts += [prose(session.model.name)] if session.model is not None else []
     parts.append(", ".join(session_counts(session)))
     return " · ".join(parts)
+
+
+def what_is_done(session: SavedSession) -> str:
+    """With what is offered, where it is accepted."""
+    if session.nodes:
+        return "Do its steps once more, and compare them with what they were"
+    return "Set its stops again" if has_stops_alone(session) else "Put the prompt into the editor"
+
+
+def has_stops_alone(session: SavedSession) -> bool:
+    """Whether nothing was written and nothing done but stops set."""
+    return bool(session.stops) and not (session.pending or session.draft or session.draft_chat)
 
 
 def session_counts(session: SavedSession) -> list[str]:

@@ -42,15 +42,13 @@ class Remedies(Reader[SequenceStatus], QPushButton):
                 self._add("Go on in a growing cache: every row moves over", GROWING)
             elif model.goes_beyond_context:
                 self._add("Go on with StreamingLLM: keep the first tokens and the latest", WINDOW)
-        entry = self._menu.addAction("Write a new prompt")
-        entry.triggered.connect(self.prompt_wanted)
+        self._menu.addAction("Write a new prompt", self.prompt_wanted.emit)
         return self._menu
 
     def _add(self, text: str, key: str) -> None:
-        entry = self._menu.addAction(text)
+        entry = self._menu.addAction(text, self._actions[key].trigger)
         entry.setToolTip(self._actions[key].toolTip())
         entry.setEnabled(self._actions[key].isEnabled())
-        entry.triggered.connect(self._actions[key].trigger)
 
     def _on_clicked(self) -> None:
         self.fill().popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
