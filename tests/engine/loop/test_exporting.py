@@ -14,6 +14,7 @@ from engine.__main__ import main
 from engine.loop import reporter
 from engine.snapshot import write
 from engine.snapshot.read import SnapshotFile
+from engine.spec.sampling import NEWEST_DRAWS
 from engine.wire.commands import Cancel, Run, Step
 from engine.wire.events import Failed, StateChanged
 from engine.wire.exporting import EstimateExport, Export, ExportCancelled, Exported, ExportEstimate
@@ -29,7 +30,7 @@ def begun(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """Seven steps behind a prompt; everything that is written is told."""
     monkeypatch.setattr(write, "CHUNK_BYTES", 256)
     monkeypatch.setattr(reporter, "PROGRESS_INTERVAL_S", -1.0)
-    driver.send(prompt(12), Step(), Run(6))
+    driver.send(prompt(12, draws=NEWEST_DRAWS), Step(), Run(6))
     driver.rest()
     return driver
 

@@ -34,14 +34,14 @@ def test_the_newest_slice_wins(driver: Driver) -> None:
     driver.rest()
     driver.forget()
     gate = threading.Event()
-    original = Session.encode
+    original = Session.force
 
-    def wait_then_encode(self: Session, prompt: Prompt) -> list[int]:
+    def wait_then_force(self: Session, seq_id: int, token_ids: tuple[int, ...]) -> None:
         gate.wait(PATIENCE_S)
-        return original(self, prompt)
+        original(self, seq_id, token_ids)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "encode", wait_then_encode)
+        patch.setattr(Session, "force", wait_then_force)
         driver.send(Force(0, (5,)))  # holds the thread while the requests pile up
         for number in range(50):
             driver.send(TakeSlice(WallRequest(0, 6, 6, "keys", False, 8, 8), id=number))

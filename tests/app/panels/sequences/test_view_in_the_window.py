@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.shell import Shell
-from engine.spec.sampling import SamplingParams
+from engine.spec.sampling import NEWEST_DRAWS, SamplingParams
 from engine.wire import events
 from engine.wire.commands import Fork, RemoveSequence, SetSampling, Step, StopSequence, SubmitPrompt
 from engine.wire.events import Failed, Restarted, StateChanged, Submitted
@@ -157,7 +157,7 @@ def test_a_fork_shows_its_parents_present_until_it_is_stepped(busy: Shell, engin
 
 def test_the_sampling_fields_are_those_of_the_selected_sequence(busy: Shell, engine: FakeEngine) -> None:
     prompt = busy.window.prompt
-    warm = SamplingParams(temperature=0.8, top_k=40, seed=7)
+    warm = SamplingParams(temperature=0.8, top_k=40, seed=7, draws=NEWEST_DRAWS)
     prompt._sampling._popup.temperature.setValue(0.8)
     prompt._sampling._popup.top_k.setValue(40)
     prompt._seed.setValue(7)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.utils.import_utils import is_optimum_available, is_optimum_quanto_available
 
 from engine.cache.compressed import kivi
 from engine.cache.compressed.codecs import from_e4m3, row_codec
@@ -279,10 +280,14 @@ def test_transformers_quantiser_says_what_is_missing(tmp_path: Path, monkeypatch
     (tmp_path / "optimum_quanto-1.0.dist-info" / "METADATA").write_text(metadata, "utf-8")
     (tmp_path / "optimum" / "quanto").mkdir(parents=True)
     (tmp_path / "optimum" / "quanto" / "__init__.py").write_text("raise RuntimeError('made for another torch')")
+    for is_known in (is_optimum_available, is_optimum_quanto_available):  # transformers looks once
+        is_known.cache_clear()
     with pytest.raises(
         InputError, match=r"The quanto quantiser cannot be imported \(made for another torch\): install"
     ):
         Session(model_of("llama"), tuned(spec, backend="quanto"))
+    for is_known in (is_optimum_available, is_optimum_quanto_available):
+        is_known.cache_clear()
     with pytest.raises(InputError, match="full attention in every layer"):
         Session(model_of("mistral"), PRESETS["transformers-quantized"].spec)
 
