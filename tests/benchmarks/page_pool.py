@@ -198,11 +198,12 @@ def main() -> None:
     for bench in (small, large):
         bench.fill(random.Random(1))
     print(f"{'operation':<22}{arguments.small:>10,} pages{arguments.large:>12,} pages{'ratio':>8}{'quartiles':>14}")
+    sides = f"{arguments.small:,} pages", f"{arguments.large:,} pages"
     for name, operation in OPERATIONS.items():
         pairs = pairs_of(operation, small, large, arguments.samples)
         small_us, large_us = (statistics.median(column) for column in zip(*pairs, strict=True))
         low, _, high = statistics.quantiles((big / little for little, big in pairs), n=4)
-        note_ratios(name, "µs", *zip(*pairs, strict=True))
+        note_ratios(name, "µs", *zip(*pairs, strict=True), sides=sides)
         print(f"{name:<22}{small_us:>13.2f} us{large_us:>15.2f} us{large_us / small_us:>8.2f}{low:>9.2f}-{high:.2f}")
 
 

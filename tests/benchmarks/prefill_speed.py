@@ -94,8 +94,8 @@ def measure(place: Place, model: LoadedModel, cache: str, count: int, pairs: int
     """A row of a prompt of so many tokens."""
     ids, ours = prompt(count), Ours(model, cache_preset(cache).spec)
     found = paired(lambda: generate(model, ids), lambda: ours.first_token(ids), pairs)
-    name, cancel = f"{count:,} tokens", f"{count:,} tokens: at most, and longest until a cancel is seen"
-    note_ratios(place.named(cancel), "s", (CANCEL_S,), (ours.longest_s,))
+    name, cancel = f"{count:,} tokens", f"{count:,} tokens: longest until a cancel is seen"
+    note_ratios(place.named(cancel), "s", (CANCEL_S,), (ours.longest_s,), ("limit", "ours"))
     longest = f" longest between looks {ours.longest_s * 1e3:.0f} ms, chunks {ours.chunks}"
     slowest = max(ours.slices_s, default=0.0) * 1e3
     late = f"; surprisal {sum(ours.slices_s):.2f} s later, its longest slice {slowest:.0f} ms"

@@ -64,13 +64,19 @@ def paired(a: Callable[[], float], b: Callable[[], float], pairs: int) -> Paired
     return Paired(tuple(values_a), tuple(values_b))
 
 
-def note_ratios(name: str, unit: str, a: Sequence[float], b: Sequence[float]) -> None:
-    """Add the pairs to the file of whoever runs several scripts, if somebody does."""
+def note_ratios(
+    name: str, unit: str, a: Sequence[float], b: Sequence[float], sides: tuple[str, str] | None = None
+) -> None:
+    """Add the pairs to the file of whoever runs several scripts, if somebody does; `sides` are what A and B are, where
+    that is not what they are in the script's other rows."""
     path = os.environ.get("KVLOUPE_BENCHMARK_ROWS")
     if path:
         with open(path, "a", encoding="utf-8") as rows:
             rows.write(
-                json.dumps({"name": name, "unit": unit, "a": list(map(float, a)), "b": list(map(float, b))}) + "\n"
+                json.dumps(
+                    {"name": name, "unit": unit, "a": list(map(float, a)), "b": list(map(float, b)), "sides": sides}
+                )
+                + "\n"
             )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks import __main__ as benchmarks
+from tests.benchmarks import page_pool
 
 ABOUT = {
     "date": "2026-01-02", "commit": "abc1234", "processor": "A Processor", "cores": 2, "memory_gib": 24, "gpu": None,
@@ -37,6 +39,16 @@ def test_ratios_are_medians_of_pairs_with_their_spread() -> None:
         "| decode_speed: context 16 | generate | ours | 20.00 tok/s | 30.00 tok/s | 1.10 | 1.00 … 1.50 | 3 |" in table
     )
     assert "start was left out: there is no PySide6." in table
+
+
+def test_a_row_says_what_its_own_sides_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = tmp_path / "rows"
+    monkeypatch.setenv(benchmarks.ROWS_VARIABLE, str(rows))
+    monkeypatch.setattr("sys.argv", ["page_pool.py", "--small", "128", "--large", "256", "--samples", "7"])
+    page_pool.main()
+    script = next(script for script in benchmarks.SCRIPTS if script.name == "page_pool")
+    row = benchmarks.as_row(script, json.loads(rows.read_text("utf-8").splitlines()[0]))
+    assert (row["a"], row["b"]) == ("128 pages", "256 pages"), "a short run has a smaller pool than a whole one"
 
 
 def test_the_table_takes_its_place_in_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

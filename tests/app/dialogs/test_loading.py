@@ -40,13 +40,19 @@ def texts(box: QComboBox) -> list[str]:
     return [box.itemText(index) for index in range(box.count())]
 
 
-def test_a_choice_is_forecast_loaded_and_kept_and_a_model_is_unloaded_and_offered_again(
-    shell: Shell, engine: FakeEngine
-) -> None:
+def opened_dialog(shell: Shell, engine: FakeEngine) -> LoadingDialog:
+    """With a model loaded."""
     engine.loaded()
     turn(shell)
     shell.actions["model.compute"].trigger()
     (dialog,) = shell.window.findChildren(LoadingDialog)
+    return dialog
+
+
+def test_a_choice_is_forecast_loaded_and_kept_and_a_model_is_unloaded_and_offered_again(
+    shell: Shell, engine: FakeEngine
+) -> None:
+    dialog = opened_dialog(shell, engine)
     assert engine.of(FindDevices)
     engine.emit(DevicesFound((*GPUS, CPU), FORMATS, "accelerate is not installed"))
     turn(shell)
@@ -129,10 +135,7 @@ def test_a_key_pressed_while_a_model_is_loaded_says_why_nothing_happens(shell: S
 def test_another_folder_can_be_chosen_and_is_forecast_and_loaded(
     shell: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.loaded()
-    turn(shell)
-    shell.actions["model.compute"].trigger()
-    (dialog,) = shell.window.findChildren(LoadingDialog)
+    dialog = opened_dialog(shell, engine)
     assert dialog._name.text() == BUNDLED_NAME
     long = "/models/" + 9 * "of-a-long-name/" + "Tales"
     for chosen, shown in (("", BUNDLED_NAME), ("/m/Tales", "/m/Tales"), (long, "…")):
@@ -151,10 +154,7 @@ def test_another_folder_can_be_chosen_and_is_forecast_and_loaded(
 def test_an_adapter_can_be_put_on_the_model_and_taken_off(
     shell: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.loaded()
-    turn(shell)
-    shell.actions["model.compute"].trigger()
-    (dialog,) = shell.window.findChildren(LoadingDialog)
+    dialog = opened_dialog(shell, engine)
     assert (dialog._adapter.text(), dialog.no_adapter.isVisible()) == ("none", False)
     monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_: "/a/lora")
     dialog.adapter.click()
