@@ -16,6 +16,7 @@ from engine.model.folder import ADAPTER
 
 WEIGHTS = "adapter_model.safetensors"
 PICKLED = "adapter_model.bin"
+BESIDE = ("gaussian", "orthogonal", "eva")  # ways to begin one, by name, that leave the model's weights as they are
 PREFIX = "base_model.model."  # of the names in a file that peft has written
 
 
@@ -33,6 +34,12 @@ def check_adapter(folder: Path) -> None:
             raise InputError(
                 f"The adapter in '{folder}' has {name}, which is not LoRA alone: merge it with peft first."
             )
+    begun = config.get("init_lora_weights")
+    if isinstance(begun, str) and begun not in BESIDE:
+        raise InputError(
+            f"The adapter in '{folder}' was begun from the model's own weights ({begun}), which putting it on would "
+            "change: convert it to a plain LoRA with peft first."
+        )
     if not (folder / WEIGHTS).is_file():
         if (folder / PICKLED).exists():
             raise InputError(

@@ -94,6 +94,7 @@ def test_what_is_no_whole_lora_adapter_is_refused_before_anything_is_loaded(
     assert why(tmp_path).startswith(f"'{tmp_path}' has no adapter_config.json")
     assert "of the kind IA3" in why(written(tmp_path / "ia3", peft_type="IA3"))
     assert "modules_to_save" in why(written(tmp_path / "whole", modules_to_save=["lm_head"]))
+    assert "own weights (pissa)" in why(written(tmp_path / "begun", init_lora_weights="pissa"))
     assert "megatron_config" in why(written(tmp_path / "code", megatron_config={"x": 1}))
     folder = written(tmp_path / "a")
     monkeypatch.setattr("engine.model.adapter.find_spec", lambda name: None)
