@@ -32,6 +32,7 @@ TOPICS = {
     "of_two_sequences": "two sequences in every panel",
     "on_card": "what a GPU is never waited for, and what leaves it",
     "on_the_engine": "a panel in a window on the real engine",
+    "passages": "code that stands twice",
     "pictures": "pictures of every kind, each of what its label says",
     "planting": "the script that plants bugs",
     "programs": "random programs of commands",
