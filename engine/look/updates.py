@@ -63,7 +63,7 @@ def appended_wall(
 ) -> CellUpdate:
     """A wall `piece` to which rows were appended and nothing else was done: its columns from that of position `first`
     on, which is the first of its column. `rows` by layer are K and V `[H_kv, T, D]` from there on; `counts` are those
-    of all rows, of the tensor that is drawn first."""
+    of all rows, of the tensor that is drawn first: none where its magnitudes stay what they were."""
     began = time.perf_counter()
     size, num_layers, num_heads = piece.tokens_per_column, len(piece.layers), max(piece.heads)
     first_column, num_columns = first // size, -(-request.num_tokens // size)
@@ -87,8 +87,8 @@ def appended_wall(
         high=read_only_floats(high.reshape(-1, shape[3])),
         num_tokens=request.num_tokens,
         took_ms=since(began),
-        magnitudes=told[0],
-        other_magnitudes=told[1] if len(told) > 1 else None,
+        magnitudes=told[0] if told else piece.magnitudes,
+        other_magnitudes=told[1] if len(told) > 1 else None if told else piece.other_magnitudes,
     )
     return CellUpdate(shown, read_only_ints(places), num_columns)
 
@@ -181,12 +181,12 @@ def appended_head(
     piece: HeadSlice,
     num_before: int,
     tile: torch.Tensor,
-    statistics: TileStatistics,
+    statistics: TileStatistics | None,
     count: LayerCount | None,
 ) -> CellUpdate:
     """A head `piece` to which rows were appended and nothing else was done: its columns from that of position
     `num_before` on. `tile` `[T, D]` are its rows from the first position in the first of them on; `statistics` are
-    those of all its rows."""
+    those of all its rows and `count` those of its layer, both None where what it says of them stays what it was."""
     began = time.perf_counter()
     size, had = piece.tokens_per_column, num_before - request.start
     first_column, low, high = -(-had // size), *[np.empty((1, 0, piece.low.shape[1]), np.float32)] * 2
@@ -200,18 +200,25 @@ def appended_head(
         low=read_only_floats(low[0]),
         high=read_only_floats(high[0]),
         positions=piece.positions[:1],
-        magnitudes=magnitudes_of([count]) if count is not None else None,
+        magnitudes=magnitudes_of([count]) if count is not None else piece.magnitudes,
         took_ms=since(began),
-        **numbers_of(statistics),
+        **({} if statistics is None else numbers_of(statistics)),
     )
     return CellUpdate(shown, read_only_ints(np.arange(first_column, num_columns)[None]), num_columns)
 
 
 def changed_head(
-    request: HeadRequest, piece: HeadSlice, delta: RowDelta, past: RowsAt, magnitudes: Magnitudes | None
+    request: HeadRequest,
+    piece: HeadSlice,
+    delta: RowDelta,
+    past: RowsAt,
+    magnitudes: Magnitudes | None,
+    *,
+    is_counted: bool,
 ) -> CellUpdate | None:
     """A head `piece` as it is after steps that did `delta` to the rows of its layer; None where it is to be sent
-    whole. Columns that the picture has moved past are taken from its left end."""
+    whole. Columns that the picture has moved past are taken from its left end. What it says of all its numbers stays
+    what it was unless they are counted."""
     if not piece.positions.size:
         return None  # none of its rows was held: there is no column to begin at
     began = time.perf_counter()
@@ -240,6 +247,6 @@ def changed_head(
         absent=read_only_ints(room_of(columns, size, count) - cells.held) if is_scattered else None,
         magnitudes=magnitudes,
         took_ms=since(began),
-        **numbers_of(TileStatistics(tile.values)),
+        **(numbers_of(TileStatistics(tile.values)) if is_counted else {}),
     )
     return CellUpdate(shown, read_only_ints(columns[None]), num_columns, num_removed)

@@ -215,6 +215,9 @@ class CellUpdate(EventMessage, frozen=True, eq=False):
     which cells: `[3, N]` layer (counted as in `piece.layers`), head and column of a wall, `[1, N]` column of a head.
     The picture has `num_columns` now, after its first `num_removed` went; cells that it did not have before are in
     `places` or hold nothing.
+
+    What `piece` says of all rows (magnitudes, histogram, limit, lowest and highest, how many are not finite) follows
+    four times a second while a run goes on; at a rest, and in every step that is asked for, it is that of all rows.
     """
 
     piece: WallSlice | HeadSlice

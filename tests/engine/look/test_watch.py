@@ -89,10 +89,13 @@ class Screen:
 class Watching:
     """A session, who watches it, and what is seen."""
 
-    def __init__(self, spec: CacheSpec, architecture: str = "llama", length: int = 9) -> None:
+    def __init__(
+        self, spec: CacheSpec, architecture: str = "llama", length: int = 9, watcher: Watcher | None = None
+    ) -> None:
         self.session = Session(model_of(architecture), spec, prefill_chunk=6)
-        self.watcher = Watcher()
-        self.watcher.set_pace(SetPace(None, None))
+        self.watcher = watcher or Watcher()
+        if watcher is None:
+            self.watcher.set_pace(SetPace(None, None))
         self.screens = [Screen(watched) for watched in PICTURES]
         self.session.submit(Prompt(token_ids=prompt_ids(length)))
         self.session.step()
@@ -153,9 +156,7 @@ def assert_equal(a: Any, b: Any, name: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_what_is_watched_is_what_a_whole_slice_gives(mode: str) -> None:
     watching = Watching(MODES[mode])
-    for _ in range(
-        9
-    ):  # the first of them reads the rest of the prompt; one column holds one token, then two, then more
+    for _ in range(9):  # the first reads the rest of the prompt; one column holds one token, then two, then more
         watching.follow(5)
         watching.check()
 

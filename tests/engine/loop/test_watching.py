@@ -11,7 +11,7 @@ from msgspec import structs
 
 from app.models.slices import Slices
 from engine.client.outbox import MAX_PICTURES
-from engine.look.watch import update_of
+from engine.look.watched import update_of
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import GoTo, Pause, Run, SetPace, Step, SubmitPrompt, TakeSlice, Watch, Watched
@@ -110,10 +110,10 @@ def test_a_picture_that_fails_after_a_step_is_told_and_the_others_go_on(
     prompted.wait_for(WallSlice)
     prompted.rest()
 
-    def failing(session: Any, picture: Any, request: Any, changes: Any) -> Any:
+    def failing(session: Any, picture: Any, request: Any, changes: Any, **counted: bool) -> Any:
         if isinstance(request, RowRequest):
             raise ValueError("a broken row")
-        return update_of(session, picture, request, changes)
+        return update_of(session, picture, request, changes, **counted)
 
     monkeypatch.setattr("engine.look.watch.update_of", failing)
     prompted.send(Step(3))
