@@ -28,6 +28,7 @@ class Outbox:
         self._has_rung = False
         self._num_pictures = 0
         self._is_urgent = False  # more waits than what a run tells of its steps
+        self._is_within_step = False  # the status that follows a step and its pictures is still to come
 
     @property
     def is_behind(self) -> bool:
@@ -50,28 +51,28 @@ class Outbox:
             if isinstance(event, Slice) and event.reply_to:
                 self._drop_older(event)
             self._events.append(event)
-            self._num_pictures += isinstance(event, Slice | SliceUpdate)
-            if not isinstance(event, StepRecord):
-                self._ready.notify_all()
-            if not _is_of_run(event):
-                self._is_urgent = True
-                self._urgent.notify_all()
+            is_picture = isinstance(event, Slice | SliceUpdate)
+            self._num_pictures += is_picture
+            self._is_within_step = isinstance(event, StepRecord) or (is_picture and self._is_within_step)
+            self._is_urgent = self._is_urgent or not _is_of_run(event)
+            if not self._is_within_step:
+                self._wake()
             if not isinstance(event, FOLLOWED_BY_STATUS):
                 self._ring_once()
 
     def put_first(self, event: Event) -> None:
         with self._ready:
             self._events.appendleft(event)
-            self._is_urgent = True
-            self._ready.notify_all()
-            self._urgent.notify_all()
+            self._is_urgent, self._is_within_step = True, False
+            self._wake()
             self._ring_once()
 
     def take(self, timeout_s: float) -> list[Event]:
-        """All events, as soon as there are any; none where none come in time. The record of a step waits for what
-        follows it, so that a step is sent at once."""
+        """All events, as soon as there are any; none where none come in time. The record of a step and its pictures
+        wait for the status that follows them: each waking of the thread that takes them out costs the one that
+        computes."""
         with self._ready:
-            self._ready.wait_for(lambda: self._events and not isinstance(self._events[-1], StepRecord), timeout_s)
+            self._ready.wait_for(lambda: self._events and not self._is_within_step, timeout_s)
             return self.take_all()
 
     def rest(self, timeout_s: float) -> None:
@@ -87,6 +88,12 @@ class Outbox:
             self._num_pictures, self._has_rung, self._is_urgent = 0, False, False
             self._ready.notify_all()
         return events
+
+    def _wake(self) -> None:
+        """Wake those that wait for any event, and where there is more than steps, those that wait for more."""
+        self._ready.notify_all()
+        if self._is_urgent:
+            self._urgent.notify_all()
 
     def _ring_once(self) -> None:
         if self._ring is not None and not self._has_rung:

@@ -56,6 +56,23 @@ def test_the_record_of_a_step_is_taken_with_what_follows_it() -> None:
     assert outbox.take(0.0) == [record], "but not for ever"
 
 
+def test_pictures_of_a_step_are_taken_with_its_status_and_others_at_once() -> None:
+    outbox, picture = Outbox(), Unchanged(RowRequest(0, 12, 3), reply_to=1)
+    record, status = samples.step_record(1), StateChanged(samples.status(1, num_tokens=5))
+    for event in (record, picture, picture):
+        outbox.put(event)
+    threading.Timer(0.05, outbox.put, [status]).start()
+    assert outbox.take(60.0) == [record, picture, picture, status]
+    for ended_by in (Failed("The step failed."), status):
+        outbox.put(record)
+        outbox.put(ended_by)
+        outbox.put(picture)
+        assert outbox.take(60.0) == [record, ended_by, picture]
+    outbox.put(record)
+    outbox.put_first(Failed("one"))
+    assert outbox.take(60.0) == [Failed("one"), record]
+
+
 def test_it_rings_once_for_all_that_waits_and_for_a_step_when_its_status_is_there() -> None:
     outbox, rings = Outbox(), []
     outbox.listen(lambda: rings.append(len(outbox._events)))
