@@ -55,9 +55,13 @@ def words_at(
     kv_head: int | None = None,
     tensor: str = "",
     channel: int | None = None,
+    seq_id: int | None = None,
 ) -> str:
-    """`edited: zero at step 12, mask at step 14`: what was done to a place by hand; empty where nothing was."""
-    found = [one for one in at(edits_shown(models), position, channel) if touches(one.rows, layer, kv_head, tensor)]
+    """`edited: zero at step 12, mask at step 14`: what was done to a place of a sequence (None: the selected one) by
+    hand; empty where nothing was."""
+    found = [
+        one for one in at(edits_shown(models, seq_id), position, channel) if touches(one.rows, layer, kv_head, tensor)
+    ]
     words = [f"{edit_name(one.edit).lower()} at step {thousands(one.step)}" for one in found[-_MOST:]]
     more = f", and {len(found) - _MOST} before" if len(found) > _MOST else ""
     return f"edited: {', '.join(words)}{more}" if words else ""

@@ -99,5 +99,10 @@ class MapView(View[State]):
         self._map.show_range(getattr(self._models.viewport.now, f"{self.kind}_range"))
         self._pin.setChecked(self._models.viewport.is_pinned(self.kind))
 
+    @property
+    def _shown_seq_id(self) -> int:
+        """The sequence that the picture is of: for a moment not the one that is selected."""
+        return self._models.selection.now.seq_id
+
     def _token_name(self, position: int) -> str:
-        return token_name(self._models, self._models.selection.now.seq_id, position, self.name_length)
+        return token_name(self._models, self._shown_seq_id, position, self.name_length)

@@ -233,19 +233,25 @@ def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) 
     return str(position) if text is None else token_label(text, max_chars)
 
 
-def drop_of(models: Models, layer: int, kv_head: int, position: int, step: int | None) -> RowDrop | None:
-    """What ended a row, as far as the history up to a step (None: all of it) tells."""
+def drop_of(
+    models: Models, layer: int, kv_head: int, position: int, step: int | None, seq_id: int | None = None
+) -> RowDrop | None:
+    """What ended a row of a sequence (None: the selected one), as far as the history up to a step (None: all of it)
+    tells."""
     status, latest = models.status.now, models.timeline.latest
     if status is None or latest is None:
         return None
     log = models.evictions.follow(models.timeline.records)
     until = latest.step if step is None else step
-    return log.drop_of(models.selection.now.seq_id, layer, kv_head, position, until, status.cache)
+    whose = models.selection.now.seq_id if seq_id is None else seq_id
+    return log.drop_of(whose, layer, kv_head, position, until, status.cache)
 
 
-def drop_words(models: Models, layer: int, kv_head: int, position: int, step: int | None) -> str:
+def drop_words(
+    models: Models, layer: int, kv_head: int, position: int, step: int | None, seq_id: int | None = None
+) -> str:
     """`dropped at step 37: largest key norm (-14.2 < -11)`: since when a row is gone, and why."""
-    drop = drop_of(models, layer, kv_head, position, step)
+    drop = drop_of(models, layer, kv_head, position, step, seq_id)
     if drop is None:
         return "dropped"
     words = f"dropped at step {thousands(drop.step)}: {drop.rule}"

@@ -278,7 +278,7 @@ class MainWindow(QMainWindow):
 
     def restore_state(self, geometry: bytes, docks: bytes, layout: str) -> None:
         """Take what was saved; nonsense changes nothing."""
-        if not geometry or not self.restoreGeometry(QByteArray(geometry)):
+        if not self.restoreGeometry(QByteArray(geometry)):
             self.resize(_first_size(self))
         for late, mark in LATE_MARKS.items():
             if mark in docks:

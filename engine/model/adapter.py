@@ -66,7 +66,6 @@ def add_adapter(model: Any, folder: Path) -> None:
     tensors = {name.removeprefix(PREFIX): each for name, each in load_file(folder / WEIGHTS).items()}
     try:
         config = LoraConfig.from_pretrained(str(folder))
-        config.inference_mode = True
         inject_adapter_in_model(config, model)
         found = set_peft_model_state_dict(model, tensors)
     except Exception as error:  # peft refuses what does not fit in many ways

@@ -47,7 +47,6 @@ def _twin(kind: type[Struct]) -> type[Struct]:
         omit_defaults=True,
         frozen=True,
         gc=False,
-        kw_only=True,
         module=__name__,
     )
     _KIND_OF[twin] = kind

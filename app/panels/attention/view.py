@@ -27,6 +27,7 @@ from app.kit.provenance import (
     selected_run,
     shown_record,
     span_of_run,
+    token_name,
 )
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, slices
 from app.kit.theme import current_theme
@@ -98,6 +99,10 @@ class AttentionView(MapView[Shown]):
         self._models.viewport.update(attention_layer=layer if is_pinned else None)
 
     @property
+    def _shown_seq_id(self) -> int:
+        return super()._shown_seq_id if self._piece is None else self._piece.request.seq_id
+
+    @property
     def _piece(self) -> AttentionSlice | None:
         return self.state.piece if self.state is not None else None
 
@@ -147,10 +152,11 @@ class AttentionView(MapView[Shown]):
         return tuple(found)
 
     def _words(self, piece: AttentionSlice) -> str:
-        looked = self._token_name(piece.query_position)
+        name_of = partial(token_name, self._models, piece.request.seq_id, max_chars=self.name_length)
+        looked = name_of(piece.query_position)
         words = [f"{layer_words(self._models, piece.request.layer)} · where {piece.query_position} {looked} looked"]
         for one in draw.sinks(piece):
-            name = self._token_name(one.position)
+            name = name_of(one.position)
             words.append(f"▼ sink: {one.position} {name} takes {percent(one.weight)}")
         if piece.absent is not None:
             words.append("hatched: dropped before")
@@ -241,7 +247,7 @@ class AttentionView(MapView[Shown]):
         brief = f"head {head} → {where}"
         shown = f"{exact(weight)}  ({percent(weight)})"
         kv_head = draw.kv_head_of(head, piece.group_size)
-        edited = words_at(self._models, first, piece.request.layer, kv_head)
+        edited = words_at(self._models, first, piece.request.layer, kv_head, seq_id=piece.request.seq_id)
         self._map.setToolTip(plain_tip(edited))
         fits = self._readout.fontMetrics().horizontalAdvance(f"{place}   {shown}") <= self._readout_room()
         self._readout.setText(f"{place if fits else brief}   {shown}")
@@ -281,7 +287,8 @@ class AttentionView(MapView[Shown]):
         if last > first:
             return "all dropped before"
         kv_head = draw.kv_head_of(head, piece.group_size)
-        return drop_words(self._models, piece.request.layer, kv_head, first, piece.request.step - 1)
+        request = piece.request
+        return drop_words(self._models, request.layer, kv_head, first, request.step - 1, request.seq_id)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -195,7 +195,7 @@ def _widened(matrix: Matrix, first: int, last: int) -> Matrix:
     if not before and not after:
         return replace(matrix, whole=(first, last))
     sides = ((0, 0), (before, after))
-    low, high = (np.pad(array, sides, constant_values=np.nan) for array in (matrix.low, matrix.high))
+    low, high = (np.pad(array, sides) for array in (matrix.low, matrix.high))
     share = matrix.gone.share if matrix.gone is not None else np.zeros((1, columns), np.float32)
     start = matrix.start - before * matrix.per_column
     gone = Ghosts(np.pad(share, sides, constant_values=1.0), start, matrix.per_column)

@@ -185,7 +185,7 @@ class EvictedView(AskingView[Shown]):
     def _num_heads(self, shown: list[LoggedEviction]) -> int:
         if (geometry := geometry_of(self._models)) is not None:
             return max((layer.num_kv_heads for layer in geometry.attention_layers), default=1)
-        return 1 + max((drop.eviction.kv_head or 0 for drop in shown), default=0)
+        return 1 + max(drop.eviction.kv_head or 0 for drop in shown)
 
     def _head_words(
         self, record: StepRecord, mine: list[LoggedEviction], latest: list[LoggedEviction], steps: np.ndarray

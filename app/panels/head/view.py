@@ -131,6 +131,10 @@ class HeadView(MapView[Shown]):
         if cell is not None and self._piece is not None and not self._piece.state_shape:
             self._models.selection.update(position=cell.first_position, channel=cell.channel)
 
+    @property
+    def _shown_seq_id(self) -> int:
+        return super()._shown_seq_id if self._piece is None else self._piece.request.seq_id
+
     def _token_name(self, position: int) -> str:
         return "" if self._piece is not None and self._piece.state_shape else super()._token_name(position)
 
@@ -303,7 +307,7 @@ class HeadView(MapView[Shown]):
             text = f"{draw.readout(piece, cell)}   {self._token_name(cell.first_position)}{self._fate(piece, cell)}"
             place = piece.request
             if edited := words_at(
-                self._models, cell.first_position, place.layer, place.kv_head, place.tensor, cell.channel
+                self._models, cell.first_position, place.layer, place.kv_head, place.tensor, cell.channel, place.seq_id
             ):
                 text += f"   {edited}"
         self._readout.setText(text or "point at a cell for its exact value")
@@ -324,4 +328,6 @@ class HeadView(MapView[Shown]):
         if cell.last_position > cell.first_position:
             return "   " + "all dropped"
         step = self._models.selection.now.step if piece.provenance != STORED_NOW else None
-        return "   " + drop_words(self._models, piece.request.layer, piece.request.kv_head, cell.first_position, step)
+        place = piece.request
+        words = drop_words(self._models, place.layer, place.kv_head, cell.first_position, step, place.seq_id)
+        return f"   {words}"

@@ -62,7 +62,7 @@ class SequencesView(View[Shown]):
     """A click selects the sequence everywhere. Intents: `stopped(seq_id)`, `removed(seq_id)`, `forked(seq_id)`."""
 
     title = "Sequences"
-    follows = (STATUS, SELECTION, STEPS, SignalSource("history", at_rest=True))
+    follows = (STATUS, SELECTION, STEPS, SignalSource("history"))
 
     stopped = Signal(int)
     removed = Signal(int)

@@ -152,14 +152,13 @@ class WallView(View[Shown]):
         if state is not None:
             text, position = f"{layer_words(self._models, state.layer)} · {states.state_words(state)}", None
         if position is not None:
-            seq_id = self._models.selection.now.seq_id
-            text += f" · token {position} {token_name(self._models, seq_id, position)}"
+            text += f" · token {position} {token_name(self._models, self._shown_seq_id, position)}"
         if text != self._pointed:
             self._pointed = text
             piece = self.state.piece if self.state is not None else None
             edited = self._edited_words(tile, position)
             more = sizes.magnitude_words(piece, tile.layer) if piece is not None and tile is not None else ""
-            found = None if tile is None else self._models.bookmarks.on_heads(self._models.selection.now.seq_id)
+            found = None if tile is None else self._models.bookmarks.on_heads(self._shown_seq_id)
             notes = () if tile is None or found is None else tip_lines(found.get((tile.layer, tile.kv_head)))
             self._canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, edited, *notes) if line)))
             self.set_detail(self._words(piece))
@@ -167,7 +166,15 @@ class WallView(View[Shown]):
     def _edited_words(self, tile: Thumbnail | None, position: int | None) -> str:
         if tile is None or position is None:
             return ""
-        return words_at(self._models, position, tile.layer, tile.kv_head, self._models.selection.now.tensor)
+        shown = self._models.slices.wall
+        tensor = self._models.selection.now.tensor if shown is None else shown.request.tensor
+        return words_at(self._models, position, tile.layer, tile.kv_head, tensor, seq_id=self._shown_seq_id)
+
+    @property
+    def _shown_seq_id(self) -> int:
+        """The sequence that the picture is of: for a moment not the one that is selected."""
+        shown = self._models.slices.wall
+        return self._models.selection.now.seq_id if shown is None else shown.request.seq_id
 
     def _scroll_to_selected(self) -> None:
         rect = self._canvas.selected_rect()
@@ -204,7 +211,9 @@ class WallView(View[Shown]):
         if piece is not None and not (piece.low.size or piece.states):
             return piece.note or "The cache holds no K and V now."
         area = None if now.area is None or (now.area.layers, now.area.kv_heads) == (None, None) else now.area
-        by_hand = WallEdits(area, edits_shown(self._models), tuple(self._models.bookmarks.on_heads(now.seq_id)))
+        seq_id = self._shown_seq_id
+        bookmarks = tuple(self._models.bookmarks.on_heads(seq_id))
+        by_hand = WallEdits(area, edits_shown(self._models, seq_id), bookmarks)
         run = selected_run(self._models) if area is None else None
         return Shown(piece, self._canvas.layout_now, (now.layer, now.kv_head, run), by_hand)
 

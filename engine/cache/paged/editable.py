@@ -51,12 +51,10 @@ class EditablePages(SequenceCache):
         self.check_are_decoded(spans)
         group, table = self.store.groups[0], self.tables[0]
         size, heads = self.store.page_size, {layer.index: layer.num_kv_heads for layer in group.layers}
-        positions = {tuple(row.tolist()) for rows in spans.values() for row in rows}
-        places = sorted(next(iter(positions)))
-        source = self.num_source
-        first, stop = places[0] - source, places[-1] + 1 - source
+        source, positions = self.num_source, next(iter(spans.values()))[0]
+        first, stop = int(positions[0]) - source, int(positions[-1]) + 1 - source
         has_all = spans.keys() == heads.keys() and all(len(spans[index]) == heads[index] for index in heads)
-        if not has_all or len(positions) > 1 or first % size or stop % size or len(places) != stop - first:
+        if not has_all or first % size or stop % size:
             raise InputError(
                 f"A page holds {size} rows of all layers and heads, so whole pages are dropped: name every layer and "
                 f"head and positions from {source + first // size * size} to {source - (-stop // size) * size}, or "

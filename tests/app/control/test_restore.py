@@ -196,6 +196,9 @@ def test_the_pages_of_a_step_done_once_more_are_those_of_the_new_pool(running: S
     redone(running, engine, 20, 21)
     (page_map,) = running.models.timeline.at(4).page_maps  # type: ignore[union-attr]
     assert (page_map.num_used, int(page_map.cell(3)["fill"])) == (1, 7)
+    kept = running.models.history.record(4)
+    assert kept is not None
+    assert kept.page_maps[0] is page_map, "whoever comes back to this path sees them too"
     assert running.models.pages.facts(3, 4).owners == (0,)
     assert running.models.pages.facts(3, 3).owners == ()
 

@@ -15,11 +15,12 @@ from app.kit.theme import font_fixed
 LONG, SHORT = "K[0, 0, 184, 18] = -0.70185137", "-0.70185137"
 
 
-def painted(fact: Fact, width: int) -> np.ndarray:
-    """The pixels of one line, as grey."""
+def painted(fact: Fact, width: int, others: tuple[Fact, ...] = ()) -> np.ndarray:
+    """The pixels of one line, as grey; others stand below it."""
     facts = Facts()
+    facts.show_facts((fact, *others))
+    facts.setMinimumHeight(0)
     facts.resize(width, PITCH)
-    facts.show_facts((fact,))
     image = facts.grab().toImage().convertToFormat(QImage.Format.Format_Grayscale8)
     stride = image.bytesPerLine()
     return np.frombuffer(image.constBits(), np.uint8).reshape(image.height(), stride)[:, :width].copy()
@@ -50,6 +51,18 @@ def test_sizes_and_numbers_of_a_ledger_never_touch(qapp: QApplication) -> None:
     ink = np.flatnonzero((line > 60).any(axis=0))
     gaps = np.diff(ink)
     assert (gaps >= 14).sum() >= 2, "label, size and number stand apart"
+
+
+@pytest.mark.parametrize("others", [(), (Fact("x", "1", aside="2 KiB"),)])
+def test_a_label_gives_way_to_its_number_beside_the_columns_of_a_ledger_too(
+    qapp: QApplication, others: tuple[Fact, ...]
+) -> None:
+    line = painted(Fact("a label of many words, more than the line has room for", "2,116,657"), 320, others)
+    gaps = np.diff(np.flatnonzero((line > 60).any(axis=0)))
+    alone = painted(Fact("", "2,116,657"), 320, others)
+    first = int(np.flatnonzero((alone > 60).any(axis=0))[0])
+    assert np.array_equal(line[:, first - 4 :], alone[:, first - 4 :]), "nothing is painted over the number"
+    assert gaps.max() < 40, "and the label takes what is left"
 
 
 def test_lines_are_told_to_screen_readers_as_they_are_now(qapp: QApplication) -> None:

@@ -6,6 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from app.models import Models
+from engine.spec.edit import ReplaceTokens
+from engine.wire.changes import EditMade
+from engine.wire.events import NodeAdded
+from engine.wire.tree import Node
 from tests.app import samples
 
 
@@ -64,6 +68,20 @@ def test_what_is_rewound_awaits_no_surprisal(models: Models) -> None:
     models.timeline.append([first, replace(second, step=1, sequences=(part,))])
     assert models.timeline.awaits_surprisal(0)
     models.timeline.go_to(0)
+    assert not models.timeline.awaits_surprisal(0)
+
+
+def test_what_is_computed_anew_behind_tokens_that_were_put_in_awaits_no_surprisal(models: Models) -> None:
+    record = samples.step_record(0)
+    part = replace(record.sequences[0], surprisal=(None,) * samples.PROMPT)
+    models.timeline.append(models.history.take([replace(record, sequences=(part,))]))
+    assert models.timeline.awaits_surprisal(0)
+    edit = EditMade(ReplaceTokens(0, 1, (7,), "re-prefill"))
+    models.history.add(NodeAdded(Node(1, 0, (edit,), record.cache), True, "written"))
+    models.timeline.go_to(1)
+    assert [token.no_surprisal.partition(":")[0] for token in models.timeline.tokens(0)][1:] == [
+        "not computed", "not computed", "not computed",
+    ]  # fmt: skip
     assert not models.timeline.awaits_surprisal(0)
 
 

@@ -40,6 +40,7 @@ from app.panels.timings.view import TimingsView
 from app.panels.tokens.view import TokensPanel
 from app.panels.wall.view import WallView
 from app.panels.what_if.view import WhatIfView
+from engine.spec.bookmark import Bookmark, OnToken
 from engine.spec.chat import Turn
 from engine.wire.events import Failed, Previewed
 from engine.wire.prefix_match import ContinuedFrom
@@ -47,12 +48,12 @@ from engine.wire.status import Work
 from tests.app import samples
 from tests.app.on_screen import assert_repainted
 from tests.app.placed import placed
-from tests.app.rich import feed, rich_models
+from tests.app.rich import edit_measured, feed, rich_models
 from tests.app.rich_answers import measured_models
 from tests.app.rich_compared import COMPARED, compared_models, feed_compared
 from tests.app.rich_pages import PagedRun
 from tests.app.robot import Robot
-from tests.app.shown import approve, changes, role_of, shown
+from tests.app.shown import approve, changes, kind_of, role_of, shown
 
 pytestmark = pytest.mark.usefixtures("dark_theme")
 
@@ -86,6 +87,7 @@ MOMENTS: dict[str, dict[str, Any]] = {
     "V": {"tensor": "values"},
     "what changed": {"change": True},
     "no token, a channel": {"position": None, "channel": 3},
+    "a sequence that is not there": {"seq_id": 7, "position": None},
 }
 
 
@@ -179,6 +181,16 @@ class Witness:
             self.lines += ["", "== what can be done", *Robot(self.view, self.models, patched).lines()]
         self.back()
 
+    def focus(self) -> None:
+        """Whatever is painted by hand takes the keyboard and gives it away, and shows where it is."""
+        for widget in self.view.findChildren(QWidget):
+            is_ours = type(widget).__module__.startswith("app.") and widget.focusPolicy() & Qt.FocusPolicy.TabFocus
+            if is_ours and widget.isVisible() and widget.isEnabled():
+                for has_keys in (True, False):
+                    widget.setFocus() if has_keys else widget.clearFocus()
+                    assert widget.hasFocus() == has_keys
+                    assert_repainted(self.view, f"{kind_of(widget)} {'has' if has_keys else 'lost'} the keyboard")
+
     def shrink(self) -> None:
         """What gives way where there is little room."""
         wide, high = self.view.width(), self.view.height()
@@ -224,10 +236,18 @@ def test_a_panel_shows_what_was_approved(qtbot: QtBot, name: str) -> None:
     witness.act()
     witness.shrink()
     witness.light()
+    witness.focus()
     status = models.status.now
     assert status is not None
     models.status.set(replace(status, running=True))
     witness.look("while it runs")
+    models.status.set(status)
+    models.edits.take(replace(edit_measured(), kl=2.5))
+    witness.look("an edit is measured once more")
+    models.history.rename(6, "a later name")
+    witness.look("a branch has a name")
+    models.bookmarks.put(Bookmark(OnToken(10, 0, 12), "a later one"))
+    witness.look("one more bookmark")
     approve(APPROVED / f"{name}.txt", witness.lines[1:])
 
 
@@ -242,6 +262,7 @@ def test_a_measurement_is_shown_as_approved(qtbot: QtBot, name: str) -> None:
     witness.act()
     witness.shrink()
     witness.light()
+    witness.focus()
     measurement = getattr(models.measurements, {"evicted": "regret"}.get(name, name))
     measurement.ask(replace(measurement.question, id=70), 10)
     measurement.follow(Work("measuring", 3, 8, reply_to=70))
@@ -264,6 +285,7 @@ def test_pages_are_shown_as_approved(qtbot: QtBot, name: str) -> None:
     witness.act()
     witness.shrink()
     witness.light()
+    witness.focus()
     approve(APPROVED / f"{name}.txt", witness.lines[1:])
 
 
@@ -284,6 +306,7 @@ def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch:
     witness.act()
     witness.shrink()
     witness.light()
+    witness.focus()
     models.comparison.ask(COMPARED.against)
     witness.look("asked again")
     models.comparison.refuse("It cannot be: choose another.")

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
 
 from app.kit.panel import Panel
 from app.kit.theme import LIGHT, apply_theme
@@ -23,7 +24,7 @@ from app.panels.next_token.view import NextTokenView
 from app.panels.timings.view import TimingsView
 from app.panels.wall.view import WallView
 from engine.spec.edit import Rows
-from tests.app import samples
+from tests.app import rich, samples
 from tests.app.panels.recorded import STEPS, feed, head_slice, recorded_models
 
 VIEWS: tuple[type[Any], ...] = (
@@ -173,3 +174,34 @@ class Paints:
 def test_panels_hand_out_their_picture(models: Models, show: Callable[..., Any]) -> None:
     view: Panel = show(BytesView(models), 400, 200)
     assert view.grab_picture().width() == 400
+
+
+@pytest.mark.parametrize("build", [WallView, HeadView, AttentionView])
+def test_until_the_picture_of_another_sequence_comes_tokens_and_edits_are_those_of_the_one_that_is_shown(
+    qtbot: QtBot, build: Callable[[Models], Any]
+) -> None:
+    models = rich.rich_models()
+    view = build(models)
+    qtbot.addWidget(view)
+    view.resize(900, 500)
+    view.show()
+    rich.feed(models)
+
+    def told() -> str:
+        if isinstance(view, WallView):
+            view._on_pointed(None, None)
+            view._on_pointed(view._canvas.layout_now.tile(3, 1), 2)
+            return view._canvas.toolTip() + view._words(models.slices.wall)
+        view.tell(QPointF(2.5, 2.5))
+        return f"{view._readout.text()}{view._map.toolTip()}"
+
+    of_the_first = told()
+    assert "·a" in of_the_first
+    assert "edited: zero at step 7" in of_the_first
+    models.selection.update(seq_id=1)
+    QApplication.processEvents()
+    assert told() == of_the_first
+    rich.feed(models)
+    QApplication.processEvents()
+    assert "other2" in told()
+    assert "edited" not in told()

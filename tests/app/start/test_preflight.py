@@ -58,7 +58,10 @@ def test_displays() -> None:
 def test_the_doctor_answers_without_qt_and_torch() -> None:
     report, _ = preflight.doctor(Path("/nowhere/settings.ini"), {})
     assert "PySide6-Essentials" in report
-    assert "not written yet" in report
+    assert "display: none: use --tour DIR\nsettings: /nowhere/settings.ini (not written yet)\n" in report
+    told, _ = preflight.doctor(ROOT, {"DISPLAY": ":7", "HF_HOME": "/nowhere"})
+    assert f"display: :7\nsettings: {ROOT}\nmodels of this computer: /nowhere (none)\nfree disk: " in told
+    assert told.splitlines()[0].startswith("Python 3")
     asked = (
         "import app.start.preflight, app.start.arguments, sys\n"
         "print([m for m in ('torch', 'PySide6') if m in sys.modules])"

@@ -13,6 +13,7 @@ from engine.wire.commands import LoadModel, SetCache
 from engine.wire.events import LocalModel, StateChanged
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.shown import painted
 
 
 def test_found_and_recent_models_can_be_chosen(shell: Shell, engine: FakeEngine) -> None:
@@ -77,3 +78,14 @@ def test_the_menu_of_caches_offers_modes_of_a_gpu_to_a_gpu_alone(running: Shell,
 )
 def test_a_source_is_named_short(source: str, name: str) -> None:
     assert source_name(source) == name
+
+
+def test_a_long_name_is_cut_and_a_detail_gives_way_part_by_part(running: Shell, engine: FakeEngine) -> None:
+    selector = running.window.top.model
+    for name, is_whole in (("short", True), ("a-name-without-words-" * 9, False)):
+        engine.emit(StateChanged(replace(engine.status, model=replace(engine.status.model, name=name))))
+        turn(running, 2)
+        (told,) = (line for line in painted(selector) if line.startswith("text text"))
+        assert (f"‹{name}›" in told) == is_whole
+        assert ("…" in told) != is_whole
+        assert f"‹{name[:5]}" in told

@@ -45,6 +45,18 @@ def test_the_theme_reaches_the_last_pixel(running: Shell) -> None:
         assert window.actions_[f"theme.{name}"].isChecked()
 
 
+def test_a_window_begins_as_high_as_it_was_left(shell: Shell) -> None:
+    window = shell.window
+    window.restore_state(b"", b"", "inspect")
+    first = window.height()
+    window.resize(window.width(), 650)
+    left, docks = window.save_state()
+    for geometry, height in ((left, 650), (b"nonsense", first), (b"", first)):
+        window.resize(window.width(), 640)
+        window.restore_state(geometry, docks, "inspect")
+        assert window.height() == height
+
+
 def test_an_empty_window_invites(shell: Shell) -> None:
     for panel in shell.window.panels.values():
         if panel not in (shell.window.prompt, shell.window.stops):

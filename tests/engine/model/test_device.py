@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from msgspec.structs import replace
 from transformers import LlamaConfig
 
 from engine.errors import InputError
@@ -23,7 +24,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED_NAME, ModelSpec
 from engine.spec.sampling import Prompt
-from engine.wire.devices import ForecastLoad
+from engine.wire.devices import Device, ForecastLoad
 from tests.engine.tiny import write_config
 
 pytestmark = pytest.mark.usefixtures("nothing_runs")
@@ -171,6 +172,31 @@ def test_auto_says_why(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available() and not torch.backends.mps.is_available():
         assert (str(placement.device), placement.why_device) == ("cpu", "torch finds no GPU here")
     assert place(ModelSpec(str(whole), device="cpu"), None, list).why_device == ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "own", "found"),
+    [
+        (ModelSpec(), torch.bfloat16, ("cuda:0", torch.bfloat16)),
+        (ModelSpec(), torch.float16, ("cuda:0", torch.float16)),
+        # of which the file does not say: twice as large, and too large
+        (ModelSpec(), None, ("cpu", torch.float32)),
+        (ModelSpec(dtype="float32"), torch.bfloat16, ("cpu", torch.float32)),
+        (ModelSpec(device="cuda:0"), None, ("cuda:0", torch.float32)),
+        (ModelSpec(device="cuda:0", dtype="float16"), torch.bfloat16, ("cuda:0", torch.float16)),
+        (ModelSpec(device="cpu"), torch.bfloat16, ("cpu", torch.float32)),
+    ],
+)
+def test_a_model_is_as_large_as_its_dtype_where_the_gpu_is_small(
+    spec: ModelSpec, own: torch.dtype | None, found: tuple[str, torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Device("cuda:0", "A GPU", 4000, 3000)
+    monkeypatch.setattr(device, "devices_here", lambda: (gpu, Device("cpu", "A CPU", 9000, 9000, (), 8)))
+    monkeypatch.setattr(device, "checked_device", torch.device)
+    monkeypatch.setattr(device, "described", lambda at: replace(gpu, name=str(at)))
+    placement = place(spec, own, lambda: [WeightTensor((30, 40))])
+    assert (str(placement.device), placement.dtype) == found
+    assert bool(placement.why_device) == (spec.device == "auto")
 
 
 def test_layers_on_several_devices_are_told_one_by_one() -> None:

@@ -8,6 +8,7 @@ from pytestqt.qtbot import QtBot
 
 from app.kit.chart.bars import _HEADER, Bar, BarRow, BarRows, BarTable
 from app.kit.theme import font_fixed
+from tests.app.shown import painted
 
 
 @pytest.mark.parametrize(("place", "key"), [(-0.5, None), (0.5, "a"), (1.5, "b"), (2.5, "c"), (3.5, None)])
@@ -36,3 +37,14 @@ def test_a_number_is_whole_however_narrow_the_chart_is(qtbot: QtBot, width: int)
     assert name <= places[0][0]
     assert sum(places[0]) <= places[1][0]
     assert sum(places[1]) <= end
+
+
+def test_rows_without_room_for_all_names_name_the_marked_and_as_many_others_as_stand_apart(qtbot: QtBot) -> None:
+    bars = BarRows("some", least=4.0)
+    qtbot.addWidget(bars)
+    bars.resize(200, 60)
+    rows = tuple(BarRow(f"n{index}", (Bar(0.5, "", "accent"),), "", is_marked=index == 7) for index in range(12))
+    bars.show_table(BarTable(("", "x"), rows))
+    assert bars.row_height == 4.0
+    words = " ".join(line for line in painted(bars) if line.startswith("text"))
+    assert [index for index in range(12) if f"‹n{index}›" in words] == [0, 3, 7, 10]

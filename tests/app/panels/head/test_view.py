@@ -136,6 +136,9 @@ def test_the_layer_range_is_that_of_all_its_rows(models: Models, show: Callable[
     action.trigger()
     assert "per layer" in head._range.text()
     assert head._bar.limit == samples.magnitudes().limit[3] == 4.5
+    head.fit_colors()
+    assert "per layer" not in head._range.text()
+    assert head._bar.limit == piece.limit
 
 
 def test_a_fixed_range_is_the_one_that_was_shown_and_stays(head: HeadView, models: Models) -> None:

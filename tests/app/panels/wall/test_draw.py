@@ -123,6 +123,12 @@ def test_a_state_beside_rows_stands_below_them_and_in_their_place_where_there_ar
     assert [label.name for label in layout.labels if label.is_beside_rows] == ["L0 state"], "no largest K beside it"
 
 
+@pytest.mark.parametrize(("tensor", "dims"), [("keys", 24), ("values", 16)])
+def test_keys_and_values_of_a_layer_are_as_wide_as_each_is(tensor: str, dims: int) -> None:
+    (row,) = layer_rows(LayerGeometry(3, "full", 2, 24, 16, 8), None, tensor, 0)
+    assert (row.layer, row.num_heads, row.dims) == (3, 2, dims)
+
+
 def test_a_wall_of_notes_alone_has_no_thumbnails() -> None:
     layout = draw.arrange(tuple(WallRow(layer, 0, "nothing held") for layer in range(3)), 640, 200, MARGINS)
     assert not layout.tiles

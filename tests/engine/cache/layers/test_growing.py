@@ -40,6 +40,14 @@ def test_any_appends_and_crops_hold_what_concatenation_holds(program: list[tuple
             assert torch.equal(layer.held_values, values)
 
 
+@pytest.mark.parametrize(("num_rows", "capacity"), [(1, 64), (64, 64), (65, 128), (129, 256)])
+def test_room_is_made_for_the_rows_however_wide_they_are(num_rows: int, capacity: int) -> None:
+    layer = GrowingLayer()
+    layer.update(torch.ones(1, 2, num_rows, 160), torch.ones(1, 2, num_rows, 80))
+    assert (layer.keys.shape[2], layer.values.shape[2]) == (capacity, capacity)
+    assert layer.reserved_bytes == 4 * 2 * capacity * (160 + 80)
+
+
 def test_a_new_row_moves_no_other() -> None:
     layer = GrowingLayer()
     layer.update(*new_rows(1))
