@@ -229,11 +229,11 @@ class EvictedView(AskingView[Shown]):
         if record is None or rule is None:
             self.rule.setText(drop.eviction.rule)
             self.formula.setText("")
-            return
-        self.rule.setText(f"{rule.label}: {record.cache.retention.summary}")
-        self.formula.setText(f"{rule.formula}, the lowest go first · {rule.paper}")
+        else:
+            self.rule.setText(f"{rule.label}: {record.cache.retention.summary}")
+            self.formula.setText(f"{rule.formula}, the lowest go first · {rule.paper}")
         for label in (self.rule, self.formula):
-            label.setToolTip(plain_tip(f"{self.rule.text()}\n{self.formula.text()}"))
+            label.setToolTip(plain_tip(f"{self.rule.text()}\n{self.formula.text()}".rstrip()))
 
     def _score_words(self, drop: LoggedEviction | None, mine: list[LoggedEviction]) -> str:
         now = self._models.selection.now

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 from PySide6.QtGui import QGuiApplication
 
@@ -16,8 +17,11 @@ from app.panels.compare.view import CompareView
 from app.panels.damage.view import DamageView
 from app.panels.evicted.view import EvictedView
 from app.panels.what_if.view import WhatIfView
+from engine.spec.cache import CacheSpec
+from engine.wire.evictions import Eviction, Survivors
 from engine.wire.status import OpenedFile
 from tests.app.panels.stories_of_runs import Steps
+from tests.app.rich import eviction, record
 
 
 def what_if(view: WhatIfView, models: Models, folder: Path) -> Steps:
@@ -50,6 +54,39 @@ def what_if(view: WhatIfView, models: Models, folder: Path) -> Steps:
 
 
 def evicted(view: EvictedView, models: Models, folder: Path) -> Steps:
+    def step(number: int, *evictions: Eviction, **changes: Any) -> None:
+        found = replace(record(number, number, number - 1), evictions=evictions, **changes)
+        models.timeline.append(models.history.take([found]))
+        models.timeline.tell()
+
+    def later(layer: int, kv_head: int | None, position: int, **changes: Any) -> Eviction:
+        positions = np.array([1, position], np.int64)
+        scores = np.array([1.5, 0.5], np.float32)
+        return replace(eviction(layer, 0), kv_head=kv_head, positions=positions, scores=scores, **changes)
+
+    def without_model() -> None:
+        assert models.status.now is not None
+        models.status.set(replace(models.status.now, model=None))
+
+    select = models.selection.update
+    yield "a row that went from this head", lambda: select(layer=1, kv_head=2, position=7)
+    yield "a score is pointed at", lambda: view._on_pointed(0)
+    yield "none is", lambda: view._on_pointed(None)
+    alone = later(3, 1, 6, lowest_kept=None, survivors=Survivors(0, 5))
+    yield "more rows go", lambda: step(11, later(0, None, 8), alone)
+    yield "one that went before", lambda: select(layer=3, kv_head=2, position=7)
+    yield "one that went now, where only protected rows stay", lambda: select(layer=3, kv_head=1, position=6)
+    yield "from all heads of a layer", lambda: select(layer=0, kv_head=3, position=8)
+    yield "one that every head holds", lambda: select(position=12)
+    yield "none is selected", lambda: select(position=None)
+    yield "before any of them", lambda: select(step=8)
+    yield "after the first", lambda: select(step=10)
+    yield "the model goes", lambda: (select(step=None), without_model())
+    yield "one head of one layer alone", lambda: step(12, later(2, 0, 9))
+    yield "of a rule that keeps all", lambda: step(13, later(2, 0, 9, rule="by hand"), cache=CacheSpec())
+    yield "what went in the mode before is not told", lambda: select(position=7)
+    yield "a fork", lambda: select(seq_id=1, position=3)
+    yield "back", lambda: select(seq_id=0, position=9, layer=2, kv_head=0)
     yield "the removals", view.measure
     yield "another rule", lambda: view.regret.choose("tova", 4)
     yield "measured", view.ask
