@@ -247,7 +247,8 @@ class Lane:
     def _at(self, step: int | None) -> _Version:
         if step is None or len(self._versions) == 1:
             return self._newest
-        return next(version for version in reversed(self._versions) if version.since <= step or version.since < 0)
+        first, *later = self._versions
+        return next((version for version in reversed(later) if version.since <= step), first)
 
     def _count_awaiting(self) -> None:
         self.num_awaiting = sum(token.awaits_surprisal for token in self._newest.tokens)

@@ -155,17 +155,14 @@ class StatusLine(Reader[Shown], QWidget):
         more = [f"and {len(places) - MAX_LISTED} more places"] if len(places) > MAX_LISTED else []
         speed = "" if found.tokens_per_s is None else f"{decimal(found.tokens_per_s, 0)} tok/s"
         work = status.work if status is not None else None
-        is_writing = work is not None and work.bytes_per_s is not None  # what it says needs the room of two others
+        # what is written, and what the engine is busy with, need the room of two others
+        is_long = bool(models.status.busy) or (work is not None and work.bytes_per_s is not None)
         return Shown(
             speed=speed if is_running or not speed else f"last run {speed}",
             is_running=is_running,
-            first_token=""
-            if found.first_token_ms is None or is_writing
-            else f"TTFT {milliseconds(found.first_token_ms)}",
+            first_token="" if found.first_token_ms is None or is_long else f"TTFT {milliseconds(found.first_token_ms)}",
             num_bytes="" if held is None or models.status.why_no_rows else _kv_bytes(held),
-            looking=""
-            if found.looking_ratio is None or is_writing
-            else f"looking costs {percent(found.looking_ratio)}",
+            looking="" if found.looking_ratio is None or is_long else f"looking costs {percent(found.looking_ratio)}",
             device=_device_words(model, models.status),
             warnings=_warning_words(len(standing) + len(places), model),
             listed=(*standing, *places[:MAX_LISTED], *more),

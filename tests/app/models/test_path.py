@@ -171,6 +171,7 @@ def test_tokens_in_the_place_of_others_leave_the_past_as_it_was(models: Models) 
     models.timeline.append([replace(other, sequences=(part,))])
     assert [token.token_id for token in models.timeline.tokens(0)] == [*old[:3], 7, 8]
     assert [token.token_id for token in models.timeline.tokens(0, 4)] == old
+    assert [token.token_id for token in models.timeline.tokens(0, 0)] == old[: samples.PROMPT]
     models.timeline.append([replace(samples.step_record(6), step=6)])
     models.timeline.go_to(5)
     assert [token.token_id for token in models.timeline.tokens(0)] == [*old[:3], 7, 8]

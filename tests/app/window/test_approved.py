@@ -46,10 +46,11 @@ from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 from tests.app.made import made, of_action, tab_walk
+from tests.app.on_screen import assert_repainted
 from tests.app.page_story import PageStory
 from tests.app.placed import placed
 from tests.app.rich import status as rich_status
-from tests.app.shown import approve, changes, shown
+from tests.app.shown import approve, changes, kind_of, shown
 
 APPROVED = Path(__file__).parent / "approved"
 DIALOGS = (
@@ -112,10 +113,32 @@ def test_bars_and_actions_in_every_state_are_as_approved(running: Shell, engine:
     for moment, events in moments(engine).items():
         engine.emit(*events)
         turn(running, 2)
+        assert_repainted(running.window, moment)
         found = told(running)
         lines += ["", f"== {moment}", *changes(seen, found)]
         seen = found
+    lines += in_little_room(running, engine)
     approve(APPROVED / "bars.txt", lines)
+
+
+def in_little_room(running: Shell, engine: FakeEngine) -> Iterator[str]:
+    """Long names in the smallest window, while each bar has something to say, and in one that is wide again."""
+    window, now = running.window, engine.status
+    model = replace(samples.model_info("A-model-of-a-long-name-" * 4), note="a note that says much " * 5)
+    work = Work("Measuring what every layer of the model would lose", 3, 12, left_s=4.2)
+    infos = tuple(SequenceInfo(n, "decode", 24 + n, 4, 11, None) for n in range(3))
+    spec = cache_preset("kivi-4").spec
+    engine.emit(
+        StateChanged(replace(now, model=model, cache=spec, work=work, sequences=infos)), EngineBusy("a long step", 12)
+    )
+    window.status._drop_news()
+    bars = window.top, window.banner, window.phases, window.timeline, window.status
+    for moment, wide in (("the smallest window", 1), ("a wide one", 1700)):
+        window.resize(wide, 1)
+        turn(running, 2)
+        assert_repainted(window, moment)
+        for part in bars:
+            yield from ("", f"== {moment}: {kind_of(part)}", *shown(part), *placed(part))
 
 
 def test_the_window_is_made_as_approved(running: Shell) -> None:
