@@ -55,8 +55,7 @@ class Meter:
         self._tokens = tokens
         self._child = psutil.Process(pid) if (pid := getattr(client, "process_id", None)) is not None else None
         self._times: list[float] = []
-        self._cpu: list[float] = []
-        self._own: list[float] = []
+        self._spent: list[tuple[float, float]] = []  # by both processes, by this thread: at the first and at the last
 
     @property
     def is_warm(self) -> bool:
@@ -72,8 +71,8 @@ class Meter:
                 raise SystemExit(event.message)
             if isinstance(event, StepRecord) and event.phase == "decode":
                 self._times.append(event.wall_time)
-                self._cpu.append(time.process_time() + self._child_time())
-                self._own.append(time.thread_time())
+                if len(self._times) in (WARM_UP + 1, self._tokens + WARM_UP):  # asking at each costs what is measured
+                    self._spent.append((time.process_time() + self._child_time(), time.thread_time()))
         return len(self._times) >= self._tokens + WARM_UP
 
     def _child_time(self) -> float:
@@ -84,11 +83,12 @@ class Meter:
         return times.user + times.system
 
     def result(self) -> dict[str, float]:
-        times, cpu = self._times[WARM_UP:], self._cpu[WARM_UP:]
+        times = self._times[WARM_UP : WARM_UP + self._tokens]
+        (both, own), (both_then, own_then) = self._spent
         return {
             "speed": (len(times) - 1) / (times[-1] - times[0]),
-            "window": 100 * (self._own[-1] - self._own[WARM_UP]) / (times[-1] - times[0]),
-            "cpu": (cpu[-1] - cpu[0]) * 1e3 / (len(times) - 1),
+            "window": 100 * (own_then - own) / (times[-1] - times[0]),
+            "cpu": (both_then - both) * 1e3 / (len(times) - 1),
         }
 
 
