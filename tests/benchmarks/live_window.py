@@ -3,13 +3,14 @@
 Paired with the same engine without a window, for the engine in a process of its own and in a thread of the window's,
 with one thread to compute: tokens per second from the records' own times, the ratio of the two, pictures a second that
 were painted and showed something new (wall, head, newest row), how often words were told, and the window's share of a
-core. What a picture costs the window's process in processor time, and how long its thread works between two looks for
-events, mean something on a busy machine too. Headless, events are taken every 33 ms. The window is 1600 x 1000 with
-wall, head, newest row, pages and timings. The tokens are forced, so that all runs do the same work.
+core. What a picture costs the window's process in processor time means something on a busy machine too. Headless,
+events are taken every 33 ms. The window is 1600 x 1000 with wall, head, newest row, pages and timings. The tokens are
+forced, so that all runs do the same work.
 
 Then once for each engine how the window answers: how late a precise timer of 4 ms comes while the engine runs and
-exports, and from a key or a click to the painted picture, for a step (its forward included), for looking back a step,
-and for choosing a head.
+exports, how long its thread works between two looks for events, and from a key or a click to the painted picture, for a
+step (its forward included), for looking back a step, and for choosing a head. What measures that costs the window a
+part of its time, and is in no other run.
 
     python tests/benchmarks/live_window.py [--short] [--cache paged] [--engines process,thread] [--models bundled,shape]
 
@@ -204,7 +205,6 @@ class Live:
         self.meter = Meter(tokens, self.client)
         self.shell = Shell(self.application, Settings(), self.client.send, self._drain)
         self.painted = Painted(self.shell)
-        self.stretches = Stretches(lambda: self.meter.is_warm and not self.is_over)
         self._clock = TickClock(self.shell.controller)
         self.client.listen(self._clock.ring)
         self._began: dict[str, float] = {}
@@ -246,9 +246,7 @@ class Live:
             self.application.exec()
 
     def result(self) -> dict[str, float]:
-        millis = sorted(self.stretches.millis)
-        found = {"stretch p99": quantile(millis, 0.99), "stretch max": millis[-1]}
-        return self.meter.result() | self._counted | found
+        return self.meter.result() | self._counted
 
     def until(self, done: Callable[[], object], limit_s: float = 5.0) -> None:
         end = time.monotonic() + limit_s
@@ -270,6 +268,7 @@ def answering(engine: str, model: str, cache: str, tokens: int, folder: str) -> 
     from app.models.export_plan import whole_session
 
     live = Live(engine, model, cache, tokens)
+    stretches = Stretches(lambda: live.meter.is_warm and not live.is_over)
     beats: list[float] = []
     heart = QTimer()
     heart.setTimerType(Qt.TimerType.PreciseTimer)
@@ -287,6 +286,8 @@ def answering(engine: str, model: str, cache: str, tokens: int, folder: str) -> 
     heart.stop()
     late = sorted(max(0.0, (b - a) * 1e3 - HEARTBEAT_MS) for a, b in pairwise(beats))
     found = {"late p99": quantile(late, 0.99), "late max": late[-1]}
+    millis = sorted(stretches.millis)
+    found |= {"at a time p99": quantile(millis, 0.99), "at a time max": millis[-1]}
     live.until(lambda: live.shell.controller.is_settled)
     for name, waits in (("step", steps(live)), ("scrub", scrubs(live)), ("select", selects(live))):
         found[name] = quantile(sorted(waits), 0.95)
@@ -434,18 +435,13 @@ def compare(
         found = [run[key] for run in runs["window"]]
         middle = statistics.median(found)
         print(f"{label}, {what:<28} {middle:>9.1f} a second   ({min(found):.1f} … {max(found):.1f})", flush=True)
-    for key, what in (
-        ("picture cost", "window's process, a picture"),
-        ("stretch p99", "of its thread at a time, p99"),
-        ("stretch max", "the longest of these"),
-    ):
-        found = [run[key] for run in runs["window"]]
-        middle = statistics.median(found)
-        print(f"{label}, {what:<28} {middle:>9.1f} ms   ({min(found):.1f} … {max(found):.1f})", flush=True)
+    found = [run["picture cost"] for run in runs["window"]]
+    what, middle = "window's process, a picture", statistics.median(found)
+    print(f"{label}, {what:<28} {middle:>9.1f} ms   ({min(found):.1f} … {max(found):.1f})", flush=True)
     progress(f"{label}, answering …")
     answers = child("answering", engine, model, cache, count, folder)
     words = " · ".join(f"{name} {value:.0f} ms" for name, value in answers.items())
-    print(f"{label}, timer late and key or click to paint (p95): {words}", flush=True)
+    print(f"{label}, timer late, processor time at a time, key or click to paint (p95): {words}", flush=True)
 
 
 if __name__ == "__main__":
