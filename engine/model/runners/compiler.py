@@ -52,17 +52,12 @@ class Compiler:
     def compile(self, *arguments: Any) -> None:
         """For such arguments; nothing is computed. Raises whatever torch and its compilers raise."""
         allow_shapes()
-        num_threads, is_inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
-        self._compiling(lambda: self._compile(arguments, num_threads, is_inference=is_inference))
+        self._compiling(in_any_thread(lambda: self._compile(arguments)))
 
-    def _compile(self, arguments: tuple[Any, ...], num_threads: int, *, is_inference: bool) -> None:
-        """May run in a thread of its own, to which torch's settings do not go by themselves."""
-        if torch.get_num_threads() != num_threads:
-            torch.set_num_threads(num_threads)
+    def _compile(self, arguments: tuple[Any, ...]) -> None:
         told = _is_compiling.set(True)
         try:
-            with torch.inference_mode(is_inference):
-                self._function(*arguments)
+            self._function(*arguments)
         except OnlyCompiled:
             pass
         finally:
@@ -84,6 +79,22 @@ def apart(graph: Any, inputs: list[torch.Tensor]) -> Callable[..., Any]:
 def allow_shapes() -> None:
     """torch compiles 8 shapes of a function and computes every later one as it stands, without a word."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
+
+
+def in_any_thread(work: Callable[[], object]) -> Callable[[], None]:
+    """The work, to be done in whatever thread as in this one: torch's settings do not go to others by themselves."""
+    num_threads, is_inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
+    card = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+
+    def done() -> None:
+        if torch.get_num_threads() != num_threads:
+            torch.set_num_threads(num_threads)
+        if card is not None and torch.cuda.current_device() != card:
+            torch.cuda.set_device(card)
+        with torch.inference_mode(is_inference):
+            work()
+
+    return done
 
 
 def at_once(work: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from engine.cache.paged.store import PageStore
 from engine.errors import InputError, first_line, is_of_machine
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.model.attention import AttentionArguments, read_by, reported, weights_in_pieces, without_hidden
-from engine.model.runners.compiler import allow_shapes
+from engine.model.runners.compiler import Compiling, allow_shapes, at_once, in_any_thread
 from engine.spec.runners import PAGED_ATTENTION, PagedAttentionName, check_paged_attention
 
 # queries [B, H, T, D], keys and values [1, H_kv, slots, D], which pages are read, scale -> [B, H, T, D_v]
@@ -84,12 +85,13 @@ def mask_of(blocks: PageBlocks, num_slots: int) -> BlockMask:
 class PagedAttention:
     """How the forwards of a model read pages: as is `chosen`, as far as that can be. With a `kernel` all pages are read
     at once. `refused` says why the kernel could not be made for the latest forward, or for any, `hindrance` why else
-    its pages were not read in place; `telling` is called with what is said while a kernel is made."""
+    its pages were not read in place; `telling` is called with what is said while a kernel is made, by `compiling`."""
 
     def __init__(self, why_not: str = "", device: torch.device = CPU, chosen: PagedAttentionName = "auto") -> None:
         self.why_not, self.chosen = why_not, chosen
         self.kernel: Kernel | None = Flex() if device.type == "cuda" else None
         self.telling: Callable[[str], AbstractContextManager[None]] = lambda label: nullcontext()
+        self.compiling: Compiling = at_once
         self.refused = self.hindrance = ""
         self._tried: dict[object, str] = {}  # shapes, and why the kernel cannot be made for one; empty where it can
 
@@ -156,7 +158,7 @@ class PagedAttention:
             why_not = ""
             try:
                 with self.telling("Compiling attention over pages"):
-                    kernel(query, keys, values, blocks, 1.0)
+                    self.compiling(in_any_thread(partial(kernel, query, keys, values, blocks, 1.0)))
             except (RuntimeError, FailOnRecompileLimitHit) as error:
                 if is_of_machine(error):
                     raise

@@ -36,6 +36,7 @@ class Runners:
         self.telling: Telling = lambda label: nullcontext()  # what is said while a step is recorded, or compiled
         self.pages.telling = lambda label: self.telling(label)
         self.compiling: Compiling = at_once
+        self.pages.compiling = lambda work: self.compiling(work)
         self._launches: dict[str, Launches] = {}
         self._own_step: OwnStep | None = None  # of the latest cache that asked for one
         self._used: list[str] = []

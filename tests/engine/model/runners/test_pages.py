@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.functional import scaled_dot_product_attention
 
 from engine.cache.paged.blocks import PageBlocks
-from engine.errors import InputError
+from engine.errors import Cancelled, InputError
 from engine.model.runners.compiler import why_not_compiled
 from engine.model.runners.pages import Flex, Kernel, PagedAttention, mask_of
 from engine.model.runners.runners import Runners
@@ -228,6 +229,35 @@ def test_a_shape_that_cannot_be_compiled_refuses_that_shape_alone() -> None:
     assert session.model.runners.note.endswith("out of shared memory"), "of the prompt"
     assert session.step().runner == "fused+pages"
     assert not session.model.runners.note
+
+
+def test_a_kernel_is_made_beside_the_loop_once_for_each_shape() -> None:
+    """As the loop has it done: in another thread, under the settings of its own; a cancel leaves nothing behind."""
+    made: list[tuple[bool, bool]] = []
+
+    def seen(*args: Any, **given: Any) -> torch.Tensor:
+        made.append((threading.current_thread() is threading.main_thread(), torch.is_inference_mode_enabled()))
+        return listed_alone(*args, **given)
+
+    def beside(work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    def cancelled(work: Callable[[], None]) -> None:
+        raise Cancelled
+
+    spec = CacheSpec("paged", page_size=16)
+    session = session_of("llama", [20], spec, "gather", Flex(seen))
+    runners, table = session.model.runners, session.cache_of(0).tables[0]
+    runners.pages.choose("pages")
+    runners.compiling = cancelled
+    with pytest.raises(Cancelled):
+        session.step()
+    assert (made, table.num_tokens, session.sequence(0).num_tokens) == ([], 20, 20)
+    runners.compiling = beside
+    assert compare(session, session_of("llama", [20], spec, "gather")) == "fused+pages"
+    assert made == [(False, True), *[(True, True)] * len(session.model.info.geometry.layers)]
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, FailOnRecompileLimitHit])
