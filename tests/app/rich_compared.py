@@ -9,7 +9,7 @@ from app.draw.token_range import rows_of
 from app.models import Models
 from app.models.comparison import SIDES, ComparedPair, Pictures
 from engine.spec.presets import cache_named
-from engine.wire.duel import Departure, DuelSide
+from engine.wire.duel import Departure, DuelSide, DuelStep
 from engine.wire.opponents import OtherRun
 from engine.wire.requests import AttentionRequest, HeadRequest, Side, SliceRequest, WallRequest
 from engine.wire.slices import Slice
@@ -48,6 +48,12 @@ def compared_models() -> Models:
     models.comparison.scan(11, FIRST)
     models.selection.update(channel=3)
     return models
+
+
+def next_compared(models: Models) -> DuelStep:
+    """The last step that was compared, a token later, and farther apart."""
+    last = models.comparison.steps[-1]
+    return replace(last, step=last.step + 1, num_tokens=last.num_tokens + 1, kl=(last.kl or 0) + 0.25, ms=(2.0, 9.5))
 
 
 def feed_compared(models: Models) -> None:

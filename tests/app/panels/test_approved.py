@@ -42,6 +42,7 @@ from app.panels.wall.view import WallView
 from app.panels.what_if.view import WhatIfView
 from engine.spec.bookmark import Bookmark, OnToken
 from engine.spec.chat import Turn
+from engine.wire.duel import Parting
 from engine.wire.events import Failed, Previewed
 from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.status import Work
@@ -50,7 +51,7 @@ from tests.app.on_screen import assert_repainted
 from tests.app.placed import placed
 from tests.app.rich import edit_measured, feed, rich_models
 from tests.app.rich_answers import measured_models
-from tests.app.rich_compared import COMPARED, compared_models, feed_compared
+from tests.app.rich_compared import COMPARED, compared_models, feed_compared, next_compared
 from tests.app.rich_pages import PagedRun
 from tests.app.robot import Robot
 from tests.app.shown import approve, changes, kind_of, role_of, shown
@@ -307,6 +308,18 @@ def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch:
     witness.shrink()
     witness.light()
     witness.focus()
+    status = models.status.now
+    assert status is not None
+    for running, count in ((True, 40), (True, 1), (False, 1)):
+        models.status.set(replace(status, running=running))
+        for _ in range(count):
+            models.comparison.append(next_compared(models))
+        models.timeline.tell(again=True)
+        witness.look(f"{count} more while it {'runs' if running else 'rests'}")
+    models.comparison.append(replace(next_compared(models), parting=Parting(5, (" one", " other"))))
+    witness.look("fed other tokens")
+    models.comparison.append(models.comparison.steps[3])
+    witness.look("back to the fourth step")
     models.comparison.ask(COMPARED.against)
     witness.look("asked again")
     models.comparison.refuse("It cannot be: choose another.")
