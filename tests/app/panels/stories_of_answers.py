@@ -55,7 +55,7 @@ def what_if(view: WhatIfView, models: Models, folder: Path) -> Steps:
 
 def evicted(view: EvictedView, models: Models, folder: Path) -> Steps:
     def step(number: int, *evictions: Eviction, **changes: Any) -> None:
-        found = replace(record(number, number, number - 1), evictions=evictions, **changes)
+        found = replace(record(number, number, models.history.live), evictions=evictions, **changes)
         models.timeline.append(models.history.take([found]))
         models.timeline.tell()
 
@@ -73,7 +73,7 @@ def evicted(view: EvictedView, models: Models, folder: Path) -> Steps:
     yield "a score is pointed at", lambda: view._on_pointed(0)
     yield "none is", lambda: view._on_pointed(None)
     alone = later(3, 1, 6, lowest_kept=None, survivors=Survivors(0, 5))
-    yield "more rows go", lambda: step(11, later(0, None, 8), alone)
+    yield "more rows go", lambda: step(12, later(0, None, 8), alone)
     yield "one that went before", lambda: select(layer=3, kv_head=2, position=7)
     yield "one that went now, where only protected rows stay", lambda: select(layer=3, kv_head=1, position=6)
     yield "from all heads of a layer", lambda: select(layer=0, kv_head=3, position=8)
@@ -82,8 +82,8 @@ def evicted(view: EvictedView, models: Models, folder: Path) -> Steps:
     yield "before any of them", lambda: select(step=8)
     yield "after the first", lambda: select(step=10)
     yield "the model goes", lambda: (select(step=None), without_model())
-    yield "one head of one layer alone", lambda: step(12, later(2, 0, 9))
-    yield "of a rule that keeps all", lambda: step(13, later(2, 0, 9, rule="by hand"), cache=CacheSpec())
+    yield "one head of one layer alone", lambda: step(13, later(2, 0, 9))
+    yield "of a rule that keeps all", lambda: step(14, later(2, 0, 9, rule="by hand"), cache=CacheSpec())
     yield "what went in the mode before is not told", lambda: select(position=7)
     yield "a fork", lambda: select(seq_id=1, position=3)
     yield "back", lambda: select(seq_id=0, position=9, layer=2, kv_head=0)

@@ -49,7 +49,7 @@ from engine.wire.status import Work
 from tests.app import samples
 from tests.app.on_screen import assert_repainted
 from tests.app.placed import placed
-from tests.app.rich import edit_measured, feed, rich_models
+from tests.app.rich import edit_measured, feed, record, rich_models
 from tests.app.rich_answers import measured_models
 from tests.app.rich_compared import COMPARED, compared_models, feed_compared, next_compared
 from tests.app.rich_pages import PagedRun
@@ -242,7 +242,10 @@ def test_a_panel_shows_what_was_approved(qtbot: QtBot, name: str) -> None:
     assert status is not None
     models.status.set(replace(status, running=True))
     witness.look("while it runs")
+    one_more_step(models)
+    witness.look("one more step while it runs")
     models.status.set(status)
+    witness.look("at rest again")
     models.edits.take(replace(edit_measured(), kl=2.5))
     witness.look("an edit is measured once more")
     models.history.rename(6, "a later name")
@@ -264,6 +267,13 @@ def test_a_measurement_is_shown_as_approved(qtbot: QtBot, name: str) -> None:
     witness.shrink()
     witness.light()
     witness.focus()
+    status = models.status.now
+    assert status is not None
+    models.status.set(replace(status, running=True))
+    one_more_step(models)
+    witness.look("one more step while it runs")
+    models.status.set(status)
+    witness.look("at rest again")
     measurement = getattr(models.measurements, {"evicted": "regret"}.get(name, name))
     measurement.ask(replace(measurement.question, id=70), 10)
     measurement.follow(Work("measuring", 3, 8, reply_to=70))
@@ -403,6 +413,12 @@ def test_a_panel_says_why_it_is_empty_as_approved(qtbot: QtBot, name: str) -> No
     models.status.set(samples.status(0, num_tokens=samples.PROMPT))
     witness.look("one step, and nothing else is known")
     approve(APPROVED / "empty" / f"{name}.txt", witness.lines[1:])
+
+
+def one_more_step(models: Models) -> None:
+    """Behind the last of the rich run, on its live branch."""
+    models.timeline.append(models.history.take([record(12, 8, 10)]))
+    models.timeline.tell()
 
 
 def witness_of(qtbot: QtBot, panel: PanelOfSize, models: Models, answer: Callable[[], None]) -> Witness:
