@@ -30,7 +30,8 @@ def phase_words(models: Models, event: PhaseReached) -> str:
     match event.phase:
         case Scheduled(sequences=sequences, preempted=preempted):
             words, others = scheduled_words(_mine(models, sequences)), len(sequences) - 1
-            words += f" · pages taken from sequence {', '.join(map(str, preempted))}" if preempted else ""
+            of = f"sequence{'s' if len(preempted) > 1 else ''} {', '.join(map(str, preempted))}"
+            words += f" · pages taken from {of}" if preempted else ""
         case LayerDone(rows=rows):
             words, others = row_words(models, _mine(models, rows)), len(rows) - 1
         case Chosen(tokens=tokens):
