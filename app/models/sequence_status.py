@@ -134,7 +134,8 @@ def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> Sequen
         words += f" of {thousands(limit)}" if limit >= info.num_tokens else ""
         return SequenceStatus(words, "warning", why_ended(info), is_full=True)
     if info.stop is not None:
-        return SequenceStatus(info.stop, "muted", why_ended(info))
+        role = "warning" if info.stop == "non-finite logits" else "muted"
+        return SequenceStatus(info.stop, role, why_ended(info))
     if info.state == "prefill":
         far = f"{thousands(info.num_tokens)} of {thousands(_num_to_read(models, info))}"
         return SequenceStatus(f"read {far}", "muted", "the prompt is not read to its end: step to go on")
@@ -164,6 +165,11 @@ def why_ended(info: SequenceInfo) -> str:
             return "a stop string ended the text: choose another next token, go back, or send a new prompt"
         case "length":
             return "as many tokens as were asked for: choose another next token, go back, or send a new prompt"
+        case "non-finite logits":
+            return (
+                "NaN or Inf among the logits, so no token could be chosen: undo the edit that made them, go back, "
+                "or choose the next token"
+            )
         case "stopped":
             return "the sequence was stopped: choose its next token, go back, or send a new prompt"
         case None:

@@ -141,8 +141,9 @@ class StatusLine(Reader[Shown], QWidget):
         self._first.setToolTip("Time to first token: the prefill of the selected sequence")
         self._bytes.setToolTip("Stored K and V of what the cache has reserved")
         self._looking.setToolTip(
-            f"Share of the engine's time in the last {RECENT_STEPS} steps that went into statistics and pictures,"
-            " by the clock: other programs at work make it less exact"
+            f"Share of the engine's time in the last {RECENT_STEPS} steps, and between them, that went into statistics,"
+            " which Step time shows as looking, and into pictures, which no step has in it; by the clock: other"
+            " programs at work make it less exact"
         )
 
     def read(self) -> Shown:
@@ -162,7 +163,9 @@ class StatusLine(Reader[Shown], QWidget):
             is_running=is_running,
             first_token="" if found.first_token_ms is None or is_long else f"TTFT {milliseconds(found.first_token_ms)}",
             num_bytes="" if held is None or models.status.why_no_rows else _kv_bytes(held),
-            looking="" if found.looking_ratio is None or is_long else f"looking costs {percent(found.looking_ratio)}",
+            looking=""
+            if found.looking_ratio is None or is_long
+            else f"looking + pictures {percent(found.looking_ratio)}",
             device=_device_words(model, models.status),
             warnings=_warning_words(len(standing) + len(places), model),
             listed=(*standing, *places[:MAX_LISTED], *more),

@@ -330,7 +330,7 @@ def tell_done(session: Session, generated: dict[int, list[int]], seconds: float,
         print(f"looking: {CAPTURES[level].label.lower()}, {cost_ms:.2f} ms a decode step")
     for seq_id in generated:
         sequence = session.sequence(seq_id)
-        if sequence.stop in ("context full", "cache full"):
+        if sequence.stop in ("context full", "cache full", "non-finite logits"):
             print(f"{sequence.stop}: sequence {seq_id} ended after {sequence.num_tokens:,} tokens")
     if info.note:
         print(f"note: {info.note}")

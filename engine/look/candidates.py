@@ -49,6 +49,12 @@ class Sample:
             raise InputError("Every token is banned, so none can be chosen: end the bias of logits.")
         return token_id
 
+    @cached_property
+    def is_finite(self) -> bool:
+        """Whether the token was chosen by numbers: one NaN or +infinity among the logits makes every log-probability
+        NaN, and token 0 is chosen then. So nothing more is read from the device for any other token."""
+        return self.token_id != 0 or not bool(self.logprobs[0].isnan())
+
 
 @dataclass(frozen=True)
 class NextToken:

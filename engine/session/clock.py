@@ -28,6 +28,7 @@ class StepClock:
         self._host_start: float = time.perf_counter() if before is None else before.host_end
         self.host_end: float = self._host_start
         self.encoder_s = 0.0  # of the forward, what an encoder took
+        self.compile_s = 0.0  # of the forward, what torch.compile took: no part of the step
         self.parts: PartTimer | None = None  # of the forward, layer by layer, where that is asked for
         self.products_ms = 0.0
         if before is not None:
@@ -63,16 +64,17 @@ class StepClock:
             total[part] += moment.ms_since(before)
             before = moment
         wall_ms = (self.host_end - self._host_start) * 1e3 - total["apart"]
-        encoder_ms = self.encoder_s * 1e3
+        encoder_ms, compile_ms = self.encoder_s * 1e3, self.compile_s * 1e3
         return Timings(
             total["prepare"],
-            total["forward"] - encoder_ms,
+            max(0.0, total["forward"] - encoder_ms - compile_ms),
             total["sample"],
             total["observe"],
             encoder_ms,
             total["gap"],
-            wall_ms,
+            wall_ms - compile_ms,
             None if self.parts is None else layer_times(self.parts, self.products_ms),
+            compile_ms,
         )
 
 

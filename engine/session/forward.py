@@ -125,6 +125,7 @@ class Runner:
                 cache.clear_row_behind(length)
             raise
         clock.lap("forward")
+        clock.compile_s = runners.compile_s
         level, used = self._captured.level, runners.used
         return LaunchedAhead(work, caches, lengths, step, level, logits, probes, strips, together, used, clock)
 

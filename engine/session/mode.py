@@ -10,9 +10,11 @@ from engine.cache.paged.cache import PagedCache
 from engine.cache.paged.store import PageStore
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
+from engine.look.candidates import Sample
 from engine.memory import check_reserved
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import check_layout, is_endless, num_source
+from engine.session.sampler import SampledToken
 from engine.session.sequence import Sequence
 from engine.session.stop_strings import ends_in
 from engine.spec.cache import CacheSpec
@@ -103,8 +105,11 @@ class CacheMode:
             return "context full"
         return "cache full" if cache.capacity is not None and num_tokens >= cache.capacity else None
 
-    def stop_after(self, sequence: Sequence, token_id: int, cache: SequenceCache) -> StopReason | None:
-        """Why a sequence ends once `token_id` was chosen to follow on all of its tokens; None where it goes on."""
+    def stop_after(self, sequence: Sequence, choice: Sample | SampledToken, cache: SequenceCache) -> StopReason | None:
+        """Why a sequence ends once a token was chosen to follow on all of its tokens; None where it goes on."""
+        token_id = choice.token_id
+        if not choice.is_finite:
+            return "non-finite logits"
         if token_id in self.model.end_ids:
             return "end of text"
         stops, fed = sequence.sampling.stop, sequence.token_ids

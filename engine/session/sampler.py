@@ -16,12 +16,14 @@ from engine.wire.records import Candidate
 
 @dataclass(frozen=True)
 class SampledToken:
-    """The chosen token, the top candidates, and the raw distribution: entropy in nats, log-probabilities `[V]`."""
+    """The chosen token, the top candidates, and the raw distribution: entropy in nats, log-probabilities `[V]`.
+    `is_finite`: whether the token was chosen by numbers."""
 
     token_id: int
     candidates: tuple[Candidate, ...]
     entropy: float
     logprobs: torch.Tensor = field(compare=False, repr=False)
+    is_finite: bool
 
 
 def sample(
@@ -34,17 +36,20 @@ def sample(
     """Choose the token that will stand at `position` from logits `[V]`; `ruled` are those as rules of the model make
     them, if it has any; `logprobs` are their log-probabilities, where they are known.
 
-    The draw depends on the seed and the position alone, so that going back and stepping again repeats it. NaN logits
-    choose nothing sensible; they are reported as non-finite by the caller.
+    The draw depends on the seed and the position alone, so that going back and stepping again repeats it. Where
+    a logit is NaN or +infinite nothing sensible can be chosen: it is token 0 then, and `Sample.is_finite` says so.
     """
     raw = torch.log_softmax(logits.float(), -1) if logprobs is None else logprobs
     wanted = steered(logits if ruled is None else ruled, sampling.bias)
     probs = None if sampling.is_greedy else filtered(wanted, sampling)
+    is_steered = sampling.bias is not None or ruled is not None
     # the first of equal ones, as transformers' argmax has it
-    chosen = (raw if sampling.bias is None and ruled is None else wanted).argmax()
+    chosen = (wanted if is_steered else raw).argmax()
     if probs is not None:
         # nothing is drawn from what is no number
         chosen = torch.where(probs.isfinite().all(), drawn(probs, sampling, position), chosen)
+    if is_steered:  # else it is 0 already: where one of the raw ones is NaN, all are
+        chosen = chosen.where(raw[0] == raw[0], 0)
     # that no token is left is read with the token: to ask now would wait for the forward
     is_choice = None if sampling.bias is None else (wanted != -torch.inf).any()
     found = Sample(chosen, raw, probs, is_choice)
@@ -80,7 +85,7 @@ def with_candidates(chosen: Sample, text_of: Callable[[int], str]) -> SampledTok
     """What else could have been chosen, read at once."""
     (measured,) = candidate_measures([chosen])
     told = next_token({name: numbers.cpu().numpy() for name, numbers in measured.items()}, chosen.token_id, text_of)
-    return SampledToken(chosen.token_id, told.candidates, told.entropy, chosen.logprobs)
+    return SampledToken(chosen.token_id, told.candidates, told.entropy, chosen.logprobs, chosen.is_finite)
 
 
 def steered(logits: torch.Tensor, bias: LogitBias | None) -> torch.Tensor:

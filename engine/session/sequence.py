@@ -71,7 +71,7 @@ class Sequence:
 
     def force(self, token_ids: list[int]) -> None:
         """Feed these next, the first in place of the token already chosen."""
-        if self.stop in ("end of text", "stop string", "length", "stopped"):
+        if self.stop in ("end of text", "stop string", "length", "stopped", "non-finite logits"):
             self.stop = None  # whoever gives a token wants it to go on
         if self.is_prefilling:
             self.forced = Pending(tuple(token_ids))

@@ -162,6 +162,7 @@ class Stepper:
             if ahead is None:
                 with self._model.runners.chosen_as("" if planned is None else planned.runner):
                     forwards = self._runner.run(batch, self._live.mode.store, clock, check, self.phases)
+                clock.compile_s = self._model.runners.compile_s
             else:
                 forwards = self._runner.take(batch, ahead, clock)
             runner = self._model.runners.used if ahead is None else ahead.runner
@@ -265,7 +266,7 @@ class Stepper:
         stop = None
         if choice is not None:  # where tokens are forced, what was chosen follows on nothing
             full = mode.full_at(num_tokens, live.cache)
-            stop = full if sequence.forced else mode.stop_after(sequence, choice.token_id, live.cache)
+            stop = full if sequence.forced else mode.stop_after(sequence, choice, live.cache)
         live.cache.commit(num_tokens)  # first: the record tells the bytes without pages that leave a window here
         part = sequence_step(forward, choice, phase, stop, self._text_of)
         sequence.num_tokens = num_tokens

@@ -22,7 +22,9 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 Phase = Literal["prefill", "decode"]
-StopReason = Literal["end of text", "stop string", "length", "context full", "cache full", "stopped"]
+StopReason = Literal[
+    "end of text", "stop string", "length", "context full", "cache full", "stopped", "non-finite logits"
+]
 SequenceState = Literal["waiting", "prefill", "decode", "finished"]
 Provenance = Literal[
     "live cache", "kept", "dequantised", "recomputed", "recorded", "as stored now", "predicted", "difference"
@@ -118,7 +120,8 @@ class Timings(Part, frozen=True):
     what looking cost: the newest attention row, statistics, candidates, this record; `encoder_ms` is the run of an
     encoder over the source, which belongs to the first step of a sequence. `gap_ms` is what lay between the step before
     and this one, where one followed the other, and `wall_ms` what the host's clock says of both together: on a GPU the
-    parts are measured there."""
+    parts are measured there. `compile_ms` is what torch.compile took meanwhile, once for many steps: it is in none of
+    the others."""
 
     prepare_ms: float
     forward_ms: float
@@ -128,6 +131,7 @@ class Timings(Part, frozen=True):
     gap_ms: float = 0.0
     wall_ms: float = 0.0
     layers: LayerTimes | None = None
+    compile_ms: float = 0.0
 
     @property
     def total_ms(self) -> float:

@@ -20,7 +20,7 @@ from engine.spec.runners import runner_words
 from engine.wire.records import StepRecord, Timings
 
 HIDDEN_SHARE = 0.2  # of a forward: where attention and the cache are less, other modes look alike
-READING_RATE = 2e9  # bytes a second that any memory gives, also to one core that reads scattered rows
+READING_RATE = 2e9  # bytes a second, assumed: any memory gives them, also to one core that reads scattered rows
 
 
 class StepTimes(Struct, frozen=True):
@@ -86,9 +86,12 @@ class TimingsView(View[StepTimes]):
         record = state.told
         total = milliseconds(record.timings.total_ms)
         encoder = f", encoder {milliseconds(record.timings.encoder_ms)}" if record.timings.encoder_ms else ""
+        compiled = f" · compiled before, {milliseconds(record.timings.compile_ms)}" if record.timings.compile_ms else ""
         ways = f" · {runner_words(record.runner)}" if record.runner else ""
         hidden = " · the cache hardly counts" if hides_cache(record) else ""
-        self.plot.show_words(f"step {thousands(record.step)} · {record.phase} · {total}{encoder}{ways}{hidden}")
+        self.plot.show_words(
+            f"step {thousands(record.step)} · {record.phase} · {total}{encoder}{compiled}{ways}{hidden}"
+        )
         self.plot.setToolTip(phase_words(record))
 
 
@@ -103,6 +106,8 @@ def phase_words(record: StepRecord) -> str:
     words = f"step {step}: forward {forward}{by}, prepare {prepare}, sample {sample}, looking {observe}"
     if times.gap_ms:
         words += f"; {milliseconds(times.gap_ms)} passed since the step before"
+    if times.compile_ms:
+        words += f"; the step was compiled in {milliseconds(times.compile_ms)}, which is in none of these"
     if times.layers is not None:
         return f"{words}\n{inside_words(times)}"
     return f"{words}\n{reading_words(record)}" if hides_cache(record) else words
@@ -110,11 +115,11 @@ def phase_words(record: StepRecord) -> str:
 
 def reading_words(record: StepRecord) -> str:
     """Why the cache cannot show in a forward that was not timed by layer, and how that is measured."""
-    share = percent(reading_share(record) or 0.0)
+    share, rate = percent(reading_share(record) or 0.0), f"{READING_RATE / 1e9:g} GB a second"
     return (
-        f"K and V take {byte_size(record.num_bytes.stored)}, and even slow memory reads them in {share} of this "
-        "forward: with a model and a context of this size, products and overhead hide what the cache saves. "
-        "Time every layer, in the Run menu, measures it"
+        f"K and V take {byte_size(record.num_bytes.stored)}: at {rate}, a speed that is assumed and that slow memory "
+        f"has too, reading them takes {share} of this forward. With a model and a context of this size, products and "
+        "overhead hide what the cache saves. Time every layer, in the Run menu, measures it"
     )
 
 
@@ -176,6 +181,6 @@ def _slowest(layers: tuple[int, ...], each: tuple[float, ...]) -> str:
 
 def _key_names(share: float | None, *, is_inside: bool) -> tuple[str, ...]:
     """In the order of `draw.PHASES`; no name for what was not timed."""
-    looking = f"looking {percent(share)}" if share is not None else "looking"
+    looking = f"looking {percent(share)} of decoding" if share is not None else "looking"
     inside = ("attention", "cache") if is_inside else ("", "")
     return "rest of the forward" if is_inside else "forward", *inside, "prepare", "sample", looking, "between"

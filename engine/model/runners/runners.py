@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
@@ -26,7 +27,8 @@ from engine.wire.status import RunnerState
 
 
 class Runners:
-    """The runners of one model. `chosen` is what somebody wants; what computed the forwards since `begin` is `used`."""
+    """The runners of one model. `chosen` is what somebody wants; what computed the forwards since `begin` is `used`,
+    and `compile_s` the seconds that torch.compile took of them."""
 
     def __init__(
         self, decoder: FusedDecoder | None, chosen: RunnerName = "auto", pages: PagedAttention | None = None
@@ -36,7 +38,8 @@ class Runners:
         self.telling: Telling = lambda label: nullcontext()  # what is said while a step is recorded, or compiled
         self.pages.telling = lambda label: self.telling(label)
         self.compiling: Compiling = at_once
-        self.pages.compiling = lambda work: self.compiling(work)
+        self.compile_s = 0.0
+        self.pages.compiling = self._compiling_timed
         self._launches: dict[str, Launches] = {}
         self._own_step: OwnStep | None = None  # of the latest cache that asked for one
         self._used: list[str] = []
@@ -162,9 +165,7 @@ class Runners:
     def _own_logits(self, ids: torch.Tensor, cache: Any, probe: Probe | None, own: OwnForward) -> torch.Tensor | None:
         """The step of transformers' own forward; None, and nothing done, where it cannot be compiled."""
         if self._own_step is None:
-            self._own_step = OwnStep(
-                own, ids.device, lambda label: self.telling(label), lambda work: self.compiling(work)
-            )
+            self._own_step = OwnStep(own, ids.device, lambda label: self.telling(label), self._compiling_timed)
         logits = self._own_step(ids, cache, probe)
         if logits is not None:
             for name in ("transformers",) if self._own_step.refused else ("transformers", "compile"):
@@ -177,9 +178,16 @@ class Runners:
         if name not in ("graph", "compile"):
             return None
         if name not in self._launches:
-            recorder = recorder_of(name, decoder.device, lambda work: self.compiling(work))
+            recorder = recorder_of(name, decoder.device, self._compiling_timed)
             self._launches[name] = Launches(recorder, lambda label: self.telling(label))
         return self._launches[name]
+
+    def _compiling_timed(self, work: Callable[[], None]) -> None:
+        began = time.perf_counter()
+        try:
+            self.compiling(work)
+        finally:
+            self.compile_s += time.perf_counter() - began
 
     def forget(self, cache: Any) -> None:
         """Let the steps go that were recorded for one cache of the model; what lies in pages shares its recordings."""
@@ -187,8 +195,9 @@ class Runners:
             launches.forget(cache)
 
     def begin(self) -> None:
-        """Forget which runners were used."""
+        """Forget which runners were used, and what was compiled for them."""
         self._used.clear()
+        self.compile_s = 0.0
 
     @property
     def used(self) -> str:

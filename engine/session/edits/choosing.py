@@ -19,7 +19,7 @@ def choose_again(live: LiveSequence, mode: CacheMode, text_of: TokenTexts) -> Sa
     choice = choose(live.logits, sequence.sampling, count, text_of, ruled)
     if sequence.sampled_is_forced:
         return choice
-    after = mode.stop_after(sequence, choice.token_id, live.cache)
+    after = mode.stop_after(sequence, choice, live.cache)
     stop = "stopped" if sequence.stop == "stopped" else after
     sequence.take(choice.token_id, stop)
     return choice

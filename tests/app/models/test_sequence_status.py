@@ -52,6 +52,7 @@ def status(*infos: SequenceInfo, running: bool = False, cache: CacheSpec | None 
         ),
         (status(info("finished", 9, "stopped")), "stopped", "muted"),
         (status(info("finished", 9, "end of text")), "end of text", "muted"),
+        (status(info("finished", 9, "non-finite logits")), "non-finite logits", "warning"),
         (status(info("prefill", 1920), running=True), "reading 1,920 of 4,550", "accent"),
         (status(info("prefill", 1920)), "read 1,920 of 4,550", "muted"),
         (status(info("waiting", 0)), "waiting", "good"),

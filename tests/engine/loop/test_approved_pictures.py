@@ -91,6 +91,7 @@ def of_all_modes(folder: Path) -> Callable[[Story], Script]:
             "scale by=-1e9 pos=3 layer=1 head=0 channel=4",
         ):
             yield c.MakeEdit(parse_edit(scale, seq_id, 17))
+        yield c.Force(seq_id, (7,))  # else logits that are no numbers end the sequence
         yield c.Step()
         for request in of_all_sizes(seq_id, 18, story.records[-1].step):
             yield c.TakeSlice(request)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from engine.look.candidates import NUM_CANDIDATES
 from engine.session.sampler import SampledToken, choose, filtered, steered
@@ -144,9 +145,13 @@ def test_a_padded_vocabulary_has_a_finite_entropy() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_logits_that_are_no_numbers_still_choose_a_token(bad: float, temperature: float) -> None:
-    choice = pick([0.0, bad, 1.0], temperature=temperature)
-    assert 0 <= choice.token_id < 3
-    assert math.isnan(choice.entropy)
+    """The same one, whatever steers the choice, and it is known that it was chosen by no numbers."""
+    logits, sampling = torch.tensor([0.0, bad, 1.0]), SamplingParams(temperature=temperature)
+    for bias, ruled in ((None, None), (LogitBias(biases=((2, 1.0),)), None), (None, logits + 1)):
+        choice = choose(logits, replace(sampling, bias=bias), 0, str, ruled)
+        assert (choice.token_id, choice.is_finite) == (0, False)
+        assert math.isnan(choice.entropy)
+    assert pick([3.0, -inf, 1.0], temperature=temperature).is_finite
 
 
 def test_a_tiny_temperature_is_greedy_and_a_huge_one_uniform() -> None:

@@ -49,6 +49,7 @@ def test_forced_tokens_go_first_and_the_last_of_them_before_an_end() -> None:
         ("stop string", None),
         ("length", None),
         ("stopped", None),
+        ("non-finite logits", None),
         ("cache full", "cache full"),
         ("context full", "context full"),
         (None, None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -76,10 +77,10 @@ def test_no_step_to_go_back_to() -> None:
 # ---- stopping ----------------------------------------------------------------------------------------------------
 
 
-def logits_for(token_id: int) -> Any:
+def logits_for(token_id: int, value: float = 9.0) -> Any:
     def forward(self: Any, ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         logits = torch.zeros(1, ids.shape[1], 128)
-        logits[0, -1, token_id] = 9.0
+        logits[0, -1, token_id] = value
         return logits
 
     return forward
@@ -102,6 +103,23 @@ def test_end_of_text_stops_and_a_forced_token_goes_past_it(monkeypatch: pytest.M
     assert record.sequences[0].token_ids == (9,)
     assert record.sequences[0].forced
     assert not session.has_work, "the model says again that the text ends"
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_logits_that_are_no_numbers_end_a_sequence_for_that_reason(monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
+    """Token 0 would follow then, which ends the text of many models: nobody has chosen it."""
+    session, seq_id = started(cache=CacheSpec("none"))
+    monkeypatch.setattr(session.model, "end_ids", frozenset({0}))
+    monkeypatch.setattr(type(session.model), "forward", logits_for(0))
+    session.step()
+    assert session.sequence(seq_id).stop == "end of text"
+    monkeypatch.setattr(type(session.model), "forward", logits_for(5, bad))
+    session.force(seq_id, (9, 10))
+    parts = [session.step().sequences[0] for _ in range(2)]
+    assert [part.stop for part in parts] == [None, "non-finite logits"]
+    assert not session.has_work
+    session.go_to(1)
+    assert session.sequence(seq_id).stop is None
 
 
 def test_while_tokens_are_forced_no_record_says_that_the_text_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,11 @@ def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: C
     models.timeline.tell()
     assert view.plot.words == f"step {STEPS + 2} · decode · 8.75 ms · fused decoder + transformers · {hidden}"
     assert "forward 5.00 ms by fused decoder + transformers, prepare" in view.plot.toolTip()
+    models.timeline.append([replace(last, step=STEPS + 3, timings=replace(times, compile_ms=24100.0))])
+    models.timeline.tell()
+    assert view.plot.words == f"step {STEPS + 3} · decode · 8.75 ms · compiled before, 24.10 s · {hidden}"
+    told = "; the step was compiled in 24.10 s, which is in none of these"
+    assert view.plot.toolTip().splitlines()[0].endswith(told)
 
 
 def test_what_a_forward_was_made_of_is_told_and_when_the_cache_is_hidden() -> None:
@@ -98,7 +103,8 @@ def test_the_cache_is_told_as_hidden_by_what_reading_it_takes_at_most(models: Mo
     words, tip = told(record)
     assert words.endswith("· the cache hardly counts")
     assert tip.splitlines()[1].startswith(
-        "K and V take 1.9 MiB, and even slow memory reads them in 10.0 % of this forward"
+        "K and V take 1.9 MiB: at 2 GB a second, a speed that is assumed and that slow memory has too, reading them "
+        "takes 10.0 % of this forward."
     )
     others = (
         {"timings": quick},  # a quarter of it

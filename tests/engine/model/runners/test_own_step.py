@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -124,6 +125,20 @@ def test_what_memory_runs_out_of_is_told_as_that(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch._dynamo, "lookup_backend", full)
     with pytest.raises(MemoryError, match="no room"):
         stepped(tiniest_model(), COMPILED)
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_compilation_is_no_part_of_the_step_that_waited_for_it() -> None:
+    session, _ = stepped(model := tiniest_model(), EAGER)
+    session = Session(replace(model, runners=Runners(model.runners.decoder)), COMPILED)
+    session.submit(Prompt(token_ids=prompt_ids(PROMPT)))
+    began = time.perf_counter()
+    times = [session.step().timings for _ in range(3)]
+    took_ms = (time.perf_counter() - began) * 1e3
+    compile_ms = times[1].compile_ms
+    assert [each.compile_ms for each in times] == [0.0, compile_ms, 0.0]
+    assert 0 < compile_ms <= took_ms - sum(each.total_ms for each in times)
+    assert compile_ms <= took_ms - sum(each.wall_ms for each in times)
 
 
 @pytest.mark.usefixtures("traced")
