@@ -186,12 +186,17 @@ class HistoryTree(TreeShape, QObject):
     def _forget(self, steps: Collection[int]) -> None:
         """Nodes of which all that came of them is among them."""
         self.shape += 1
-        self.forget(steps)
+        joined = self.forget(steps)
         for step in steps:
             self._records.pop(step, None)
             self._added.pop(step, None)
             self._names.pop(step, None)
-        kept = ((first, changed) for first, changed in self._changed.items() if first in self)
-        self._changed = {first: [step for step in changed if step in self] for first, changed in kept}
+        for first, other in joined.items():
+            if name := self._names.pop(first, ""):
+                self._names.setdefault(other, name)
+        changed = sorted(step for steps in self._changed.values() for step in steps if step in self)
+        self._changed = {}
+        for step in changed:
+            self._changed.setdefault(self.branch_of(step).first, []).append(step)
         if self._live not in self:
             self._live = None

@@ -156,16 +156,30 @@ class TreeShape:
         self._branch_of[step] = first
         return begins
 
-    def forget(self, steps: Collection[int]) -> None:
-        """Nodes of which all that came of them is among them."""
+    def forget(self, steps: Collection[int]) -> dict[int, int]:
+        """Nodes of which all that came of them is among them. A line that ends now where
+        others begin goes on with the oldest of these: returns which lines went into which, by their first nodes."""
+        shortened: set[int] = set()
         for step in sorted(steps, reverse=True):
             first = self._branch_of.pop(step)
+            shortened.add(first)
             line = self._lines[first]
             line.steps.pop()  # the newest come first
             if not line.steps:
                 del self._lines[first]
                 self._begun_at[line.parent].remove(first)
             self._begun_at.pop(step, None)
+        joined: dict[int, int] = {}
+        for first in sorted(shortened & self._lines.keys(), reverse=True):  # what may be joined itself comes before
+            line = self._lines[first]
+            if begun := self._begun_at.get(line.steps[-1]):
+                oldest = min(begun)
+                begun.remove(oldest)
+                steps = self._lines.pop(oldest).steps
+                self._branch_of.update(dict.fromkeys(steps, first))
+                line.steps += steps
+                joined[oldest] = first
+        return joined
 
     def forget_oldest(self, num_kept: int) -> list[int]:
         """Keep so many of the newest; what came of those that are forgotten begins at the root. Returns those."""

@@ -164,6 +164,21 @@ def test_two_branches_their_texts_and_names(models: Models, told: Callable[[], l
     assert history.live is None, "what was live is gone"
 
 
+def test_a_piece_that_is_left_alone_behind_another_is_one_branch_with_it(models: Models) -> None:
+    """0 1 2, after 0 the named branch 3 and an edit; 1 and 2 go."""
+    history = models.history
+    history.take([record(0, None), record(1, 0), record(2, 1)])
+    history.go_to(0)
+    history.take([record(3, 0)])
+    history.rename(3, "another")
+    history.add(NodeAdded(Node(4, 3, (EditMade(Zero(0, Rows(0, 2))),), CacheSpec()), True))
+    history.delete([1])
+    assert history.branches() == (Branch(0, 4, None, 3),)
+    assert (history.names, history.changed_of(0)) == ({0: "another"}, (4,))
+    history.take([record(5, 4)])
+    assert history.branches() == (Branch(0, 5, None, 4),)
+
+
 def test_a_node_that_is_not_live_leaves_the_live_one(models: Models) -> None:
     history = models.history
     history.take([record(0, None)])

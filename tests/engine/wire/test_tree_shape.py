@@ -57,6 +57,7 @@ def test_random_trees_forget_and_grow_as_a_table_does() -> None:
             doomed = set(shape.below(rng.choice(list(parents))))
             shape.forget(doomed)
             parents = {step: parent for step, parent in parents.items() if step not in doomed}
+            assert shape.branches() == tree(parents).branches(), "as if they had never been there"
     for step in parents:
         path, at = [step], parents[step]
         while at is not None:
