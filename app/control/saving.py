@@ -38,6 +38,7 @@ class Saving(QObject):
         self._folder: JournalFolder | None = None
         self._file: JournalFile | None = None
         self._is_paused = False
+        self._has_waiting = False  # what came while it was paused is worth a file
         self._clock = clock
         self._failed_at: float | None = None  # what came since then is in no file
         self._rewritten_at = REWRITTEN_BYTES
@@ -62,8 +63,9 @@ class Saving(QObject):
     def resume(self) -> None:
         """Write what came meanwhile, in one piece, and everything from now on."""
         if self._is_paused:
+            is_worth_a_file, self._has_waiting = self._recorder.has_content or self._has_waiting, False
             self._is_paused = False
-            if self._recorder.has_content and self._is_to_write:
+            if is_worth_a_file and self._is_to_write:
                 self._write(list(entries_of(self.session)))
 
     def take(self, events: Sequence[Event], *, is_repeating: bool) -> None:
@@ -112,9 +114,11 @@ class Saving(QObject):
 
     def append(self, *entries: JournalEntry) -> None:
         """Write what became different; a file is made when there is something to be missed."""
-        if self._is_paused or not self._is_to_write:
+        if not self._is_to_write:
             return
-        if self._file is not None:
+        if self._is_paused:
+            self._has_waiting |= any(map(_is_worth_a_file, entries))
+        elif self._file is not None:
             self._write(entries)
         elif any(map(_is_worth_a_file, entries)):
             self._write(list(entries_of(self.session)))

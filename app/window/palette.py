@@ -23,7 +23,8 @@ from app.kit.theme import current_theme, font_fixed
 
 KEY_ROLE = Qt.ItemDataRole.UserRole + 1
 RIGHT_ROLE = Qt.ItemDataRole.UserRole + 2
-TYPED = "typed"  # in the place of an action's name
+TYPED = "typed"  # in the place of an action's name: a sentence about what was typed
+NO_MATCH = "No action has these letters in its name: type fewer, or other ones."
 WIDTH, HEIGHT, ROW = 560, 420, 30
 
 
@@ -122,6 +123,8 @@ class Palette(QDialog):
             self._rows.appendRow(_row(*offer, TYPED, is_enabled=not offer[1]))
         for _, key in found:
             self._rows.appendRow(self._item(key))
+        if not self._rows.rowCount():
+            self._rows.appendRow(_row(NO_MATCH, "", TYPED, is_enabled=False))
         self._list.setCurrentIndex(self._rows.index(0, 0))
 
     def _name(self, key: str) -> str:

@@ -53,6 +53,12 @@ def memory_chart(rows: npt.NDArray[np.float64], axis: StepAxis, selected: int | 
     )
 
 
+def key_names(rows: npt.NDArray[np.float64]) -> tuple[str, ...]:
+    """A name for each column, empty where it has no curve: on a CPU there is no allocator to ask."""
+    has_curve = [bool(np.isfinite(column).any()) for column in rows.T]
+    return tuple(name if has else "" for name, has in zip(NAMES, has_curve, strict=True))
+
+
 def peak_words(rows: npt.NDArray[np.float64]) -> str:
     """`peak: stored 390.0 KiB · process 587.1 MiB`."""
     return f"peak: {_words(np.nanmax(np.where(np.isfinite(rows), rows, 0), axis=0))}"

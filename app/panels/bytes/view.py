@@ -22,7 +22,7 @@ from app.models import Models
 from app.models.loaded import geometry_of
 from app.panels.bytes import draw
 from app.panels.bytes.canvas import LEAST_HEIGHT, LayerBars
-from app.panels.bytes.chart import NAMES, ROLES, memory_chart, memory_row, step_words
+from app.panels.bytes.chart import NAMES, ROLES, key_names, memory_chart, memory_row, step_words
 from app.panels.bytes.draw import LayerBar
 from app.panels.bytes.words import Cells, layer_cells, ledger_lines
 from engine.geometry.dimensions import DTYPE_BYTES
@@ -70,7 +70,6 @@ class BytesView(View[LedgerView]):
         self._drawn: tuple[object, ...] = ()
         self.plot = StepPlot("Memory after every step")
         self.key = ColorKey(ROLES)
-        self.key.set_names(NAMES)
         body = QWidget()
         self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
         self._split.setContentsMargins(0, 0, 0, 0)
@@ -123,8 +122,9 @@ class BytesView(View[LedgerView]):
             self._drawn = drawn
             records = self._models.timeline.records
             axis = StepAxis(self._models.timeline.steps)
-            chart = memory_chart(self._series.follow(records), axis, state.selected)
-            self.plot.show_steps(chart, list(self._models.timeline.steps))
+            rows = self._series.follow(records)
+            self.key.set_names(key_names(rows))
+            self.plot.show_steps(memory_chart(rows, axis, state.selected), list(self._models.timeline.steps))
         self.plot.show_words(step_words(told))
 
     def _on_picked(self, step: int) -> None:

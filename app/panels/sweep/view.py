@@ -26,6 +26,7 @@ from engine.wire.measuring import Sweep
 
 LIVE, PROMPT, GIVEN, RECALL = "all tokens", "prompt", "last tokens", "planted fact"
 MAX_STEPS = 512
+BESIDE = 28  # pixels of a box that are not its words
 SOURCES = (
     ("all tokens", LIVE, "All tokens so far, then those that the exact model chooses"),
     ("prompt", PROMPT, "The prompt, then the tokens that the exact model chooses"),
@@ -87,7 +88,7 @@ class SweepView(RowsView):
         self._boxes = (self._source, self._budgets, self._codecs, self.quality)
         for box in self._boxes:
             box.let_shrink(1)
-        self._top = row(self._source, self.steps, self._budgets, self._codecs, None, self.quality)
+        self._top = row(self._source, self.steps, self._budgets, self._codecs, None, self.quality, spacing=3)
         self.build(self._top, words.MEANING)
         self.steps.lineEdit().returnPressed.connect(self.ask)
         on_change(self.refresh, self.steps, *self._boxes)
@@ -98,7 +99,7 @@ class SweepView(RowsView):
         """In a narrow panel each box has room for what it says now, and not for as much as its neighbours; all of them
         come before the room that is left empty."""
         for box in self._boxes:
-            self._top.setStretchFactor(box, 10 * (len(box.currentText()) + 3))
+            self._top.setStretchFactor(box, box.fontMetrics().horizontalAdvance(box.currentText()) + BESIDE)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

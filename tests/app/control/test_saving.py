@@ -124,6 +124,19 @@ def test_what_is_being_written_stays_in_a_file_when_another_session_begins(
     assert not read_session(left).session.nodes
 
 
+def test_what_was_typed_while_saving_rested_is_written_when_it_goes_on(shell: Shell, folder: JournalFolder) -> None:
+    """Nothing else was done; what stood in the editor before is remembered elsewhere, and makes no file."""
+    saving = shell.controller.saving
+    saving.begin_in(folder, "Once")
+    for draft, files in (("Once", 0), ("A fox", 1)):
+        saving.pause()
+        saving.set_draft(draft)
+        assert not folder.folder.exists()
+        saving.resume()
+        assert len(list(folder.folder.glob("*"))) == files
+    assert written(folder).draft == "A fox"
+
+
 def test_a_full_disk_is_told_once_and_the_session_lives_on(
     running: Shell, engine: FakeEngine, folder: JournalFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

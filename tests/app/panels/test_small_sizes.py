@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QRectF, QSize
 from PySide6.QtGui import QColor, QImage, QPainter
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QStyle, QStyleOptionComboBox
 from pytestqt.qtbot import QtBot
 
 from app.draw.format import percent
@@ -22,6 +22,7 @@ from app.kit.provenance import token_name
 from app.kit.theme import DARK, LIGHT, Theme, font_fixed, load_fonts
 from app.panels.attention import rows as attention_rows
 from app.panels.attention.rows import MassBars, whole_entries
+from app.panels.sweep.view import SweepView
 from app.panels.wall import canvas as wall_canvas
 from app.shell import Shell
 from app.window import selectors
@@ -188,6 +189,22 @@ def test_no_label_cuts_a_word(sized: tuple[Shell, FakeEngine], spy: type[Spy], m
         assert painted <= words, (layout, step, painted - words)
         assert not [text for text in shown if text.endswith("…") and not text.endswith(" …")], (layout, step)
     fresh.models.selection.update(step=None)
+
+
+@pytest.mark.parametrize("fresh", [(1100, 720)], indirect=True)
+def test_the_selectors_of_the_sweep_say_their_words_whole(fresh: Shell) -> None:
+    fresh.window.arrange("truth")
+    view = fresh.window.findChild(SweepView)
+    assert isinstance(view, SweepView)
+    for shows in ("table", "plot"):
+        view.choose(shows)
+        turn(fresh)
+        for box in view._boxes:
+            option = QStyleOptionComboBox()
+            box.initStyleOption(option)
+            style, control = box.style(), QStyle.ComplexControl.CC_ComboBox
+            room = style.subControlRect(control, option, QStyle.SubControl.SC_ComboBoxEditField, box).width()
+            assert box.fontMetrics().horizontalAdvance(box.currentText()) <= room, box.currentText()
 
 
 def test_panels_stand_beside_each_other_in_the_smallest_window(fresh: Shell) -> None:

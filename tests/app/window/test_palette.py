@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
-from app.window.palette import Palette, rank
+from app.window.palette import NO_MATCH, Palette, rank
 from tests.app.made import made
 from tests.app.placed import placed
 from tests.app.shown import approve, painted
@@ -93,6 +93,16 @@ def test_what_is_typed_in_whole_stands_first_and_is_made(shell: Shell, qtbot: Qt
     palette._line.setText("=x")
     qtbot.keyClick(palette._line, Qt.Key.Key_Enter)
     assert (typed.made, palette.isVisible()) == (["=x"], False)
+
+
+def test_that_nothing_is_found_is_said_and_enter_does_nothing(shell: Shell, qtbot: QtBot) -> None:
+    palette = Palette(shell.actions, shell.window)
+    palette.open_over(shell.window)
+    palette._line.setText("qqqq")
+    assert [palette._rows.item(row).text() for row in range(palette._rows.rowCount())] == [NO_MATCH]
+    qtbot.keyClick(palette._line, Qt.Key.Key_Enter)
+    palette._list.clicked.emit(palette._rows.index(0, 0))
+    assert palette.isVisible()
 
 
 def test_it_opens_over_the_middle_of_its_window_with_the_keys(shell: Shell) -> None:

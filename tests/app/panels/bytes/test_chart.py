@@ -28,6 +28,7 @@ def test_memory_over_the_steps_marks_each_peak_and_leaves_out_what_nobody_can_te
     assert [curve.x.tolist() for curve in curves] == [[5, 6, 7]] * 3
     assert [(dot.x.tolist(), dot.y.tolist()) for dot in peaks] == [([6], [13]), ([6], [13]), ([5], [16])]
     assert chart.note == "peak: stored 8.0 KiB · reserved 8.0 KiB · process 64.0 KiB"
+    assert memory.key_names(rows) == ("stored", "reserved", "", "", "", "process", "")
     assert SelectedLine(6) in chart.marks, "the second step, which is step 9"
     record = samples.step_record(3)
     held = replace(record.num_bytes, looking=0, weights=7, allocator=None, peak=9)
