@@ -69,7 +69,7 @@ def main() -> None:
             for below, level in pairwise(CAPTURES):
                 a, b = partial(step_ms, session, below), partial(step_ms, session, level)
                 name = place.named(f"a step at {context:,}: {level} over {below}")
-                print(paired(a, b, 2 * steps).row(name, "ms"), flush=True)
+                print(paired(a, b, 2 * steps).row(name, "ms", (below, level)), flush=True)
 
 
 if __name__ == "__main__":

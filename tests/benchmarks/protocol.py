@@ -43,9 +43,9 @@ class Paired:
     def ratio(self) -> float:
         return statistics.median(self.ratios)
 
-    def row(self, name: str, unit: str) -> str:
-        """As a line to print; it is noted for whoever collects them."""
-        note_ratios(name, unit, self.a, self.b)
+    def row(self, name: str, unit: str, sides: tuple[str, str] | None = None) -> str:
+        """As a line to print; it is noted for whoever collects them, with what A and B are, as in `note_ratios`."""
+        note_ratios(name, unit, self.a, self.b, sides)
         low, high = min(self.ratios), max(self.ratios)
         a, b = statistics.median(self.a), statistics.median(self.b)
         spread = f"({low:.2f} … {high:.2f}, {len(self.a)} pairs)"
