@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from PySide6.QtCore import QPoint
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QScrollBar, QTableView, QTreeView, QWidget
 
-from app.kit.chart.plot_canvas import PlotCanvas
 from tests.app.made import STYLED, fresh, word
 from tests.app.shown import kind_of
 
@@ -39,9 +38,6 @@ def placed(root: QWidget) -> Iterator[str]:
         yield f"{' '.join([kind_of(widget), *_set(widget)])} @{','.join(map(str, numbers))}"
         if isinstance(widget, QTableView | QTreeView):
             yield from (f"  {line}" for line in _columns(widget))
-        if isinstance(widget, PlotCanvas) and widget.chart is not None:
-            found = "along x" if widget.chart.reach is None else f"within {widget.chart.reach:g} pixels"
-            yield f"  {len(widget.chart.points)} points, found {found}"
 
 
 def _set(widget: QWidget) -> Iterator[str]:

@@ -37,6 +37,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.kit.chart.plot_canvas import PlotCanvas
 from app.kit.labels import DotLabel, ElidedLabel
 from app.kit.panel import TitleBar
 from app.kit.theme import Theme, current_theme
@@ -80,6 +81,9 @@ def _of(widget: QWidget) -> Iterator[str]:
             yield f"  chosen rows {', '.join(map(str, chosen))}"
     elif isinstance(widget, QAbstractScrollArea) and type(widget).__module__.startswith("app."):
         yield from (f"  {line}" for line in painted(widget.viewport()))
+        if isinstance(widget, PlotCanvas) and widget.chart is not None:
+            found = "along x" if widget.chart.reach is None else f"within {widget.chart.reach:g} pixels"
+            yield f"  {len(widget.chart.points)} points, found {found}"
     elif paints_itself(widget):
         yield from (f"  {line}" for line in painted(widget))
 
