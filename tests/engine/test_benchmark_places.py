@@ -54,7 +54,8 @@ def test_the_scripts_measure_on_the_device_that_they_are_given(tmp_path: Path) -
     rows = tmp_path / "rows.jsonl"
     running = []
     for name, arguments in ARGUMENTS.items():
-        argv = [str(benchmarks.HERE / f"{name}.py"), *arguments.split(), "--device", "cpu", "--dtype", "bfloat16"]
+        argv = [str(benchmarks.HERE / f"{name}.py"), *arguments.split(), "--threads", "1"]
+        argv += ["--device", "cpu", "--dtype", "bfloat16"]
         running.append(argv)
     program = "\n".join(
         [
