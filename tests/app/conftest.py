@@ -28,6 +28,13 @@ def _no_unexpected_qt_warnings(qtlog: object) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _closed_widgets_are_gone(qapp: QApplication) -> Iterator[None]:
+    """What a test closed is deleted behind it: each theme styles every widget that is there, thousands of old ones too."""
+    yield
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+
+
+@pytest.fixture(autouse=True)
 def _the_dark_theme_again(qapp: QApplication) -> Iterator[None]:
     """What a test leaves behind in colours reaches no other."""
     yield
