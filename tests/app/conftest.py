@@ -29,7 +29,7 @@ def _no_unexpected_qt_warnings(qtlog: object) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _closed_widgets_are_gone(qapp: QApplication) -> Iterator[None]:
-    """What a test closed is deleted behind it: each theme styles every widget that is there, thousands of old ones too."""
+    """What a test closed is deleted behind it: a theme styles every widget that is there, thousands of old ones too."""
     yield
     QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
 
