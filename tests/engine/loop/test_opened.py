@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from msgspec import structs
-from msgspec.structs import replace
 
 from engine.client.thread import ThreadClient
 from engine.errors import InputError
@@ -21,23 +20,19 @@ from engine.spec.sampling import Prompt
 from engine.wire.commands import (
     CloseSnapshot,
     Continue,
-    EndDuel,
     LoadModel,
     MakeEdit,
     OpenSnapshot,
     SetCache,
-    StartDuel,
     Step,
     SubmitPrompt,
     TakeSlice,
     Watch,
     Watched,
 )
-from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted
 from engine.wire.events import CacheChanged, Failed, NodeAdded, Restarted, StateChanged, Submitted
 from engine.wire.exporting import EstimateExport, Export, Exported, ExportEstimate
 from engine.wire.measuring import CheckParity
-from engine.wire.opponents import OtherFile, OtherRun, OtherStep
 from engine.wire.records import StepRecord
 from engine.wire.requests import (
     AttentionRequest,
@@ -339,138 +334,3 @@ def test_without_a_model_before_it_the_one_named_is_loaded(spec: ModelSpec, tmp_
     driver.wait_for(Restarted)
     assert (driver.rest().opened, driver.session.model.info.source) == (None, spec.source)
     assert driver.loop.close(10.0)
-
-
-# ---- comparing ---------------------------------------------------------------------------------------------------
-
-
-def test_a_live_run_and_its_snapshot_are_compared(driver: Driver, tmp_path: Path) -> None:
-    path = tmp_path / "a.safetensors"
-    exported(driver, path)
-    driver.send(Step(2))
-    driver.wait_for(StepRecord, 2)
-    driver.send(StartDuel(0, OtherFile(path)))
-    started = driver.wait_for(DuelStarted)
-    assert (started.b.name, started.b.moves) == ("a.safetensors", False)
-    (step,) = started.steps
-    assert (step.num_tokens, step.kl, step.max_abs_logit_diff, step.top1_agrees) == (22, 0.0, 0.0, True)
-    assert (step.keys == 0).all()
-    assert (step.attention == 0).all()
-    assert driver.wait_for(DuelScanned).first is None
-    request = HeadRequest(0, 22, "keys", 0, 0, 0, 22, 100)
-    driver.send(*(TakeSlice(request, side=side) for side in ("a", "b", "difference")))  # type: ignore[arg-type]
-    driver.wait_for(HeadSlice, 3)
-    a, b, difference = driver.of(HeadSlice)
-    np.testing.assert_array_equal(a.low, b.low)
-    assert (difference.low == 0).all()
-    driver.send(Step(), EndDuel())
-    assert driver.wait_for(DuelEnded).reason == ""
-
-
-def test_a_live_run_whose_tokens_part_from_a_snapshot_is_compared_up_to_there(driver: Driver, tmp_path: Path) -> None:
-    """No step of the two has numbers in common: their rows have, and are drawn."""
-    path = tmp_path / "a.safetensors"
-    exported(driver, path)
-    ids = driver.session.sequence(0).token_ids[:15]
-    other = (ids[13] + 1) % 100 + 3
-    driver.send(SubmitPrompt(Prompt(token_ids=(*ids[:13], other, *ids[14:]), has_start=True)), Step(2))
-    driver.rest()
-    driver.send(StartDuel(driver.status.sequences[-1].seq_id, OtherFile(path)))
-    (step,) = driver.wait_for(DuelStarted).steps
-    assert (step.num_tokens, step.is_beyond_rounding, step.kl) == (13, None, None)
-    assert step.parting is not None
-    assert step.parting.num_tokens == 13
-    found = driver.wait_for(DuelScanned)
-    assert (found.num_tokens, found.first) == (13, None)
-    driver.send(TakeSlice(HeadRequest(0, 13, "keys", 0, 0, 0, 13, 100), side="difference"))
-    assert np.abs(driver.wait_for(HeadSlice).low).max() < 1e-5
-
-
-def test_two_snapshots_are_compared(driver: Driver, tmp_path: Path) -> None:
-    one, other = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    exported(driver, one)
-    driver.send(SetCache(small("int8")))
-    driver.wait_for(CacheChanged)
-    driver.send(Export(other, 0))
-    driver.wait_for(Exported)
-    driver.forget()
-    opened(driver, one)
-    driver.send(StartDuel(0, OtherFile(other)))
-    started = driver.wait_for(DuelStarted)
-    assert (started.a.name, started.b.name, started.a.is_lossy, started.b.is_lossy) == (
-        "a.safetensors",
-        "b.safetensors",
-        False,
-        True,
-    )
-    assert [step.num_tokens for step in started.steps] == [22]
-    told = driver.of(StepRecord)[-1].sequences[0].candidates[:3]
-    assert [each.text for each in started.steps[0].top[0][:3]] == [each.text for each in told]
-    found = driver.wait_for(DuelScanned).first
-    assert found is not None
-    driver.send(StartDuel(0, OtherStep(3)))
-    assert "has the rows of one moment: compare it with another snapshot" in driver.wait_for(Failed).message
-
-
-def test_a_snapshot_is_compared_with_its_tokens_in_other_modes_and_dtypes(driver: Driver, tmp_path: Path) -> None:
-    """By the model that was there before, or by one that is loaded for it."""
-    path = tmp_path / "a.safetensors"
-    exported(driver, path)
-    mine = ModelSpec(driver.session.model.info.source, device="cpu", num_threads=1)
-    opened(driver, path)
-    asked = (
-        OtherRun(GROWING),
-        OtherRun(small("paged"), replace(mine, dtype="float32")),
-        OtherRun(small("int8")),
-        OtherRun(GROWING, replace(mine, dtype="bfloat16")),
-    )
-    for number, against in enumerate(asked, 1):
-        driver.send(StartDuel(0, against))
-        started = driver.wait_for(DuelStarted, number)
-        assert (started.a.name, started.a.moves, started.b.name[:16]) == ("a.safetensors", False, "the same tokens ")
-        (step,) = started.steps
-        assert step.num_tokens == 22
-        assert step.is_beyond_rounding is (number == 3)
-        first = driver.wait_for(DuelScanned, number).first
-        assert (first is not None) == (number == 3)
-        assert (step.max_abs_logit_diff == 0) == (number < 3)
-        assert started.b.dtype == ("bfloat16" if number == 4 else "float32")
-    request = HeadRequest(0, 22, "keys", 0, 0, 0, 22, 100)
-    driver.send(*(TakeSlice(request, side=side) for side in ("a", "b", "difference")))  # type: ignore[arg-type]
-    driver.wait_for(HeadSlice, 3)
-    a, b, difference = driver.of(HeadSlice)
-    np.testing.assert_allclose(a.low - b.low, difference.low, atol=1e-6)
-    assert (difference.low != 0).any()
-
-
-def test_a_snapshot_whose_model_is_not_at_hand_is_compared_with_none_of_its_name(
-    driver: Driver, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.safetensors"
-    exported(driver, path)
-    namesake = tmp_path / "other" / tmp_path.name
-    namesake.mkdir(parents=True)
-    other = ModelSpec(shape_of(namesake, rms_norm_eps=1e-4), device="cpu", num_threads=1)
-    alone = ThreadClient()
-    alone.send(OpenSnapshot(path))
-    ask = Driver.__new__(Driver)
-    ask.loop, ask.events = alone, []
-    opened(ask, path)
-    ask.send(StartDuel(0, OtherRun(GROWING)))
-    assert "is not at hand: name its folder" in ask.wait_for(Failed).message
-    ask.send(StartDuel(0, OtherRun(GROWING, other)))
-    assert "was made with other weights or another config" in ask.wait_for(Failed, 2).message
-    pairs = [(torch.randn(1, 2, 5, 16), torch.randn(1, 2, 5, 16)) for _ in range(2)]
-    bare = save_cache(pairs, tmp_path / "b.safetensors")
-    opened(ask, bare)
-    ask.send(StartDuel(0, OtherRun(GROWING, other)))
-    assert "does not say which tokens it was fed" in ask.wait_for(Failed, 3).message
-    assert alone.close(10.0)
-
-
-def test_a_snapshot_of_other_tokens_is_not_compared(driver: Driver, tmp_path: Path) -> None:
-    exported(driver, tmp_path / "a.safetensors")
-    pairs = [(torch.randn(1, 2, 5, 16), torch.randn(1, 2, 5, 16)) for _ in range(2)]
-    path = save_cache(pairs, tmp_path / "b.safetensors", tokens=[101, 102, 103, 104, 105])
-    driver.send(StartDuel(0, OtherFile(path)))
-    assert "begin with other tokens" in driver.wait_for(Failed).message
