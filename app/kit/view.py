@@ -68,7 +68,6 @@ class View(Reader[State], Panel):
             self.set_empty(self._state, self._remedy())  # another one may help by now
 
     def show_nothing(self, why: str) -> None:
-        self.set_empty(why, self._remedy())
         self.set_detail("")
         self.set_provenance("")
         if not self.choices_when_empty:

@@ -252,6 +252,8 @@ def test_a_panel_shows_what_was_approved(qtbot: QtBot, name: str) -> None:
     witness.look("a branch has a name")
     models.bookmarks.put(Bookmark(OnToken(10, 0, 12), "a later one"))
     witness.look("one more bookmark")
+    begin_anew(models)
+    witness.look("begun anew")
     approve(APPROVED / f"{name}.txt", witness.lines[1:])
 
 
@@ -282,6 +284,9 @@ def test_a_measurement_is_shown_as_approved(qtbot: QtBot, name: str) -> None:
     witness.look("refused")
     measurement.outdate()
     witness.look("out of date")
+    begin_anew(models)
+    measurement.forget()
+    witness.look("begun anew")
     approve(APPROVED / f"{name}.txt", witness.lines[1:])
 
 
@@ -419,6 +424,16 @@ def one_more_step(models: Models) -> None:
     """Behind the last of the rich run, on its live branch."""
     models.timeline.append(models.history.take([record(12, 8, 10)]))
     models.timeline.tell()
+
+
+def begin_anew(models: Models) -> None:
+    """As when another run begins: nothing of this one stays."""
+    models.history.clear()
+    models.bookmarks.set_all(())
+    models.timeline.clear()
+    models.slices.clear()
+    models.viewport.show_all()
+    models.selection.update(step=None, position=None)
 
 
 def witness_of(qtbot: QtBot, panel: PanelOfSize, models: Models, answer: Callable[[], None]) -> Witness:

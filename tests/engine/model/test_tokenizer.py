@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.model.loader import load
-from engine.model.text import TokenTexts
+from engine.model.text import TokenTexts, byte_alphabet
 from engine.session.prompt import encode
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -60,3 +60,14 @@ def test_a_tokenizer_of_another_model_is_refused_before_the_forward(tmp_path: Pa
 def test_a_broken_tokenizer(copy: Path, content: str) -> None:
     (copy / "tokenizer.json").write_text(content)
     assert "tokenizer" in refused(copy)
+
+
+def test_the_stand_ins_for_bytes_are_those_of_gpt2() -> None:
+    """What can be printed stands for itself, the others for the characters from 256 on, in their order."""
+    alphabet = byte_alphabet()
+    assert sorted(alphabet.values()) == [*range(256)]
+    assert {c for c, byte in alphabet.items() if ord(c) == byte} == {
+        c for c in map(chr, range(33, 256)) if c.isprintable()
+    }
+    others = "Ā Ġ ġ ł Ń"
+    assert [alphabet[c] for c in others.split()] == [0x00, 0x20, 0x7F, 0xA0, 0xAD]
