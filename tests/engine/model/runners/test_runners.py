@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -128,3 +129,23 @@ def test_several_sequences_are_fed_together_and_each_reads_its_own_rows(
 def test_the_product_of_a_few_tokens_is_made_in_parts_and_the_same(count: int) -> None:
     rows, weight = torch.randn(count, 1, 64), torch.randn(2 * PART + 7, 64)
     torch.testing.assert_close(product(rows, weight), torch.nn.functional.linear(rows, weight))
+
+
+def test_what_is_compiled_for_pages_goes_where_all_is_compiled_and_its_seconds_are_counted() -> None:
+    runners, told = Runners(None), list[str]()
+
+    def beside(work: Callable[[], None]) -> None:
+        told.append("beside")
+        work()
+
+    def fails() -> None:
+        raise ValueError("no kernel")
+
+    runners.compiling = beside
+    runners.pages.compiling(lambda: told.append("a kernel"))
+    once = runners.compile_s
+    assert once > 0
+    with pytest.raises(ValueError, match="no kernel"):
+        runners.pages.compiling(fails)
+    assert runners.compile_s > once
+    assert told == ["beside", "a kernel", "beside"]
