@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-import numpy as np
 from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
 from engine.wire.duel import Departure, DuelSide, DuelStep, Parting
 from engine.wire.opponents import Opponent
-from engine.wire.records import Floats
 from engine.wire.requests import Side
 from engine.wire.slices import Slice
 
@@ -91,11 +89,6 @@ class Comparison(QObject):
         """The position from which pictures of rows show those of other tokens; None where they do not."""
         count, parting = getattr(pictures.a.request, "num_tokens", 0), self.parting
         return parting.num_tokens if parting is not None and parting.num_tokens < count else None
-
-    def column(self, name: str) -> Floats:
-        """One number of every step, NaN where there is none."""
-        values = (getattr(each, name) for each in self._steps)
-        return np.array([np.nan if value is None else value for value in values], np.float32)
 
     # ---- written by the controller -------------------------------------------------------------------------------
 

@@ -25,12 +25,6 @@ class PhaseProgress(Struct, frozen=True, eq=False):
         return isinstance(self.latest.phase, Written)
 
     @property
-    def layer(self) -> int | None:
-        """The layer that the forward has passed last; None where it stands before or behind all of them."""
-        phase = self.latest.phase
-        return phase.layer if isinstance(phase, LayerDone) else None
-
-    @property
     def place(self) -> int:
         """Where it stands; see `place_of`."""
         return place_of(self.latest)

@@ -68,10 +68,6 @@ class GridLayout(Struct, frozen=True):
     def height(self) -> int:
         return self.rows * self.pitch
 
-    @property
-    def num_cells(self) -> int:
-        return -(-self.num_pages // self.per_cell)
-
     def rect(self, page_id: int) -> tuple[int, int, int, int]:
         """`x, y, width, height` of the cell that shows a page."""
         row, column = divmod(page_id // self.per_cell, self.columns)
