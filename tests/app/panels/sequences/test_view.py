@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QEvent, QPoint, Qt
+from PySide6.QtGui import QCursor, QHelpEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QToolTip, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
@@ -26,6 +27,7 @@ from app.panels.sequences.view import SequencesView
 from engine.spec.cache import CacheSpec
 from engine.wire.prefix_match import AllFullPagesHit, ContinuedFrom, Converted, Forked, NothingFollows
 from tests.app.panels.pages.test_view import Desk
+from tests.app.shown import painted
 
 
 @pytest.fixture
@@ -102,6 +104,27 @@ def test_each_row_has_its_buttons(desk: Desk, view: SequencesView, qtbot: QtBot)
         with qtbot.waitSignal(signal, timeout=1000) as caught:
             QTest.mouseClick(view._table.viewport(), Qt.MouseButton.LeftButton, pos=button(view, 1, name))
         assert caught.args == [1]
+
+
+def test_the_button_under_the_mouse_is_marked_and_says_what_it_does(
+    view: SequencesView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surface, tips, mouse = view._table.viewport(), list[str](), [QPoint()]
+    monkeypatch.setattr(QCursor, "pos", staticmethod(lambda *_: mouse[0]))
+    monkeypatch.setattr(QToolTip, "showText", lambda _at, text, *_: tips.append(text))
+    monkeypatch.setattr(QWidget, "underMouse", lambda widget: widget is view._table)
+    for name, tip in ((STOP, "Stop it"), (FORK, "Fork: a branch"), (REMOVE, "Remove it")):
+        place = button(view, 1, name)
+        mouse[0] = surface.mapToGlobal(place)
+        marked = [line for line in painted(surface) if line.startswith("path hairline")]
+        assert len(marked) == 1
+        left, top, wide, high = (int(number) for number in marked[0].rpartition("@")[2].split(","))
+        assert left <= place.x() <= left + wide
+        assert top <= place.y() <= top + high
+        QApplication.sendEvent(surface, QHelpEvent(QEvent.Type.ToolTip, place, surface.mapToGlobal(place)))
+        assert tips.pop().startswith(tip)
+    mouse[0] = surface.mapToGlobal(QPoint(3, 3))
+    assert not any(line.startswith("path hairline") for line in painted(surface))
 
 
 def test_a_finished_sequence_cannot_be_stopped(desk: Desk, view: SequencesView) -> None:
