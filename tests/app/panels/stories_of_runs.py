@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QMenu
 
 from app.models import Models
 from app.panels.branches.view import BranchesView
@@ -20,13 +21,13 @@ from app.panels.next_token.view import NextTokenView
 from app.panels.stops.view import StopsView
 from app.panels.tokens.canvas import TokenCanvas
 from app.panels.tokens.view import TokensPanel
-from engine.spec.edit import Rows, Scale
+from engine.spec.edit import BiasLogits, Rows, Scale
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import EditMade
 from engine.wire.events import NodeAdded
 from engine.wire.tree import Node
 from tests.app.mouse import move_mouse
-from tests.app.rich import SPEC
+from tests.app.rich import SPEC, record
 
 Key, CONTROL, SHIFT = Qt.Key, Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
 Steps = Iterator[tuple[str, Callable[[], object]]]
@@ -250,3 +251,41 @@ def next_token(view: NextTokenView, models: Models, folder: Path) -> Steps:
     yield "full", lambda: status(state="finished", stop="length")
     yield "full, an earlier step", lambda: models.selection.update(step=8)
     yield "typed while looking back", lambda: typed("a branch")
+    yield (
+        "of now",
+        lambda: (models.selection.update(step=None), status(state="decode", stop=None), view.resize(420, 360)),
+    )
+    bias = BiasLogits(0, ((107, 2.5),), banned=(108,))
+    biased = NodeAdded(Node(12, 10, (EditMade(bias),), SPEC), True, "written")
+    yield "logits are biased", lambda: (models.history.add(biased), models.timeline.go_to(12))
+    for row, what in ((0, "Leave"), (0, "Never"), (1, "Leave"), (1, "Choose nothing"), (2, "End every"), (2, "Take")):
+        yield f"{what}, of row {row}", lambda row=row, what=what: _choose(view, row, what)  # type: ignore[misc]
+    for number, (what, changes) in enumerate(WITHOUT_CANDIDATES.items(), 13):
+        yield what, lambda number=number, changes=changes: _step_of(models, number, **changes)  # type: ignore[misc]
+
+
+WITHOUT_CANDIDATES: dict[str, dict[str, Any]] = {
+    "it has ended": {"candidates": (), "stop": "end of text"},
+    "nothing was measured": {"candidates": ()},
+    "a prompt is still read": {"candidates": (), "sampled": None},
+    "all again": {},
+}
+
+
+def _step_of(models: Models, number: int, **changes: Any) -> None:
+    """One more step, the first sequence of which is otherwise."""
+    found = record(number, number, models.history.live)
+    first, *others = found.sequences
+    found = replace(found, sequences=(replace(first, **changes), *others))
+    models.timeline.append(models.history.take([found]))
+    models.timeline.tell()
+
+
+def _choose(view: NextTokenView, row: int, what: str) -> None:
+    """An entry of the menu of a candidate."""
+    index = view._list_model.index(row, 0)
+    view._on_list_menu(view._list.visualRect(index).center())
+    menu = view.findChildren(QMenu, "candidate")[-1]
+    view.told.emit(" | ".join(f"{each.text()}{'' if each.isEnabled() else ' (disabled)'}" for each in menu.actions()))
+    next(each for each in menu.actions() if each.text().startswith(what)).trigger()
+    menu.close()
