@@ -12,16 +12,21 @@ from msgspec.structs import replace
 from PySide6.QtGui import QGuiApplication
 
 from app.models import Models
+from app.models.comparison import ComparedPair
 from app.panels.compare.opponents import FILE, MODEL, STEP, cache_choice
 from app.panels.compare.view import CompareView
 from app.panels.damage.view import DamageView
 from app.panels.evicted.view import EvictedView
 from app.panels.what_if.view import WhatIfView
 from engine.spec.cache import CacheSpec
+from engine.wire.duel import Parting
 from engine.wire.evictions import Eviction, Survivors
+from engine.wire.opponents import OtherStep
 from engine.wire.status import OpenedFile
+from tests.app import samples
 from tests.app.panels.stories_of_runs import Steps
 from tests.app.rich import eviction, record
+from tests.app.rich_compared import COMPARED
 
 
 def what_if(view: WhatIfView, models: Models, folder: Path) -> Steps:
@@ -127,9 +132,46 @@ def compare(view: CompareView, models: Models, folder: Path) -> Steps:
     yield "zoomed to it", view.zoom_to_selection
     yield "all of it", view.reset_view
     yield "its list", lambda: (view.choose_opponent(), view.opponents.hidePopup())
+    for what, (pair, change, scanned) in VERDICTS.items():
+        yield what, lambda pair=pair, change=change, scanned=scanned: _start(models, pair, change, scanned)  # type: ignore[misc]
     yield "in a file", lambda: status(opened=OpenedFile(Path("old"), 1_000, "Tales", 8, "", "", "", ""))
     for kind in (STEP, MODEL, FILE, cache_choice("int8")):
         yield f"in a file against {kind}", lambda kind=kind: (view.opponents.choose(kind), view.compare())  # type: ignore[misc]
+
+
+LEFT = replace(COMPARED, against=OtherStep(5))
+OTHER_MODEL = replace(
+    COMPARED, b=replace(COMPARED.b, model="Other", name="another model"), a=replace(COMPARED.a, moves=False)
+)
+EXACT = replace(
+    COMPARED, a=replace(COMPARED.a, is_lossy=False, edited_from=None), b=replace(COMPARED.b, is_lossy=False)
+)  # fmt: skip
+EDITED = replace(EXACT, b=replace(EXACT.b, edited_from=4))
+# What is compared with what, what each step says, and how many tokens' rows were scanned.
+VERDICTS: dict[str, tuple[ComparedPair, dict[str, Any], int | None]] = {
+    "nothing is judged": (COMPARED, {"is_beyond_rounding": None}, None),
+    "rows alone": (COMPARED, {"is_beyond_rounding": None}, 11),
+    "within rounding": (OTHER_MODEL, {"is_beyond_rounding": False}, 11),
+    "a branch that parts": (LEFT, {"is_beyond_rounding": False}, None),
+    "fed other tokens behind the third": (LEFT, {"is_beyond_rounding": False, "parting": Parting(5, ("a", "b"))}, None),
+    "behind what no step fed": (LEFT, {"is_beyond_rounding": False, "parting": Parting(1, ("a", "b"))}, None),
+    "exact, and departs": (EXACT, {"is_beyond_rounding": True}, 11),
+    "exact, and edited by hand": (EDITED, {"is_beyond_rounding": True}, 11),
+    "edited behind the fourth token": (
+        replace(EDITED, b=replace(EDITED.b, edited_from=3)),
+        {"is_beyond_rounding": True},
+        11,
+    ),
+    "no rows": (replace(COMPARED, no_rows="Rows are gone."), {"is_beyond_rounding": True}, None),
+}
+
+
+def _start(models: Models, pair: ComparedPair, change: dict[str, Any], num_scanned: int | None) -> None:
+    """Four steps are compared."""
+    steps = models.comparison.steps or tuple(map(samples.duel_step, range(4)))
+    models.comparison.start(pair, tuple(replace(step, **change) for step in steps[:4]))
+    if num_scanned is not None:
+        models.comparison.scan(num_scanned, None)
 
 
 def _page(path: Path) -> str:
