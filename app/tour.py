@@ -177,7 +177,8 @@ class Tour(QObject):
         first = shell.models.selection.now.seq_id
         text = "".join(token.text for token in shell.models.timeline.tokens(first)[1:])
         window.prompt.edit.set_text(text + " and they were happy")
-        yield from self._bring("prompt.add", 2)
+        shell.window.actions_["prompt.add"].trigger()
+        yield Until(lambda: self._num_sequences() == 2 and self._has_prefilled() and self._is_settled(), "prompt.add")
         shell.intents.on_forked(first)
         yield Until(lambda: self._num_sequences() == 3 and self._is_settled(), "the fork")
         for _ in range(SINGLE_STEPS):
@@ -190,10 +191,6 @@ class Tour(QObject):
         window.docks.docks["sequences"].raise_()
         yield from self._picture("sequences")
         window.docks.docks["pages"].raise_()
-
-    def _bring(self, action: str, count: int) -> Iterator[Until]:
-        self._shell.window.actions_[action].trigger()
-        yield Until(lambda: self._num_sequences() == count and self._has_prefilled() and self._is_settled(), action)
 
     def _num_sequences(self) -> int:
         status = self._shell.models.status.now

@@ -76,7 +76,7 @@ class Calculator(Sheet):
         codecs = [(AS_IT_IS, auto), *((name, name) for name in get_codec_names())]
         self.keys = self.add_choice("Keys written as", codecs, AS_IT_IS)
         self.values = self.add_choice("Values written as", [(AS_KEYS, "as the keys"), *codecs[1:]], AS_KEYS)
-        self.memory = self.add_size("Memory for it", 8.0, " GiB")
+        self.memory = self.add_gib("Memory for it", 8.0)
         self.resize(760, 640)
         self.refresh()
 

@@ -198,7 +198,7 @@ class ExportDialog(QuestionDialog):
         """Why it could not be written as it is chosen now."""
         self._say_size(why, is_bad=True)
 
-    def _say_size(self, text: str, *, is_bad: bool = False) -> None:
+    def _say_size(self, text: str, *, is_bad: bool) -> None:
         set_text_role(self._size, "warning" if is_bad else "muted")
         self._size.setText(text)
         self._size.setMinimumHeight(self._size.heightForWidth(max(1, self._size.width())))

@@ -105,6 +105,11 @@ def byte_size(number: int) -> str:
     return f"{decimal(size / 1024, 1)} TiB"
 
 
+def tick_size(number: int) -> str:
+    """The same beside an axis: `120 KiB`, without a zero behind the point."""
+    return byte_size(number).replace(".0 ", " ")
+
+
 def decimal(number: float, digits: int = 2, *, is_signed: bool = False) -> str:
     """So many digits after the point, thousands apart. What rounds to zero has no sign of its own."""
     if not math.isfinite(number):

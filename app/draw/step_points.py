@@ -34,14 +34,13 @@ def step_points(
     disagrees: npt.ArrayLike,
     *,
     floor: int,
-    shown: tuple[int, int] = (-6, -2),
-    extra: tuple[float, ...] = (),
+    extra: tuple[float, ...],
     breaks: tuple[int, ...] = (),
 ) -> StepPoints:
-    """Every step; what is no number stands at the top. The scale has the decades `shown` at least, room for the values
-    in `extra`, and nothing below `floor`."""
+    """Every step; what is no number stands at the top. The scale has the decades of 1e-6 to 1e-2 at least, room for
+    the values in `extra`, and nothing below `floor`."""
     numbers = np.asarray(values, np.float64)
-    scale = log_scale([*numbers.tolist(), *extra], *shown, floor)
+    scale = log_scale([*numbers.tolist(), *extra], -6, -2, floor)
     x, other = np.asarray(steps, np.float64), np.asarray(disagrees, np.bool_)
     return StepPoints(x, scale.at(numbers), kinds, other, scale, breaks)
 

@@ -66,7 +66,7 @@ def pixels_image(pixels: npt.NDArray[np.uint32], ratio: float = 1.0) -> QImage:
     return image
 
 
-def veil_image(opacity: npt.NDArray[np.float32], color: str, ratio: float = 1.0) -> QImage:
+def veil_image(opacity: npt.NDArray[np.float32], color: str, ratio: float) -> QImage:
     """One colour, `[height, width]` of which are more or less opaque, as an image that owns its memory."""
     shares = np.rint(opacity * 255).astype(np.uint32)
     red, green, blue = ((shares * part + 127) // 255 for part in rgb(color))

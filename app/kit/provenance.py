@@ -247,9 +247,7 @@ def drop_of(
     return log.drop_of(whose, layer, kv_head, position, until, status.cache)
 
 
-def drop_words(
-    models: Models, layer: int, kv_head: int, position: int, step: int | None, seq_id: int | None = None
-) -> str:
+def drop_words(models: Models, layer: int, kv_head: int, position: int, step: int | None, seq_id: int) -> str:
     """`dropped at step 37: largest key norm (-14.2 < -11)`: since when a row is gone, and why."""
     drop = drop_of(models, layer, kv_head, position, step, seq_id)
     if drop is None:

@@ -91,8 +91,8 @@ class Sheet(FormDialog):
         """A whole number; with `automatic` the least one stands for that word."""
         return self._put(whole_field(label, value, least, unit=unit, automatic=automatic, is_grouped=True))
 
-    def add_size(self, label: str, value: float, unit: str, automatic: str = "") -> QDoubleSpinBox:
-        field = decimal_field(label, value, 0, 1e7, decimals=3, step=1, unit=unit, automatic=automatic)
+    def add_gib(self, label: str, value: float, automatic: str = "") -> QDoubleSpinBox:
+        field = decimal_field(label, value, 0, 1e7, decimals=3, step=1, unit=" GiB", automatic=automatic)
         return self._put(field)
 
     def add_choice(self, label: str, choices: Sequence[tuple[object, str]], chosen: object = None) -> QComboBox:
@@ -101,7 +101,7 @@ class Sheet(FormDialog):
         field.setFont(font_fixed())
         return self._put(field)
 
-    def add_text(self, label: str, placeholder: str = "") -> QLineEdit:
+    def add_text(self, label: str, placeholder: str) -> QLineEdit:
         return self._put(line_field(label, hint=placeholder))
 
     def add_check(self, label: str, is_on: bool = False) -> QCheckBox:

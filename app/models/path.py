@@ -124,7 +124,7 @@ class Path:
         """How a sequence was forked; None where it was not."""
         return self._births.get(seq_id)
 
-    def lineage(self, seq_id: int, step: int | None = None) -> Iterator[tuple[int, int | None]]:
+    def lineage(self, seq_id: int, step: int | None) -> Iterator[tuple[int, int | None]]:
         """A sequence as it stands after a step (None: now) and those that it came of, which may be of other branches,
         each with the node after which it stands in it; none from a branch on that was deleted."""
         yield seq_id, step

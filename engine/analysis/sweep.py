@@ -47,7 +47,7 @@ def sweep(
                 yield Unavailable(mode.name, str(error), text.name)
 
 
-def truth_of(model: LoadedModel, text: SweepText, num_steps: int, check: Callable[[], None] = go_on) -> Reference:
+def truth_of(model: LoadedModel, text: SweepText, num_steps: int, check: Callable[[], None]) -> Reference:
     """What the model gives on a text without a cache."""
     tokens = tokens_of(model, text, num_steps)
     return reference(model, tokens.prompt_ids, num_steps, check, tokens.forced)

@@ -184,7 +184,7 @@ class Journal:
         self._note(CameInto(made))
 
     def rewrote(
-        self, seq_id: int, num_tokens: int, first_position: int, cache: CacheSpec, had: int, num_same: int = ALL_TOKENS
+        self, seq_id: int, num_tokens: int, first_position: int, cache: CacheSpec, had: int, num_same: int
     ) -> None:
         """After the newest step rows of a sequence from a position on were written by hand. It has `num_tokens` since
         and had `had`, of which the first `num_same` are still the same: of the states until then those that end before

@@ -60,12 +60,12 @@ class NewRows:
         host."""
         return self.measure_all([rows], with_rows=with_rows)[0]
 
-    def measure_all(self, rows_of: Sequence[Mapping[int, Pair]], *, with_rows: bool = False) -> list[Tensors]:
+    def measure_all(self, rows_of: Sequence[Mapping[int, Pair]], *, with_rows: bool) -> list[Tensors]:
         """The same of several sequences that have such rows, all at once."""
         together = self.measure_together(rows_of, with_rows=with_rows)
         return [{name: numbers[n] for name, numbers in together.items()} for n in range(len(rows_of))]
 
-    def measure_together(self, rows_of: Sequence[Mapping[int, Pair]], *, with_rows: bool = False) -> Tensors:
+    def measure_together(self, rows_of: Sequence[Mapping[int, Pair]], *, with_rows: bool) -> Tensors:
         """The same, of all of B sequences in each tensor, `[B, N, …]`."""
         found: Tensors = {}
         for number, group in enumerate(self.groups):

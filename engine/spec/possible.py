@@ -60,25 +60,25 @@ def _combined(by: bool, parts: list[frozenset[Truth]]) -> frozenset[Truth]:
 def _of_test(test: ConditionTerm, setting: ConditionSetting) -> frozenset[Truth]:
     row = test.row
     if _missing(row.need, setting):
-        return frozenset((None,)) if row.need in ("attention", "comparison") else _in_range(test, 0.0, 0.0)
+        return frozenset((None,)) if row.need in ("attention", "comparison") else _up_to(test, 0.0)
     if row.kind in ("number", "attention"):
         high = row.high
         if row.name == "tokens" and setting.max_tokens is not None:
             high = float(setting.max_tokens)
-        return _in_range(test, 0.0, high)
+        return _up_to(test, high)
     return ANYTHING
 
 
-def _in_range(test: ConditionTerm, low: float, high: float) -> frozenset[Truth]:
-    """What a comparison of a number from `low` to `high` may give. Counts and the like are known always, and whole."""
+def _up_to(test: ConditionTerm, high: float) -> frozenset[Truth]:
+    """What a comparison of a number from 0 to `high` may give. Counts and the like are known always, and whole."""
     value, sign = float(test.value or 0.0), test.sign
     is_whole = test.row.is_count or test.quantity in ("step", "tokens", "sequence", "stored", "reserved")
-    below, above = low < value, high > value
-    equal = low <= value <= high and (not is_whole or value == math.floor(value))
+    below, above = value > 0.0, high > value
+    equal = 0.0 <= value <= high and (not is_whole or value == math.floor(value))
     can = {"<": below, "<=": below or equal, ">": above, ">=": above or equal, "=": equal, "!=": below or above}
     cannot = {"<": above or equal, "<=": above, ">": below or equal, ">=": below, "=": below or above, "!=": equal}
     found = {True for _ in range(can[str(sign)])} | {False for _ in range(cannot[str(sign)])}
-    return frozenset(found if is_whole or low == high else {*found, None})
+    return frozenset(found if is_whole or high == 0.0 else {*found, None})
 
 
 def _missing(need: Need, setting: ConditionSetting) -> str:

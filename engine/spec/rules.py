@@ -208,6 +208,6 @@ RULES: Mapping[str, RuleRow] = {
 _ROW_OF_SPEC = {(row.spec_name, row.schedule): row for row in RULES.values()}
 
 
-def rule_row(name: str, schedule: str = "uniform") -> RuleRow | None:
+def rule_row(name: str, schedule: str) -> RuleRow | None:
     """The row of a spec's rule; None for a cache that keeps all rows."""
     return _ROW_OF_SPEC.get((name, schedule)) or _ROW_OF_SPEC.get((name, "uniform"))

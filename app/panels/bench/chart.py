@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from app.draw.axis import ByteTicks, LinearTicks
-from app.draw.format import byte_size, percent, thousands
+from app.draw.format import percent, thousands, tick_size
 from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, Painted
 from app.kit.chart.point_names import PointNames
 from app.panels.bench.draw import BenchQuantity, Curves
@@ -48,13 +48,9 @@ def bench_chart(
         np.column_stack([curves.x, curves.y]),
         curves.home,
         ByteTicks(thousands),
-        LinearTicks(percent) if curves.is_share else ByteTicks(_bytes if quantity == "kv_bytes" else thousands),
+        LinearTicks(percent) if curves.is_share else ByteTicks(tick_size if quantity == "kv_bytes" else thousands),
         TITLES[quantity],
         rests_on,
         reach=9.0,
         can_zoom_y=True,
     )
-
-
-def _bytes(number: int) -> str:
-    return byte_size(number).replace(".0 ", " ")

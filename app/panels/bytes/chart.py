@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.draw.axis import ByteTicks, LinearTicks
-from app.draw.format import byte_size, thousands
+from app.draw.format import byte_size, thousands, tick_size
 from app.draw.step_axis import StepAxis
 from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, SelectedLine
 from engine.wire.records import StepRecord
@@ -46,7 +46,7 @@ def memory_chart(rows: npt.NDArray[np.float64], axis: StepAxis, selected: int | 
         np.column_stack([steps, values[:, 0]]),
         ((first - 0.5, first + max(len(rows), _LEAST_STEPS) - 0.5), (low - 0.5, high + 0.5)),
         LinearTicks(axis.name, least=1),
-        ByteTicks(_size_name),
+        ByteTicks(tick_size),
         "",
         peak_words(rows),
         can_zoom_y=True,
@@ -71,7 +71,3 @@ def step_words(record: StepRecord) -> str:
 
 def _words(row: npt.NDArray[np.float64]) -> str:
     return " · ".join(f"{name} {byte_size(int(size))}" for name, size in zip(NAMES, row, strict=True) if size > 0)
-
-
-def _size_name(num_bytes: int) -> str:
-    return byte_size(num_bytes).replace(".0 ", " ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.draw.axis import ByteTicks
-from app.draw.format import byte_size
+from app.draw.format import tick_size
 from app.kit.chart.marks import Band, Chart, ChartMark, Curve, Dots, Painted
 from app.kit.chart.point_names import PointNames
 from app.panels.sweep import draw
@@ -40,7 +40,7 @@ def sweep_chart(cloud: Cloud, quality: Quality, labels: dict[str, str], marked: 
         tuple(marks),
         np.column_stack([cloud.x, cloud.y]),
         ((low - _MARGIN, high + _MARGIN), (_FLOOR, 1.03)),
-        ByteTicks(_size_name),
+        ByteTicks(tick_size),
         cloud.scale,
         TITLES[quality],
         f"— best for its bytes, over {rests_on}",
@@ -51,7 +51,3 @@ def sweep_chart(cloud: Cloud, quality: Quality, labels: dict[str, str], marked: 
 
 def _dots(cloud: Cloud, which: np.ndarray, role: str, fill: str) -> Dots:
     return Dots(cloud.x[which], cloud.y[which], role, size=_DOT, fill=fill)
-
-
-def _size_name(num_bytes: int) -> str:
-    return byte_size(num_bytes).replace(".0 ", " ")

@@ -19,6 +19,8 @@ Flags = npt.NDArray[np.bool_]
 # step, and lies on top of the one behind it.
 PHASES = ("forward", "attention", "cache", "prepare", "sample", "looking", "gap")
 _HATCH = 4
+LABEL_GAP = 3.0  # pixels between a bar and its label
+RECENT_STEPS = 64  # whose share of looking is told
 
 
 class Bars(Struct, frozen=True):
@@ -81,28 +83,26 @@ def full_scale(total: Millis, is_prefill: Flags) -> float:
     return max(1.15 * top, 1e-3)
 
 
-def label_places(
-    bars: Sequence[tuple[float, float]], widths: Sequence[float], high: float, gap: float = 3.0
-) -> list[float | None]:
+def label_places(bars: Sequence[tuple[float, float]], widths: Sequence[float], high: float) -> list[float | None]:
     """Where a label stands beside each of some bars `(left, right)`, given the most important first: to the right, else
     to the left, never over another bar or label nor beyond `0 … high`; None where there is no room."""
     taken = list(bars)
     places: list[float | None] = []
     for (left, right), width in zip(bars, widths, strict=True):
         found = None
-        for start in (right + gap, left - gap - width):
+        for start in (right + LABEL_GAP, left - LABEL_GAP - width):
             is_free = all(start + width <= low or start >= end for low, end in taken)
             if is_free and start >= 0 and start + width <= high:
                 found = start
-                taken.append((start - gap, start + width + gap))
+                taken.append((start - LABEL_GAP, start + width + LABEL_GAP))
                 break
         places.append(found)
     return places
 
 
-def looking_share(millis: Millis, is_prefill: Flags, last: int = 64) -> float | None:
+def looking_share(millis: Millis, is_prefill: Flags) -> float | None:
     """What part of the recent decode steps' time went into looking."""
-    decode = millis[~is_prefill][-last:, : PHASES.index("gap")]
+    decode = millis[~is_prefill][-RECENT_STEPS:, : PHASES.index("gap")]
     total = float(decode.sum())
     return float(decode[:, PHASES.index("looking")].sum()) / total if total > 0 else None
 

@@ -53,9 +53,9 @@ def token_words(
     token: Token,
     held: Holders | None,
     edited: Sequence[EditedRows],
-    noted: Bookmark | None = None,
+    noted: Bookmark | None,
     *,
-    num_source: int = 0,
+    num_source: int,
 ) -> str:
     """Everything about a token in lines; `held` says who holds its rows where some dropped them. The encoder read the
     first `num_source` tokens."""
