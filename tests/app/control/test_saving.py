@@ -17,7 +17,7 @@ from app.start.arguments import parse
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.journal import JournalFile
-from engine.saved.session import SavedSession, spec_of
+from engine.saved.session import SavedSession, entries_of, spec_of
 from engine.spec.chat import Chat, Turn
 from engine.spec.stops import Stop
 from engine.wire.commands import Continue, OpenSnapshot
@@ -342,6 +342,37 @@ def test_a_file_that_is_none_is_kept_and_not_offered(running: Shell, folder: Jou
     assert running.models.recovery.offered is None
     assert [path.read_bytes() for path in folder.ended()] == [b"what is this"]
     assert running.models.status.notice == "A session that was not closed cannot be read: it is kept as session x.jsonl"
+
+
+def test_of_several_the_newest_is_offered_the_others_are_kept_and_what_nobody_would_miss_is_gone(
+    running: Shell, folder: JournalFolder
+) -> None:
+    contents = ("old", "", "mine", "new", "oldest")
+    found = Recovering(folder, running.models, running.controller, "mine", running)
+    paths = {
+        draft: draft_left_in(folder, draft, used)
+        for draft, used in zip(contents, (200, 500, 400, 300, 100), strict=True)
+    }
+    found._look()
+    offered = running.models.recovery.offered
+    assert offered is not None
+    assert (offered.path, offered.session.draft, offered.written) == (paths["new"], "new", 300.0)
+    assert folder.left() == [paths["new"]]
+    assert [read_session(path).session.draft for path in folder.ended()] == ["old", "oldest"]
+    with folder.claim(paths["new"]):
+        found.on_accepted()
+    assert running.models.status.failure == "Another window has taken up this session already: go on there."
+    assert running.models.recovery.offered is None
+    assert folder.left() == [paths["new"]]
+
+
+def draft_left_in(folder: JournalFolder, draft: str, used: float) -> Path:
+    """A journal of a window that is gone, written so many seconds after the epoch."""
+    file = folder.new()
+    file.append(*entries_of(SavedSession(draft=draft)))
+    file.close()
+    os.utime(file.path, (used, used))
+    return file.path
 
 
 def test_one_that_cannot_be_opened_is_offered_again_and_this_window_goes_on_writing(
