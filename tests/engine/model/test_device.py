@@ -135,10 +135,14 @@ def test_where_a_coding_fails_the_next_best_is_used_by_name(tmp_path: Path, monk
 # ---- several devices -------------------------------------------------------------------------------------------------
 
 
-def test_a_split_model_on_a_machine_with_one_device_is_the_same_model(whole: Path) -> None:
+@pytest.mark.parametrize("is_shape", [False, True])
+def test_a_split_model_on_a_machine_with_one_device_is_the_same_model(
+    whole: Path, tmp_path: Path, is_shape: bool
+) -> None:
     pytest.importorskip("accelerate")
     ids = torch.tensor([[5, 6, 7]])
-    alone, spread = load(ModelSpec(str(whole), num_threads=1)), load(ModelSpec(str(whole), device="split"))
+    source = f"shape:{write_config('gpt2', tmp_path)}" if is_shape else str(whole)
+    alone, spread = load(ModelSpec(source, num_threads=1)), load(ModelSpec(source, device="split"))
     assert spread.info.layer_devices == ()
     assert torch.equal(alone.reference_logits(ids), spread.reference_logits(ids))
 
