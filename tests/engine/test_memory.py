@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from engine import memory
 from engine.memory import MemoryMeter, free_and_total, free_bytes, give_back, used_bytes
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -14,6 +18,7 @@ from engine.spec.sampling import Prompt
 from tests.engine.tiny import model_of, prompt_ids
 
 CPU = torch.device("cpu")
+GPUS = [torch.device("cuda", index) for index in range(2)]
 MIB = 1 << 20
 
 
@@ -56,3 +61,72 @@ def test_a_record_says_who_is_in_memory() -> None:
     assert held.weights + held.reserved + held.looking < held.process
     assert held.peak is None or held.peak >= held.process - 32 * MIB
     assert all(layer.device == "" for layer in held.layers)
+
+
+class NVMLError(Exception):
+    pass
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Two cards that are not here: `begun` are those whose peak was begun anew, `is_broken` is of NVML."""
+    made = SimpleNamespace(begun=[], emptied=0, is_broken=False)
+
+    def empty() -> None:
+        made.emptied += 1
+
+    def of(*numbers: int) -> Callable[[Any], int]:
+        return lambda device: numbers[device if isinstance(device, int) else device.index]
+
+    def handle(uuid: str) -> int:
+        if made.is_broken:
+            raise NVMLError("Driver/library version mismatch")
+        return {"GPU-a": 0, "GPU-b": 1}[uuid]
+
+    nvml = ModuleType("pynvml")
+    for name, value in {
+        "NVMLError": NVMLError, "nvmlInit": lambda: None, "nvmlDeviceGetHandleByUUID": handle,
+        "nvmlDeviceGetMemoryInfo": lambda index: SimpleNamespace(free=(4000, 1000)[index], total=8000),
+    }.items():  # fmt: skip
+        setattr(nvml, name, value)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(memory, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch.version, "hip", None)
+    for name, found in {
+        "device_count": lambda: 2, "memory_reserved": of(300, 500), "memory_allocated": of(100, 50),
+        "max_memory_allocated": of(150, 70), "reset_peak_memory_stats": made.begun.append, "empty_cache": empty,
+        "mem_get_info": lambda device: (7000 + device.index, 9000),
+        "get_device_properties": lambda device: SimpleNamespace(uuid="ab"[device.index]),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, found)
+    return made
+
+
+def test_a_gpu_is_asked_of_nvml_and_else_of_torch(gpus: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [free_and_total(gpu) for gpu in GPUS] == [(4000, 8000), (1000, 8000)]
+    assert [free_bytes(gpu) for gpu in GPUS] == [4000 + 200, 1000 + 450], "and what torch keeps"
+    assert used_bytes(GPUS[1]) == 800
+    give_back(GPUS[0])
+    give_back(CPU)
+    assert gpus.emptied == 1
+    gpus.is_broken = True
+    assert [free_and_total(gpu) for gpu in GPUS] == [(7000, 9000), (7001, 9000)]
+    gpus.is_broken = False
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "find_spec", lambda name: None)
+        assert free_and_total(GPUS[0]) == (7000, 9000)
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    assert free_and_total(GPUS[0]) == (7000, 9000), "AMD's cards are not NVML's"
+
+
+def test_what_is_held_on_gpus_is_that_of_all_of_them(gpus: SimpleNamespace) -> None:
+    held = MemoryMeter([CPU, *GPUS]).read()
+    assert (held.allocator, held.peak, held.device) == (150, 220, 4000 + 7000)
+    assert held.process > MIB
+    assert not gpus.begun
+    meter = MemoryMeter(GPUS)
+    meter.read(begin_anew=True)
+    assert gpus.begun == GPUS
+    gpus.is_broken = True
+    assert meter.read().device is None, "one that cannot be asked any more"
+    assert MemoryMeter(GPUS[:1]).read()[1:] == (100, 150, None)
