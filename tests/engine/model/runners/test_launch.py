@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from engine.cache.attention_probe import Probe
 from engine.history.marks import Pending
-from engine.model.runners.launch import Launches, bucket_of
+from engine.model.runners.launch import Launches, bucket_of, show
 from engine.model.runners.recorders import Twin
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
@@ -288,3 +289,18 @@ def test_a_change_of_the_model_behind_a_recording_is_noticed(
         with change():
             used[what] = before, session.step().runner
     assert set(used.values()) == {(runner, "transformers")}, used
+
+
+def test_of_each_sequence_the_weights_that_it_has_are_shown() -> None:
+    """Behind its end a bucket reads what is none of its rows."""
+    weights = {layer: torch.rand(2, 3, 8) for layer in (0, 4)}
+    both, alone = Probe(), Probe()
+    show(both, weights, [4, 6], is_batch=True)
+    show(alone, {layer: each[:1] for layer, each in weights.items()}, [4], is_batch=False)
+    parts = both.parts
+    assert not both.weights
+    assert both.is_borrowed
+    assert alone.is_borrowed
+    for layer, each in weights.items():
+        for found, number, count in ((parts[0], 0, 5), (parts[1], 1, 7), (alone, 0, 5)):
+            assert torch.equal(found.weights[layer], each[number : number + 1, :, :count])
