@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import Generic, Protocol, TypeVar
 
@@ -121,6 +122,10 @@ class EvictionJournal(Generic[Entry, Memory]):
             self._drop_memory(earlier)
         self._forgets_from = None if self._forgets_from is None else num_tokens
         self._floor = num_tokens
+
+    def noted_bytes(self) -> Iterator[tuple[int, int]]:
+        """The bytes of every entry, by its identity: copies share entries."""
+        return ((id(entry), entry.num_bytes) for entry in self._entries)
 
     def copy(self) -> EvictionJournal[Entry, Memory]:
         """The same entries, to be changed apart."""

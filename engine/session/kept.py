@@ -65,6 +65,12 @@ class SessionState:
             found += 0 if live.logits is None else int(live.logits.nbytes)
         return found
 
+    @property
+    def noted_bytes(self) -> dict[int, int]:
+        """Of these, what copies of its caches hold as well, for nobody writes to it: by its identity."""
+        lives = self.sequences.values() if self.mode.store is None else ()
+        return {noted: size for live in lives for layer in live.cache.layers for noted, size in layer.noted_bytes()}
+
 
 MomentKey = tuple[int, int | None]  # a step, and the sequence that was removed then, None where all of them are kept
 
@@ -82,6 +88,7 @@ class KeptStates:
         self._states: OrderedDict[MomentKey, SessionState] = OrderedDict()
         self._has_grown = False
         self._row_bytes: dict[MomentKey, int] = {}  # of each, which does not change while it is kept
+        self._noted: dict[MomentKey, dict[int, int]] = {}  # of these, what others may hold as well
         self._counted = KeptBytes()
         self._pinned: SessionState | None = None  # what nothing could compute again
 
@@ -114,7 +121,7 @@ class KeptStates:
 
     def _put(self, key: MomentKey, state: SessionState) -> None:
         self.let_go(key)
-        row_bytes = state.row_bytes
+        row_bytes, noted = state.row_bytes, state.noted_bytes
         for live in state.sequences.values():  # first: nothing has changed where this fails
             self._forget_recorded(live.cache.live)
         try:
@@ -122,7 +129,7 @@ class KeptStates:
         except BaseException:
             state.own(is_live=True)
             raise
-        self._states[key], self._row_bytes[key], self._has_grown = state, row_bytes, True
+        self._states[key], self._row_bytes[key], self._noted[key], self._has_grown = state, row_bytes, noted, True
 
     def take_back(self, state: SessionState) -> None:
         """It is not left after all."""
@@ -141,11 +148,12 @@ class KeptStates:
         except BaseException:
             state.own(is_live=False)
             raise
-        del self._states[key], self._row_bytes[key]
+        self._pop(key)
         return state
 
     def _pop(self, key: MomentKey) -> SessionState | None:
         self._row_bytes.pop(key, None)
+        self._noted.pop(key, None)
         return self._states.pop(key, None)
 
     def let_go(self, key: MomentKey) -> None:
@@ -210,7 +218,7 @@ class KeptStates:
     def row_bytes(self) -> int:
         """Of these, what does not lie in pages; of a moment that cannot be computed again as well."""
         pinned = 0 if self._pinned is None else self._pinned.row_bytes
-        return sum(self._row_bytes.values()) + pinned
+        return self._count().row_bytes + pinned
 
     @property
     def num_bytes(self) -> int:
@@ -225,29 +233,40 @@ class KeptStates:
         changes = tuple(group.pool.num_share_changes for store in stores.values() for group in store.groups)
         seen = (tuple(map(id, self._states.values())), id(live), changes)
         if self._counted.seen != seen:
-            num_bytes = sum(self._row_bytes.values())
+            holders = Counter(noted for each in self._noted.values() for noted in each)
+            noted_once = {noted: size for each in self._noted.values() for noted, size in each.items()}
+            row_bytes = sum(self._row_bytes.values())
+            row_bytes -= sum((count - 1) * noted_once[noted] for noted, count in holders.items())
+            num_bytes = row_bytes
             for store in stores.values():
                 is_live = store is live
                 num_bytes += store.kept_bytes if is_live else sum(map(store.reserved_bytes, store.rows_of))
             whole = sorted(step for step, seq_id in self._states if seq_id is None)
-            sizes = tuple(size_of(self._states[step, None], self._row_bytes[step, None]) for step in whole)
-            self._counted = KeptBytes(seen, sizes, num_bytes)
+            sizes = tuple(self._size_of((step, None), holders) for step in whole)
+            self._counted = KeptBytes(seen, sizes, num_bytes, row_bytes)
         return self._counted
+
+    def _size_of(self, key: MomentKey, holders: Counter[int]) -> BranchBytes:
+        shared = sum(size for noted, size in self._noted[key].items() if holders[noted] > 1)
+        return size_of(self._states[key], self._row_bytes[key] - shared, shared)
 
 
 @dataclass(frozen=True)
 class KeptBytes:
-    """What kept moments take, one by one and all together, for as long as what was `seen` of them is the same."""
+    """What kept moments take, one by one and all together, for as long as what was `seen` of them is the same;
+    `row_bytes` are those that do not lie in pages."""
 
     seen: tuple[object, ...] = ()
     sizes: tuple[BranchBytes, ...] = ()
     num_bytes: int = 0
+    row_bytes: int = 0
 
 
-def size_of(state: SessionState, row_bytes: int) -> BranchBytes:
-    """What a kept moment takes: of pages those that nobody else refers to are its own."""
+def size_of(state: SessionState, private: int, shared: int) -> BranchBytes:
+    """What a kept moment takes, beside what does not lie in pages: of these those that nobody else refers to are its
+    own."""
     assert state.step is not None
-    store, private, shared = state.mode.store, row_bytes, 0
+    store = state.mode.store
     for number, group in enumerate(store.groups if store is not None else ()):
         mine = Counter(page for live in state.sequences.values() for page in live.cache.tables[number].held_pages)
         num_own = sum(group.pool.ref_count(page_id) == count for page_id, count in mine.items())

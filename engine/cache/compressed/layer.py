@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -139,6 +140,9 @@ class CompressedLayer(OwnLayer):
             journal=self.journal_bytes,
             scores=0 if self.memory is None else int(self.memory.nbytes),
         )
+
+    def noted_bytes(self) -> Iterable[tuple[int, int]]:
+        return self.journal.noted_bytes()
 
     def commit(self, written: RowDelta) -> RowDelta:
         """Slots are positions wherever rows are rewritten: a codec that does so drops none, and sinks come first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -45,6 +45,10 @@ class LayerHandle:
     def held_bytes(self) -> HeldBytes:
         """What it takes."""
         raise NotImplementedError
+
+    def noted_bytes(self) -> Iterable[tuple[int, int]]:
+        """Of these, what is noted for going back and never written again, by its identity: copies share it."""
+        return ()
 
     def states(self) -> tuple[StateMatrix, ...]:
         """What it keeps beside rows that moves on with every token and does not grow."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine.cache.contract import HeldBytes
@@ -114,6 +116,36 @@ def test_what_is_kept_for_going_back_is_counted_with_a_moment(name: str) -> None
     assert journal > 0
     live.cache.forget_journal()  # type: ignore[attr-defined]
     assert before - state.row_bytes == journal - live.cache.journal_bytes > 0
+
+
+def test_what_two_kept_moments_hold_together_is_counted_once() -> None:
+    """What was evicted before they parted is noted in the journals of both, which share it."""
+    session = Session(model_of("llama"), tuned(PRESETS["knorm"].spec, budget=12))
+    session.force(session.submit(Prompt(token_ids=prompt_ids(40))), prompt_ids(9, seed=1))
+    for _ in range(9):
+        session.step()
+    session.go_to(6)
+    session.force(0, (5,))
+    session.step()
+    session.go_to(3)
+    kept = list(session.kept)
+    assert len(kept) > 1
+    held = {id(entry): entry.num_bytes for entry in journals(kept)}
+    doubled = sum(entry.num_bytes for entry in journals(kept)) - sum(held.values())
+    assert doubled > 0
+    assert session.kept.num_bytes == session.kept.row_bytes == sum(state.row_bytes for state in kept) - doubled
+    assert sum(one.private for one in session.kept.sizes) < session.kept.num_bytes
+    assert {one.private + one.shared for one in session.kept.sizes} == {state.row_bytes for state in kept}
+    for state in kept[1:]:
+        session.kept.let_go((state.step or 0, None))
+    (last,) = session.kept.sizes
+    assert (last.shared, last.private) == (0, kept[0].row_bytes)
+
+
+def journals(kept: list[SessionState]) -> list[Any]:
+    """The entries of the journals of every layer of every moment."""
+    caches = [live.cache for state in kept for live in state.sequences.values()]
+    return [entry for cache in caches for layer in cache.layers for entry in layer.journal.since(-1)]  # type: ignore[attr-defined]
 
 
 def test_which_step_made_a_page_findable_is_noted_of_every_step() -> None:
