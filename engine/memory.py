@@ -37,11 +37,22 @@ def free_and_total(device: torch.device) -> tuple[int, int]:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that can be had: those that nobody uses, and those that torch keeps for the next tensors."""
+    """Bytes that can be had: those that nobody uses, and those that torch keeps for the next tensors; of main memory no
+    more than this process may still map."""
     free = free_and_total(device)[0]
     if device.type == "cuda":
-        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return free
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return free if device.type != "cpu" or (room := mappable_bytes()) is None else min(free, room)
+
+
+def mappable_bytes() -> int | None:
+    """What the limit of this process (`ulimit -v`) leaves; None where there is no limit."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else max(0, limit - int(psutil.Process().memory_info().vms))
 
 
 def used_bytes(device: torch.device) -> int:

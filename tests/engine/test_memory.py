@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -31,6 +32,19 @@ def test_a_cpu_has_free_memory_and_this_program_uses_some() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak, and begins it anew")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to the limit of its addresses")
+def test_what_is_free_is_no_more_than_this_process_may_map() -> None:
+    import resource
+
+    before, cpu = resource.getrlimit(resource.RLIMIT_AS), torch.device("cpu")
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + 2**26, before[1]))
+        assert 0 <= free_bytes(cpu) <= 2**26
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert free_bytes(cpu) > 2**26
+
+
 def test_a_peak_is_told_once_and_then_begun_anew() -> None:
     meter = MemoryMeter([CPU])
     before = meter.read(begin_anew=True)
