@@ -27,7 +27,7 @@ from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.status import SequenceInfo
 
 EMPTY = (Turn("user", ""),)
-LEAST_TURNS, LEAST_RENDERED, SPACING = 100, 44, 5  # pixels
+LEAST_TURNS, LEAST_RENDERED, SPACING = 64, 38, 5  # pixels
 MOST_LINES = 5  # of words
 ANSWER_TIP = "Take what was generated so far as the assistant's turn, and write the next one"
 NEW_TIP = "Begin another conversation"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from itertools import accumulate
 
@@ -26,6 +27,7 @@ from app.panels.tokens.canvas import TokenCanvas
 from app.panels.tokens.chips import Chips
 from app.panels.tokens.surprisal_key import SurprisalKey
 from engine.spec.edit import Rows
+from engine.wire.records import SequenceStep
 
 ROOM_FOR_BOTH = 300  # pixels
 
@@ -85,7 +87,7 @@ class TokensPanel(View[Chips]):
         part = self._models.timeline.part(now.seq_id, now.step)
         if part is not None and (found := after_edit(self._models, part, self._fed(now))) is not None:
             part = found[1]
-        pending = part.sampled_text if part is not None and part.sampled is not None else None
+        pending = pending_text(part) if part is not None else None
         awaits = self._models.timeline.awaits_surprisal(now.seq_id)
         area = None if now.area is None else (now.area.start, now.area.stop)
         if area == (0, len(tokens)):  # whole heads: not these tokens are meant
@@ -173,3 +175,10 @@ class TokensPanel(View[Chips]):
             self.told.emit(f"“{visible(wanted[:80])}” is not in the tokens")
             return
         self._models.selection.update(position=tokens[bisect_right(starts, place) - 1].position)
+
+
+def pending_text(part: SequenceStep) -> str | None:
+    """The token that was chosen to follow; None where none was, or where logits were no numbers and nothing could be
+    chosen."""
+    is_chosen = part.sampled is not None and (part.entropy is None or not math.isnan(part.entropy))
+    return part.sampled_text if is_chosen else None

@@ -211,7 +211,9 @@ def test_panels_stand_beside_each_other_in_the_smallest_window(fresh: Shell) -> 
     """A panel that asks for more than its place stands over its neighbours, or beyond the window's edge."""
     window = fresh.window
     window.resize(1100, 720)
-    for layout in ("learn", "inspect", "compare", "truth"):
+    window.prompt.chat._on_refused("This model has no chat template.")
+    for mode, layout in product(("text", "chat"), ("learn", "inspect", "compare", "truth")):
+        window.prompt.choose(mode)
         window.arrange(layout)
         turn(fresh)
         docks = [dock for dock in window.findChildren(PanelDock) if not dock.visibleRegion().isEmpty()]
@@ -219,7 +221,7 @@ def test_panels_stand_beside_each_other_in_the_smallest_window(fresh: Shell) -> 
         places = {dock.objectName(): dock.geometry() for dock in docks}
         beyond = [name for name, place in places.items() if not window.rect().contains(place)]
         over = [pair for pair in combinations(places, 2) if places[pair[0]].intersects(places[pair[1]])]
-        assert (beyond, over) == ([], []), (layout, places)
+        assert (beyond, over) == ([], []), (mode, layout, places)
 
 
 def test_a_first_window_takes_all_of_a_small_screen(fresh: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import count
 
 import pytest
@@ -28,6 +29,18 @@ def test_clicking_a_chip_selects_its_position(running: Shell, qtbot: QtBot) -> N
     assert running.models.selection.now.position == 7
     qtbot.mouseClick(strip.viewport(), Qt.MouseButton.LeftButton, pos=point)
     assert running.models.selection.now.position is None
+
+
+@pytest.mark.parametrize(("entropy", "pending"), [(1.5, " cat"), (None, " cat"), (math.nan, None)])
+def test_a_token_that_no_numbers_have_chosen_is_not_shown_as_the_next(
+    running: Shell, entropy: float | None, pending: str | None
+) -> None:
+    record = samples.step_record(running.models.timeline.latest.step + 1)  # type: ignore[union-attr]
+    part = replace(record.sequences[0], sampled=5, sampled_text=" cat", entropy=entropy)
+    running.models.timeline.append([replace(record, sequences=(part,))])
+    running.models.timeline.tell()
+    turn(running)
+    assert running.window.tokens.strip.chips.pending == pending
 
 
 def test_find_goes_round(running: Shell, qtbot: QtBot) -> None:
