@@ -257,10 +257,22 @@ def _colors(shape: ElementTree.Element) -> list[float]:
     is_whole = bool((alpha == 255).all())
     grey = colors.mean(axis=2) if is_whole else alpha
     most = (8, 12) if max(grey.shape) > 16 else (3, 3)
-    bands = np.array_split(grey, min(most[0], grey.shape[0]))
-    parts = [float(part.mean()) for band in bands for part in np.array_split(band, min(most[1], band.shape[1]), axis=1)]
+    parts = _means(grey, min(most[0], grey.shape[0]), min(most[1], grey.shape[1])).ravel().tolist()
     scale = 1.0 if is_whole else 255 / max(*parts, 1e-9)
     return [*colors.mean(axis=(0, 1)), *(part * scale for part in parts)]
+
+
+def _means(grey: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """`[rows, columns]`: the mean of each of so many parts, cut as `np.array_split` cuts."""
+    (down, tall), (right, wide) = _cuts(grey.shape[0], rows), _cuts(grey.shape[1], columns)
+    sums = np.add.reduceat(np.add.reduceat(grey, down, axis=0), right, axis=1)
+    return sums / (tall[:, None] * wide)
+
+
+def _cuts(length: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where each of `count` parts of a length begins, and how long it is: the first ones may be longer by one."""
+    sizes = length // count + (np.arange(count) < length % count)
+    return np.cumsum(sizes) - sizes, sizes
 
 
 # ---- approved ----------------------------------------------------------------------------------------------------
