@@ -66,7 +66,7 @@ class OwnStep:
         try:
             with self._telling(LABEL):
                 self._step.compile(ids, cache, shows)
-            found = self._step.run(ids, cache, shows)
+                found = self._step.run(ids, cache, shows)  # what is left of compiling is done with the first call
             if found is None:
                 raise RuntimeError("it would have to be compiled at every step")
         except Cancelled:

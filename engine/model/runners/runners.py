@@ -165,7 +165,8 @@ class Runners:
     def _own_logits(self, ids: torch.Tensor, cache: Any, probe: Probe | None, own: OwnForward) -> torch.Tensor | None:
         """The step of transformers' own forward; None, and nothing done, where it cannot be compiled."""
         if self._own_step is None:
-            self._own_step = OwnStep(own, ids.device, lambda label: self.telling(label), self._compiling_timed)
+            with self._timed_apart():  # torch's compiler is imported
+                self._own_step = OwnStep(own, ids.device, self._told_apart, lambda work: self.compiling(work))
         logits = self._own_step(ids, cache, probe)
         if logits is not None:
             for name in ("transformers",) if self._own_step.refused else ("transformers", "compile"):
@@ -183,9 +184,19 @@ class Runners:
         return self._launches[name]
 
     def _compiling_timed(self, work: Callable[[], None]) -> None:
+        with self._timed_apart():
+            self.compiling(work)
+
+    @contextmanager
+    def _told_apart(self, label: str) -> Iterator[None]:
+        with self.telling(label), self._timed_apart():
+            yield
+
+    @contextmanager
+    def _timed_apart(self) -> Iterator[None]:
         began = time.perf_counter()
         try:
-            self.compiling(work)
+            yield
         finally:
             self.compile_s += time.perf_counter() - began
 
