@@ -21,9 +21,11 @@ from app.shell import Shell
 from app.start.settings import Settings
 from engine.saved.document import write_session
 from engine.saved.session import SavedSession
+from engine.spec.chat import Chat, Turn
 from engine.spec.model import ModelSpec
+from engine.spec.sampling import SamplingParams
 from engine.wire.commands import Cancel, LoadModel, OpenSnapshot, Run, Step, SubmitPrompt
-from engine.wire.events import StateChanged
+from engine.wire.events import SessionOpened, StateChanged
 from tests.app import samples
 from tests.app.conftest import sweep, turn
 from tests.app.fake_engine import FakeEngine
@@ -294,3 +296,14 @@ def test_show_everything_reaches_the_plot_of_the_panel_in_use(running: Shell, na
     running.actions["view.reset"].trigger()
     assert canvas.frame.x_range == home
     assert not canvas.is_zoomed
+
+
+def test_what_was_being_written_comes_back_with_its_session_unless_another_prompt_was_begun(
+    running: Shell, engine: FakeEngine
+) -> None:
+    prompt = running.window.prompt
+    chats = [Chat((Turn("user", text),)) for text in ("Who?", "What?")]
+    for draft, chat in zip(("left behind", "and another"), chats, strict=True):
+        engine.emit(SessionOpened(draft, SamplingParams(), draft_chat=chat))
+        turn(running)
+        assert (prompt.draft, prompt.chat.draft) == ("left behind", chats[0])
