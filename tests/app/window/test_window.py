@@ -307,3 +307,11 @@ def test_what_was_being_written_comes_back_with_its_session_unless_another_promp
         engine.emit(SessionOpened(draft, SamplingParams(), draft_chat=chat))
         turn(running)
         assert (prompt.draft, prompt.chat.draft) == ("left behind", chats[0])
+
+
+def test_every_action_says_in_its_tip_what_it_does_and_why_not_now(shell: Shell) -> None:
+    actions = shell.actions
+    for name in actions.names():
+        tip, declared = actions[name].toolTip(), actions.declared(name)
+        assert declared.tip in tip, name
+        assert actions.reason(name).rstrip(".")[1:] in tip, name
