@@ -145,10 +145,10 @@ class KeptStates:
             return None
         try:
             state.own(is_live=True)
+            self._pop(key)
         except BaseException:
             state.own(is_live=False)
             raise
-        self._pop(key)
         return state
 
     def _pop(self, key: MomentKey) -> SessionState | None:
