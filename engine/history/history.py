@@ -18,9 +18,10 @@ from engine.wire.tree import Node
 if TYPE_CHECKING:
     import torch
 
-ATTENTION_LOG_BYTES = 256 << 20
+# of the latest steps; with all that looking takes beside it, less than 250 MB at 8,192 tokens of SmolLM2-135M's shape
+ATTENTION_LOG_BYTES = 96 << 20  # less what waits for its surprisal: one or the other has the room
 LOGITS_LOG_BYTES = 64 << 20
-ROWS_LOG_BYTES = 64 << 20
+ROWS_LOG_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +103,7 @@ class History:
         key = (self.next_step, seq_id)
         self.logits.put(key, {0: logits})
         if attention:
+            self.attention.max_bytes = ATTENTION_LOG_BYTES - self.surprisal.num_bytes
             self.attention.put(key, attention)
 
     def log_rows(self, step: int, seq_id: int, rows: Mapping[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
