@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from engine.cache.paged.prefix import encode_token_ids, num_equal_tokens
 from engine.chat.rendering import Encoded
+from engine.common_prefix import num_common
 from engine.errors import InputError
 from engine.session.live import LiveSequence
 from engine.session.prompt import encode_prompt
@@ -100,7 +100,7 @@ def reuse_of(session: Session, parent: LiveSequence, encoded: Encoded) -> Contin
     computed, for its logits are wanted.
     """
     ids, cached = encoded.token_ids, parent.sequence.token_ids[: parent.sequence.num_tokens]
-    num_equal = num_equal_tokens(encode_token_ids(ids), encode_token_ids(cached))
+    num_equal = num_common(ids, cached)
     why = why_no_rows(session)
     num_reused = 0 if why else min(num_equal, len(ids) - 1)
     if num_equal == len(cached):

@@ -136,9 +136,8 @@ def lengths_to_feed(spec: CacheSpec, prompt: int, fed_lengths: list[int], stop: 
     """
     if spec.recomputes:
         return [stop] if stop else []  # every forward begins anew: the last one makes all rows
-    lengths = [n for n in fed_lengths if n <= stop]
+    lengths = [n for n in fed_lengths if n < stop]
     is_whole = spec.layout == "quantized"
     if is_whole or (spec.is_compressed and prompt < stop):
-        before = [] if is_whole else [n for n in lengths if n < prompt]
-        lengths = [n for n in (*before, *range(prompt, stop + 1)) if n <= stop]
-    return lengths if lengths[-1:] == [stop] or not stop else [*lengths, stop]
+        lengths = [*([] if is_whole else [n for n in lengths if n < prompt]), *range(prompt, stop)]
+    return [*lengths, stop] if stop else []

@@ -15,6 +15,7 @@ import torch
 
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
+from engine.common_prefix import num_common
 from engine.model.loader import LoadedModel
 from engine.session.driver import Driver
 from engine.session.mode import CacheMode
@@ -88,7 +89,7 @@ class Reruns:
     def exact_rows(self, token_ids: list[int]) -> Generator[Progress, None, RowsOfLayers]:
         """K and V of the tokens as a cache that keeps all rows would hold them, as views."""
         driver = self._exact or self._new_driver(CacheSpec(), ENDLESS)
-        shared = num_shared(driver.token_ids, token_ids)
+        shared = num_common(driver.token_ids, token_ids)
         if shared < min(len(driver.token_ids), len(token_ids)):  # somebody may still look at the rows behind it
             known = self._rows_of(driver)
             driver = self._new_driver(CacheSpec(), ENDLESS, token_ids[:shared])
@@ -117,7 +118,7 @@ class Reruns:
         if copies_rows(spec) and has_rows:
             known = before
         elif self._prompt is not None and self._prompt[0] == Start.of(spec):
-            known = num_shared(self._prompt[1].token_ids, token_ids[:before])
+            known = num_common(self._prompt[1].token_ids, token_ids[:before])
             known = known if known == len(self._prompt[1].token_ids) else 0
         else:
             known = 0
@@ -158,7 +159,7 @@ class Reruns:
         if trial is None or (trial.spec, trial.prompt_end) != (spec, prompt_end):
             return None
         fed = trial.driver.token_ids
-        if num_shared(fed, token_ids) < len(fed):
+        if num_common(fed, token_ids) < len(fed):
             return None
         return trial if len(fed) < len(token_ids) or trial.outcome is not None else None
 
@@ -169,7 +170,7 @@ class Reruns:
         and its rule has watched them. `total` is the number of tokens that progress is told of."""
         start = Start.of(spec)
         driver = self._prompt[1] if self._prompt is not None and self._prompt[0] == start else None
-        if driver is None or num_shared(driver.token_ids, token_ids) < len(driver.token_ids):
+        if driver is None or num_common(driver.token_ids, token_ids) < len(driver.token_ids):
             driver = self._new_driver(spec, ENDLESS)
             self._prompt = start, driver
         yield from self._feed_chunks(driver, token_ids, total or len(token_ids))
@@ -213,10 +214,3 @@ def fill(cache: SequenceCache, rows: RowsOfLayers, start: int, stop: int) -> Non
 def held_by(cache: SequenceCache) -> tuple[float, int]:
     """The part of its rows that a cache holds, and the bytes of their K and V."""
     return cache.kept_ratio, cache.stored_bytes
-
-
-def num_shared(one: list[int], other: list[int]) -> int:
-    """How many tokens two lists begin with in common."""
-    if one == other[: len(one)]:
-        return len(one)
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(other))

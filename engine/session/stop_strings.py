@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
-
 from transformers import PreTrainedTokenizerBase
 
+from engine.common_prefix import num_common
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.spec.sampling import SamplingParams
@@ -31,7 +30,8 @@ def ends_in(
     start = len(fed) - num_read
     context, known = fed[max(0, start - CONTEXT) : start], fed[max(0, start - CONTEXT) :]
     before, old, new = (_decoded(tokenizer, ids) for ids in (context, known, [*known, token_id]))
-    first, settled = _num_shared(before, new), _num_shared(old, new)
+    # one whose bytes are not all there yet is another character once they are
+    first, settled = num_common(before, new), num_common(old, new)
     return any(_is_new(new, stop, first, settled) for stop in stops)
 
 
@@ -42,8 +42,3 @@ def _is_new(text: str, stop: str, first: int, settled: int) -> bool:
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-
-def _num_shared(a: str, b: str) -> int:
-    """Characters at the beginning of both; one whose bytes are not all there yet is another once they are."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))

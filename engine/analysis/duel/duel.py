@@ -12,6 +12,7 @@ from engine.analysis.duel.difference import DifferenceAt, NowAt
 from engine.analysis.duel.pictures import attention_difference, drawn
 from engine.analysis.duel.sides import LiveRun, LiveSide, check_comparable
 from engine.analysis.tolerance import tolerance_between
+from engine.common_prefix import num_common
 from engine.errors import InputError
 from engine.look.rows_at import RowsAt
 from engine.model.loader import LoadedModel
@@ -198,11 +199,3 @@ class DuelFollower:
             self._begin_anew()
         else:
             self.run.session.go_to(step)
-
-
-def num_common(one: list[int], other: list[int]) -> int:
-    """How many tokens two lists begin with in common."""
-    shorter = min(len(one), len(other))
-    if one[:shorter] == other[:shorter]:
-        return shorter
-    return next(index for index in range(shorter) if one[index] != other[index])

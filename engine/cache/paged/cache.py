@@ -167,7 +167,8 @@ class PagedCache(RowBehindPages):
             group.tables.remove(mine)
             self.tables[number] = forked
             group.tables.append(forked)
-        self._copy_unpaged(other)
+        theirs = other.live.layers
+        self._put({index: copy.deepcopy(theirs[index]) for index in self._unpaged})
         if other.keeper is not None:
             self.keeper = other.keeper.fork(self.keeper.seq_id if self.keeper else seq_ids[0])
         self.num_tokens, self.by_hand = other.num_tokens, other.by_hand
@@ -181,13 +182,7 @@ class PagedCache(RowBehindPages):
         """Pages of this pool, or `PoolExhausted`; the order of pages and those that are missing are the same."""
         assert isinstance(other, PagedCache)
         self.restore(other.stored(other.num_tokens))
-        self._copy_unpaged(other)
         self.by_hand = other.by_hand
-
-    def _copy_unpaged(self, other: PagedCache) -> None:
-        """Layers that cannot be paged, with their states, are copied."""
-        theirs = other.live.layers
-        self._put({index: copy.deepcopy(theirs[index]) for index in self._unpaged})
 
     def own_last_page(self) -> None:
         """At once, and not with the first write: whether others have it by then must not matter to what is found of

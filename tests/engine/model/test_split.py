@@ -10,10 +10,11 @@ import torch
 from msgspec import structs
 
 from engine.errors import InputError
+from engine.model.device import Placement
 from engine.model.layer_hooks import layers_by_index
 from engine.model.loader import LoadedModel
 from engine.model.runners.runners import Runners
-from engine.model.split import layer_devices
+from engine.model.split import device_map_of, layer_devices
 from engine.session.session import Session
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
@@ -49,6 +50,13 @@ def stepped(model: LoadedModel, name: str) -> Session:
     for _ in range(2 + STEPS):
         session.step()
     return session
+
+
+def test_weights_that_are_coded_as_they_are_loaded_are_placed_while_they_are() -> None:
+    placed = Placement(SECOND, torch.float32)
+    assert device_map_of(placed) is None, "as they are stored they are loaded whole, and moved"
+    assert device_map_of(replace(placed, weights="int8")) == {"": SECOND}
+    assert device_map_of(replace(placed, weights="int8", is_split=True)) == "auto"
 
 
 @pytest.mark.parametrize("name", ["growing", "static", "h2o", "none"])

@@ -40,4 +40,8 @@ def test_a_copy_has_the_rows_of_the_original_and_knows_what_it_knows(name: str, 
         if mine is not None and theirs is not None:
             assert torch.equal(mine.keys, theirs.keys)
             assert torch.equal(mine.values, theirs.values)
+        states = zip(copy.states(layer), original.states(layer), strict=True)
+        assert all(torch.equal(mine.values, theirs.values) for mine, theirs in states), "and what has no rows"
+    assert any(original.states(layer) for layer in range(len(original.layers))) == (architecture == "lfm2")
+    assert copy.states(len(copy.layers)) == (), "nobody has a layer behind the last"
     copy.close()

@@ -133,6 +133,14 @@ def test_a_recording_without_a_kernel_is_refused(cards: Cards) -> None:
         CudaGraphs(SECOND).record(lambda: [Output(SECOND)])  # type: ignore[list-item]
 
 
+def test_it_is_refused_where_a_person_hides_warnings(cards: Cards) -> None:
+    cards.is_empty = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(RuntimeError, match="nothing of the step is computed on the stream"):
+            CudaGraphs(SECOND).record(lambda: [Output(SECOND)])  # type: ignore[list-item]
+
+
 def test_a_step_of_another_card_is_refused(cards: Cards) -> None:
     """Its recording would be empty, and its outputs those of one step for ever."""
     recorder = CudaGraphs(SECOND)

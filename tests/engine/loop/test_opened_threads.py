@@ -1,0 +1,31 @@
+"""How many threads compute while a file is looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.loop.activity import Activity
+from engine.loop.inbox import Inbox
+from engine.loop.opened import OpenFile
+from engine.loop.reporter import Reporter
+from engine.snapshot import save_cache
+from engine.wire.commands import OpenSnapshot
+
+
+@pytest.mark.parametrize("has_model", [True, False])
+def test_all_cores_but_one_compute_unless_a_model_has_chosen(
+    has_model: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_cache([(torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8))], tmp_path / "a.safetensors")
+    before, activity = torch.get_num_threads(), Activity()
+    reporter = Reporter(lambda event: None, lambda: None, activity, Inbox(activity))  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    try:
+        torch.set_num_threads(2)
+        OpenFile(reporter).read(OpenSnapshot(path), has_model=has_model)
+        assert torch.get_num_threads() == (2 if has_model else 3)
+    finally:
+        torch.set_num_threads(before)
