@@ -202,7 +202,7 @@ class EventHandlers(QObject):
     def _on_node_added(self, event: events.NodeAdded) -> None:
         self._models.history.add(event)
         if event.is_live:
-            self._models.timeline.go_to(event.node.step)
+            self._models.timeline.add_node(event.node.step)
             self._requests.pictures.reset()  # other numbers at the same places
             self._requests.measurements.outdate()
         if event.how:

@@ -35,21 +35,34 @@ class Timeline(Path, QObject):
         Path.__init__(self, history or HistoryTree(self))
         self._looked_at: int | None = None
         self._forked: list[tuple[int, int, int | None, int]] = []  # since the live moment, and in no record yet
-        self._since_change: CacheBytes | None = None
+        self._since_change: CacheBytes | None = None  # while no node has the change yet
+        self._changed: dict[int, CacheBytes] = {}  # what was held after a change that a node without a step has
         self._is_untold = False
         self.history.reshaped.connect(self._forget_deleted)  # before any view reads it
 
     @property
     def is_before_change(self) -> bool:
         """Whether the cache mode was changed after the newest record, which therefore tells of the mode before."""
-        return self._since_change is not None
+        return self._held_since_change(None) is not None
 
     def num_bytes(self, step: int | None) -> CacheBytes | None:
         """What the cache held after a step; for None what it holds now, a change of the mode included."""
-        if step is None and self._since_change is not None:
-            return self._since_change
+        if (held := self._held_since_change(step)) is not None:
+            return held
         record = self.at(step)
         return record.num_bytes if record is not None else None
+
+    def _held_since_change(self, step: int | None) -> CacheBytes | None:
+        """What a cache held into which the sequences moved between the last record up to a moment and that moment; None
+        where they did not."""
+        if step is None and self._since_change is not None:
+            return self._since_change
+        node, record = self.tip if step is None else step, self.at(step)
+        while node is not None and node in self.history and record is not None and node != record.step:
+            if (held := self._changed.get(node)) is not None:
+                return held
+            node = self.history.node(node).parent
+        return None
 
     def begin(self, seq_id: int, token_ids: Sequence[int], texts: Sequence[str]) -> None:
         """A prompt was taken: its first tokens may be served by a prefix that is there already, and fed by no step."""
@@ -109,6 +122,13 @@ class Timeline(Path, QObject):
             self._since_change = num_bytes
             self.legible.emit()
 
+    def add_node(self, step: int) -> None:
+        """A node that no step made is live: what was done since the moment before is its own, a change of the mode
+        too."""
+        if self._since_change is not None:
+            self._changed[step] = self._since_change
+        self.go_to(step)
+
     def branch(self, seq_id: int, parent: int, step: int | None, num_tokens: int) -> None:
         """A sequence of `num_tokens` tokens, read or not, has just been forked: until it is stepped it stands where its
         parent stood after `step`."""
@@ -121,7 +141,8 @@ class Timeline(Path, QObject):
         """Another node of the history is live: show the path to it, or to what is looked at; None: there is nothing
         yet."""
         self._forked.clear()
-        is_other, was_changed = self.follow(self._end(step)), self._since_change is not None
+        was_changed = self.is_before_change
+        is_other = self.follow(self._end(step))
         self._since_change = None
         if is_other or was_changed:
             self.reset.emit()
@@ -190,4 +211,5 @@ class Timeline(Path, QObject):
         self._clear()
         self._looked_at = None
         self._since_change = None
+        self._changed.clear()
         self.reset.emit()

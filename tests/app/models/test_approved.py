@@ -35,7 +35,7 @@ WORDS = (bookmark_places, edit_marks, moment_words, page_words, provenance)
 MOST = 28  # answers of one question
 # These write, or are asked often for the same.
 _WRITERS = """
-    add append ask attention_wanted begin branch cancel change_cache change_mode clear delete end enter fail
+    add add_node append ask attention_wanted begin branch cancel change_cache change_mode clear delete end enter fail
     fill finish fold follow forget forget_places go_to hold is_current lose_engine note notify offer
     on_selected outdate pin
     place_in put rebuild refuse refuse_pictures remove rename replace reset restart scan search set set_all

@@ -13,6 +13,7 @@ from pytestqt.exceptions import capture_exceptions
 from app.draw.format import byte_size, thousands
 from app.models import Models
 from engine.spec.cache import CacheSpec
+from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.spec.tuning import tuned
@@ -108,6 +109,34 @@ def test_after_a_change_of_mode_panels_tell_the_new_cache_or_say_that_theirs_is_
     driver.steps(1)
     assert {kind for _, kind in chips(driver).values()} <= {"recorded", "live cache"}
     assert models.timeline.num_bytes(None) is models.timeline.latest.num_bytes  # type: ignore[union-attr]
+
+
+def test_an_edit_after_a_change_of_mode_stands_in_the_new_cache(drive: Callable[..., Driver]) -> None:
+    driver = drive(CacheSpec("none"))
+    models, window = driver.models, driver.window
+    window.docks.docks["bytes"].raise_()
+    driver.send(TEXT)
+    driver.steps(2)
+    newest = models.timeline.tip
+    driver.choose(CacheSpec())
+    held = models.timeline.num_bytes(None)
+    assert held is not None
+    assert held.stored
+    driver.intents.on_edited(Zero(0, Rows(1, 2)))
+    driver.settle(lambda: models.timeline.tip != newest)
+    for step in (None, models.timeline.tip):
+        driver.look_at(step)
+        assert models.timeline.num_bytes(step) == held
+        assert window.status._bytes.text().startswith(f"KV {byte_size(held.stored)}")
+    driver.look_at(None)
+    assert thousands(held.stored) in window.panels["bytes"]._facts.text()
+    assert chips(driver)["inspector"] == ("earlier mode", "past")
+    driver.look_at(newest)
+    assert models.timeline.num_bytes(newest).stored == 0  # type: ignore[union-attr]
+    driver.look_at(None)
+    driver.steps(1)
+    assert models.timeline.num_bytes(None) is models.timeline.latest.num_bytes  # type: ignore[union-attr]
+    assert {kind for _, kind in chips(driver).values()} <= {"recorded", "live cache"}
 
 
 def test_going_back_to_the_newest_step_undoes_a_change_of_mode(models: Models) -> None:
