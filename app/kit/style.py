@@ -20,7 +20,7 @@ QMenuBar { background: $panel; border-bottom: 1px solid $hairline; padding: 0 4p
 QMenuBar::item { padding: 4px 8px; background: transparent; color: $muted; border-radius: 4px; }
 QMenuBar::item:selected, QMenuBar::item:pressed { background: $title_strip; color: $text; }
 QMenu { background: $panel; border: 1px solid $hairline; padding: 4px; }
-QMenu::item { padding: 5px 22px 5px 12px; border-radius: 4px; }
+QMenu::item { padding: 4px 22px 5px 12px; border-radius: 4px; }
 QMenu::item:selected { background: $hairline; }
 QMenu::item:disabled { color: $muted; }
 QMenu::separator { height: 1px; background: $hairline; margin: 4px 6px; }
@@ -79,6 +79,7 @@ QScrollBar::handle:horizontal { min-width: 28px; }
 QScrollBar::handle:hover { background: $faint; }
 QScrollBar::add-line, QScrollBar::sub-line { width: 0; height: 0; }
 QScrollBar::add-page, QScrollBar::sub-page { background: transparent; }
+QAbstractScrollArea::corner { background: transparent; border: none; }
 QToolButton#transport { background: $field; border: 1px solid $hairline; border-radius: 5px; color: $text; }
 QToolButton#transport:hover { border-color: $faint; }
 QToolButton#transport:focus { border-color: $accent; }

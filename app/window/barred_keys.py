@@ -10,18 +10,29 @@ from app.control.actions import Actions
 
 
 class BarredKeys(QObject):
-    """Hears the keys that nobody in the window wanted. News: `told(text)`."""
+    """Hears the keys that nobody in the window wanted. News: `told(text)`, and `lifted(text)` once that is not so any
+    more."""
 
     told = Signal(str)
+    lifted = Signal(str)
 
     def __init__(self, actions: Actions, window: QWidget) -> None:
         super().__init__(window)
         self._actions = actions
+        self._key, self._why = QKeySequence(), ""
+        actions.refreshed.connect(self._on_refreshed)
         window.installEventFilter(self)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if not isinstance(event, QKeyEvent) or event.type() != QEvent.Type.KeyPress or event.isAutoRepeat():
             return super().eventFilter(watched, event)
-        if why := self._actions.why_not(QKeySequence(event.keyCombination())):
+        key = QKeySequence(event.keyCombination())
+        if why := self._actions.why_not(key):
+            self._key, self._why = key, why
             self.told.emit(why)
         return super().eventFilter(watched, event)
+
+    def _on_refreshed(self) -> None:
+        if self._why and self._actions.why_not(self._key) != self._why:
+            self.lifted.emit(self._why)
+            self._why = ""

@@ -119,13 +119,22 @@ class StatusLine(Reader[Shown], QWidget):
         self._note.setToolTip(plain_tip(prose(text[:2000])))
         self._news.start(NEWS_MS + READ_MS * len(self._note.text()))
 
+    def withdraw(self, text: str) -> None:
+        """What was told is not so any more: it goes, unless other news stand in its place already."""
+        if self._note.text() == prose(text[:400]):
+            self._clear_news()
+
     def _drop_news(self) -> None:
         """It could be read; while somebody points at it, it stays."""
         if self._note.underMouse():
             self._news.start(NEWS_MS)
         else:
-            self._note.setText("")
-            self._note.setToolTip("")
+            self._clear_news()
+
+    def _clear_news(self) -> None:
+        self._news.stop()
+        self._note.setText("")
+        self._note.setToolTip("")
 
     def _build(self) -> None:
         layout = QHBoxLayout(self)

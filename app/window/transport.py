@@ -207,7 +207,9 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
         x -= 24
         x = self._write(painter, x, total, self._number, "muted")
         x = self._write(painter, x, shown, self._number, "selected" if state.role == "selected" else "text")
-        self._write(painter, x - 6, step, self._text, "muted")
+        # In a narrow bar the word goes whole: a rest of it reads like another word.
+        if x - 6 >= self._text.width(step):
+            self._write(painter, x - 6, step, self._text, "muted")
 
     def _write(self, painter: QPainter, right: float, text: str, ink: TextPainter, role: str) -> float:
         painter.setPen(current_theme().color(role))
@@ -226,7 +228,10 @@ class PastButtons(Reader[bool], QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(7)
         for key, text in (("run.go_on", "Go on here"), ("run.live", "Back to live")):
-            layout.addWidget(ActionButton(text, actions[key]))
+            button = ActionButton(text, actions[key])
+            # A click hides it: the focus stays where it was, and not in whatever comes next.
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+            layout.addWidget(button)
         self.follow(models)
 
     def read(self) -> bool:

@@ -126,7 +126,9 @@ class MainWindow(QMainWindow):
         self._panel_menu = fill_menu_bar(self.menuBar(), actions, (self.recent, self.sessions))
         self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
         self._connect()
-        BarredKeys(actions, self).told.connect(self.status.notify)
+        barred = BarredKeys(actions, self)
+        barred.told.connect(self.status.notify)
+        barred.lifted.connect(self.status.withdraw)
         self.prompt.edit.setFocus()
 
     def _build(self) -> None:

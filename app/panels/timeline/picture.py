@@ -55,9 +55,12 @@ class TimelinePicture:
         self._paint_marks(painter, track, shown.marks)
         if shown.live_index is not None:
             self._paint_live(painter, QPointF(track.x_of(shown.live_index), MIDDLE))
-        self._paint_label(painter, track.start - 12, thousands(shown.first), Qt.AlignmentFlag.AlignRight)
+        painter.setPen(theme.color("muted"))
+        self._number.right(painter, track.start - 12, MIDDLE, thousands(shown.first))
         ends = f"+{thousands(track.num_ahead)}" if track.num_ahead else thousands(shown.newest)
-        self._paint_label(painter, track.end + 14, ends, Qt.AlignmentFlag.AlignLeft)
+        left = min(track.end + 14, track.width - 4 - self._number.width(ends))
+        # a number too wide for the room beside the handle stands above it
+        self._number.left(painter, left, MIDDLE if left > track.end + 10 else MIDDLE - 13, ends)
 
     def _paint_way(self, painter: QPainter, track: TimelineTrack, shown: Shown, handle: float) -> None:
         """The way to the moment that is looked at; behind the live path it is another branch, and looks so."""
@@ -145,11 +148,6 @@ class TimelinePicture:
         places = np.rint(columns * ratio).astype(np.intp)
         opacity = stamped(places, round(width * ratio), _triangle(ratio))
         painter.drawImage(start - QPointF(_REACH, 0), veil_image(opacity, current_theme().selected, ratio))
-
-    def _paint_label(self, painter: QPainter, x: float, text: str, side: Qt.AlignmentFlag) -> None:
-        painter.setPen(current_theme().color("muted"))
-        draw = self._number.right if side == Qt.AlignmentFlag.AlignRight else self._number.left
-        draw(painter, x, MIDDLE, text)
 
 
 @lru_cache(maxsize=4)

@@ -41,6 +41,11 @@ def test_caches_can_be_chosen_by_menu_and_by_action(running: Shell, engine: Fake
     assert not running.window.actions_["cache.static"].isChecked()
 
 
+def test_the_menu_of_caches_stands_in_one_column_on_a_screen_of_800_lines(dark_theme: None, running: Shell) -> None:
+    assert running.window.screen().size().height() == 800
+    assert running.window.top.cache._menu.sizeHint().width() < 1200, "two columns are 1,966 pixels wide"
+
+
 def test_the_menu_of_caches_offers_modes_of_a_gpu_to_a_gpu_alone(running: Shell, engine: FakeEngine) -> None:
     selector = running.window.top.cache
     entries = {action.data(): action for action in selector._menu.actions() if action.data()}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel
+from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
 from app.window import status_line
@@ -70,6 +72,20 @@ def test_news_leaves_by_itself_when_it_could_be_read(running: Shell) -> None:
     assert status._note.text() == news, "a step alone takes nothing away that was not read"
     status._news.timeout.emit()
     assert (status._note.text(), status._note.toolTip()) == ("", "")
+
+
+def test_why_a_key_was_barred_goes_once_it_is_possible(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
+    note, edit = shell.window.status._note, shell.window.prompt.edit
+    engine.loaded()
+    turn(shell)
+    qtbot.keyClick(edit, Qt.Key.Key_F10)
+    assert note.text() == "Step is not possible now. Send a prompt first."
+    shell.actions["prompt.send"].trigger()
+    turn(shell)
+    assert (note.text(), note.toolTip()) == ("", "")
+    shell.models.status.notify("At step 3")
+    shell.window.status.withdraw("Step is not possible now. Send a prompt first.")
+    assert note.text() == "At step 3", "other news stay"
 
 
 def bad(shell: Shell, engine: FakeEngine, step: int, *found: NonFinite) -> tuple[str, list[str]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from PySide6.QtCore import QPoint
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtWidgets import QAbstractButton
+from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
 from app.window.transport import StepCounter
@@ -16,6 +18,7 @@ from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.shown import painted
 from tests.app.window.test_window import PaintCounter
 
 
@@ -48,6 +51,33 @@ def test_the_transport_keeps_its_place(shell: Shell, engine: FakeEngine, size: t
     turn(shell)
     assert shell.window.top._past.isVisible()
     assert place(shell) == before, "looking back brings two buttons"
+
+
+def test_the_word_beside_the_step_is_whole_or_not_there(running: Shell) -> None:
+    (counter,) = running.window.findChildren(StepCounter)
+    texts = []
+    for width in (counter._room, counter._room - 40):
+        counter.setFixedWidth(width)
+        turn(running)
+        texts.append([line for line in painted(counter) if line.startswith("text")])
+    wide, narrow = ("".join(lines) for lines in texts)
+    assert "‹step›" in wide
+    assert "‹step›" not in narrow
+    assert "‹20›" in narrow
+
+
+def test_a_click_on_a_button_that_goes_leaves_the_focus_where_it_was(running: Shell, qtbot: QtBot) -> None:
+    window = running.window
+    window.activateWindow()
+    for name in ("Go on here", "Back to live"):
+        running.intents.on_step_back()
+        turn(running)
+        window.timeline.setFocus()
+        button = next(b for b in window.top._past.findChildren(QAbstractButton) if b.text() == name)
+        qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+        turn(running)
+        assert not button.isVisible()
+        assert window.timeline.hasFocus(), name
 
 
 def test_each_button_has_an_icon_of_its_own_in_the_ink_of_the_theme(shell: Shell) -> None:

@@ -49,6 +49,20 @@ def test_a_tick_grows_when_the_surprisal_of_its_prompt_comes(qtbot: QtBot, model
         assert found != without
 
 
+@pytest.mark.parametrize("first", [1_000, 12_000, 123_000])
+def test_the_number_of_the_newest_step_ends_inside_the_bar(qtbot: QtBot, models: Models, first: int) -> None:
+    steps = range(first, first + 5)
+    models.timeline.append(
+        [replace(record, step=step, parent=step - 1) for record, step in zip(samples.story(4), steps, strict=True)]
+    )
+    bar = TimelineBar(models)
+    qtbot.addWidget(bar)
+    bar.resize(800, bar.height())
+    bar.show()
+    edge = pixels_of(bar.grab().toImage())[2:, -3:]
+    assert not np.ptp(edge, axis=(0, 1)).any()
+
+
 @pytest.mark.parametrize("width", [104 + COUNT, 800])  # marks at every pixel, and marks apart
 def test_marks_of_forced_tokens_are_triangles(qtbot: QtBot, models: Models, width: int) -> None:
     records = samples.story(COUNT)
