@@ -78,7 +78,7 @@ def node_lines(models: Models, step: int) -> list[str]:
     if record is not None:
         part = record.of(models.selection.now.seq_id) or next(iter(record.sequences), None)
         fed = "" if part is None else f" · fed “{shortened(visible(''.join(part.texts[-8:])), 24)}”"
-        next_one = f", chose “{shortened(visible(part.sampled_text), 16)}”" if part and part.sampled is not None else ""
+        next_one = f", chose “{shortened(visible(part.sampled_text), 16)}”" if part and part.has_chosen else ""
         took = f" · {milliseconds(ms)}" if (ms := record.timings.total_ms) else ""  # 0 where nobody measured
         lines.append(f"step {thousands(step)} · {record.phase}{fed}{next_one}{took}")
     changes = history.changes(step)

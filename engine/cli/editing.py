@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from engine.spec.edit_text import EXAMPLE, FORMS, parse_edit
@@ -39,14 +40,18 @@ class Editing:
 
         seq_id, lines = next(iter(generated)), list[dict[str, Any]]()
         for text in self._texts:
-            added, told = make_edit(session, parse_edit(text, seq_id, session.sequence(seq_id).num_tokens))
-            measured = {"kl": told.kl, "took_ms": round(told.took_ms, 3), "measured_ms": round(told.measured_ms, 3)}
-            lines.append({"event": "edit", "step": told.step, "seq_id": seq_id, "edit": added.how, **measured})
+            edit = parse_edit(text, seq_id, session.sequence(seq_id).num_tokens)
+            _, told = make_edit(session, edit)
+            kl = told.kl if told.kl is not None and isfinite(told.kl) else None
+            measured = {"kl": kl, "took_ms": round(told.took_ms, 3), "measured_ms": round(told.measured_ms, 3)}
+            lines.append({"event": "edit", "step": told.step, "seq_id": seq_id, "edit": edit.describe(), **measured})
         self._texts = []
-        sampled = session.sequence(seq_id).sampled
-        if sampled is not None and generated[seq_id]:
-            lines[-1] |= {"token_id": sampled, "text": session.text_of(sampled)}
-            generated[seq_id][-1] = sampled
+        sequence = session.sequence(seq_id)
+        if sequence.stop == "non-finite logits":  # nothing was chosen in its place
+            generated[seq_id][-1:] = []
+        elif sequence.sampled is not None and generated[seq_id]:
+            lines[-1] |= {"token_id": sequence.sampled, "text": session.text_of(sequence.sampled)}
+            generated[seq_id][-1] = sequence.sampled
         return lines
 
 

@@ -140,11 +140,12 @@ def new_session(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], step
 
 
 def with_forced(session: Session, part: SequenceStep) -> SequenceStep:
-    """What a step did to a sequence, with the token that follows: a forced one goes before the one that was chosen."""
+    """What a step did to a sequence, with the token that follows, if any: a forced one goes before the one that was
+    chosen."""
     sequence = session.sequence(part.seq_id)
-    if part.sampled is None or sequence.sampled is None or not sequence.sampled_is_forced:
-        return part
-    return structs.replace(part, sampled=sequence.sampled, sampled_text=session.text_of(sequence.sampled))
+    if part.sampled is not None and sequence.sampled is not None and sequence.sampled_is_forced:
+        return structs.replace(part, sampled=sequence.sampled, sampled_text=session.text_of(sequence.sampled))
+    return part if part.has_chosen else structs.replace(part, sampled=None, sampled_text="")
 
 
 def force(session: Session, args: argparse.Namespace) -> None:
@@ -229,6 +230,8 @@ def generate(
     while session.has_work and (halting is None or not halting.hits):
         for line in made_edits(session, editing, generated, as_json) if editing is not None else ():
             say(line) if as_json else print(printable(in_words(line)), end="", flush=True)
+        if not session.has_work:  # what an edit has chosen anew, or could not choose, ends the text
+            return
         record = session.step()
         late = session.history.surprisal
         if records is not None or as_json:

@@ -124,7 +124,9 @@ class Judge:
             case "differs":
                 return self._around.differs(record.step, part.seq_id)
             case "token":
-                return None if part.sampled is None else self._is_token(test, [part.sampled], [part.sampled_text])
+                if part.sampled is None or not part.has_chosen:
+                    return None
+                return self._is_token(test, [part.sampled], [part.sampled_text])
             case "fed":
                 return self._is_token(test, part.token_ids, part.texts)
             case "text":
@@ -155,11 +157,10 @@ class Judge:
         """What the pattern matches that ends in what the step brought: the tokens of a prompt and a forced token when
         they are fed, any other when it is chosen."""
         before, fed = self._around.text_before(part), "".join(part.texts)
+        chosen = part.sampled_text if part.has_chosen else ""
         is_new = part.phase == "prefill" or part.forced
         try:
-            return newest_match(
-                str(test.value), before + fed + part.sampled_text, len(before) + (0 if is_new else len(fed))
-            )
+            return newest_match(str(test.value), before + fed + chosen, len(before) + (0 if is_new else len(fed)))
         except TooSlow:
             self.too_slow.add(str(test.value))
             return None

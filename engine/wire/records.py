@@ -5,6 +5,7 @@ Shapes: L attention layers, H query heads, H_kv key/value heads, T tokens fed in
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -95,6 +96,12 @@ class SequenceStep(Part, frozen=True, eq=False):
     attention: AttentionSummary | None
     stored_bytes: int
     hit_tokens: int = 0
+
+    @property
+    def has_chosen(self) -> bool:
+        """Whether the model chose a token to follow; where its logits were no numbers `sampled` is 0, and none was."""
+        is_number = self.entropy is None or not math.isnan(self.entropy)
+        return self.sampled is not None and self.stop != "non-finite logits" and is_number
 
 
 class LayerTimes(Part, frozen=True):

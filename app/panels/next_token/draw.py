@@ -37,7 +37,7 @@ def candidate_bars(part: SequenceStep, which: Which) -> tuple[CandidateBar, ...]
                 share=_share(share),
                 other=_share(other),
                 number=percent(share),
-                is_chosen=candidate.token_id == part.sampled,
+                is_chosen=part.has_chosen and candidate.token_id == part.sampled,
                 is_out=sampled == 0,
             )
         )

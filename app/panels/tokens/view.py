@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from itertools import accumulate
 
@@ -178,7 +177,5 @@ class TokensPanel(View[Chips]):
 
 
 def pending_text(part: SequenceStep) -> str | None:
-    """The token that was chosen to follow; None where none was, or where logits were no numbers and nothing could be
-    chosen."""
-    is_chosen = part.sampled is not None and (part.entropy is None or not math.isnan(part.entropy))
-    return part.sampled_text if is_chosen else None
+    """The token that was chosen to follow; None where none was."""
+    return part.sampled_text if part.has_chosen else None

@@ -220,6 +220,10 @@ def test_an_opened_session_tells_no_numbers_that_nobody_measured(
         assert panel.read() == why, name
     assert not window.status._bytes.isVisible()
     assert node_lines(models, 3)[0].endswith(" ms")
+    part = replace(models.timeline.records[3].sequences[0], stop="non-finite logits")
+    assert "chose" in node_lines(models, 3)[0]
+    models.history.replace(replace(models.timeline.records[3], sequences=(part,)))
+    assert "chose" not in node_lines(models, 3)[0]
     models.history.replace(replace(models.timeline.records[3], timings=Timings(0.0, 0.0, 0.0, 0.0)))
     assert not node_lines(models, 3)[0].endswith(" ms")
     records = [replace(record, timings=Timings(0.0, 0.0, 0.0, 0.0)) for record in models.timeline.records]

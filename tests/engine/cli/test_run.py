@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
+from engine.model.runners.decoder import FusedDecoder
 from engine.snapshot.read import SnapshotFile
 from engine.spec.presets import PRESETS
 from engine.spec.quantities import ROWS
@@ -206,6 +209,7 @@ def test_run_makes_edits_when_the_prompt_is_read(twin: Twin, source: str) -> Non
     plain = twin.lines(*given)
     lines = twin.lines(*given, "--edit", "scale by=1 pos=0:2", "--edit", "bias only=11")
     assert [line["event"] for line in lines] == ["step", "edit", "edit", "step", "step", "done"]
+    assert [line["edit"] for line in lines[1:3]] == ["scale by 1 positions 0 … 1", "bias logits: only 11"]
     assert lines[1]["kl"] == 0
     assert lines[2]["kl"] > 0
     assert lines[2]["token_id"] == 11
@@ -255,3 +259,30 @@ def test_the_help_of_run_lists_what_conditions_may_be_about(twin: Twin) -> None:
     _, out, _ = twin.run("run", "--help")
     for quantity in ROWS:
         assert f"  {quantity.example}" in out
+
+
+def test_an_edit_that_leaves_nothing_to_choose_ends_a_run_and_says_why(twin: Twin, source: str) -> None:
+    given = ("run", "--model", source, "--token-ids", IDS, "--steps", 6, "--edit", "scale by=3e38 pos=0:6")
+    first, edit, done = twin.lines(*given)
+    assert (first["event"], edit["event"], edit["kl"], done["event"]) == ("step", "edit", None, "done")
+    assert "token_id" not in edit
+    assert (done["token_ids"], done["sequences"][0]["stop"]) == ([], "non-finite logits")
+    status, out, err = twin.run(*given)
+    assert (status, err) == (0, "")
+    assert "nan" not in out
+    assert "non-finite logits: sequence 0 ended after 6 tokens" in out.splitlines()
+
+
+def test_a_step_whose_logits_are_no_numbers_tells_no_token(
+    twin: Twin, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = FusedDecoder.__call__
+
+    def broken(self: FusedDecoder, *given: Any) -> Any:
+        logits = forward(self, *given)
+        return logits if given[0].shape[1] > 1 else logits * math.nan
+
+    monkeypatch.setattr(FusedDecoder, "__call__", broken)
+    first, second, done = twin.lines("run", "--model", source, "--token-ids", IDS, "--steps", 6)
+    assert (second["token_id"], second["text"]) == (None, "")
+    assert done["token_ids"] == [first["token_id"]]

@@ -219,6 +219,17 @@ def test_what_is_not_finite_is_counted() -> None:
     assert not judging.hits(session, record, [(1, "nonfinite")])
 
 
+def test_a_token_that_no_numbers_have_chosen_is_no_token() -> None:
+    session, _ = started()
+    record = session.step()
+    part = replace(record.sequences[0], sampled=0, sampled_text="zero")
+    judging = Judging()
+    asked = [(1, "token = 0"), (2, 'text ~ "zero"')]
+    for stop, held in ((None, [1, 2]), ("non-finite logits", [])):
+        told = replace(record, sequences=(replace(part, stop=stop),))
+        assert [hit.stop_id for hit in judging.hits(session, told, asked)] == held
+
+
 def test_a_norm_is_compared_with_the_median_of_its_head() -> None:
     session, _ = started(length=10)
     judging, seen = Judging(), []

@@ -22,4 +22,5 @@ def test_choices_mark_the_chosen_and_the_filtered() -> None:
     assert raw[1].text == "\\x00"
     assert (raw[0].share, raw[0].other) == (first.prob, 1.0)
     assert next_token.candidate_bars(part, "sampled")[0].share == 1.0
+    assert not any(bar.is_chosen for bar in next_token.candidate_bars(replace(part, stop="non-finite logits"), "raw"))
     assert next_token.rest(part, "raw") == pytest.approx(1 - sum(c.prob for c in part.candidates))
