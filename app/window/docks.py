@@ -103,6 +103,7 @@ class DockHost(QMainWindow):
         self._is_arranging = True
         for dock in self.docks.values():
             dock.setFloating(False)
+            dock.hide()  # first: of one that is removed while it is shown, a saved arrangement says that it is shown
             self.removeDockWidget(dock)
         self._is_wide = self.width() >= WIDE
         rows = self._grid

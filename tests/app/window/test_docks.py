@@ -117,6 +117,25 @@ def test_a_saved_arrangement_brings_back_panels_that_are_built_late(
     sweep(again)
 
 
+def test_panels_of_layouts_that_were_left_stay_away_when_an_arrangement_comes_back(
+    shell: Shell, qapp: QApplication, engine: FakeEngine
+) -> None:
+    for layout in ("truth", "compare", "inspect"):
+        shell.window.arrange(layout)
+        turn(shell)
+    shell.window.docks._on_touched()
+    geometry, docks = shell.window.save_state()
+    again = Shell(qapp, Settings(theme="dark", geometry=geometry, docks=docks), engine.send, engine.drain)
+    again.window.show()
+    turn(again)
+    shown, before = (
+        {name for name, dock in each.window.docks.docks.items() if not dock.isHidden()} for each in (again, shell)
+    )
+    assert {"sweep", "compare"} <= {*again.window.panels}
+    assert shown == before
+    sweep(again)
+
+
 def test_a_tall_prompt_takes_room_of_the_tokens_and_gives_it_back(shell: Shell) -> None:
     docks = shell.window.docks
     QApplication.processEvents()
