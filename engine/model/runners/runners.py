@@ -179,8 +179,9 @@ class Runners:
         if name not in ("graph", "compile"):
             return None
         if name not in self._launches:
-            recorder = recorder_of(name, decoder.device, self._compiling_timed)
-            self._launches[name] = Launches(recorder, lambda label: self.telling(label))
+            recorder = recorder_of(name, decoder.device, lambda work: self.compiling(work))
+            telling = self._told_apart if name == "compile" else lambda label: self.telling(label)
+            self._launches[name] = Launches(recorder, telling)
         return self._launches[name]
 
     def _compiling_timed(self, work: Callable[[], None]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.history.marks import Pending
 from engine.model.runners.launch import Launches, bucket_of, show
-from engine.model.runners.recorders import Twin
+from engine.model.runners.recorders import StepFunction, Twin
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -271,6 +273,24 @@ def test_a_compiled_step_is_the_fused_one_and_is_made_once_for_a_static_room(mon
         assert theirs is not None
         assert torch.allclose(mine, theirs, atol=1e-5)
     assert compiled.model.runners._launches["compile"].num_recorded == 1
+
+
+def test_all_that_makes_a_compiled_step_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what comes before and behind the compilation: importing the compiler, and the first call of what it made."""
+    twin, record = Twin(), Twin.record
+
+    def slowly(step: StepFunction) -> Any:
+        time.sleep(0.02)
+        return record(twin, step)
+
+    monkeypatch.setattr(twin, "record", slowly)
+    monkeypatch.setattr(twin, "name", "compile")
+    monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device, compiling: twin)
+    monkeypatch.setattr("engine.model.runners.runners.why_not_compiled", lambda device: "")
+    session = session_of(LAYOUTS["growing"], [20], "compile")
+    first, second = (session.step().timings for _ in range(2))
+    assert first.compile_ms >= 20
+    assert second.compile_ms == 0
 
 
 @pytest.mark.parametrize("runner", ["fused", "graph", "compile"])
