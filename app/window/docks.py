@@ -101,6 +101,7 @@ class DockHost(QMainWindow):
         """Put the panels where a named layout has them."""
         self._layout_name = name if name in GRIDS else "inspect"
         self._is_arranging = True
+        focused = self.focusWidget()  # hiding its panel would give the focus to whatever comes next
         for dock in self.docks.values():
             dock.setFloating(False)
             dock.hide()  # first: of one that is removed while it is shown, a saved arrangement says that it is shown
@@ -121,6 +122,8 @@ class DockHost(QMainWindow):
         self._is_untouched, self._is_arranging = True, False
         self._proportion(self.size())
         self._name_once()
+        if focused is not None and focused.isVisible():
+            focused.setFocus()
         if self._layout_name in (
             "compare",
             "truth",

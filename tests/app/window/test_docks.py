@@ -136,6 +136,16 @@ def test_panels_of_layouts_that_were_left_stay_away_when_an_arrangement_comes_ba
     sweep(again)
 
 
+def test_another_layout_leaves_the_focus_where_it_was(shell: Shell) -> None:
+    window = shell.window
+    window.activateWindow()
+    window.prompt.edit.setFocus()
+    for layout in ("learn", "truth", "compare", "inspect"):
+        window.arrange(layout)
+        turn(shell)
+        assert window.focusWidget() is window.prompt.edit, layout
+
+
 def test_a_tall_prompt_takes_room_of_the_tokens_and_gives_it_back(shell: Shell) -> None:
     docks = shell.window.docks
     QApplication.processEvents()
