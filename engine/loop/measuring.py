@@ -39,6 +39,7 @@ ENDING_A_TRIAL = (
     Cancel,
     WhatIf,
 )
+GIVEN_UP = "The trial was given up: choose something, and it is asked again."
 MeasuringCommand = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep | Bench
 
 
@@ -98,7 +99,7 @@ class MeasurementRunner:
             estimate = self._reporter.follow("Trying another cache", pieces, is_mostly_short=True)
         except Cancelled:  # its panel asks one question at a time and waits for each
             self._trial = None
-            raise InputError("The trial was given up: choose something, and it is asked again.") from None
+            raise InputError(GIVEN_UP) from None
         if estimate is not None:
             self._reporter.reply(estimate)
 
@@ -111,7 +112,8 @@ class MeasurementRunner:
             piece = next(pieces, None)
         except Exception as error:
             self._trial = None
-            self._reporter.fail(error, "a trial")
+            is_cancelled = isinstance(error, Cancelled)  # in the middle of a compilation
+            self._reporter.fail(InputError(GIVEN_UP) if is_cancelled else error, "a trial")
             return
         if piece is None:
             self._trial = None

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from engine.analysis import what_if
+from engine.errors import Cancelled
+from engine.loop.measuring import GIVEN_UP
+from engine.session.rerun import Reruns
 from engine.spec.presets import cache_named, cache_preset
 from engine.wire.commands import Cancel, Command, FindModels, GoTo, RemoveSequence, SetCache, Step, TakeSlice
 from engine.wire.events import Failed
@@ -48,3 +53,15 @@ def test_whatever_changes_what_was_asked_about_ends_the_run(driver: Driver, then
 @pytest.mark.parametrize("then", [FindModels(), TakeSlice(WallRequest(0, 15, 15, "keys", False, 9, 4))])
 def test_a_look_does_not(driver: Driver, then: Command) -> None:
     assert [answer.is_estimate for answer in tried(driver, then)] == [True, False]
+
+
+def test_a_run_whose_compilation_is_given_up_says_so(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def given_up(*_: object) -> Iterator[None]:
+        raise Cancelled
+        yield
+
+    monkeypatch.setattr(Reruns, "run", given_up)
+    driver.send(prompt(12), Step(4), WhatIf(0, INT8, id=7))
+    failed = driver.wait_for(Failed)
+    assert (failed.message, failed.reply_to) == (GIVEN_UP, 7)
+    assert [answer.is_estimate for answer in driver.of(WhatIfAnswer)] == [True]
