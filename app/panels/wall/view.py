@@ -107,7 +107,7 @@ class WallView(View[Shown]):
             (self._canvas.dragged, self._on_dragged),
             (self._canvas.menu_wanted, self._on_menu_wanted),
             (self._canvas.pointed, self._on_pointed),
-            (self._canvas.arranged, self.refresh),
+            (self._canvas.arranged, self.show_again),
             (models.selection.changed, self._scroll_to_selected),  # after it is shown
         )
 
