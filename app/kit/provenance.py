@@ -160,7 +160,9 @@ def source_of(
     is_moving = asked is None and status is not None and status.running and not late
     words, step_words = [provenance], "undone step" if step is None else f"step {thousands(step)}"
     brief = ""
-    loss = f"engine {models.status.loss}" if models.status.loss and provenance != "recorded" else ""
+    loss = ""
+    if provenance != "recorded" and (models.status.loss or (status is not None and model is None)):
+        loss = f"engine {models.status.loss}" if models.status.loss else "model not loaded"
     if late or not is_whole:
         words = [late or "part of it is not loaded yet"]
         whole += words
