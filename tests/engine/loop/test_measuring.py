@@ -61,7 +61,10 @@ def test_a_run_whose_compilation_is_given_up_says_so(driver: Driver, monkeypatch
         yield
 
     monkeypatch.setattr(Reruns, "run", given_up)
-    driver.send(prompt(12), Step(4), WhatIf(0, INT8, id=7))
+    driver.send(prompt(12), Step(4))
+    driver.wait_for(StepRecord, 4)
+    driver.rest()
+    driver.send(WhatIf(0, INT8, id=7))
     failed = driver.wait_for(Failed)
     assert (failed.message, failed.reply_to) == (GIVEN_UP, 7)
     assert [answer.is_estimate for answer in driver.of(WhatIfAnswer)] == [True]
