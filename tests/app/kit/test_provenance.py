@@ -137,9 +137,9 @@ def test_a_chosen_page_is_selected_as_far_as_there_are_tokens(qapp: QApplication
 def test_rows_of_a_model_that_is_on_its_way_are_of_no_live_cache(models: Models) -> None:
     """As while an engine begins again: what was recorded stays what it was."""
     live = source_of(models, "live cache", "float32", STEPS)
-    assert (live.text, live.kind) == ("live cache", "live cache")
+    assert (live.words, live.kind) == ("live cache", "live cache")
     models.status.set(replace(samples.status(STEPS, num_tokens=NOW), model=None))
     late = source_of(models, "live cache", "float32", STEPS)
-    assert (late.text, late.kind) == ("live cache · model not loaded", "past")
+    assert (late.words, late.kind) == ("live cache · model not loaded", "past")
     recorded = source_of(models, "recorded", "float32", STEPS)
-    assert (recorded.text, recorded.kind) == ("recorded", "recorded")
+    assert (recorded.words, recorded.kind) == ("recorded", "recorded")
