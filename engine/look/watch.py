@@ -83,7 +83,7 @@ class Watcher:
         """The present is another one: another history, another cache, an earlier step."""
         self._pictures.clear()
         self._previous.clear()
-        self._is_late = False
+        self._is_late = self._is_uncounted = False
 
     def doubt(self) -> None:
         """Rows may not be those that were sent, after a step that failed or was suspended: what is sent next is sent

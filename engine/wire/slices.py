@@ -217,7 +217,8 @@ class CellUpdate(EventMessage, frozen=True, eq=False):
     `places` or hold nothing.
 
     What `piece` says of all rows (magnitudes, histogram, limit, lowest and highest, how many are not finite) follows
-    four times a second while a run goes on; at a rest, and in every step that is asked for, it is that of all rows.
+    four times a second while a run goes on, and with every picture of one that shows every step; at a rest, and where
+    a run waits longer for its next step, it is that of all rows.
     """
 
     piece: WallSlice | HeadSlice

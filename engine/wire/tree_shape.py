@@ -157,8 +157,8 @@ class TreeShape:
         return begins
 
     def forget(self, steps: Collection[int]) -> dict[int, int]:
-        """Nodes of which all that came of them is among them. A line that ends now where
-        others begin goes on with the oldest of these: returns which lines went into which, by their first nodes."""
+        """Nodes of which all that came of them is among them. A line that ends now where others begin goes on with the
+        oldest of these: returns which lines went into which, by their first nodes."""
         shortened: set[int] = set()
         for step in sorted(steps, reverse=True):
             first = self._branch_of.pop(step)
