@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from engine.session.session import Session
     from engine.wire.records import StepRecord
 
+LONG_WAIT_S = 0.25  # of a run for its pace
+
 
 class EngineLoop:
     """Handles commands one after the other and steps the session between them. `send` may be called from any thread;
@@ -124,6 +126,16 @@ class EngineLoop:
     def _has_work(self) -> bool:
         return self._steps.count != 0 and self._session is not None and self._session.has_work
 
+    @property
+    def _wait_s(self) -> float:
+        """How long the next step has to wait for the pace of a run; chunks of a prompt wait for none."""
+        return 0.0 if self._session is not None and self._session.is_prefilling else self._steps.rest_s
+
+    @property
+    def _rests_now(self) -> bool:
+        """Whether no step follows, or none for so long that what is shown meanwhile has to be whole."""
+        return not self._has_work or self._wait_s > LONG_WAIT_S
+
     def _status(self) -> EngineStatus:
         at_work = self._present.at_work
         if at_work is None:
@@ -142,11 +154,10 @@ class EngineLoop:
             self._rest()
             has_more = self._measuring.is_trying or self._duelling.has_more or self._present.opened.has_more
             return None if has_more else self._inbox.wait()
-        rest_s = self._steps.rest_s
-        is_due = rest_s <= 0 or (self._session is not None and self._session.is_prefilling)
-        if not is_due:
-            self._rest()
-        return None if is_due else self._inbox.wait(rest_s)
+        if (wait_s := self._wait_s) <= 0:
+            return None
+        self._rest()
+        return self._inbox.wait(wait_s)
 
     def _rest(self) -> None:
         """The next step does not follow the newest one at once."""
@@ -198,9 +209,10 @@ class EngineLoop:
         except Exception as error:
             self._finish_records()
             self._steps.end()
-            self._reporter.reply_to = self._steps.asked_by
             self._watching.undone(session)
-            self._reporter.fail(error, "a step")
+            self._reporter.reply_to = self._steps.asked_by
+            self._reporter.fail(error, "a step")  # before pictures: what was computed for the step is let go of
+            self._watching.catch_up(session)
             self._reporter.tell()
             return
         is_half = record.phase == "prefill" and session.sequence(record.sequences[0].seq_id).is_prefilling
@@ -208,7 +220,7 @@ class EngineLoop:
         if not session.has_work:
             self._steps.end()
         self._reporter.answer(self._steps.asked_by, record)
-        self._watching.after_step(session, record, is_last=not self._has_work, is_behind=self._is_behind())
+        self._watching.after_step(session, record, is_last=self._rests_now, is_behind=self._is_behind())
         self._duelling.follow(session)
         if self._stops.halt(session, record):
             self._watching.catch_up(session)
@@ -233,6 +245,7 @@ class EngineLoop:
         self._tell_records(session, records)
         if not self._has_work:  # one that could not be read has ended the run
             self._finish_records()
+            self._watching.catch_up(session)
         self._reporter.tell()
 
     def _finish_records(self) -> bool:

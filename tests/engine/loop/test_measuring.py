@@ -12,7 +12,7 @@ from engine.loop.measuring import GIVEN_UP
 from engine.session.rerun import Reruns
 from engine.spec.presets import cache_named, cache_preset
 from engine.wire.commands import Cancel, Command, FindModels, GoTo, RemoveSequence, SetCache, Step, TakeSlice
-from engine.wire.events import Failed
+from engine.wire.events import Failed, StateChanged
 from engine.wire.measurements import WhatIfAnswer
 from engine.wire.measuring import WhatIf
 from engine.wire.records import StepRecord
@@ -53,6 +53,19 @@ def test_whatever_changes_what_was_asked_about_ends_the_run(driver: Driver, then
 @pytest.mark.parametrize("then", [FindModels(), TakeSlice(WallRequest(0, 15, 15, "keys", False, 9, 4))])
 def test_a_look_does_not(driver: Driver, then: Command) -> None:
     assert [answer.is_estimate for answer in tried(driver, then)] == [True, False]
+
+
+def test_a_trial_that_took_a_while_is_not_worked_on_any_more(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.loop.reporter.PROGRESS_INTERVAL_S", -1.0)
+    monkeypatch.setattr(what_if, "AT_ONCE_S", 60.0)  # no estimate: it is run while its command is in hand
+    driver.send(prompt(12), Step(4))
+    driver.wait_for(StepRecord, 4)
+    driver.rest()
+    driver.forget()
+    driver.send(WhatIf(0, INT8))
+    driver.wait_for(WhatIfAnswer)
+    assert any(event.status.work is not None for event in driver.of(StateChanged))
+    driver.wait(lambda: driver.status.work is None)
 
 
 def test_a_run_whose_compilation_is_given_up_says_so(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,9 @@ from engine.spec.tuning import tuned
 from tests.engine.tiny import model_of, prompt_ids
 
 
-@pytest.mark.parametrize(("name", "architecture"), [("paged", "llama"), ("paged+int8", "llama"), ("paged", "lfm2")])
+@pytest.mark.parametrize(
+    ("name", "architecture"), [("paged", "llama"), ("paged+int8", "llama"), ("paged", "lfm2"), ("paged", "t5")]
+)
 def test_a_copy_has_the_rows_of_the_original_and_knows_what_it_knows(name: str, architecture: str) -> None:
     spec = tuned(cache_named(name), page_size=4)
     session, other = (Session(model_of(architecture), spec, prefill_chunk=8) for _ in range(2))
@@ -26,7 +28,8 @@ def test_a_copy_has_the_rows_of_the_original_and_knows_what_it_knows(name: str, 
         if architecture == "llama":  # rows beside a state that came of them are not changed
             make_edit(session, edit)
     session.step()
-    original, copy = session.cache_of(0), other.live.mode.new_cache(0, 11)
+    original = session.cache_of(0)
+    copy = other.live.mode.new_cache(0, session.sequence(0).num_prompt_tokens)
     count = original.num_tokens
     assert not copy.fork_from(original, count), "it lies in another pool"
     copy.copy_from(original)
