@@ -9,7 +9,7 @@ from typing import Any
 from engine.chat.template import ChatTemplate, Rendered, TemplateFailed, TemplateLine
 from engine.spec.chat import Chat
 
-NO_TEMPLATE = "This model has no chat template: the turns were joined as plain text, or choose a template file."
+NO_TEMPLATE = "This model has no chat template: turns are joined as plain text, unless you choose a template file."
 
 
 @dataclass(frozen=True, eq=False)

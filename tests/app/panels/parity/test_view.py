@@ -140,6 +140,16 @@ def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
     assert "top-1 8 of 8, steps 0 … 7" in desk.parity.numbers.text()
 
 
+def test_a_lossless_mode_is_not_called_lossy_for_the_steps_of_the_mode_before_it(desk: Desk) -> None:
+    desk.run(PRESETS["int8"].spec)
+    desk.intents.on_cache_chosen(CacheSpec())
+    desk.until(lambda: desk.controller.is_settled and desk.models.timeline.is_before_change)
+    desk.intents.on_step()
+    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
+    check_parity(desk)
+    assert desk.parity.verdict.text() == "Lossy, as asked: Growing, and lossy modes before it, against no cache"
+
+
 def test_parity_of_a_few_steps_says_how_few(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     put = BoundedLog.put
 

@@ -201,7 +201,7 @@ def test_a_model_without_a_template_says_so_and_offers_ours(driver: Driver) -> N
     prompt.choose("chat")
     prompt.chat._new.click()
     write(driver, "hi")
-    assert prompt.chat.words.text().startswith("This model has no chat template: the turns were joined as plain text")
+    assert prompt.chat.words.text().startswith("This model has no chat template: turns are joined as plain text")
     assert prompt.chat.rendered.toPlainText() == "hi"
     choice = prompt.chat.template
     assert [choice.itemText(n) for n in range(choice.count())] == [NONE, PLAIN_NAME, FILE]
