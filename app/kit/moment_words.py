@@ -18,6 +18,7 @@ from engine.wire.changes import (
     SequenceStopped,
     TokensForced,
 )
+from engine.wire.records import has_chosen
 
 
 def branch_name(models: Models, first: int) -> str:
@@ -78,7 +79,7 @@ def node_lines(models: Models, step: int) -> list[str]:
     if record is not None:
         part = record.of(models.selection.now.seq_id) or next(iter(record.sequences), None)
         fed = "" if part is None else f" · fed “{shortened(visible(''.join(part.texts[-8:])), 24)}”"
-        next_one = f", chose “{shortened(visible(part.sampled_text), 16)}”" if part and part.has_chosen else ""
+        next_one = f", chose “{shortened(visible(part.sampled_text), 16)}”" if part and has_chosen(part) else ""
         took = f" · {milliseconds(ms)}" if (ms := record.timings.total_ms) else ""  # 0 where nobody measured
         lines.append(f"step {thousands(step)} · {record.phase}{fed}{next_one}{took}")
     changes = history.changes(step)

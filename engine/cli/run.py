@@ -42,12 +42,12 @@ from engine.spec.tuning import fitted
 from engine.wire.changes import replacing_tokens
 from engine.wire.events import NodeAdded, StateChanged
 from engine.wire.page_events import to_vllm_events
+from engine.wire.records import SequenceStep, StepRecord, has_chosen
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
     from engine.wire.page_events import PageEvent
-    from engine.wire.records import SequenceStep, StepRecord
     from engine.wire.status import ModelInfo
     from engine.wire.stopping import StopHit
 
@@ -140,12 +140,11 @@ def new_session(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], step
 
 
 def with_forced(session: Session, part: SequenceStep) -> SequenceStep:
-    """What a step did to a sequence, with the token that follows, if any: a forced one goes before the one that was
-    chosen."""
+    """What a step did to a sequence, with the token that follows, if any: a forced one before one that was chosen."""
     sequence = session.sequence(part.seq_id)
     if part.sampled is not None and sequence.sampled is not None and sequence.sampled_is_forced:
         return structs.replace(part, sampled=sequence.sampled, sampled_text=session.text_of(sequence.sampled))
-    return part if part.has_chosen else structs.replace(part, sampled=None, sampled_text="")
+    return part if has_chosen(part) else structs.replace(part, sampled=None, sampled_text="")
 
 
 def force(session: Session, args: argparse.Namespace) -> None:
@@ -232,8 +231,7 @@ def generate(
             say(line) if as_json else print(printable(in_words(line)), end="", flush=True)
         if not session.has_work:  # what an edit has chosen anew, or could not choose, ends the text
             return
-        record = session.step()
-        late = session.history.surprisal
+        record, late = session.step(), session.history.surprisal
         if records is not None or as_json:
             for _ in late.rest():
                 pass

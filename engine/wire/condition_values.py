@@ -17,7 +17,7 @@ import numpy as np
 from engine.spec.condition import And, Condition, ConditionTerm, Not, Or, TokenSpan, comparisons_of, quoted
 from engine.spec.pattern import TooSlow, has_match, newest_match
 from engine.wire.page_events import PageAllocated, PageEvicted, PageMoved, PageShared
-from engine.wire.records import SequenceStep, StepRecord
+from engine.wire.records import SequenceStep, StepRecord, has_chosen
 from engine.wire.row_norms import Norms, norm_ratio
 
 TEXT_TAIL = 1000  # characters of the text before a step that a pattern may reach back to
@@ -124,7 +124,7 @@ class Judge:
             case "differs":
                 return self._around.differs(record.step, part.seq_id)
             case "token":
-                if part.sampled is None or not part.has_chosen:
+                if part.sampled is None or not has_chosen(part):
                     return None
                 return self._is_token(test, [part.sampled], [part.sampled_text])
             case "fed":
@@ -157,7 +157,7 @@ class Judge:
         """What the pattern matches that ends in what the step brought: the tokens of a prompt and a forced token when
         they are fed, any other when it is chosen."""
         before, fed = self._around.text_before(part), "".join(part.texts)
-        chosen = part.sampled_text if part.has_chosen else ""
+        chosen = part.sampled_text if has_chosen(part) else ""
         is_new = part.phase == "prefill" or part.forced
         try:
             return newest_match(str(test.value), before + fed + chosen, len(before) + (0 if is_new else len(fed)))

@@ -97,11 +97,11 @@ class SequenceStep(Part, frozen=True, eq=False):
     stored_bytes: int
     hit_tokens: int = 0
 
-    @property
-    def has_chosen(self) -> bool:
-        """Whether the model chose a token to follow; where its logits were no numbers `sampled` is 0, and none was."""
-        is_number = self.entropy is None or not math.isnan(self.entropy)
-        return self.sampled is not None and self.stop != "non-finite logits" and is_number
+
+def has_chosen(part: SequenceStep) -> bool:
+    """Whether the model chose a token to follow; where its logits were no numbers `sampled` is 0, and none was."""
+    is_number = part.entropy is None or not math.isnan(part.entropy)
+    return part.sampled is not None and part.stop != "non-finite logits" and is_number
 
 
 class LayerTimes(Part, frozen=True):

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from app.draw.format import percent, visible
-from engine.wire.records import SequenceStep
+from engine.wire.records import SequenceStep, has_chosen
 
 Which = Literal["raw", "sampled"]
 
@@ -37,7 +37,7 @@ def candidate_bars(part: SequenceStep, which: Which) -> tuple[CandidateBar, ...]
                 share=_share(share),
                 other=_share(other),
                 number=percent(share),
-                is_chosen=part.has_chosen and candidate.token_id == part.sampled,
+                is_chosen=has_chosen(part) and candidate.token_id == part.sampled,
                 is_out=sampled == 0,
             )
         )

@@ -26,7 +26,7 @@ from app.panels.tokens.canvas import TokenCanvas
 from app.panels.tokens.chips import Chips
 from app.panels.tokens.surprisal_key import SurprisalKey
 from engine.spec.edit import Rows
-from engine.wire.records import SequenceStep
+from engine.wire.records import SequenceStep, has_chosen
 
 ROOM_FOR_BOTH = 300  # pixels
 
@@ -178,4 +178,4 @@ class TokensPanel(View[Chips]):
 
 def pending_text(part: SequenceStep) -> str | None:
     """The token that was chosen to follow; None where none was."""
-    return part.sampled_text if part.has_chosen else None
+    return part.sampled_text if has_chosen(part) else None
