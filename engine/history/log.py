@@ -15,7 +15,8 @@ T = TypeVar("T", bound=Sized)
 
 
 class BoundedLog(Generic[T]):
-    """Tensors by (step, seq_id), at most `max_bytes` of the newest: looking may never cost memory without end."""
+    """Tensors by (step, seq_id), at most `max_bytes` of the newest, and those of the newest step whatever they take:
+    looking may never cost memory without end."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -27,8 +28,8 @@ class BoundedLog(Generic[T]):
         num_bytes = sum(e.nbytes for e in entry.values())
         self._entries[key] = entry
         self.num_bytes += num_bytes
-        while self.num_bytes > self.max_bytes and len(self._entries) > 1:
-            self.drop(next(iter(self._entries)))
+        while self.num_bytes > self.max_bytes and (oldest := next(iter(self._entries)))[0] != key[0]:
+            self.drop(oldest)
 
     def get(self, key: tuple[int, int] | None) -> dict[int, T] | None:
         """What is kept of a step; None where nothing is, and of no step."""

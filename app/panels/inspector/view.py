@@ -59,6 +59,9 @@ class InspectorView(View[Shown]):
     def read(self) -> Shown | str:
         record, token = shown_record(self._models), self._token()
         if record is None or token is None:
+            now = self._models.selection.now
+            if record is not None and (now.position or 0) in range(1, self._models.timeline.num_tokens(now.seq_id)):
+                return f"Token {thousands(now.position or 0)} was not there yet after step {thousands(record.step)}."
             return "Click a token, a column or a page to see everything about it."
         facts = token_facts(self._models, record, token, self._under_cursor)
         return Shown(token, record.step, self._models.selection.now.position is None, facts)

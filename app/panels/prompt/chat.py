@@ -29,7 +29,10 @@ from engine.wire.status import SequenceInfo
 EMPTY = (Turn("user", ""),)
 LEAST_TURNS, LEAST_RENDERED, SPACING = 64, 38, 5  # pixels
 MOST_LINES = 5  # of words
-ANSWER_TIP = "Take what was generated so far as the assistant's turn, and write the next one"
+ANSWER_TIP = (
+    "Take what was generated so far as the assistant's turn, and write the next one. F5 generates more; an answer that "
+    "has ended is taken by itself"
+)
 NEW_TIP = "Begin another conversation"
 
 
@@ -62,7 +65,7 @@ class ChatEditor(QWidget):
         self._problem = ""
         self._add = push_button("+ Turn", self._on_add, "Another turn at the end")
         self._system = push_button("+ System", self._on_system, "What the system says, before all others")
-        self._answer = push_button("Answer", self._on_answer, ANSWER_TIP)
+        self._answer = push_button("Take answer", self._on_answer, ANSWER_TIP)
         self._new = push_button("New", self._on_new, NEW_TIP)
         self._build()
         connect_all(

@@ -88,7 +88,7 @@ class TimingsView(View[StepTimes]):
         encoder = f", encoder {milliseconds(record.timings.encoder_ms)}" if record.timings.encoder_ms else ""
         compiled = f" · compiled before, {milliseconds(record.timings.compile_ms)}" if record.timings.compile_ms else ""
         ways = f" · {runner_words(record.runner)}" if record.runner else ""
-        hidden = " · the cache hardly counts" if hides_cache(record) else ""
+        hidden = " · the cache takes little of it" if hides_cache(record) else ""
         self.plot.show_words(
             f"step {thousands(record.step)} · {record.phase} · {total}{encoder}{compiled}{ways}{hidden}"
         )

@@ -26,3 +26,14 @@ def test_attention_rows_leave_the_room_that_surprisals_take_while_they_wait(monk
         history.log(0, torch.zeros(8), {0: ROWS})
         kept.append(history.attention.num_bytes // ROWS.nbytes)
     assert kept == [1, 2, 3, 4, 4, 4, 4, 4, 4, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8]
+
+
+def test_of_the_newest_step_the_rows_of_every_sequence_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.history.history, "ATTENTION_LOG_BYTES", 2 * ROWS.nbytes)
+    history = History()
+    for step in range(3):
+        history.next_step = step
+        for seq_id in range(3):
+            history.log(seq_id, torch.zeros(8), {0: ROWS})
+        found = {(at, seq_id) for at in range(3) for seq_id in range(3) if history.attention.get((at, seq_id))}
+        assert found == {(step, seq_id) for seq_id in range(3)}

@@ -124,3 +124,15 @@ def test_a_row_is_compared_with_the_one_that_was_written(models: Models, show: C
     facts = facts_of(view)
     assert facts["K changed since"] == "by up to 0.25"
     assert facts["V changed since"] == "as it was written, to the bit"
+
+
+def test_a_token_that_came_later_is_not_there_yet(models: Models, show: Callable[..., Any]) -> None:
+    view = show(InspectorView(models))
+    feed(models)
+    count = models.timeline.num_tokens(0, 2)
+    models.selection.update(position=count - 1, step=2)
+    assert not isinstance(view.read(), str)
+    models.selection.update(position=count, step=2)
+    assert view.read() == f"Token {count} was not there yet after step 2."
+    models.selection.update(position=models.timeline.num_tokens(0), step=None)
+    assert view.read() == "Click a token, a column or a page to see everything about it."
