@@ -59,7 +59,7 @@ def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: C
     view = show(TimingsView(models))
     words = f"step {STEPS + 1}: forward 5.00 ms, prepare 1.50 ms, sample 0.25 ms, looking 2.00 ms"
     assert view.plot.toolTip().splitlines()[0] == words
-    hidden = "the cache hardly counts"
+    hidden = "the cache takes little of it"
     assert view.plot.words == f"step {STEPS + 1} · decode · 8.75 ms · {hidden}"
     models.timeline.append([replace(last, step=STEPS + 2, timings=times, runner="fused+transformers")])
     models.timeline.tell()
@@ -101,7 +101,7 @@ def test_the_cache_is_told_as_hidden_by_what_reading_it_takes_at_most(models: Mo
 
     record = replace(last, step=STEPS + 1, num_bytes=held, timings=slow)
     words, tip = told(record)
-    assert words.endswith("· the cache hardly counts")
+    assert words.endswith("· the cache takes little of it")
     assert tip.splitlines()[1].startswith(
         "K and V take 1.9 MiB: at 2 GB a second, a speed that is assumed and that slow memory has too, reading them "
         "takes 10.0 % of this forward."
