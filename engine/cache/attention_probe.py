@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from engine.cache.part_timer import PartTimer
-from engine.cache.stacking import stacked_view
+from engine.cache.stacking import evenly_spaced, stacked_view
 
 SMALL = 128  # rows; the keys of more are not copied only to be multiplied at once
 
@@ -128,16 +128,24 @@ def wide_on_cpu(rows: torch.Tensor) -> torch.Tensor:
     return rows.float() if is_narrow and rows.device.type == "cpu" else rows
 
 
+def keys_at_once(keys: list[torch.Tensor]) -> torch.Tensor | None:
+    """Keys `[B, H_kv, S, D]` of L layers as they are multiplied, `[L * B * H_kv, S, D]`: where they lie in one room,
+    they are read there; few are copied. None for others: a copy would cost more than a product for each layer."""
+    batch, heads = keys[0].shape[:2]
+    view = evenly_spaced(keys) if batch == 1 else None
+    if view is not None and wide(view) is view and view.stride(0) == heads * view.stride(2):
+        return view.flatten(0, 2)
+    return wide(stacked_view(keys)).flatten(0, 2) if keys[0].shape[2] <= SMALL else None
+
+
 def newest_weights(seen: list[NewestQuery]) -> torch.Tensor:
     """Weights `[L, B, H, S]` in float32 of layers alike in shape, mask and scale."""
     first = seen[0]
     (batch, heads, dim), (_, kv_heads, tokens, _) = first.query.shape, first.keys.shape
     queries = wide(stacked_view([one.query for one in seen])).reshape(len(seen) * batch * kv_heads, -1, dim)
-    # keys that lie in a room of their own are read where they are; others one after the other: a copy would cost more
-    keys = wide(stacked_view([one.keys for one in seen])) if tokens <= SMALL else None
+    keys = keys_at_once([one.keys for one in seen])
     if keys is not None:
-        # tall keys times narrow queries: the other way round costs a CPU two to four times as much
-        scores = torch.bmm(keys.flatten(0, 2), queries.mT.contiguous()).mT
+        scores = torch.bmm(queries, keys.mT)
     else:
         scores = queries.new_empty(len(seen), batch * kv_heads, heads // kv_heads, tokens)
         for query, one, out in zip(queries.chunk(len(seen)), seen, scores.unbind(0), strict=True):

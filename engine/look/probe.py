@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from engine.cache.contract import Pair
-from engine.cache.stacking import on_one_device
+from engine.cache.stacking import evenly_spaced, on_one_device
 from engine.wire.arrays import read_only_floats
 from engine.wire.records import AttentionSummary
 
@@ -110,11 +110,14 @@ def attention_measures(
     shapes, whole = {row.shape for row in rows.values()}, (num_tokens, num_tokens - num_source)
     if len(shapes) == 1 and next(iter(shapes))[1] in whole:
         alike = on_one_device(rows.values())
-        recent = torch.stack([row[:, -RECENT:] for row in alike]).sum(-1)
-        return {"attention": torch.stack([torch.stack([row[:, 0] for row in alike]), recent], -1)}
+        if (view := evenly_spaced(alike)) is not None:
+            first, recent = view[..., 0], view[..., -RECENT:]
+        else:
+            first, recent = (torch.stack([row[:, part] for row in alike]) for part in (0, slice(-RECENT, None)))
+        return {"attention": torch.stack([first, recent.sum(-1)], -1)}
     heads = max(row.shape[0] for row in rows.values())
-    first = [row[:, 0] if row.shape[1] in whole else torch.zeros_like(row[:, 0]) for row in rows.values()]
-    masses = [torch.stack([one, row[:, -RECENT:].sum(-1)], -1) for one, row in zip(first, rows.values(), strict=True)]
+    firsts = [row[:, 0] if row.shape[1] in whole else torch.zeros_like(row[:, 0]) for row in rows.values()]
+    masses = [torch.stack([one, row[:, -RECENT:].sum(-1)], -1) for one, row in zip(firsts, rows.values(), strict=True)]
     return {"attention": torch.stack(on_one_device(padded(mass, heads) for mass in masses))}
 
 

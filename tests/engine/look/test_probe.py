@@ -123,3 +123,11 @@ def test_the_bits_of_many_numbers_have_the_sums_that_they_have_at_once(monkeypat
     monkeypatch.setattr("engine.look.probe.AT_ONCE", 50)
     assert torch.equal(bit_sums(rows), at_once)
     assert len(set(at_once.tolist())) == 5
+
+
+def test_rows_of_layers_side_by_side_are_told_as_rows_apart() -> None:
+    weights = torch.rand(3, 4, 40, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    apart = {layer: row.clone() for layer, row in enumerate(weights)}
+    together, alone = (attention_measures(rows, 40)["attention"] for rows in (dict(enumerate(weights)), apart))
+    assert torch.equal(together, alone)
+    torch.testing.assert_close(together, torch.stack([weights[..., 0], weights[..., -16:].sum(-1)], -1))
