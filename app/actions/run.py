@@ -90,7 +90,9 @@ _on_timeline = partial(Action, where="timeline")
 # fmt: off
 RUN = (
     (
-        Action("prompt.send", "Ctrl+Return", "Send prompt", "Start a new sequence and fill the cache with the prompt",
+        Action("prompt.send", "Ctrl+Return", "Send prompt",
+               "Start a new sequence and fill the cache with the prompt; a conversation is answered as well, to the "
+               "end of the turn: F5 pauses, Esc stops",
                lambda shell: shell.window.prompt.submit(), needs_prompt),
         Action("prompt.add", "Ctrl+Shift+Return", "Add as another sequence",
                "Start the prompt beside the sequences that are there; a paged cache shares what they have in common",

@@ -16,20 +16,20 @@ class PromptIntents(Asking):
     """Prompts, sequences and how their tokens are chosen."""
 
     def on_prompt_submitted(self, content: PromptContent, sampling: SamplingParams) -> None:
-        """A new run from a text, from token ids or from a conversation."""
-        self._submit(content, sampling, alone=True)
+        """A new run from a text or token ids, which are read, or from a conversation, which is answered as well."""
+        self._submit(content, sampling, alone=True, num_steps=None if isinstance(content, Chat) else 1)
 
     def on_chat_continued(self, chat: Chat, seq_id: int, sampling: SamplingParams) -> None:
-        """A conversation in the place of the sequence that it goes on from."""
-        self._submit(chat, sampling, alone=False, after=seq_id)
+        """A conversation in the place of the sequence that it goes on from, and its answer."""
+        self._submit(chat, sampling, alone=False, num_steps=None, after=seq_id)
 
     def on_prompt_added(self, content: PromptContent, sampling: SamplingParams) -> None:
-        """Another sequence beside those that are there."""
+        """Another sequence beside those that are there: it is read, and no other is stepped for it."""
         self._submit(content, sampling, alone=False)
 
     def on_prompt_begun(self, content: PromptContent, sampling: SamplingParams) -> None:
         """A new run, whose first step is taken in phases."""
-        self._submit(content, sampling, alone=True, in_phases=True)
+        self._submit(content, sampling, alone=True, num_steps=0, in_phases=True)
 
     def _submit(
         self,
@@ -37,6 +37,7 @@ class PromptIntents(Asking):
         sampling: SamplingParams,
         *,
         alone: bool,
+        num_steps: int | None = 1,
         in_phases: bool = False,
         after: int | None = None,
     ) -> None:
@@ -50,7 +51,6 @@ class PromptIntents(Asking):
         except InputError as error:
             self._models.status.fail(str(error))
         else:
-            num_steps = 0 if in_phases else 1
             self._ask_for_sequence(commands.SubmitPrompt(prompt, alone, num_steps, in_phases, after))
 
     def on_text_edited(self, text: str) -> None:

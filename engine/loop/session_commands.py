@@ -151,7 +151,7 @@ class SessionCommands:
             self._reporter.reply(forked)
 
     def _submit(self, session: Session, command: SubmitPrompt) -> None:
-        if command.num_steps < 0:
+        if command.num_steps is not None and command.num_steps < 0:
             raise InputError(f"{command.num_steps} steps cannot follow a prompt: give 0 or more.")
         old = [info.seq_id for info in session.sequences]
         prompt = replace(command.prompt, sampling=command.prompt.sampling or self._present.sampling)

@@ -43,11 +43,18 @@ class StepsToDo:
         self._due, self.asked_by, self.until = None, command.id, ""
 
     def run(self, command: Run) -> None:
-        self.count = None if command.num_steps is None else checked(command.num_steps)
-        self._due, self.asked_by, self.until = time.monotonic(), command.id, command.until
+        count = None if command.num_steps is None else checked(command.num_steps)
+        self._run(command.id, count, command.until)
+
+    def _run(self, asked_by: int, count: int | None = None, until: str = "") -> None:
+        self.count, self.asked_by, self.until = count, asked_by, until
+        self._due = time.monotonic()
 
     def submit(self, command: SubmitPrompt, *, was_running: bool) -> None:
-        """A prompt was taken, which may ask for steps; of one that is alone, those before it are wanted no more."""
+        """A prompt was taken, which may ask for steps or a run; of one that is alone, those before end."""
+        if command.num_steps is None:
+            self._run(command.id)
+            return
         if command.num_steps:
             self.asked_by = command.id
         if command.alone or not was_running:

@@ -59,12 +59,12 @@ class SubmitPrompt(CommandMessage, frozen=True):
     """Start a sequence; `alone` drops the sequences before it (a new run). Prefill begins with the next step. With
     `after` the prompt takes the place of that sequence, in the same history: the rows that the two have in common are
     kept, as far as their tokens agree, and the rest is computed. `num_steps` asks for that many as `Step` does, once
-    the prompt is taken: 1 reads the prompt, and a prompt that is refused steps nothing. `in_phases` begins to read it
-    as `NextPhase` does, in place of steps."""
+    the prompt is taken: 1 reads the prompt, None runs as `Run` does, and a prompt that is refused steps nothing.
+    `in_phases` begins to read it as `NextPhase` does, in place of steps."""
 
     prompt: Prompt
     alone: bool = True
-    num_steps: int = 0
+    num_steps: int | None = 0
     in_phases: bool = False
     after: int | None = None
 

@@ -122,7 +122,7 @@ class FakeEngine:
                 self.emit(Restarted(reply_to=command.id))
                 self._tell()
                 self.emit(Submitted(0, *samples.prompt_tokens(), reply_to=command.id))
-                self._step(command.num_steps)
+                self._step(1 if command.num_steps is None else command.num_steps)  # of a run the first
             case Step(num_steps) | Run(int() as num_steps):
                 self._step(num_steps)
             case GoTo(step) | BeginBranch(step=int() as step):

@@ -85,7 +85,7 @@ class TurnRow(QWidget):
     def _name(self) -> None:
         self.edit.setAccessibleName(f"What the {self.role.currentData()} says")
         is_user = self.role.currentData() == "user"
-        self.edit.setPlaceholderText("Enter sends it" if is_user else "")
+        self.edit.setPlaceholderText("Enter sends it for an answer" if is_user else "")
 
     def _on_role(self, _index: int) -> None:
         self._name()

@@ -33,6 +33,19 @@ def test_a_prompt_that_asks_for_no_step_ends_an_endless_run(driver: Driver) -> N
     assert not driver.rest().running
 
 
+def test_a_prompt_that_asks_for_a_run_is_answered_until_it_is_paused(driver: Driver) -> None:
+    """Beside three steps that are still wanted, and where it is refused nothing runs."""
+    refused = SubmitPrompt(Prompt(token_ids=(9999,)), num_steps=None)
+    driver.send(refused)
+    driver.wait_for(Failed)
+    assert not driver.rest().running
+    endless = SubmitPrompt(Prompt(token_ids=prompt_ids(5)), alone=False, num_steps=None)
+    driver.send(prompt(6), Step(3), endless)
+    driver.wait_for(StepRecord, 9)
+    driver.send(Pause())
+    assert not driver.rest().running
+
+
 def test_quick_keys_are_not_lost(driver: Driver) -> None:
     """Three steps asked for before the first is done are three steps."""
     driver.send(prompt(6), Step(), Step(), Step())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -53,8 +53,19 @@ def says(driver: Driver, text: str) -> None:
     driver.settle(lambda: len(driver.models.timeline) == count)
 
 
+def asks(driver: Driver, send: Callable[[], object]) -> None:
+    """Send: the answer begins, as a run that is paused once the conversation is read."""
+    before = driver.models.selection.now.seq_id if driver.models.timeline.latest is not None else None
+    send()
+    driver.until(lambda: driver.models.selection.now.seq_id != before and driver.has_chosen())
+    assert driver.models.status.is_running
+    driver.window.actions_["run.run"].trigger()
+    driver.settle(driver.has_chosen)
+
+
 def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None:
     prompt, models = driver.window.prompt, driver.models
+    driver.intents._send(commands.SetPace(1e-3, None))  # the run waits with its second step
     driver.intents.on_model_chosen(ModelSpec(talking(THINKING).info.source))
     driver.settle(lambda: models.status.model is not None and bool(models.status.model.templates))
     prompt.choose("chat")
@@ -71,8 +82,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     QTest.keyClick(prompt.chat.turns.rows[0].edit, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
     assert prompt.chat.turns.turns == (Turn("user", "hi\n"),)
     write(driver, "hi")
-    QTest.keyClick(prompt.chat.turns.rows[0].edit, Qt.Key.Key_Return)
-    driver.settle(driver.has_chosen)
+    asks(driver, lambda: QTest.keyClick(prompt.chat.turns.rows[0].edit, Qt.Key.Key_Return))
     seq_id = models.selection.now.seq_id
     assert [token.token_id for token in models.timeline.tokens(seq_id)] == [*ids_of(first)]
     assert conversation_of(models, seq_id) == Chat((Turn("user", "hi"),))
@@ -109,8 +119,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     chat.setMaximumHeight(16_777_215)  # any
 
     # the third turn keeps what agrees, in the same history, and the card of the sequences says the same
-    driver.window.actions_["prompt.send"].trigger()
-    driver.settle(lambda: models.selection.now.seq_id != seq_id and driver.has_chosen())
+    asks(driver, driver.window.actions_["prompt.send"].trigger)
     child = models.selection.now.seq_id
     part = models.timeline.part(child)
     assert part is not None
@@ -141,8 +150,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     driver.shell.take_chat(Chat((Turn("user", "hi"),)))
     assert (prompt.choice, prompt.chat.turns.turns) == ("chat", (Turn("user", "hi"),))
     driver.until(lambda: prompt.tokens.ids is not None)
-    driver.window.actions_["prompt.send"].trigger()
-    driver.settle(lambda: models.selection.now.seq_id not in (seq_id, child) and driver.has_chosen())
+    asks(driver, driver.window.actions_["prompt.send"].trigger)
     says(driver, f"no{END}")
     driver.window.sequences.stopped.emit(models.selection.now.seq_id)
     driver.until(lambda: prompt.chat.turns.turns[1:] == (Turn("assistant", "no"), Turn("user", "")))
@@ -153,6 +161,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     driver.intents.on_model_chosen(ModelSpec(talking(THINKING).info.source))
     driver.settle(lambda: models.status.model is not None and not len(models.timeline))
     assert not prompt.chat.words.isVisible()
+    driver.intents._send(commands.SetPace(None, None))
 
 
 def test_turns_are_added_taken_out_and_given_to_others(driver: Driver) -> None:
