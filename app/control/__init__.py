@@ -1,1 +1,1 @@
-"""Intents in, commands out; events in, models written."""
+"""Controllers between panels and engine: intents go out as commands, events come in and are written into the models."""

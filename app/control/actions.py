@@ -1,4 +1,4 @@
-"""What an action is, and all of them as Qt wants them; menus, keys, tool tips, palette and key list read it here."""
+"""Actions: how one is declared, and all of them as `QAction`s for menus, keys, tool tips, palette and list of keys."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from app.models import Models
 if TYPE_CHECKING:
     from app.shell import Shell
 
-# Where a shortcut acts: everywhere, or only while a widget of that kind has the focus (letters and Space stay typing).
+# Where a shortcut works: in the whole window, or only while a widget of that kind has the focus, so that letters and
+# Space can still be typed elsewhere.
 Where = Literal["window", "picture", "rows", "timeline"]
 
 
 class Action(Struct, frozen=True):
-    """One action, declared: its name and key, what people read of it, what it does, when, and where its key acts."""
+    """The declaration of one action: its name and key, its text and tip, what it does, when it is possible, and where
+    its key works."""
 
     name: str
     key: str
     text: str
     tip: str
     do: Callable[[Shell], object]
-    needs: Callable[[Models], str] | None = None  # why it is not possible now, or nothing
+    needs: Callable[[Models], str] | None = None  # returns why the action is not possible now, or ""
     where: Where = "window"
     is_check: bool = False
 
@@ -42,9 +44,9 @@ def declared_in(menus: Menus) -> list[Action]:
 
 
 class Actions(QObject):
-    """The declared actions as `QAction`s; `refresh()` greys what is not possible and says why.
+    """The declared actions as `QAction`s; `refresh()` disables those that are not possible and puts why in their tip.
 
-    Intent: `triggered(Action)`, by menu, key, button or palette alike.
+    Signals: `triggered(Action)`, the same by menu, key, button or palette; `refreshed()` when a reason changed.
     """
 
     triggered = Signal(object)
@@ -61,7 +63,7 @@ class Actions(QObject):
         self._group = QActionGroup(self)
         self._group.setExclusionPolicy(QActionGroup.ExclusionPolicy.None_)
         self._actions = {name: self._make(action) for name, action in self._declared.items()}
-        # One connection for all: a lambda per action would keep the window alive.
+        # One connection for all actions: a lambda per action would keep the window alive.
         self._group.triggered.connect(self._on_triggered)
         states = models.status, models.selection, models.draft, models.comparison, models.edits
         told = models.timeline.reset, models.stops.changed, models.stops.found, models.status.engine_changed
@@ -80,21 +82,21 @@ class Actions(QObject):
         return self._declared[name]
 
     def menu_of(self, name: str) -> str:
-        """The title of the menu an action stands in, as it is read."""
+        """The title of the menu that contains an action, without the mnemonic's &."""
         action = self._declared[name]
         titles = (title for title, groups in self.menus.items() if any(action in group for group in groups))
         return next(titles).replace("&", "")
 
     def attach(self, where: Where, widget: QWidget) -> None:
-        """Let the shortcuts that act there act while that widget, or one inside it, has the focus."""
+        """Make the shortcuts declared for `where` work while that widget, or one inside it, has the focus."""
         widget.addActions([self._actions[name] for name, action in self._declared.items() if action.where == where])
 
     def reason(self, name: str) -> str:
-        """Why an action is greyed, or the empty text."""
+        """Why an action is disabled, or the empty text."""
         return self._reasons.get(name, "")
 
     def why_not(self, key: QKeySequence) -> str:
-        """Why the action of a key of the window is not possible now; empty where it is, or none has it."""
+        """Why the action of a window-wide key is not possible now; empty if it is possible or no action has the key."""
         for name, reason in self._reasons.items():
             action = self._actions[name]
             if reason and self._declared[name].where == "window" and key in action.shortcuts():
@@ -102,22 +104,22 @@ class Actions(QObject):
         return ""
 
     def check(self, name: str, is_on: bool) -> None:
-        """Show a mark without triggering anything: `triggered` answers to people only."""
+        """Set the check mark of an action without emitting `triggered`."""
         self._actions[name].setChecked(is_on)
 
     def tell_more(self, name: str, more: str) -> None:
-        """What is known now of what an action does, behind its tip."""
+        """Add a line to an action's tool tip: what is known at present about its effect."""
         if self._more.get(name, "") != more:
             self._more[name] = more
             self._actions[name].setToolTip(tool_tip(self._declared[name], self.reason(name), more))
 
     def bar(self, reasons: Mapping[str, str]) -> None:
-        """Why the panel in use cannot do what some actions ask of it, or the empty text where it can."""
+        """Disable actions that the focused panel cannot do: why, by name of the action, or the empty text if it can."""
         self._barred = dict(reasons)
         self.refresh()
 
     def refresh(self) -> None:
-        """Enable what is possible now."""
+        """Enable the actions that are possible now, and disable the others."""
         needs = {name: action.needs for name, action in self._declared.items() if action.needs is not None}
         reasons = {name: why_not(self._models) for name, why_not in needs.items()} | self._barred
         if reasons == self._reasons:
@@ -130,7 +132,7 @@ class Actions(QObject):
         self.refreshed.emit()
 
     def _on_appended(self) -> None:
-        # Appending can only make things possible when history begins.
+        # While running, an appended record can make an action possible only at the beginning of the history.
         if len(self._models.timeline) < 4 or not self._models.status.is_running:
             self.refresh()
 
@@ -160,12 +162,12 @@ def _shortcuts(key: str) -> list[QKeySequence]:
 
 
 def native(key: str) -> str:
-    """A shortcut as this system writes it."""
+    """A shortcut as this operating system writes it."""
     return QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText)
 
 
 def tool_tip(action: Action, reason: str = "", more: str = "") -> str:
-    """What it does and its key, what more is known of it, and why it is not possible now, as plain text."""
+    """The action's text and key, its tip, `more`, and why it is not possible now, as plain text of several lines."""
     key = f"  ({native(action.key)})" if action.key else ""
     tip = "".join(f"\n{line}" for line in (action.tip, more) if line)
     why = f"\nNot now: {reason}" if reason else ""

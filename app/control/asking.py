@@ -1,4 +1,4 @@
-"""What all wishes of a person need: a way to the engine."""
+"""The base of all intent classes: it sends commands to the engine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from engine.wire import commands
 
 
 class Asking(QObject):
-    """Sends what a person asked for, and takes back what had gone wrong before. `model_wanted()`: a person has to
-    choose a model; it stands here because a signal of a class that is not the first base of another is not known there.
+    """Sends the commands of the user's intents, and clears an earlier failure from the status line when it does.
+
+    Signal: `model_wanted()`, the user has to choose a model. It stands in this base because PySide does not find a
+    signal that is declared in a class that is only a second or later base.
     """
 
     model_wanted = Signal()
@@ -37,13 +39,13 @@ class Asking(QObject):
         self._send(command)
 
     def _send(self, command: commands.Command) -> int:
-        """Send what a person asked for."""
+        """Send a command for the user; returns its id."""
         self._take_failure_back()
         number = self._sender.post(command)
         self._waiting.wake()
         return number
 
     def _take_failure_back(self) -> None:
-        """What went wrong before is not shown any longer, but that the engine is gone."""
+        """Clear the failure shown in the status line, unless it says that the engine is gone."""
         if not self._models.status.is_engine_lost:
             self._models.status.fail("")

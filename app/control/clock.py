@@ -1,4 +1,4 @@
-"""The clock of the window: ticks the controller as often as something can have changed, and rarely when nothing can."""
+"""The window's clock: ticks the controller often while something can change, and rarely while nothing can."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from app.control.controller import EAGER_MS, RUNNING_MS, Controller
 
-RUNG_MS = 100  # of an engine that runs and rings: nothing is expected from looking
-WORDS_MS = 250.0  # words and numbers change no more often than they can be read
+RUNG_MS = 100  # tick interval while the engine runs and announces its events: polling is a fallback then
+WORDS_MS = 250.0  # texts and numbers are updated at most this often, so that they can be read
 
 
 class TickClock(QObject):
-    """A timer that asks after every tick when the next one is due, and which of them tell words.
+    """A timer that sets its next interval after every tick, and decides which ticks update texts.
 
-    Who has events calls `ring()`, from any thread: the next tick is at once then, and of an engine that runs as soon as
-    the last one is a frame ago. Nothing is looked for meanwhile.
+    The client calls `ring()`, from any thread, when it has events: the next tick then follows at once, or while the
+    engine runs, as soon as the last one is a frame ago.
     """
 
     _rung = Signal()
@@ -27,7 +27,7 @@ class TickClock(QObject):
         self._controller = controller
         self._words_due = time.monotonic() + WORDS_MS / 1e3
         self._ticked = 0.0
-        self._is_rung = False  # somebody rings: there is no need to look
+        self._is_rung = False  # the client announces its events, so frequent polling is not needed
         self._timer = QTimer(self, timerType=Qt.TimerType.PreciseTimer)
         self._timer.timeout.connect(self._on_timeout)
         controller.waiting.woken.connect(self._set_interval)
@@ -40,7 +40,7 @@ class TickClock(QObject):
         self._timer.stop()
 
     def ring(self) -> None:
-        """There are events; on any thread."""
+        """Announce that there are events; may be called from any thread."""
         self._rung.emit()
 
     def _on_rung(self) -> None:
@@ -53,7 +53,7 @@ class TickClock(QObject):
     def _on_timeout(self) -> None:
         now = self._ticked = time.monotonic()
         are_words_due = now >= self._words_due
-        if are_words_due:  # from when they were due on, not from the tick that came after it: or ticks would add up
+        if are_words_due:  # counted from when they were due and not from this tick, or the delays would add up
             self._words_due = max(self._words_due, now - WORDS_MS / 1e3) + WORDS_MS / 1e3
         self._controller.tick(with_words=are_words_due, pictures_first=True)
         self._set_interval()

@@ -1,4 +1,4 @@
-"""Asks for a comparison of two runs and for its pictures, and writes what comes back."""
+"""Starts a comparison of two runs, requests its pictures, and writes the answers into `Models.comparison`."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ from engine.wire.slices import Slice
 
 
 class Comparing:
-    """The one writer of `Models.comparison`. Three pictures of one moment are asked for together, and the next three
-    when these have come."""
+    """The only writer of `Models.comparison`. The pictures of both runs and of their difference are requested together
+    for one step; the next three are requested when these have arrived."""
 
     def __init__(self, models: Models, sender: Sender) -> None:
         self._models, self._sender = models, sender
         self._comparison = models.comparison
-        self._starts: dict[int, Opponent] = {}  # with what, by command: those that may be answered still
-        self._started_by: int | None = None  # the newest of them, unless it was cancelled
-        self._against: Opponent = OtherStep(0)  # of the comparison that stands
+        self._starts: dict[int, Opponent] = {}  # command id -> what to compare with, of starts not answered yet
+        self._started_by: int | None = None  # id of the newest start, unless it was cancelled
+        self._against: Opponent = OtherStep(0)  # of the comparison that is shown
         self._on_their_way: dict[int, Side] = {}
-        self._unwanted: set[int] = set()  # pictures of a comparison that ended or began anew, on their way still
+        self._unwanted: set[int] = set()  # ids of unanswered pictures of a comparison that has ended or begun anew
         self._arrived: dict[Side, Slice] = {}
-        self._request: SliceRequest | None = None  # of the pictures that are shown or on their way
+        self._request: SliceRequest | None = None  # of the pictures that are shown or not answered yet
 
     def start(self, seq_id: int, against: Opponent) -> None:
-        """Intent: compare a sequence with another run."""
+        """Compare a sequence with another run."""
         self._comparison.ask(against)
         self._started_by = self._sender.post(StartDuel(seq_id, against))
         self._starts[self._started_by] = against
 
     def end(self) -> None:
-        """Intent: let the other run go."""
+        """End the comparison; the engine frees the other run."""
         self._sender.post(EndDuel())
 
     # ---- what the engine says ------------------------------------------------------------------------------------
 
     def take_started(self, event: DuelStarted) -> None:
-        """Another one stands, or the one that does is told anew. One that was cancelled too late is let go again."""
+        """Show the comparison that has started, or the current one sent again. If its start had been cancelled too late
+        for the engine, end it."""
         self._forget_pictures()
         was_asked, is_awaited = event.reply_to in self._starts, self._awaits(event.reply_to)
         self._against = self._answered_start(event.reply_to) or self._against
@@ -65,7 +66,8 @@ class Comparing:
         return self._started_by is not None and reply_to == self._started_by
 
     def _answered_start(self, reply_to: int | None) -> Opponent | None:
-        """With what a start that is answered compares; None for any other command. Earlier ones get no answer now."""
+        """What the start command that is answered compares with; None for any other command. Earlier starts get no
+        answer any more and are dropped."""
         if reply_to is None or reply_to not in self._starts:
             return None
         if self._awaits(reply_to):
@@ -76,7 +78,7 @@ class Comparing:
 
     def take_step(self, event: DuelStep) -> None:
         self._comparison.append(event)
-        if self._comparison.no_pictures:  # what was refused may be there by now
+        if self._comparison.no_pictures:  # a picture that was refused at an earlier step may be possible now
             self._request = None
 
     def take_scanned(self, event: DuelScanned) -> None:
@@ -89,7 +91,7 @@ class Comparing:
             self._comparison.ask(self._starts[self._started_by])
 
     def take(self, piece: Any) -> bool:
-        """Whether a picture is one of a comparison; shown when all three of those wanted are there."""
+        """Take a picture of a comparison; False for any other picture. They are shown when all three have arrived."""
         if self._is_unwanted(piece.reply_to):
             return True
         side = self._on_their_way.pop(piece.reply_to, None)
@@ -102,7 +104,7 @@ class Comparing:
         return True
 
     def refuse(self, failure: Failed) -> bool:
-        """Whether it is about a comparison, which says why by itself."""
+        """Whether the failure concerns a comparison, whose panel then shows it."""
         if failure.reply_to is None:
             return False
         is_awaited = self._awaits(failure.reply_to)
@@ -118,13 +120,13 @@ class Comparing:
         return True
 
     def stop_waiting(self) -> None:
-        """Whatever was being started was cancelled."""
+        """Note that the comparison being started was cancelled."""
         if self._started_by is not None:
             self._started_by = None
             self._comparison.refuse("")
 
     def forget(self) -> None:
-        """The engine is gone, and the other run with it."""
+        """Note that the engine is gone, and the other run with it."""
         self._forget_pictures()
         self._unwanted.clear()
         self._starts.clear()
@@ -136,11 +138,11 @@ class Comparing:
 
     @property
     def is_complete(self) -> bool:
-        """Whether what is wanted was asked and answered."""
+        """Whether the pictures that are wanted were requested and have arrived."""
         return not self._on_their_way and self._wanted() in (None, self._request)
 
     def ask(self) -> None:
-        """Ask for what is wanted and not shown, when nothing is on its way."""
+        """Request the pictures that are wanted and not shown, unless some are still unanswered."""
         request = self._wanted()
         if request is None or request == self._request or self._on_their_way:
             return
@@ -150,7 +152,7 @@ class Comparing:
             self._on_their_way[self._sender.post(TakeSlice(request, side=side))] = side
 
     def _is_unwanted(self, reply_to: int | None) -> bool:
-        """Whether an answer is about a picture that nobody waits for any more. Each comes once."""
+        """Whether an answer is a picture that is no longer wanted. Its id is then forgotten: each is answered once."""
         if reply_to is None or reply_to not in self._unwanted:
             return False
         self._unwanted.remove(reply_to)
@@ -163,7 +165,7 @@ class Comparing:
         self._request = None
 
     def _wanted(self) -> SliceRequest | None:
-        """The picture that the panel shows, at the step that is looked at."""
+        """The request for the picture that the panel shows, at the step that is shown; None if it needs none."""
         wanted, selected = self._models.viewport.now, self._models.selection.now
         picture, compared = wanted.compared, self._comparison.now
         step = self._comparison.at(selected.step)

@@ -1,4 +1,4 @@
-"""When an action is possible: each condition says in a few words why it is not, or nothing when it is."""
+"""When an action is possible: each function returns why it is not, in a few words, or "" when it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def needs_engine(models: Models) -> str:
 
 
 def while_loading(models: Models) -> str:
-    """What is done while a model is being loaded would be done in its session."""
+    """An action during loading would act on the session that the load is about to replace."""
     return "a model is being loaded: wait for it, or cancel" if models.status.is_loading else ""
 
 
@@ -25,7 +25,7 @@ def needs_model(models: Models) -> str:
 
 
 def needs_unloaded(models: Models) -> str:
-    """A model that was loaded here and let go."""
+    """A model that was loaded here and then unloaded."""
     status = models.status
     if status.now is None or status.now.model is not None:
         return "the model is loaded" if status.model is not None else "no model was loaded yet"
@@ -33,20 +33,20 @@ def needs_unloaded(models: Models) -> str:
 
 
 def needs_live(models: Models) -> str:
-    """A model that computes: an opened file has none."""
+    """A model that can compute: an opened file has none."""
     if models.status.has_file:
         return "this is an opened file: go on with its model first, or load another"
     return needs_model(models)
 
 
 def needs_runner(name: str, models: Models) -> str:
-    """A live model that can be computed so."""
+    """A live model that the named runner can run."""
     status = models.status.now
     return needs_live(models) or (dict(status.runner.refused).get(name, "") if status is not None else "")  # type: ignore[call-overload]
 
 
 def needs_paged_attention(name: str, models: Models) -> str:
-    """A live model whose attention can read pages so."""
+    """A live model whose attention can read pages in the named way."""
     status = models.status.now
     refused = {} if status is None else {str(way): why for way, why in status.runner.refused_pages}
     return needs_live(models) or refused.get(name, "")
@@ -61,7 +61,7 @@ def needs_undone(models: Models) -> str:
 
 
 def needs_rows(models: Models) -> str:
-    """Rows that an edit can be made on: of the live step, and selected."""
+    """Selected rows that an edit can be made on: only rows of the live step."""
     if why_not := needs_live_steps(models):
         return why_not
     if models.selection.now.step is not None:
@@ -70,13 +70,13 @@ def needs_rows(models: Models) -> str:
 
 
 def needs_dropping(models: Models) -> str:
-    """Rows of a cache with a rule that drops some: only there does a pin mean anything."""
+    """Selected rows of a cache with an eviction rule: a pin has an effect only there."""
     keeps_all = models.status.cache.retention.keeps_all
     return needs_rows(models) or ("this cache keeps every row: take one with a rule for dropping" if keeps_all else "")
 
 
 def needs_no_file(models: Models) -> str:
-    """Anything but an opened file, loaded or not."""
+    """No opened file; whether a model is loaded does not matter."""
     return needs_live(models) if models.status.has_file else ""
 
 
@@ -86,7 +86,7 @@ def needs_file(models: Models) -> str:
 
 
 def needs_resumable(models: Models) -> str:
-    """An opened file that its model can go on from."""
+    """An opened file that decoding can continue from with its model."""
     opened = models.status.opened
     return "no file is open" if opened is None else opened.why_not or needs_engine(models)
 
@@ -96,7 +96,7 @@ def needs_prompt(models: Models) -> str:
 
 
 def needs_unfinished(models: Models) -> str:
-    """Sequences of a live model, of which one goes on."""
+    """Sequences of a live model, at least one of which is not finished."""
     status = models.status.now
     if missing := needs_live(models) or ("" if has_sequences(models) else "send a prompt first"):
         return missing
@@ -111,12 +111,12 @@ def has_sequences(models: Models) -> bool:
 
 
 def needs_phase(models: Models) -> str:
-    """A first step has phases, too: that of the prompt that is typed."""
+    """A step that can be taken in phases; without sequences that is the first step of the typed prompt."""
     return needs_unfinished(models) if has_sequences(models) else needs_prompt(models)
 
 
 def needs_step(models: Models) -> str:
-    """Stepping is possible while looking back, too: towards the live step."""
+    """A next step; while an earlier step is shown, the next recorded one."""
     return "" if models.selection.now.step is not None else needs_unfinished(models)
 
 
@@ -133,7 +133,7 @@ def needs_past(models: Models) -> str:
 
 
 def needs_here(models: Models) -> str:
-    """A place to run to: ahead of the live moment, or a moment that is not the live one."""
+    """A place to run to: steps chosen ahead of the live one, or a step that is not the live one."""
     now = models.selection.now
     if now.ahead or models.timeline.num_steps_ahead:
         return needs_unfinished(models)
@@ -141,7 +141,7 @@ def needs_here(models: Models) -> str:
 
 
 def needs_token_here(models: Models) -> str:
-    """A token to run to: one that the live moment does not end with."""
+    """A selected token to run to: one that was not fed by the live step."""
     now, timeline = models.selection.now, models.timeline
     if why_not := needs_no_file(models) or needs_token(models):
         return why_not
@@ -150,7 +150,7 @@ def needs_token_here(models: Models) -> str:
 
 
 def needs_left(models: Models) -> str:
-    """Moments behind the live one."""
+    """Recorded steps after the live one, which the user went back from."""
     history = models.history
     return needs_no_file(models) or ("" if beyond(history, history.live) else "no branch was left here")
 
@@ -173,7 +173,7 @@ def needs_steps(models: Models) -> str:
 
 
 def needs_kept_rows(models: Models) -> str:
-    """Steps with their K and V, live or in an opened file."""
+    """Recorded steps with their K and V, of a live model or in an opened file."""
     opened = models.status.opened
     if opened is not None and not opened.has_rows:
         return "a session file has no K and V: go on with its model first"
@@ -181,7 +181,7 @@ def needs_kept_rows(models: Models) -> str:
 
 
 def needs_saveable(models: Models) -> str:
-    """Something that was done here: an opened file has its own."""
+    """Steps that were done here; an opened file is saved already."""
     if models.status.has_file:
         return "this is an opened file, which is saved already"
     return needs_steps(models)
@@ -205,7 +205,7 @@ def needs_parameters(models: Models) -> str:
 
 
 def needs_matches(models: Models) -> str:
-    """Steps at which the condition that is looked for held."""
+    """Steps at which the condition searched for held."""
     search = models.stops.queried
     if search is None:
         return "type a condition to look for first"

@@ -1,4 +1,4 @@
-"""The window and its engine, tick by tick: wishes go out as commands, events come in, pictures are asked for."""
+"""The controller: on every tick it reads the engine's events, updates the models and requests the pictures needed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from app.models.sequence_status import fitting_sequence
 from engine.wire.commands import Command
 from engine.wire.events import Event
 
-# How soon to look into the outbox again: as often as pictures come while running; at once when a person waits; rarely
-# when nothing moves.
+# Milliseconds until the outbox is read again: while the engine runs, while the user waits for something they just asked
+# for, and while nothing happens.
 RUNNING_MS, EAGER_MS, IDLE_MS = 30, 8, 200
 
 
 class Controller(QObject):
-    """Puts together who sends and who takes, and drains the engine's outbox once per `tick()`."""
+    """Wires intents, requests and event handlers together, and reads the engine's outbox once per `tick()`."""
 
     def __init__(
         self,
@@ -41,18 +41,19 @@ class Controller(QObject):
         self.intents = Intents(models, sender, self.requests, self.waiting, self)
         self.events = EventHandlers(models, self.requests, self.waiting, self)
         self.saving = Saving(models, self)
-        self._has_turned = False  # the engine began to run, or to rest: every panel says that of its step
+        self._has_turned = False  # the status changed since the timeline was last announced to the panels
         models.viewport.changed.connect(self._on_view_moved)
         models.selection.changed.connect(self._on_selected)
         models.status.changed.connect(self._on_turned)
 
     def tick(self, *, with_words: bool = True, pictures_first: bool = False) -> None:
-        """Take what the engine said, tell the models, and ask for the pictures they now want.
+        """Handle the events that arrived since the last tick, update the models and request the pictures now needed.
 
-        Without words, pictures, tokens, counter and timeline follow a running engine, and words and numbers wait: they
-        change too fast to be read. With pictures first, words and status that come with the first picture after a
-        person's step wait until the next tick, when it has been painted, and what is told of a run is read and painted
-        in the turns of the event loop that follow, pictures before words.
+        `with_words` False: a running engine updates pictures, tokens, counter and timeline only; texts and numbers wait
+        for a later tick, because they change too fast to be read. `pictures_first` True: after a step or run that the
+        user started, status and texts that arrive with the first picture wait for the next tick, so that the picture is
+        painted before them; and while the engine runs, each model's views are refreshed in their own turn of the event
+        loop, pictures before texts.
         """
         events = self._drain()
         self.saving.take(events, is_repeating=self.requests.restore.is_going_on)
@@ -70,27 +71,27 @@ class Controller(QObject):
 
     @property
     def interval_ms(self) -> int:
-        """When the next tick is due."""
+        """Milliseconds from one tick to the next."""
         is_awaited = self.waiting.is_for_step or self.requests.pictures.is_waiting or not self.events.are_told
         if self.waiting.is_eager and is_awaited:
-            return EAGER_MS  # a person did something: the first step or picture that follows is shown at once
+            return EAGER_MS  # the user did something: show the first step or picture that follows at once
         if self._models.status.is_busy:
             return RUNNING_MS
         return EAGER_MS if self.waiting.is_eager else IDLE_MS
 
     @property
     def frame_ms(self) -> int:
-        """How soon after a tick the next may follow when there is something new."""
+        """The least number of milliseconds between two ticks when new events have been announced."""
         return RUNNING_MS if self.interval_ms == RUNNING_MS else 0
 
     @property
     def is_settled(self) -> bool:
-        """Whether the engine rests, and every picture that is wanted has arrived and was read."""
+        """Whether the engine is idle, and every picture that is wanted has arrived and been shown."""
         are_all_told = self.events.are_told and self._models.refreshes.is_empty
         return not self._models.status.is_busy and are_all_told and self.requests.are_settled
 
     def replay(self) -> None:
-        """An engine has begun again with the same model: have it do the steps that there were once more."""
+        """Have an engine that was restarted with the same model repeat the recorded steps."""
         self.events.forget_engine()
         self.requests.restore.begin()
         self.waiting.wake()
@@ -113,7 +114,7 @@ class Controller(QObject):
             self._models.selection.update(seq_id=fitting, position=None)
         if old.seq_id != new.seq_id:
             self._models.viewport.show_all()
-        self._models.timeline.tell()  # every view looks anew, and must find the same step
+        self._models.timeline.tell()  # every view refreshes, and all of them must show the same step
         self._on_view_moved()
 
     def _on_turned(self) -> None:

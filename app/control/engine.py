@@ -1,4 +1,4 @@
-"""The engine behind the window: a client, opened when it is needed and exchanged when it has to begin again."""
+"""The engine behind the window: it opens a client when one is needed, and replaces it when the engine must restart."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from engine.spec.model import AUTO_DEVICE, Dtype, ModelSpec
 from engine.wire.commands import CloseSnapshot, Command, Continue, LoadModel, OpenSnapshot
 from engine.wire.events import CacheChanged, Event, Failed, Restarted
 
-# A living engine that is exchanged for another one has this long to end by itself.
+# An engine that is replaced while it runs has this many seconds to end by itself.
 EXCHANGE_S = 0.3
 
 
 class Engine:
-    """One client at a time. Before it is started, and after it was closed, commands go nowhere."""
+    """Holds one client at a time. Commands sent before `start` or after `close` are dropped."""
 
     def __init__(self, choice: ClientChoice = "auto") -> None:
         self.choice: ClientChoice = choice
         self._client: Client | None = None
-        self._model = ModelSpec()  # the last that was loaded
-        self._opened: Path | None = None  # the snapshot that is looked at instead
+        self._model = ModelSpec()  # the model that was loaded last
+        self._opened: Path | None = None  # the snapshot that is open in place of a model
         self._asked: dict[int, ModelSpec | Path] = {}
-        self._instead: LoadModel | None = None  # while nobody knows whether the first snapshot can be opened
+        self._instead: LoadModel | None = None  # sent if what the engine starts with is refused
         self._ring: Callable[[], None] | None = None
 
     def listen(self, ring: Callable[[], None]) -> None:
-        """Have this called, on any thread, when there is something to drain."""
+        """Have `ring` called, on any thread, when there are events to drain."""
         self._ring = ring
         if self._client is not None:
             self._client.listen(ring)
 
     @property
     def kind(self) -> ClientKind | None:
-        """How the engine runs; None where there is none."""
+        """Where the engine runs (thread, process, …); None if there is no engine."""
         return self._client.kind if self._client is not None else None
 
     @property
     def is_as_chosen(self) -> bool:
-        """Whether the engine that runs is of the kind that the choice asks for."""
+        """Whether the present engine is of the kind that the user's choice calls for."""
         return self._client is not None and self._client.kind == kind_for(self.choice, self._model.device)
 
     def start(
@@ -55,31 +55,31 @@ class Engine:
         is_remembered: bool = False,
         kind: ClientKind | None = None,
     ) -> None:
-        """Begin, with a model to load, or a snapshot to look at; where that cannot be opened, the model is loaded
-        instead. Where a model goes that `is_remembered` from another day may be gone: then the engine chooses. An
-        engine that was there before is ended."""
+        """End the present engine and start one that loads a model, or opens `snapshot`; if the snapshot cannot be
+        opened, the model is loaded instead. If a model with a remembered device (`is_remembered`, from an earlier
+        start) cannot be loaded there, because the device is gone for instance, the engine chooses the device."""
         self.close(EXCHANGE_S)
         self._model, self._opened = model, snapshot
         first = LoadModel(model, cache)
         self._instead = first if snapshot is not None else None
         if snapshot is None and is_remembered and model.device != AUTO_DEVICE:
             self._instead = LoadModel(replace(model, device=AUTO_DEVICE), cache)
-        self._asked.clear()  # of the engine that is ended, which answers no more
+        self._asked.clear()  # the engine that was ended answers no more
         self._client = open_client(kind or kind_for(self.choice, model.device))
         self._client.listen(self._ring)
         self._client.send(first if snapshot is None else OpenSnapshot(snapshot))
 
     def restart(self, cache: CacheSpec) -> None:
-        """Begin again with the model that was loaded last, or the snapshot that is open."""
+        """Start again with the model that was loaded last, or the snapshot that is open."""
         self.start(self._model, cache, self._opened)
 
     def restart_on_cpu(self, cache: CacheSpec, dtype: str) -> None:
-        """Begin again with that model on the CPU, in a process of its own: in this one a device may have failed."""
+        """Start again with that model on the CPU, in a child process: a device may have failed in this one."""
         model = replace(self._model, device="cpu", dtype=cast(Dtype, dtype) if dtype in get_args(Dtype) else "auto")
         self.start(model, cache, self._opened, kind="process")
 
     def reload(self, cache: CacheSpec) -> None:
-        """The engine that is there has the model again that was loaded last."""
+        """Have the present engine load again the model that was loaded last."""
         if self._client is not None:
             self._client.send(LoadModel(self._model, cache))
 
@@ -101,8 +101,8 @@ class Engine:
         return events
 
     def _load_instead(self, event: Event) -> None:
-        """What it should begin with is refused: then it begins with a model that will do, and nobody is left with a
-        window that has none."""
+        """If the command that the engine started with is refused, send the fallback, so that the window is not left
+        without a model."""
         if self._instead is None or self._client is None:
             return
         if isinstance(event, Failed) and event.reply_to == self._instead.id:
@@ -118,7 +118,7 @@ class Engine:
             self._model, self._opened = asked, None
 
     def close(self, timeout_s: float) -> bool:
-        """End the engine; whether nothing of it is left."""
+        """End the engine within `timeout_s`; returns whether nothing of it is left running."""
         client, self._client = self._client, None
         if client is not None:
             client.listen(None)

@@ -1,4 +1,4 @@
-"""What the engine says, and what the models are told of it: one handler for each type of event."""
+"""Handlers of the engine's events: one per event type; they write what they are told into the models."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ from engine.wire.records import StepRecord
 from engine.wire.slices import SliceUpdate
 
 PICTURES = get_args(Picture | SliceUpdate)
-# What comes with steps is told of together; anything else ends what came before it.
+# Events of these types are collected and applied together; an event of any other type first applies those before it.
 OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, *PICTURES)
 
 
 class EventHandlers(QObject):
-    """The one writer of timeline, slices, pages and status. News: `models_found(models)`, `session_opened(event)` with
-    what a person wrote in it, `failed(failure)`."""
+    """The only writer of timeline, slices, pages and status.
+
+    Signals: `models_found(models)`; `session_opened(event)` with the names, bookmarks, stops and draft of that session;
+    `failed(failure)`.
+    """
 
     models_found = Signal(object)
     session_opened = Signal(object)
@@ -90,12 +93,15 @@ class EventHandlers(QObject):
 
     @property
     def are_told(self) -> bool:
-        """Whether the models know everything that was taken."""
+        """Whether the models have been given everything that arrived."""
         return not self._status.is_held
 
     def take(self, arrived: Sequence[events.Event], *, may_wait: bool) -> bool:
-        """Tell the models, of pictures last; whether the status, and with it all words, waits for pictures or until
-        these are painted."""
+        """Handle events in their order, and write records and pictures into the models, pictures last.
+
+        Returns True if the status, and all texts with it, was held back until the pictures of the step have arrived or
+        been painted (only when `may_wait`, and when nothing but steps arrived).
+        """
         for event in arrived:
             if not isinstance(event, OF_STEPS):
                 self._tell_records()
@@ -109,7 +115,7 @@ class EventHandlers(QObject):
         return waits
 
     def forget_engine(self) -> None:
-        """Nothing is on its way any more from the engine that there was."""
+        """Drop all that is pending because the engine that was there will not answer any more."""
         self._status.tell()
         self._waiting.take_pictures()
         self._requests.forget()
@@ -191,7 +197,7 @@ class EventHandlers(QObject):
         self._notify(f"At {where}: {event.how} · {milliseconds(event.took_ms)}")
 
     def _show_path_to(self, step: int | None) -> None:
-        """The step, or for None the start, is the live one."""
+        """Make `step` the live one; None is the start, before the first step."""
         self._models.history.go_to(step)
         self._models.timeline.go_to(step)
         position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
@@ -214,8 +220,8 @@ class EventHandlers(QObject):
         self._models.history.delete(event.steps)
 
     def _on_step_redone(self, event: events.StepRedone) -> None:
-        """The record stays as it was, but for the pages, which are those of another pool."""
-        self._status.tell()  # that there is a model again makes the pages be forgotten, and must come before
+        """Keep the record of a repeated step, except for its pages, which are those of a new pool."""
+        self._status.tell()  # writing the model into the status clears the pages, so it must come first
         if (record := self._models.history.record(event.step)) is not None:
             redone = self._with_page_maps(replace(record, page_events=event.page_events, pools=event.pools))
             self._models.pages.take(redone)
@@ -257,13 +263,13 @@ class EventHandlers(QObject):
         self._requests.loading.take_unloaded(event)
 
     def _on_failed(self, failure: events.Failed) -> None:
-        """Who asked says so, where somebody waits for the answer; anything else is told to all."""
+        """If the part that asked shows the failure itself, leave it to that; otherwise show it in the status line."""
         if not self._requests.refuse(failure):
             self._models.status.fail(failure.message)
         self.failed.emit(failure)
 
     def _on_engine_lost(self, event: events.EngineLost) -> None:
-        """What is on the screen stays. From an engine that has ended nothing is on its way any more."""
+        """Say that the engine is gone or silent. Panels keep what they show; a dead engine's answers are dropped."""
         self._models.status.lose_engine("gone" if event.has_ended else "silent")
         model = self._models.status.model
         elsewhere = ", or go on on the CPU" if model is not None and model.device not in ("cpu", "file") else ""
@@ -281,14 +287,14 @@ class EventHandlers(QObject):
         self._models.status.fail("")
 
     def _ignore(self, _event: events.Event) -> None:
-        """Nobody here waits for it."""
+        """Do nothing: no model needs this event."""
 
     def _notify(self, text: str) -> None:
         self._models.status.notify(self._status.with_given_up(text))
 
 
 def _added_words(event: events.NodeAdded) -> str:
-    """What came of an edit, and which it was, before how long it took: a narrow window cuts the end off."""
+    """What an edit did, then which edit, then how long it took: a narrow window cuts off the end of the sentence."""
     edits = [change.edit.describe() for change in event.node.changes if isinstance(change, EditMade)]
     moved = [] if event.kl is None else [f"the next token moved by {divergence_words(event.kl)}"]
     words = " · ".join((*moved, *edits, event.how))

@@ -1,4 +1,4 @@
-"""Files that the engine is asked to write, and how large they would become."""
+"""Sends exports to the engine and asks how large they would become."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from engine.wire.exporting import EstimateExport, Export, ExportCancelled, Expor
 
 
 class Exporting(QObject):
-    """Knows what is being written until it is answered. News: `estimated(ExportEstimate)`, or `refused(why)`, of the
-    newest estimate that was asked for; `written(Exported)`."""
+    """Keeps the exports that are being written, until they are answered. Signals: `estimated(ExportEstimate)` or
+    `refused(why)`, only for the newest estimate that was asked for; `written(Exported)`."""
 
     estimated = Signal(object)
     refused = Signal(str)
@@ -27,18 +27,18 @@ class Exporting(QObject):
         self._models = models
         self._sender = sender
         self._writing: dict[int, Path] = {}
-        self._estimate = 0  # the id of the newest one that was asked for
-        self._estimates: set[int] = set()  # of those that are not answered
+        self._estimate = 0  # command id of the newest estimate
+        self._estimates: set[int] = set()  # command ids of estimates not answered yet
 
     def write(self, command: Export) -> None:
         self._writing[self._sender.post(command)] = command.path
 
     def is_writing(self, path: Path) -> bool:
-        """Whether an export to that file was asked for and is not done."""
+        """Whether an export to that file has been asked for and is not finished."""
         return any(other == path or other.resolve() == path.resolve() for other in self._writing.values())
 
     def estimate(self, command: Export) -> None:
-        """Ask how large it would become; its records are not sent for that."""
+        """Ask how large an export would become; its records are left out, as the size does not need them."""
         self._estimate = self._sender.post(EstimateExport(replace(command, records=())))
         self._estimates.add(self._estimate)
 
@@ -61,7 +61,7 @@ class Exporting(QObject):
         self._models.status.notify(f"Export cancelled: nothing was written to {event.path}")
 
     def refuse(self, failure: Failed) -> bool:
-        """Whether it was an estimate: then the dialog says why, and nobody else."""
+        """Whether the failure concerns an estimate; the export dialog then shows it if it is the newest one."""
         number = failure.reply_to or 0
         self._writing.pop(number, None)
         if number not in self._estimates:
@@ -72,6 +72,6 @@ class Exporting(QObject):
         return True
 
     def forget(self) -> None:
-        """No answer comes any more."""
+        """Drop all that is unanswered: the engine is gone."""
         self._writing.clear()
         self._estimates.clear()

@@ -1,4 +1,4 @@
-"""What a person may wish of snapshots and sessions in files."""
+"""Intents about snapshot and session files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from engine.wire import commands, exporting
 
 
 class FileIntents(Asking):
-    """Opening a file, going on from it, closing it, and writing one."""
+    """Open a file, continue from it, close it, and export to one."""
 
-    sessions_folder: Path | None = None  # where windows of this program, and nobody else, write their sessions
+    sessions_folder: Path | None = None  # where only windows of this program write their session journals
 
     def on_snapshot_chosen(self, path: Path) -> None:
-        """Look at a file in place of what there is, unless a window writes it."""
+        """Open a file in place of the present session, unless a window is still writing it."""
         try:
             check_nobody_writes(path)
         except InputError as error:
@@ -30,17 +30,18 @@ class FileIntents(Asking):
             self.on_left_taken_up(path)
 
     def on_left_taken_up(self, path: Path) -> int:
-        """Look at a journal that this window has claimed; the number of the command."""
+        """Open a session journal that this window has claimed; returns the id of the command."""
         return self._send(commands.OpenSnapshot(path))
 
     def on_file_continued(self, model: ModelSpec, *, may_open_files: bool = False) -> None:
-        """Go on from the opened file with that model. Edits in a session open files only where this window's program
-        wrote it."""
+        """Continue from the opened file with that model. `may_open_files`: edits recorded in the session may open files
+        on this machine; True only for a session that this program wrote."""
         self._send(commands.Continue(model, may_open_files))
 
     def on_continued(self) -> None:
-        """Go on from the opened file with its model: one that was loaded here before, known by its fingerprint, or the
-        bundled one. Which other one it is a person says: no name in a file leads to a folder."""
+        """Continue from the opened file with its model: one that was loaded here before and has the same fingerprint,
+        or the bundled one. If it is another, the user is asked to choose it: a path that is named in a file is not
+        opened."""
         if source := self._models.status.source_of_file:
             self.on_file_continued(self._as_in_file(source), may_open_files=self._is_own_file)
         else:
@@ -51,20 +52,20 @@ class FileIntents(Asking):
 
     @property
     def _is_own_file(self) -> bool:
-        """Whether the opened file is a journal that a window of this program wrote."""
+        """Whether the opened file is a session journal written by a window of this program."""
         opened, folder = self._models.status.opened, self.sessions_folder
         return opened is not None and folder is not None and opened.path.resolve().parent == folder.resolve()
 
     def _as_in_file(self, source: str) -> ModelSpec:
-        """The model of the opened file from there, in the file's numbers: a session is repeated on as many threads,
-        rows go on where models are loaded."""
+        """How to load the file's model from `source`. A session is replayed with the file's dtype and threads; rows of
+        a snapshot continue on the device that models are loaded to, in the dtype that suits it."""
         opened, model = self._models.status.opened, self._models.status.model
         if opened is None or model is None or opened.has_rows:
             return ModelSpec(source).loaded_as(replace(self._requests.loading.chosen, dtype="auto"))
         return replace(spec_of(model), source=source)
 
     def on_file_closed(self) -> None:
-        """Begin anew with the model that was there before the opened file, else the bundled one."""
+        """Start again with the model that was loaded before the file was opened, else with the bundled one."""
         model = ModelSpec(self._models.status.last_source or BUNDLED).loaded_as(self._requests.loading.chosen)
         self._send(commands.CloseSnapshot(model))
 
@@ -74,6 +75,6 @@ class FileIntents(Asking):
         self._waiting.wake()
 
     def on_estimate_wanted(self, command: exporting.Export) -> None:
-        """Ask how large an export would become."""
+        """Ask the engine how large an export would become."""
         self._requests.exports.estimate(command)
         self._waiting.wake()

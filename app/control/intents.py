@@ -1,4 +1,4 @@
-"""What a person may wish for, and the commands that grant it: a class for each subject, and their sum."""
+"""All intents of the user and the commands that carry them out: one class per subject, and `Intents`, their union."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from engine.wire import opponents
 
 
 class AnalysisIntents(Asking):
-    """Comparisons with another run, and what the cache mode changes."""
+    """Comparisons with another run, and measurements of what the cache mode changes."""
 
     def on_compared(self, against: opponents.Opponent) -> None:
-        """The selected sequence beside another run."""
+        """Compare the selected sequence with another run."""
         self._requests.comparing.start(self._models.selection.now.seq_id, against)
 
     def on_comparison_ended(self) -> None:
         self._requests.comparing.end()
 
     def on_truth_wanted(self, question: Request) -> None:
-        """Ask what the cache changes; the newest question of a kind is the one whose answer counts."""
+        """Send a measurement to the engine; of several of one kind only the newest one's answer is shown."""
         self._requests.measurements.ask(question)
         self._waiting.wake()
 
@@ -32,4 +32,4 @@ class AnalysisIntents(Asking):
 
 
 class Intents(PromptIntents, StepIntents, TreeIntents, EditIntents, ModelIntents, FileIntents, AnalysisIntents):
-    """A slot for each wish: views connect to them, and actions call them."""
+    """One slot per intent: views connect their signals to these, and actions call them."""

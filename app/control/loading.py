@@ -1,4 +1,4 @@
-"""Where models are loaded to: what the engine says of devices, what a model would take, and a model let go."""
+"""Asks the engine about devices and about the memory that a model would take, and unloads the model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from engine.wire.devices import FindDevices, ForecastLoad, LoadForecast, Unloade
 
 
 class Loading(QObject):
-    """Asks, and keeps what a person chose for all models: device, dtype, threads and weights of `chosen`, whose source
-    is of no account. News: `found(DevicesFound)`; `told(LoadForecast)`, of the newest that was asked for."""
+    """Sends these questions, and keeps the user's choice for all models in `chosen`: device, dtype, threads and weights
+    (its `source` is not used). Signals: `found(DevicesFound)`; `told(LoadForecast)`, only for the newest forecast asked
+    for."""
 
     found = Signal(object)
     told = Signal(object)
@@ -24,19 +25,19 @@ class Loading(QObject):
         super().__init__()
         self._models = models
         self._sender = sender
-        self._forecast = 0  # the id of the newest that was asked for
+        self._forecast = 0  # command id of the newest forecast
         self.chosen = ModelSpec()
 
     def look(self) -> None:
-        """Ask which devices there are."""
+        """Ask which devices there are; `found` brings the answer."""
         self._sender.post(FindDevices())
 
     def ask(self, model: ModelSpec, cache: CacheSpec, context: int | None) -> None:
-        """Ask what a model would take."""
+        """Ask how much memory a model and its cache would take; `told` brings the answer."""
         self._forecast = self._sender.post(ForecastLoad(model, cache, context))
 
     def unload(self) -> None:
-        """Let the model go; what was done stays on the screen."""
+        """Unload the model; the recorded steps stay on the screen."""
         self._sender.post(UnloadModel())
 
     # ---- answers -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Sends what panels ask the engine to measure, and hands answers and refusals to the measurement they belong to."""
+"""Sends the measurements that panels ask for, and gives each answer or refusal to the measurement it belongs to."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from engine.wire.status import EngineStatus
 
 
 class MeasurementControl:
-    """The one writer of `Models.measurements`. An answer to an older question is shown by nobody."""
+    """The only writer of `Models.measurements`. An answer to an older question is dropped."""
 
     def __init__(self, models: Models, sender: Sender) -> None:
         self._models = models
         self._measurements = models.measurements
         self._sender = sender
-        self._asked: dict[int, Measurement[Any]] = {}  # by the id of the question
+        self._asked: dict[int, Measurement[Any]] = {}  # by the id of the command
         self._by_command: dict[type[Request], Measurement[Any]] = {m.command: m for m in self._measurements.all}
         models.status.changed.connect(self._on_status)
 
     def ask(self, question: Request) -> None:
-        """Panels ask by themselves as well: what went wrong before is not taken back by that."""
+        """Send a measurement. Panels do so on their own too, so an earlier failure stays in the status line."""
         if isinstance(question, WhatIf | MapDamage | MeasureRegret):
             question = replace(question, rebuild=self._measurements.is_rebuilding)
         latest, measurement = self._models.timeline.live_path.latest, self._of(question)
@@ -36,12 +36,13 @@ class MeasurementControl:
         measurement.ask(question, latest.step if latest is not None else None)
 
     def cancel(self) -> None:
-        """The engine was told to stop what it measures."""
+        """Mark all measurements as cancelled: the engine was told to stop."""
         for each in self._by_command.values():
             each.cancel()
 
     def rebuild(self) -> None:
-        """From now on ask exact rows, rebuilt from the tokens, what the rows held cannot answer."""
+        """From now on, let questions that need rows the cache has dropped be answered with exact rows recomputed from
+        the tokens."""
         self._measurements.is_rebuilding = True
         for each in self._by_command.values():
             if each.can_rebuild:
@@ -51,8 +52,8 @@ class MeasurementControl:
         self._of(answer.request).take(answer)
 
     def refuse(self, failure: Failed) -> bool:
-        """Whether it refuses a measurement: then the panel that asked says so, and nobody else; nobody at all where it
-        has asked something newer since."""
+        """Whether the failure concerns a measurement. The panel that asked then shows it, unless it has asked something
+        newer since."""
         if failure.reply_to is None or (measurement := self._asked.get(failure.reply_to)) is None:
             return False
         if measurement.question is not None and measurement.question.id == failure.reply_to:
@@ -63,17 +64,17 @@ class MeasurementControl:
         return True
 
     def outdate(self) -> None:
-        """What was measured on the rows held is about rows that are gone."""
+        """Mark what was measured on the live rows as outdated: these rows have changed."""
         for each in self._measurements.of_live_rows:
             each.outdate()
 
     def change_cache(self) -> None:
-        """Another cache: nobody has asked yet to rebuild the rows that it drops."""
+        """The cache mode has changed: outdate the measurements, and recompute dropped rows only when asked again."""
         self._measurements.is_rebuilding = False
         self.outdate()
 
     def forget(self) -> None:
-        """Another model: nothing of what was measured holds for it."""
+        """Another model was loaded: drop all results."""
         for each in self._by_command.values():
             each.forget()
 

@@ -1,4 +1,4 @@
-"""What a person may wish of models, and of how they are loaded and run."""
+"""Intents about models and about how they are loaded and run."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from engine.wire.status import CaptureState
 
 
 class ModelIntents(Asking):
-    """Models, their devices, cache mode, runner and level of measuring."""
+    """Choose model, device, cache mode, runner and capture level."""
 
     def on_models_wanted(self) -> None:
         self._sender.post(commands.FindModels())
         self._waiting.wake()
 
     def on_model_chosen(self, model: ModelSpec) -> None:
-        """Load a model, where and how models are loaded."""
+        """Load a model with the chosen device, dtype, threads and weights."""
         model = model.loaded_as(self._requests.loading.chosen)
         self._send(commands.LoadModel(model, self._models.status.cache))
 
     def on_loading_chosen(self, model: ModelSpec) -> None:
-        """Load this model so, and others from now on."""
+        """Load this model with this device, dtype, threads and weights, and later models with the same."""
         self._requests.loading.chosen = model
         self.on_model_chosen(model)
 
@@ -33,12 +33,12 @@ class ModelIntents(Asking):
         self._waiting.wake()
 
     def on_forecast_wanted(self, model: ModelSpec, context: int) -> None:
-        """Ask what a model would take with so many tokens (0: its own context)."""
+        """Ask how much memory a model would take with `context` tokens (0: its own longest context)."""
         self._requests.loading.ask(model, self._models.status.cache, context or None)
         self._waiting.wake()
 
     def on_unloaded(self) -> None:
-        """Let the model go."""
+        """Unload the model."""
         self._models.selection.update(step=None)
         self._requests.loading.unload()
         self._waiting.wake()

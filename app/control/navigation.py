@@ -1,4 +1,4 @@
-"""Walking with the keyboard: layers, heads and steps. Writes the selection, nothing else."""
+"""Keyboard navigation through layers, heads, tokens and steps. It writes only the selection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REPLAY_MS = 120
 
 
 class Navigator(QObject):
-    """Slots for the keys that move the selection. Replay walks the recorded steps by a timer of its own."""
+    """Slots for the keys that move the selection, and a replay that shows the recorded steps one after the other."""
 
     def __init__(self, models: Models, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -36,7 +36,7 @@ class Navigator(QObject):
         self._models.selection.update(step=None)
 
     def on_play_or_stop(self) -> None:
-        """Replay the recorded steps from here; from the start when already at the end."""
+        """Start or stop the replay of the recorded steps, from the step shown; from the first when the live one is."""
         if self._replay.isActive():
             self._replay.stop()
             return
@@ -52,11 +52,11 @@ class Navigator(QObject):
         self._models.selection.update(tensor="values", change=False)
 
     def toggle_change(self) -> None:
-        """Only what the step altered, of the tensor that is shown."""
+        """Switch between the whole tensor and what the step changed in it."""
         self._models.selection.update(change=not self._models.selection.now.change)
 
     def walk_layers(self, by: int) -> None:
-        """So many layers down, or up; those that keep nothing of their own are passed over."""
+        """Select the layer `by` further down (negative: up), among those with K and V of their own."""
         geometry = geometry_of(self._models)
         if geometry is None or not geometry.attention_layers:
             return
@@ -68,7 +68,7 @@ class Navigator(QObject):
         self._models.selection.update(layer=layer.index, kv_head=min(now.kv_head, layer.num_kv_heads - 1))
 
     def walk_heads(self, by: int) -> None:
-        """So many kv heads to the right, or to the left."""
+        """Select the kv head `by` further right (negative: left)."""
         geometry, now = geometry_of(self._models), self._models.selection.now
         if geometry is None or now.layer >= geometry.num_layers:
             return
@@ -77,7 +77,7 @@ class Navigator(QObject):
             self._models.selection.update(kv_head=min(max(now.kv_head + by, 0), num_heads - 1))
 
     def walk_tokens(self, by: int) -> None:
-        """So many tokens to the right, or to the left."""
+        """Select the token `by` further right (negative: left)."""
         now = self._models.selection.now
         num_tokens = self._models.timeline.num_tokens(now.seq_id, now.step)
         if not num_tokens:

@@ -1,4 +1,4 @@
-"""How fast a run goes, how often its pictures come, and how many bytes moments may take: for any engine to come."""
+"""The paces of a run, and settings (pace, memory for kept steps) that are sent again to every new engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.wire.commands import PICTURES_PER_SECOND, SetKeptLimit, SetPace
 
 
 class Pace(Struct, frozen=True):
-    """One choice: its name, what the selector shows, what a menu says, and what that means."""
+    """One pace: its name, its short label, its text in a menu, its tip, and the command that sets it."""
 
     name: str
     label: str
@@ -50,7 +50,7 @@ PACES = {
 
 
 class Setting:
-    """What was chosen of how the engine works, for this one and for the next; the `usual` is how one begins."""
+    """One setting of the engine: sent to the present engine and to every later one. `usual` is an engine's default."""
 
     def __init__(self, sender: Sender, usual: SetPace | None = None) -> None:
         self._sender = sender
@@ -58,12 +58,12 @@ class Setting:
         self._chosen: SetPace | SetKeptLimit | None = usual
 
     def choose(self, command: SetPace | SetKeptLimit | None, *, has_engine: bool) -> None:
-        """From now on; an engine that has not begun yet is told when it has. None leaves it to the engine."""
+        """Set it; if no engine has started yet, it is sent when one has. None keeps the engine's own default."""
         self._chosen = command
         if has_engine and command is not None:
             self._sender.post(command)
 
     def repeat(self) -> None:
-        """It may be another engine, which begins with the usual."""
+        """Send it to an engine that has just started, unless it is the default."""
         if self._chosen is not None and self._chosen != self._usual:
             self._sender.post(self._chosen)

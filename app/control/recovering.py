@@ -1,4 +1,4 @@
-"""A session that a killed window left is found, offered, and taken up again."""
+"""Finds the session journal that a killed window left behind, offers it, and reopens it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from engine.wire.status import EngineStatus
 
 
 class Claimed(Struct, frozen=True):
-    """A journal that is being taken up, its lock, the model that it ran, and the command that opens it."""
+    """A journal that is being recovered: its session, its lock, the model it used, and the id of the command that opens
+    it."""
 
     left: LeftSession
     stream: IO[bytes]
@@ -34,10 +35,11 @@ class Claimed(Struct, frozen=True):
 
 
 class Recovering(QObject):
-    """Looks for journals whose window is gone, in a thread of its own, and offers the newest in `models.recovery`; the
-    others are kept among those that ended. News: `draft_found(text)` and `chat_found(chat)`, when a person took it up.
+    """Looks for journals whose window is gone, in a thread of its own, and offers the newest one through
+    `models.recovery`; the others are moved to the ended sessions. Signals, when the user accepts: `draft_found(text)`
+    and `chat_found(chat)`.
 
-    A journal is let go only when the engine has rebuilt it: until then the next start offers it again.
+    A journal is released only when the engine has replayed it; until then the next start offers it again.
     """
 
     draft_found = Signal(str)
@@ -53,8 +55,8 @@ class Recovering(QObject):
         self._models = models
         self._controller = controller
         self._intents, self._saving = controller.intents, controller.saving
-        self._draft = draft  # what is in the editor without it
-        self._stops = written_stops(models.stops.stops)  # and what halts a run
+        self._draft = draft  # the text that the editor begins with
+        self._stops = written_stops(models.stops.stops)  # the stops that this window begins with
         self._claimed: Claimed | None = None
         self._read.connect(self._on_read)
         self._unreadable.connect(models.status.notify)
@@ -63,7 +65,7 @@ class Recovering(QObject):
         controller.events.failed.connect(self._on_failed)
 
     def look(self) -> None:
-        """Find out what was left."""
+        """Look for journals of killed windows, in a thread."""
         threading.Thread(target=self._look, name="journals", daemon=True).start()
 
     def _look(self) -> None:
@@ -71,7 +73,7 @@ class Recovering(QObject):
         for path in self._folder.left():
             try:
                 left = self._left(path)
-            except (InputError, OSError):  # one that cannot be read is kept for whoever wants to look
+            except (InputError, OSError):  # a journal that cannot be read is kept, in case someone wants to look at it
                 kept = self._folder.finish(path).name
                 self._unreadable.emit(f"A session that was not closed cannot be read: it is kept as {kept}")
                 continue
@@ -84,7 +86,7 @@ class Recovering(QObject):
                 self._folder.finish(path)
 
     def _left(self, path: Path) -> LeftSession | None:
-        """What a file has; None where nobody would miss it."""
+        """Read a journal; None if it contains nothing that the user would miss."""
         opened, written = read_session(path), path.stat().st_mtime
         session = opened.session
         has_draft = session.draft not in ("", self._draft) or session.draft_chat is not None
@@ -99,7 +101,7 @@ class Recovering(QObject):
     # ---- what a person says ----------------------------------------------------------------------------------------
 
     def on_accepted(self) -> None:
-        """Bring it back: the draft at once, the rest as soon as its model has done it again."""
+        """Recover the offered session: its draft at once, its steps as soon as the model has replayed them."""
         left = self._models.recovery.offered
         if left is None:
             return
@@ -122,7 +124,7 @@ class Recovering(QObject):
             self._folder.delete(left.path)
 
     def on_dismissed(self) -> None:
-        """It stays on the disk, with those that ended."""
+        """Decline the offered session: it is kept with those that ended."""
         left = self._models.recovery.offered
         self._models.recovery.offer(None)
         if left is not None:
@@ -130,7 +132,8 @@ class Recovering(QObject):
             self._models.status.notify("The session is kept under File · Recent sessions")
 
     def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
-        """It is open: its model goes on from it. It was left for something else: it may be offered once more."""
+        """When the journal has been opened, continue it with its model; when it was closed for something else, release
+        it, so that it can be offered again."""
         claimed = self._claimed
         if claimed is None:
             return
@@ -141,14 +144,15 @@ class Recovering(QObject):
             self._let_go(claimed)
 
     def _on_failed(self, failure: Failed) -> None:
-        """It could not be opened: this window's session goes on, and the other may be asked for once more."""
+        """When the journal could not be opened, release it and offer it again; this window's session goes on."""
         if self._claimed is not None and failure.reply_to == self._claimed.asked_by:
             left = self._claimed.left
             self._let_go(self._claimed)
             self._models.recovery.offer(left)
 
     def _on_session_opened(self, event: SessionOpened) -> None:
-        """All of it was done once more: this window's own journal has it now, and then the other has ended."""
+        """When all was replayed, this window's own journal contains it, so the recovered one is moved to those that
+        ended."""
         if self._claimed is not None and event.reply_to is not None:
             claimed = self._claimed
             self._let_go(claimed)

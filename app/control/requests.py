@@ -1,4 +1,4 @@
-"""What the engine was asked and has not answered yet: one part for each kind of question."""
+"""All requests to the engine that are not answered yet: one part per kind of request."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from engine.wire.events import Failed, Previewed, Tokenized
 
 
 class Requests(Struct, frozen=True):
-    """The parts; `texts` are of the prompt, `edited_texts` of an edit; `restore` brings the sequences of an engine that
-    is gone into the next one."""
+    """The parts. `texts` counts tokens of the prompt, `edited_texts` those of an edit; `restore` replays the history in
+    a restarted engine."""
 
     pictures: SliceRequests
     measurements: MeasurementControl
@@ -38,7 +38,7 @@ class Requests(Struct, frozen=True):
 
     @classmethod
     def through(cls, sender: Sender, models: Models) -> Requests:
-        """All of them, asked through that sender."""
+        """All parts, with that sender."""
         return cls(
             SliceRequests(models, sender),
             MeasurementControl(models, sender),
@@ -56,22 +56,23 @@ class Requests(Struct, frozen=True):
 
     @property
     def are_settled(self) -> bool:
-        """Whether nobody waits for a sequence, a branch or a picture."""
+        """Whether no sequence, branch or picture is still to come."""
         return self.sequences.is_empty and self.pictures.is_complete and self.comparing.is_complete
 
     def ask_for_pictures(self) -> None:
-        """But not of sequences that a new prompt is about to replace."""
+        """Request the pictures needed, unless a new prompt is about to replace all sequences."""
         if not self.sequences.replace_all:
             self.pictures.ask()
             self.comparing.ask()
 
     def take_tokens(self, answer: Tokenized | Previewed) -> None:
-        """The tokens of a text: whoever asked takes them."""
+        """Give the tokens of a text to both parts; the one that asked takes them."""
         self.texts.take(answer)
         self.edited_texts.take(answer)
 
     def refuse(self, failure: Failed) -> bool:
-        """Whether whoever asked says why, and nobody else: a panel that measures, or the prompt."""
+        """Whether a part shows the failure itself (a panel, a dialog or the prompt), so that the status line need
+        not."""
         asked = (self.measurements, self.texts, self.edited_texts, self.comparing, self.exports, self.stopping)
         if any(part.refuse(failure) for part in asked) or self.pictures.refused(failure):
             return True
@@ -79,7 +80,7 @@ class Requests(Struct, frozen=True):
         return False
 
     def forget(self) -> None:
-        """The engine is gone: nothing is on its way from it any more."""
+        """Drop all that is unanswered: the engine is gone."""
         self.pictures.reset()
         self.sequences.forget()
         self.texts.forget()

@@ -1,4 +1,4 @@
-"""The steps of an engine that is gone, on their way into the next one: kept until that has done them once more."""
+"""Replays the steps of an engine that is gone in the engine that replaces it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from engine.wire.events import Redone, Restarted
 
 
 class Restore:
-    """Has an engine that begins again do what the history says. A second loss on the way loses nothing: what was not
-    answered yet is asked once more."""
+    """Sends the recorded history to a restarted engine, and keeps the command until it is answered, so that it can be
+    sent again if that engine dies too."""
 
     def __init__(self, models: Models, sender: Sender) -> None:
         self._models = models
         self._sender = sender
-        self._asked: Redo | None = None  # until it was answered
+        self._asked: Redo | None = None  # the command that is not answered yet
 
     @property
     def is_going_on(self) -> bool:
-        """Whether the steps are on their way into the engine: what is on the screen is of the one before."""
+        """Whether the replay is not finished: until then the screen shows the state of the engine before."""
         return self._asked is not None
 
     def begin(self) -> None:
-        """Ask the engine that has just begun, if there is anything to be done, and say so."""
+        """Send the history to the engine that has just started, if there is any, and say so in the status line."""
         if self._models.status.has_file:
             self._models.status.notify("The engine begins again: the file is opened once more")
             return
@@ -36,17 +36,17 @@ class Restore:
         self._models.status.notify("The engine begins again: its steps are done once more")
 
     def forget(self) -> None:
-        """Something else was begun: what was lost is wanted no more."""
+        """Give up the replay: the user has begun something else."""
         self._asked = None
 
     def restarted(self, event: Restarted) -> None:
-        """A person's prompt or model begins a history in which what was lost has no place; the engine's own beginning,
-        which nobody asked for, does not."""
+        """Give up the replay if the history was restarted by a command (a prompt, a model), and not by the new engine's
+        own start."""
         if event.reply_to:
             self.forget()
 
     def take(self, event: Redone) -> None:
-        """They were done, as far as they could be; say so."""
+        """Say in the status line how far the replay got, and how exact it is."""
         self.forget()
         count, took = event.num_steps, milliseconds(event.took_ms)
         what = "no step was" if not count else "its only step was" if count == 1 else f"all its {count:,} steps were"
@@ -63,7 +63,8 @@ class Restore:
         self._models.status.notify(words)
 
     def _plan(self) -> Redo | None:
-        """The whole tree; of what was done since the live moment as much as was told."""
+        """The whole tree, with the commands since the live step that the engine last reported; None if there is nothing
+        to replay."""
         status, history = self._models.status.now, self._models.history
         if status is None:
             return None

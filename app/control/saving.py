@@ -1,4 +1,4 @@
-"""What would be lost with the window is written down as it happens: the tree of moments, the draft, names and notes."""
+"""Keeps the session in memory and in a journal file as it happens: the tree of steps, draft, names, notes and stops."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from engine.spec.chat import Chat
 from engine.spec.stops import written_stops
 from engine.wire.events import Event
 
-REWRITTEN_BYTES = 64 << 20  # of a journal that says much over and over, in place of which a new one says it once
-RETRY_S = 5.0  # after which a journal that could not be written is tried again
+REWRITTEN_BYTES = 64 << 20  # a journal longer than this is rewritten without its outdated entries
+RETRY_S = 5.0  # a journal that could not be written is tried again after this many seconds
 
-SETTINGS = ("model", "cache", "sampling", "texts", "forgotten")  # of an entry: by themselves worth no file
+SETTINGS = ("model", "cache", "sampling", "texts", "forgotten")  # fields of an entry that alone do not justify a file
 
 
 class Saving(QObject):
-    """The one writer of this window's session: in memory for *Save session…*, and line by line in a journal once it is
-    told in which folder. A disk that says no is told in one sentence, and as a warning until all is written again."""
+    """The only writer of this window's session: in memory for *Save session…*, and line by line in a journal once
+    `begin_in` has named its folder. If the disk refuses, the user is told once, and a warning stays until all is
+    written again."""
 
     def __init__(
         self, models: Models, parent: QObject | None = None, clock: Callable[[], float] = time.monotonic
@@ -38,9 +39,9 @@ class Saving(QObject):
         self._folder: JournalFolder | None = None
         self._file: JournalFile | None = None
         self._is_paused = False
-        self._has_waiting = False  # what came while it was paused is worth a file
+        self._has_waiting = False  # entries that arrived while paused are worth a file
         self._clock = clock
-        self._failed_at: float | None = None  # what came since then is in no file
+        self._failed_at: float | None = None  # time of the last failed write; entries since then are in no file
         self._rewritten_at = REWRITTEN_BYTES
         models.history.changed.connect(self._on_history)
         models.bookmarks.changed.connect(self._on_bookmarks)
@@ -52,16 +53,17 @@ class Saving(QObject):
         return self._recorder.session()
 
     def begin_in(self, folder: JournalFolder, draft: str) -> None:
-        """Keep a journal in that folder from now on. What is in the editor already is remembered elsewhere."""
+        """Keep a journal in that folder from now on. `draft` is the text already in the editor, which the settings
+        remember."""
         self._recorder.put(draft=draft)
         self._folder = folder
 
     def pause(self) -> None:
-        """Write nothing until `resume`: what comes is in another journal, and half of it in two would be worse."""
+        """Write nothing until `resume`: a journal is being recovered, and the same entries are in that file already."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """Write what came meanwhile, in one piece, and everything from now on."""
+        """Write all that arrived while paused, and everything from now on."""
         if self._is_paused:
             is_worth_a_file, self._has_waiting = self._recorder.has_content or self._has_waiting, False
             self._is_paused = False
@@ -69,20 +71,20 @@ class Saving(QObject):
                 self._write(list(entries_of(self.session)))
 
     def take(self, events: Sequence[Event], *, is_repeating: bool) -> None:
-        """What the engine said; while it `is_repeating`, it does again what is written already."""
+        """Record the engine's events. `is_repeating`: the engine replays steps that are in the journal already."""
         self._recorder.is_repeating = is_repeating
         self._recorder.take(events)
 
     def set_draft(self, text: str) -> None:
-        """The prompt as it is being written."""
+        """Record the text in the prompt editor."""
         self._recorder.put(draft=text)
 
     def set_draft_chat(self, chat: Chat | None) -> None:
-        """The conversation as it is being written; None where it is empty."""
+        """Record the conversation in the prompt editor; None where it is empty."""
         self._recorder.put(draft_chat=chat)
 
     def save(self, path: Path) -> bool:
-        """Write the session as one readable file, and say so, or why not; whether it was."""
+        """Write the session to one readable file; returns whether that succeeded, and says so in the status line."""
         try:
             write_session(self.session, path)
         except InputError as error:
@@ -92,7 +94,7 @@ class Saving(QObject):
         return True
 
     def end(self) -> None:
-        """The window closes as it should: the journal is one of those that ended."""
+        """Move the journal to those that ended: the window closes normally."""
         self._finish()
         self._folder = None
 
@@ -108,12 +110,12 @@ class Saving(QObject):
     # ---- the journal: `SessionRecorder` calls these ------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Another session is about to begin: the one before is kept in its own file."""
+        """Close the journal of the present session: another session is about to begin."""
         self._finish()
         self._set_failed("")
 
     def append(self, *entries: JournalEntry) -> None:
-        """Write what became different; a file is made when there is something to be missed."""
+        """Write entries to the journal; the file is made with the first entry that is worth one."""
         if not self._is_to_write:
             return
         if self._is_paused:
@@ -125,8 +127,8 @@ class Saving(QObject):
 
     @property
     def _is_to_write(self) -> bool:
-        """Whether there is a folder, and it did not fail a moment ago. All of a session is long, and is not put
-        together at every step for nobody."""
+        """Whether there is a folder, and writing to it has not failed just now. (A file is begun with the whole
+        session, which is not assembled at every step in vain.)"""
         has_just_failed = self._failed_at is not None and self._clock() - self._failed_at < RETRY_S
         return self._folder is not None and not has_just_failed
 
@@ -158,8 +160,8 @@ class Saving(QObject):
             self._models.status.set_unwritten(why)
 
     def _rewrite(self) -> None:
-        """A journal that is long, of old drafts and settings, or lacks something gives way to one that has the session
-        once."""
+        """Replace the journal by a new file that contains the session once, because it is long with outdated entries or
+        lacks some."""
         assert self._folder is not None
         file = self._folder.new()
         try:

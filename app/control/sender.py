@@ -1,4 +1,4 @@
-"""Commands on their way to the engine, each under an id of its own, which answers repeat."""
+"""Gives every command an id, which its answers repeat, and sends it to the engine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Sender:
         self._last_id = 0
 
     def next_id(self) -> int:
-        """An id that nothing else has."""
+        """A new id for a command or a picture."""
         self._last_id += 1
         return self._last_id
 
     def post(self, command: Command) -> int:
-        """Send a command, under the id that it was given or another one; its id."""
+        """Send a command under its own id, or a new one if it has none; returns the id."""
         number = command.id or self.next_id()
         self._send(replace(command, id=number))
         return number

@@ -1,5 +1,5 @@
-"""Turns what the views want into what the engine sends: pictures of the newest step are watched, and kept up by the
-engine from then on; those of an earlier step are asked for once."""
+"""Requests the pictures that the visible views need: pictures of the newest step are subscribed to (`Watch`), and the
+engine then keeps them up to date; pictures of an earlier step are requested once each (`TakeSlice`)."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from engine.wire.requests import (
 )
 from engine.wire.slices import SliceUpdate
 
-# What the engine never answered (the model went away beneath it) is asked again after this many seconds.
+# A picture that the engine has not answered after this many seconds (its model was unloaded, say) is requested again.
 PATIENCE_S = 10.0
-# What the engine refused is asked again after a later step, not sooner than after this many seconds.
+# A picture that the engine refused is requested again after a later step, at the earliest after this many seconds.
 RETRY_S = 1.0
-# Of so many of the latest pictures it is known that they were asked for, when they are refused too late.
+# The ids of this many of the latest requests are remembered, to recognise a refusal that comes too late to matter.
 MOST_SENT = 256
 
 
 class PendingSlice(Struct, frozen=True):
-    """What was asked for one kind of picture, watched or once: the id is that of the picture, which its slices repeat.
-    `essence` is all of it that must change before it is asked again: of a watched picture neither tokens nor step,
-    which the engine keeps up; of one of another branch the moment."""
+    """The newest request for one kind of picture. `watched.id` is the picture's id, which its slices repeat. `essence`
+    is the part of the request that must change before it is sent again: without tokens and step for a subscribed
+    picture, which the engine advances by itself; with the step for a picture of another branch."""
 
     watched: Watched
     essence: object
 
 
 class SliceRequests:
-    """Asks for pictures when something else is wanted than before, one question of a kind on its way, latest wins.
-    `ask()` is called once per tick and whenever a person moved."""
+    """Sends a request when a picture other than the last one requested is wanted; at most one request per kind is
+    unanswered, and the newest counts. `ask()` is called once per tick and whenever the user moves the view."""
 
     def __init__(self, models: Models, sender: Sender, clock: Callable[[], float] = time.monotonic) -> None:
         self._models = models
@@ -56,30 +56,30 @@ class SliceRequests:
         self._is_watching = False
         self._watch_id = 0
         self._waiting: dict[str, float] = {}
-        self._refused: dict[str, tuple[int | None, float]] = {}  # after which step, and when
-        self._sent: deque[int] = deque(maxlen=MOST_SENT)  # the ids of pictures, and of what asked for them
-        self._tip: int | None = None  # of the branch that was asked about where it is not the live one
+        self._refused: dict[str, tuple[int | None, float]] = {}  # kind -> (newest step then, time of the refusal)
+        self._sent: deque[int] = deque(maxlen=MOST_SENT)  # ids of pictures and of the commands that requested them
+        self._tip: int | None = None  # newest step of the branch shown, if that is not the live branch
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is on its way."""
+        """Whether a request is unanswered."""
         return bool(self._waiting)
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that is wanted was asked and answered."""
+        """Whether every picture that is wanted was requested and has arrived."""
         return not self._waiting and not self._changed(self._wanted())
 
     def reset(self) -> None:
-        """Forget what was asked: the present is another one (new history, another cache or moment), and the engine
-        watches nothing any more."""
+        """Drop all requests, because the live state is another one (new history, cache or step), and the engine has
+        ended its subscriptions."""
         self._asked.clear()
         self._waiting.clear()
         self._refused.clear()
         self._is_watching = False
 
     def answered(self, piece: Picture | SliceUpdate) -> bool:
-        """Note an answer or an update; False for one of a picture that is wanted no more."""
+        """Note an answer or an update; False for a picture that is no longer wanted."""
         kind = kind_of(piece)
         asked = self._asked.get(kind)
         if asked is None or piece.reply_to != asked.watched.id:
@@ -89,8 +89,8 @@ class SliceRequests:
         return True
 
     def refused(self, failure: Failed) -> bool:
-        """The engine refused a picture: it is asked for again when something else is wanted, or after a later step.
-        True for one that is wanted no more, which nobody is to be told."""
+        """Note that the engine refused a picture: it is requested again when the request changes, or after a later
+        step. True if the refused picture is no longer wanted, so that the user need not be told."""
         refused = [
             kind for kind, asked in self._asked.items() if failure.reply_to in (asked.watched.id, self._watch_id)
         ]
@@ -100,13 +100,13 @@ class SliceRequests:
         return not refused and failure.reply_to in self._sent
 
     def ask(self) -> None:
-        """Ask for what is wanted and was not asked yet."""
+        """Send requests for the pictures that are wanted and were not requested yet."""
         now = self._clock()
         for kind in [kind for kind, since in self._waiting.items() if now - since >= PATIENCE_S]:
             del self._waiting[kind], self._asked[kind]
         is_live = self._models.selection.now.step is None
         self.follow_branch()
-        if self._is_watching and not is_live:  # what is watched is taken back, those included that were not answered
+        if self._is_watching and not is_live:  # the subscriptions end, including those that were not answered yet
             self._waiting.clear()
         wanted = self._wanted()
         changed = {kind: one for kind, one in self._changed(wanted).items() if kind not in self._waiting}
@@ -123,7 +123,7 @@ class SliceRequests:
         self._send_live(wanted) if is_live else self._send_once(changed)
 
     def follow_branch(self) -> None:
-        """Pictures of a branch that is not looked at any more, shown or on their way, are no use."""
+        """Drop requests and pictures when another branch is shown."""
         timeline = self._models.timeline
         tip = timeline.tip if timeline.is_elsewhere else None
         if tip != self._tip:
@@ -155,7 +155,7 @@ class SliceRequests:
         }
 
     def _is_worth_retrying(self, kind: str) -> bool:
-        """Whether a picture of the newest step was refused after an earlier one, and not just now."""
+        """Whether a picture of the newest step was refused at an earlier step, and at least `RETRY_S` ago."""
         if kind not in self._refused or self._models.selection.now.step is not None:
             return False
         step, refused = self._refused[kind]
@@ -163,7 +163,7 @@ class SliceRequests:
 
     @property
     def _other_node(self) -> int | None:
-        """The moment of another branch that is looked at; None where it is of the live one."""
+        """The step shown, if it is on another branch than the live one; else None."""
         return self._models.selection.now.step if self._models.timeline.is_elsewhere else None
 
     def _newest_step(self) -> int | None:
@@ -173,7 +173,7 @@ class SliceRequests:
     # ---- what is wanted --------------------------------------------------------------------------------------------
 
     def _wanted(self) -> dict[str, tuple[Watched, object]]:
-        """One request per visible picture, for the selected step, each with its essence."""
+        """One request per visible picture of the selected step, with its essence, by kind."""
         selected, wanted = self._models.selection.now, self._models.viewport.now
         record = self._models.timeline.at(selected.step)
         status = self._models.status.now
@@ -181,9 +181,9 @@ class SliceRequests:
             return {}
         node, seq_ids = self._other_node, [sequence.seq_id for sequence in status.sequences]
         if node is None and selected.seq_id not in seq_ids:
-            return {}  # it was removed: the engine has nothing of it any more
+            return {}  # the sequence was removed, and the engine cannot draw it any more
         if status.opened is not None and not status.opened.has_rows:
-            return {}  # a session that is written down has no rows to be pictures of
+            return {}  # a session file has no K and V rows to draw
         num_tokens = self._models.timeline.num_tokens(selected.seq_id, record.step)
         if num_tokens == 0:
             return {}
@@ -209,7 +209,7 @@ class SliceRequests:
 
 
 def _essence(watched: Watched) -> object:
-    """A watched picture without what the engine keeps up by itself."""
+    """A subscribed request without the fields that the engine advances by itself."""
     request = watched.request
     match request:
         case WallRequest():
@@ -224,19 +224,19 @@ def _essence(watched: Watched) -> object:
 
 
 def _kept_range(extent: str, start: int, stop: int) -> dict[str, int]:
-    """What of the positions `start … stop` stays as tokens come."""
+    """The part of the range `start … stop` that stays the same as tokens are added, as fields of the request."""
     if extent == "fixed":
         return {"start": start, "stop": stop}
     return {"start": 0, "stop": stop - start if extent == "newest" else 0}
 
 
 def _wall(selected: Selected, wanted: WantedPictures, num_tokens: int, previous: int) -> Watched | None:
-    # who still holds which token comes with the wall: where that is hidden, the smallest picture does
+    # The wall's answer also says which layers still hold which token: if the wall is hidden, request the smallest one.
     size = wanted.wall_size or ((1, 1) if wanted.wants_holders else None)
     if size is None:
         return None
     columns, rows = size
-    # Only a picture of the change depends on the step before.
+    # Only the picture of what changed depends on the step before.
     previous = previous if selected.change else num_tokens
     tensor, change = selected.tensor, selected.change
     return Watched(WallRequest(selected.seq_id, num_tokens, previous, tensor, change, columns, rows))
@@ -262,7 +262,7 @@ def _attention(selected: Selected, wanted: WantedPictures, step: int, num_tokens
 
 
 def _ranged(request: HeadRequest | AttentionRequest, wanted: TokenRange | None, num_tokens: int) -> Watched:
-    """With what becomes of its positions as tokens come."""
+    """Subscribe to a request, and say how its range of positions moves as tokens are added."""
     if wanted is None or wanted.within(0, num_tokens) is None:
         return Watched(request)
     return Watched(request, "newest" if wanted.follows else "fixed")

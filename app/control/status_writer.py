@@ -1,4 +1,4 @@
-"""The engine's status on its way into the models, and what follows from it there."""
+"""Writes the engine's status into the models, and updates selection, pages and phases to match it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from engine.wire.events import StateChanged
 from engine.wire.status import EngineStatus, ModelInfo
 
 GAVE_UP = " · the step between its phases was given up"
-AT_ONCE_S = 2.0  # what comes so soon behind a step that was given up is what gave it up
+AT_ONCE_S = 2.0  # a message within this time of a given-up step is taken for what gave it up
 
 
 class StatusWriter:
-    """Holds the newest status until the models are told of it: it may wait for the picture of the same step."""
+    """Holds the newest status until `tell()` writes it into the models: it may wait for the picture of the same
+    step."""
 
     def __init__(self, models: Models, measuring: MeasurementControl, restore: Restore) -> None:
         self._models = models
         self._restore = restore
         self._measuring = measuring
         self._held: EngineStatus | None = None
-        self._news, self._news_at = "", -AT_ONCE_S  # what was done last, and when that was told
-        self._given_up_at = -AT_ONCE_S  # when a step was given up between its phases
-        self._known: object = None  # what tells the model that was loaded last from others
+        self._news, self._news_at = "", -AT_ONCE_S  # the latest message in the status line, and its time
+        self._given_up_at = -AT_ONCE_S  # when a step suspended between its phases was last given up
+        self._known: object = None  # identity of the model that was loaded last
 
     @property
     def is_held(self) -> bool:
@@ -35,7 +36,7 @@ class StatusWriter:
 
     @property
     def can_wait(self) -> bool:
-        """Whether it tells of nothing but steps: the same model, cache and sequences, and no other work."""
+        """Whether the held status differs in nothing but steps: same model, cache and sequences, and no other work."""
         old, new = self._models.status.now, self._held
         if new is None or old is None:
             return old is not None
@@ -43,20 +44,20 @@ class StatusWriter:
         return same_sequences and new.work is None and (new.model, new.cache) == (old.model, old.cache)
 
     def hold(self, event: StateChanged) -> None:
-        """A newer one replaces the one before."""
+        """Hold a newer status in place of the one before."""
         self._held = event.status
 
     def tell(self) -> None:
-        """Write what is held, if there is any."""
+        """Write the held status into the models, if there is one."""
         status, self._held = self._held, None
         if status is None:
             return
         old = self._models.status.now
-        if old is not None and self._restore.is_going_on:  # it has not got there yet, and will
+        if old is not None and self._restore.is_going_on:  # the engine is still replaying: keep showing the old state
             status = replace(status, sequences=old.sequences, step=old.step, cache=old.cache)
         if status.model is not None and _identity(status.model) != self._known:
             self._begin_model(status)
-        if old is not None and status.model != old.model:  # over a wire an equal one is another object
+        if old is not None and status.model != old.model:  # compared by value: each message brings a new object
             self._models.pages.forget_model()
         ids = [sequence.seq_id for sequence in status.sequences]
         if ids and self._models.selection.now.seq_id not in ids and not self._models.timeline.is_elsewhere:
@@ -67,12 +68,13 @@ class StatusWriter:
         self._tell_end(old)
 
     def with_given_up(self, news: str) -> str:
-        """News of what was done, with the step that it gave up."""
+        """The message for a command that was carried out, with a note if it gave up a suspended step."""
         self._news, self._news_at = news, time.monotonic()
         return f"{news}{GAVE_UP}" if self._news_at - self._given_up_at <= AT_ONCE_S else news
 
     def _tell_given_up(self) -> None:
-        """Alone, or behind what was done instead; which of both the engine tells first is open."""
+        """Say that a suspended step was given up: alone, or appended to the message about what replaced it. The engine
+        may report the two in either order."""
         now = time.monotonic()
         if now - self._news_at <= AT_ONCE_S:
             self._models.status.notify(f"{self._news}{GAVE_UP}")
@@ -81,7 +83,7 @@ class StatusWriter:
             self._models.status.notify("The step was given up between its phases: nothing has changed")
 
     def _begin_model(self, status: EngineStatus) -> None:
-        """Another model: nothing that was looked at or measured is there any more."""
+        """Reset selection, view and measurements for another model."""
         assert status.model is not None
         self._known = _identity(status.model)
         self._models.viewport.forget_places()
@@ -91,7 +93,7 @@ class StatusWriter:
         self._measuring.forget()
 
     def _tell_end(self, old: EngineStatus | None) -> None:
-        """Say once why the selected sequence goes on no more."""
+        """Say once why the selected sequence has ended."""
         info = selected_info(self._models)
         was = {sequence.seq_id: sequence.stop for sequence in old.sequences} if old is not None else {}
         if info is not None and info.stop is not None and was.get(info.seq_id, info.stop) is None:
@@ -99,5 +101,5 @@ class StatusWriter:
 
 
 def _identity(model: ModelInfo) -> object:
-    """What is the same for the same model: a file that was brought from elsewhere may have no fingerprint."""
+    """What identifies a model: a file from elsewhere may have no fingerprint, so the number of layers counts too."""
     return model.fingerprint, len(model.geometry.layers)

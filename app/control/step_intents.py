@@ -1,4 +1,4 @@
-"""What a person may wish of steps and of the stops that halt them."""
+"""Intents about steps, runs and the stop conditions that halt a run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from engine.wire import commands
 
 
 class StepIntents(Asking):
-    """Steps, runs, their pace, looking back, and stops."""
+    """Step, run, set the pace, look at earlier steps, and set stop conditions."""
 
     def on_step(self) -> None:
-        """One step on; while looking back, one recorded step towards the live one. A step that waits between two of
-        its phases is finished, wherever one looks."""
+        """Do one step; while an earlier step is shown, show the next recorded one instead. A step that is suspended
+        between two of its phases is finished, whichever step is shown."""
         status = self._models.status.now
         if status is not None and status.suspended is not None:
             self._models.selection.update(step=None)
@@ -25,12 +25,12 @@ class StepIntents(Asking):
             self._look_from_here(+1)
 
     def on_next_phase(self) -> None:
-        """Begin a step in phases, or take the one that waits to its next; at the live step, where it is."""
+        """Begin a step in phases, or advance the suspended one to its next phase; the live step is shown."""
         self._models.selection.update(step=None)
         self._send_steps(commands.NextPhase())
 
     def on_step_back(self) -> None:
-        """Look at the step before."""
+        """Show the step before the one that is shown."""
         self._look_from_here(-1)
 
     def on_run_or_pause(self) -> None:
@@ -40,13 +40,13 @@ class StepIntents(Asking):
             self.on_run_to(None)
 
     def on_run_to(self, num_steps: int | None) -> None:
-        """So many steps on from the live one; None: until paused, finished or full."""
+        """Run `num_steps` steps from the live one; None: until paused, finished or the context is full."""
         self._models.selection.update(step=None)
         self._send_steps(commands.Run(num_steps))
 
     def on_run_here(self) -> None:
-        """Run to the place that is chosen: so many steps ahead, or as many as the moment that is looked at is ahead of
-        the live one on a branch that was left; a moment that is not ahead becomes the live one again."""
+        """Run to the chosen place on the timeline: the number of steps that were chosen ahead, or the number by which
+        the step shown is ahead of the live one on a branch that was left. A step that is not ahead is made live."""
         now, timeline = self._models.selection.now, self._models.timeline
         if num_steps := now.ahead or timeline.num_steps_ahead:
             self._models.selection.update(step=None, ahead=0)
@@ -55,8 +55,8 @@ class StepIntents(Asking):
             self._send(commands.GoTo(now.step))
 
     def on_run_to_token(self) -> None:
-        """Run until the sequence has the selected token's position, where the live moment is before it; else the moment
-        that fed the token becomes the live one again."""
+        """Run until the sequence reaches the selected token's position if the live step is before it; otherwise make
+        the step that fed the token the live one."""
         now, timeline = self._models.selection.now, self._models.timeline
         token = timeline.token(now.seq_id, now.position) if now.position is not None else None
         if token is None:
@@ -67,38 +67,38 @@ class StepIntents(Asking):
             self._send(commands.GoTo(token.step))
 
     def on_run_to_chosen(self, chosen: int | str) -> None:
-        """So many steps, or on to where a condition holds."""
+        """Run for a number of steps (int), or until a condition holds (str)."""
         if isinstance(chosen, int):
             self.on_run_to(chosen)
         else:
             self.on_run_until(chosen)
 
     def on_run_until(self, condition: str) -> None:
-        """On from the live step to the one at which a condition holds."""
+        """Run from the live step until a condition holds."""
         self._models.selection.update(step=None)
         self._send_steps(commands.Run(until=condition))
 
     def on_step_of_token(self) -> None:
-        """Look at the step that fed the selected token."""
+        """Show the step that fed the selected token."""
         now = self._models.selection.now
         token = self._models.timeline.token(now.seq_id, now.position) if now.position is not None else None
         if token is not None:
             self._models.selection.update(step=token.step)
 
     def on_match_wanted(self, direction: int) -> None:
-        """Look at the next step, or the previous, where the condition that is looked for held."""
+        """Show the next (+1) or previous (-1) step at which the condition searched for held."""
         step = self._models.stops.next_match(self._models.selection.now.step, direction)
         if step is not None:
             self._models.selection.update(step=step)
 
     def on_all_stops_switched(self) -> None:
-        """All stops on where one is off, else all off."""
+        """Enable all stops if at least one is disabled, else disable all."""
         stops = self._models.stops.stops
         is_enabled = not all(stop.is_enabled for stop in stops)
         self.on_stops_changed(tuple(replace(stop, is_enabled=is_enabled) for stop in stops))
 
     def on_stops_changed(self, stops: tuple[Stop, ...]) -> None:
-        """Other conditions halt a run from now on."""
+        """Replace the conditions that halt a run."""
         self._requests.stopping.set(stops)
         self._waiting.wake()
 
@@ -108,7 +108,7 @@ class StepIntents(Asking):
         self._send(commands.Cancel())
 
     def set_pace(self, pace: Pace) -> None:
-        """How fast a run goes, and how often its pictures come."""
+        """Set how fast a run goes, and how often pictures of it are sent."""
         self._requests.pace.choose(pace.command, has_engine=self._models.status.now is not None)
 
     def _look_from_here(self, direction: int) -> None:

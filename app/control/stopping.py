@@ -1,4 +1,4 @@
-"""Tells the engine which conditions halt a run, and asks it what past attention was where a search needs it."""
+"""Sends the conditions that halt a run, and asks for the attention of past steps when a search needs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST = 80  # characters of a condition in a sentence
 
 
 class Stopping:
-    """The one writer of `Models.stops`."""
+    """The only writer of `Models.stops`."""
 
     def __init__(self, models: Models, sender: Sender) -> None:
         self._models, self._sender = models, sender
@@ -22,13 +22,13 @@ class Stopping:
         models.stops.attention_wanted.connect(self.ask)
 
     def set(self, stops: tuple[Stop, ...]) -> None:
-        """These from now on; an engine that has not begun yet is told when it has."""
+        """Replace the stops; if no engine has started yet, they are sent when one has."""
         self._models.stops.set(stops)
         if self._models.status.now is not None:
             self._sender.post(SetStops(stops))
 
     def bring_back(self, texts: tuple[str, ...]) -> None:
-        """Those of a session that was opened, where it has any, and a sentence about one that cannot be read."""
+        """Set the stops of an opened session, if it has any, and report one that cannot be read."""
         stops, others = read_stops(texts)
         if stops:
             self.set(stops)
@@ -37,12 +37,12 @@ class Stopping:
             self._models.status.notify(words + (f" (and {len(others) - 1} more)" if len(others) > 1 else ""))
 
     def repeat(self) -> None:
-        """It may be another engine, which has none."""
+        """Send the stops to an engine that has just started, which has none."""
         if self._models.stops.stops:
             self._sender.post(SetStops(self._models.stops.stops))
 
     def ask(self, places: tuple[Place, ...]) -> None:
-        """How much attention went to those spans."""
+        """Ask how much attention went to the spans of those places."""
         counts = {
             (step, seq_id): part.num_tokens
             for step, seq_id, _ in places
@@ -57,14 +57,14 @@ class Stopping:
             self._models.stops.take_masses(answer)
 
     def refuse(self, failure: Failed) -> bool:
-        """Whether it was the question of a search: then what it asked is not known, and nobody is told."""
+        """Whether the failure concerns a search's question: its answer is then unknown, and nothing is shown."""
         if self._asked is None or failure.reply_to != self._asked:
             return False
         self.forget()
         return True
 
     def forget(self) -> None:
-        """Nobody answers any more."""
+        """Give up the unanswered question: the engine is gone or has refused it."""
         if self._asked is not None:
             self._asked = None
             self._models.stops.take_masses(None)

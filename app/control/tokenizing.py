@@ -1,4 +1,4 @@
-"""Has the tokens of a text or of a conversation counted while it is typed; only the newest answer counts."""
+"""Has the tokens of a text or conversation counted while it is typed; answers to older texts are dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.wire.events import Failed, Previewed, Tokenized
 
 
 class Tokenizing(QObject):
-    """News: `counted(token_ids)`, of a conversation `previewed(answer)` before, or `refused(why)`."""
+    """Signals: `counted(token_ids)`; for a conversation `previewed(answer)` before it; or `refused(why)`."""
 
     counted = Signal(object)
     previewed = Signal(object)
@@ -21,13 +21,13 @@ class Tokenizing(QObject):
     def __init__(self, sender: Sender) -> None:
         super().__init__()
         self._sender = sender
-        self._asked: list[int] = []  # the ids of what was asked and not answered yet, oldest first
+        self._asked: list[int] = []  # ids of the commands that are not answered yet, oldest first
 
     def ask(self, text: str) -> None:
         self._asked.append(self._sender.post(Tokenize(text)))
 
     def ask_of_chat(self, chat: Chat, after: int | None) -> None:
-        """How a conversation is rendered, and how much of a sequence it would keep."""
+        """Ask how a conversation is rendered, and how many tokens of sequence `after` it would reuse."""
         self._asked.append(self._sender.post(PreviewPrompt(Prompt(chat=chat), after)))
 
     def take(self, answer: Tokenized | Previewed) -> None:
@@ -38,7 +38,7 @@ class Tokenizing(QObject):
         self.counted.emit(answer.token_ids)
 
     def refuse(self, failure: Failed) -> bool:
-        """Whether it was asked here: then the prompt says why, and nobody else."""
+        """Whether the failure answers one of these questions; the prompt then shows it if it is the newest."""
         if failure.reply_to not in self._asked:
             return False
         if self._is_newest(failure):
@@ -46,11 +46,11 @@ class Tokenizing(QObject):
         return True
 
     def forget(self) -> None:
-        """No answer comes any more."""
+        """Drop all that is unanswered: the engine is gone."""
         self._asked.clear()
 
     def _is_newest(self, answer: Tokenized | Previewed | Failed) -> bool:
-        """Whether it answers what stands there now; older ones, which it overtook, are answered no more."""
+        """Whether it answers the newest question. Older questions get no answer after it, and are dropped."""
         if answer.reply_to not in self._asked:
             return False
         self._asked = [number for number in self._asked if number >= (answer.reply_to or 0)]

@@ -1,4 +1,4 @@
-"""What a person waits for: that comes at once, and before everything else."""
+"""What the user is waiting for: it is shown at once, and before anything else."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import time
 from PySide6.QtCore import QObject, Signal
 
 EAGER_FOR_S = 1.0
-# After a person stepped or ran, words and status wait for the first picture: so long for its record, and from that on.
+# After the user stepped or ran, texts and status wait for the first picture: at most so long for the step's record, and
+# so long after that for the picture.
 RECORD_WAIT_S, PICTURE_WAIT_S = 0.15, 0.03
 
 
 class PersonWaiting(QObject):
-    """Noted when a person did something, and when what they wait for has come. News: `woken()`."""
+    """Notes when the user did something, and when the step or picture they wait for has arrived. Signal: `woken()`, the
+    clock should tick soon."""
 
     woken = Signal()
 
@@ -24,29 +26,29 @@ class PersonWaiting(QObject):
 
     @property
     def is_eager(self) -> bool:
-        """Whether a person did something just now."""
+        """Whether the user did something within the last second."""
         return time.monotonic() < self._eager_until
 
     @property
     def is_for_pictures(self) -> bool:
-        """Whether words wait for the pictures of a step."""
+        """Whether texts wait for the pictures of a step."""
         return time.monotonic() < self._pictures_until
 
     def wake(self) -> None:
-        """A person did something."""
+        """Note that the user did something, and have the clock tick soon."""
         self._eager_until = time.monotonic() + EAGER_FOR_S
         self.is_for_step = True
         self.woken.emit()
 
     def expect_pictures(self) -> None:
-        """A person stepped or ran."""
+        """Note that the user stepped or ran: pictures go first."""
         self._pictures_until = time.monotonic() + RECORD_WAIT_S
 
     def take_record(self) -> None:
-        """A step was done; its pictures follow soon, or not at all."""
+        """Note that a step's record has arrived; its pictures follow soon or not at all."""
         self.is_for_step = False
         self._pictures_until = min(self._pictures_until, time.monotonic() + PICTURE_WAIT_S)
 
     def take_pictures(self) -> None:
-        """They are there, or do not come any more."""
+        """Note that the pictures have arrived or will not come."""
         self._pictures_until = 0.0
