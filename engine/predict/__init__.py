@@ -1,1 +1,1 @@
-"""How many bytes a cache takes and how many tokens it has room for, before it runs. No torch."""
+"""Predicts how many bytes a cache takes and how many tokens fit into it, before anything runs. No torch."""

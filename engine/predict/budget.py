@@ -1,6 +1,7 @@
-"""Predicted bytes of a KV cache: any geometry, context and batch, in any cache mode; and what fits in a memory.
+"""Predicted bytes of a KV cache for any geometry, context, batch and cache mode, and the longest context that fits in a
+memory.
 
-What one layer takes is `engine.predict.bytes`; here it is summed by kind of layer and over sequences.
+The bytes of one layer come from `engine.predict.bytes`; here they are summed by kind of layer and over sequences.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _TOKENS_LIMIT = 10**12
 
 @dataclass(frozen=True)
 class BudgetSpec:
-    """What is to be kept: ``context`` tokens of each of ``batch`` sequences, and how.
+    """What a prediction is made for: ``batch`` sequences of ``context`` tokens each, in the mode ``cache`` and the
+    numbers of ``dtype``.
 
-    The first ``prompt`` tokens of each are its prompt; None: all of them but the newest, which a step has decoded.
+    The first ``prompt`` tokens of each are its prompt; None means all but the newest, which a decode step has added.
     """
 
     cache: CacheSpec = field(default_factory=lambda: CacheSpec("dynamic"))
@@ -53,13 +55,14 @@ class BudgetSpec:
 
     @property
     def fill(self) -> Fill:
-        """One sequence of the batch."""
+        """How full the cache of one sequence of the batch is."""
         return Fill(self.context, self.prompt or max(1, self.context - 1))
 
 
 @dataclass(frozen=True)
 class KindBudget:
-    """The layers of one kind together; bytes for one sequence. ``state_bytes`` None: only the model can tell."""
+    """Bytes of all layers of one kind, for one sequence. ``state_bytes`` is None if only the loaded model tells the
+    size of its state."""
 
     kind: LayerKind
     num_layers: int
@@ -71,8 +74,9 @@ class KindBudget:
 
 @dataclass(frozen=True)
 class Budget:
-    """Predicted bytes. ``pool_bytes`` is the whole pool of a paged cache, which all sequences share and this engine
-    reserves at once, ``host_bytes`` the copy in host memory, over all sequences; 0 without such a tier."""
+    """Predicted bytes. ``pool_bytes`` is the whole pool of a paged cache, which all sequences share and which this
+    engine allocates at once; ``host_bytes`` is the copy in host memory of all sequences. Both are 0 if the mode has no
+    such storage."""
 
     spec: BudgetSpec
     kinds: tuple[KindBudget, ...]
@@ -81,12 +85,12 @@ class Budget:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that one more token adds while no window is full and nothing is rounded to pages."""
+        """Bytes that one more token adds while no window is full, without rounding up to pages."""
         return sum(kind.bytes_per_token for kind in self.kinds)
 
     @property
     def stored_bytes_per_sequence(self) -> int:
-        """Bytes that hold tokens of one sequence."""
+        """Bytes that hold the tokens of one sequence."""
         return sum(kind.stored_bytes for kind in self.kinds)
 
     @property
@@ -96,13 +100,13 @@ class Budget:
 
     @property
     def state_bytes_per_sequence(self) -> int | None:
-        """Bytes of recurrent and convolution state of one sequence; None when a layer's size is not known."""
+        """Bytes of recurrent and convolution state of one sequence; None if the size is unknown for some layer."""
         known = [kind.state_bytes for kind in self.kinds if kind.state_bytes is not None]
         return sum(known) if len(known) == len(self.kinds) else None
 
     @property
     def bytes_per_sequence(self) -> int:
-        """Bytes allocated for one sequence, known state included."""
+        """Bytes allocated for one sequence, including the state where its size is known."""
         return self.reserved_bytes_per_sequence + (self.state_bytes_per_sequence or 0)
 
     @property
@@ -112,7 +116,8 @@ class Budget:
 
 
 def budget_of(geometry: CacheGeometry, spec: BudgetSpec) -> Budget:
-    """The bytes that a cache of this geometry takes in the way that ``spec`` says; InputError where it cannot be."""
+    """Predict the bytes of a cache on a model of this geometry. Raises `InputError` if the model cannot have the
+    cache."""
     needs = predict(reserving(geometry, spec), geometry, spec.fill, spec.dtype)
     kinds = tuple(
         _kind_budget(kind, [needs[layer.index] for layer in layers])
@@ -125,28 +130,31 @@ def budget_of(geometry: CacheGeometry, spec: BudgetSpec) -> Budget:
 
 
 def reserving(geometry: CacheGeometry, spec: BudgetSpec) -> CacheSpec:
-    """The cache as it is predicted: a static one reserves what it would in the engine, or else the context."""
+    """The cache spec used for the prediction: a static cache reserves its default length, as in the engine, or the
+    context if that is longer."""
     is_long = spec.context > min(context_length(geometry), DEFAULT_STATIC_TOKENS)
     return fitted(spec.cache, spec.context) if is_long else spec.cache
 
 
 def tokens_that_fit(geometry: CacheGeometry, spec: BudgetSpec, available_bytes: int) -> int | None:
-    """The longest context, the same in every sequence of the batch, whose bytes fit; None if no context is too long.
+    """The longest context, the same in every sequence of the batch, that fits in ``available_bytes``; None if every
+    context fits.
 
-    0: not even one token fits. The mode and everything else is taken from ``spec``, except its context, its prompt and
-    the static reservation, which are the context itself. With a codec that keeps its latest tokens exact, or with pages
-    that leave a window, a slightly longer context may fit again: coding a whole residual at once frees memory.
+    0 means that not even one token fits. Context, prompt and static reservation of ``spec`` are ignored, everything
+    else in it applies. The search assumes that a longer context takes more bytes. With codecs that keep their latest
+    tokens exact, and with pages that leave a window, a slightly longer context may fit as well: coding a whole residual
+    at once frees memory.
     """
     if available_bytes < 0:
         raise InputError(f"Available memory must be 0 bytes or more, not {available_bytes}.")
     CacheFormula(reserving(geometry, spec), geometry, spec.dtype).check()
     free = replace(spec, context=1, prompt=None, cache=structs.replace(spec.cache, max_length=None))
-    alike = _alike(geometry, spec.cache)
+    distinct = _distinct_layers(geometry, spec.cache)
 
     def fits(num_tokens: int) -> bool:
         formula = CacheFormula(fitted(free.cache, num_tokens), geometry, spec.dtype)
         fill = replace(free, context=num_tokens).fill
-        needs = ((count, formula.layer(layer, fill)) for count, layer in alike)
+        needs = ((count, formula.layer(layer, fill)) for count, layer in distinct)
         per_sequence = sum(count * (need.reserved + (need.state or 0)) for count, need in needs)
         return spec.batch * per_sequence <= available_bytes
 
@@ -174,8 +182,8 @@ def _kind_budget(kind: LayerKind, needs: Sequence[LayerNeed]) -> KindBudget:
     )
 
 
-def _alike(geometry: CacheGeometry, cache: CacheSpec) -> list[tuple[int, LayerGeometry]]:
-    """How many layers take the same, and one of them: most are alike, and each sort is worked out once."""
+def _distinct_layers(geometry: CacheGeometry, cache: CacheSpec) -> list[tuple[int, LayerGeometry]]:
+    """The distinct layers by size, each with how many layers take the same bytes, so that each is computed once."""
     retention = cache.retention
     if retention.layer_budgets or retention.schedule != "uniform":
         return [(1, layer) for layer in geometry.layers]
@@ -188,7 +196,8 @@ def _alike(geometry: CacheGeometry, cache: CacheSpec) -> list[tuple[int, LayerGe
 
 
 def _host_bytes(geometry: CacheGeometry, spec: BudgetSpec) -> int:
-    """Full pages are written through to host memory once, where prefixes can be shared at all."""
+    """Bytes of the copies in host memory: each full page is copied there once, if the model can share prefixes at
+    all."""
     if spec.cache.layout != "host" or why_no_sharing(spec.cache, geometry):
         return 0
     num_pages = spec.context // spec.cache.page_size
@@ -200,7 +209,7 @@ def _host_bytes(geometry: CacheGeometry, spec: BudgetSpec) -> int:
 
 @dataclass(frozen=True)
 class TutorialRow:
-    """One line of the table: a model's cache in 16-bit numbers at one length, one sequence."""
+    """One line of the table: bytes of one sequence of `context` tokens of a model, in 16-bit numbers."""
 
     model: str
     context: int
@@ -208,12 +217,12 @@ class TutorialRow:
 
     @property
     def megabytes(self) -> float:
-        """Decimal: bytes / 1e6, as the tutorial prints them."""
+        """Decimal megabytes, bytes / 1e6, as the tutorial prints them."""
         return self.bytes / 1e6
 
 
 def tutorial_geometries() -> dict[str, CacheGeometry]:
-    """The three models of the table."""
+    """The geometries of the three models in the table."""
     return {
         "GPT-2 Small": CacheGeometry.uniform(12, 12, 64),
         "GPT-2 Large": CacheGeometry.uniform(36, 20, 64),

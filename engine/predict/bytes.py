@@ -1,11 +1,12 @@
-"""What one sequence takes in a cache, layer by layer, by formula: the only sum of bytes of K and V there is. No torch.
+"""The bytes that one sequence takes in a cache, layer by layer, by formula. All sums of K and V bytes are made here. No
+torch.
 
 Formulas, for H_kv cached heads of dimension D at b bytes a number: multi-head, grouped and multi-query attention keep
-2·H_kv·D·b bytes a token and layer, latent attention (latent + rotary)·b, recurrent layers a constant. What a codec
-writes is in `engine.spec.codec`, which rows stay in `engine.spec.retention`, what is reserved in
+2·H_kv·D·b bytes per token and layer, latent attention (latent + rotary)·b, recurrent layers a constant. How a codec
+writes rows is defined in `engine.spec.codec`, which rows are kept in `engine.spec.retention`, how much is reserved in
 `engine.predict.capacity`.
 
-*Stored* is what holds tokens; *reserved* is what is allocated for them. MAX's own arithmetic stays apart, in `kv_*`.
+*Stored* bytes hold tokens; *reserved* bytes are allocated for them. MAX's own arithmetic is separate, in `engine.max`.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import EXACT_CODING, WORD_BITS, CodedBytes, Coding, Part
 from engine.spec.retention import RetentionSpec, budgets_by_layer, layers_that_drop
 
-POSITION_BYTES = 8  # an int64 for each row and head, once rows were dropped from between
-CODED_BY_TRANSFORMERS = 1  # bytes of a number in its fp8 quantiser, whose one scale a tensor is no part of its storage
+POSITION_BYTES = 8  # an int64 per row and head, kept once rows have been dropped
+TRANSFORMERS_FP8_BYTES = 1  # per number; the single scale of a tensor is not part of its storage
 
 
 @dataclass(frozen=True)
 class Fill:
-    """How far one sequence is: `tokens` have been through the model, the first `prompt` of them as its prompt.
+    """How full the cache of one sequence is: the model has processed `tokens`, of which the first `prompt` are the
+    prompt.
 
-    `prompt` None: the prompt has not ended, so nothing was coded or dropped that waits for its end. An encoder reads
-    all of the prompt but its last token.
+    `prompt` None means that the prompt has not ended, so codecs and rules that wait for its end have not acted yet. An
+    encoder reads all of the prompt except its last token.
     """
 
     tokens: int
@@ -50,8 +52,12 @@ class Fill:
 
 @dataclass(frozen=True)
 class LayerNeed:
-    """One layer of one sequence: K and V as they are stored, what is reserved for them, the indexer's keys included,
-    and the constant state (None: only the model can tell); `one_more` is what another token adds in the long run."""
+    """Bytes of one layer of one sequence.
+
+    `rows` is the number of rows held; `stored` the bytes of K, V and the indexer's keys; `reserved` what is allocated
+    for them; `state` the constant state (None: only the loaded model can tell); `one_more` what one more token adds on
+    average.
+    """
 
     rows: int
     stored: CodedBytes
@@ -61,13 +67,13 @@ class LayerNeed:
 
 
 def page_bytes(spec: CacheSpec, geometry: CacheGeometry, dtype: str) -> int:
-    """K and V of all paged layers for one page."""
+    """Bytes of one page: K and V of all paged layers."""
     width = dtype_bytes(dtype)
     return sum(spec.codec.bytes_of(la, spec.page_size, width).total for la in geometry.layers if is_pageable(la))
 
 
 def why_no_sharing(spec: CacheSpec, geometry: CacheGeometry) -> str:
-    """The reason why pages cannot be shared between prompts on this model; empty where they can."""
+    """The reason why prompts cannot share pages on this model; empty if they can."""
     if any(window_of(layer) is not None for layer in geometry.layers if is_pageable(layer)):
         return "sliding-window layers release the pages that a prefix would need"
     if geometry.has_encoder:
@@ -80,14 +86,15 @@ def why_no_sharing(spec: CacheSpec, geometry: CacheGeometry) -> str:
 
 
 def predict(spec: CacheSpec, geometry: CacheGeometry, fill: Fill, dtype: str) -> tuple[LayerNeed, ...]:
-    """What each layer takes for one sequence that is so far; InputError where the model cannot have this cache."""
+    """The bytes of each layer for one sequence that is as full as `fill` says. Raises `InputError` if the model cannot
+    have this cache."""
     formula = CacheFormula(spec, geometry, dtype)
     formula.check()
     return tuple(formula.layer(layer, fill) for layer in geometry.layers)
 
 
 class CacheFormula:
-    """`spec` on a model of that geometry, with numbers of that dtype. Refuses what cannot be, with the reason."""
+    """The byte formulas of the cache mode `spec` on a model of that geometry and dtype."""
 
     def __init__(self, spec: CacheSpec, geometry: CacheGeometry, dtype: str) -> None:
         self.spec, self.geometry = spec, geometry
@@ -98,7 +105,7 @@ class CacheFormula:
 
     @cached_property
     def kinds(self) -> tuple[Hashable, ...]:
-        """Of each layer what its bytes depend on beside what it holds: equal for layers that take the same."""
+        """A key for each layer; layers with equal keys take the same bytes if they hold the same tokens."""
         of_index = {index: index for index in self._dropping}
         return tuple(
             (structs.replace(la, index=0), self.spec.codec.at(la.index), of_index.get(la.index))
@@ -106,7 +113,8 @@ class CacheFormula:
         )
 
     def check(self) -> None:
-        """Refuse a model that cannot have this cache, as the engine does."""
+        """Raise `InputError`, with the reason, if the model cannot have this cache; the engine refuses the same
+        ones."""
         spec, geometry = self.spec, self.geometry
         check_layout(spec, geometry)
         spec.codec.check(geometry)
@@ -120,17 +128,19 @@ class CacheFormula:
             )
 
     def layer(self, layer: LayerGeometry, fill: Fill) -> LayerNeed:
-        """Bytes of one layer after a decode step: a prompt's last chunk may leave a window more room behind."""
-        fill = self._of(layer, fill)
+        """The bytes of one layer after a decode step. After the last chunk of a prompt a sliding window may hold
+        more."""
+        fill = self._seen_by(layer, fill)
         rows = self._rows(layer, fill)
         stored, reserved = self._stored(layer, rows, fill), self._reserved(layer, rows, fill)
         return LayerNeed(rows, stored, reserved, self.state(layer), self.bytes_of_one_more(layer))
 
     def stored_bytes(self, layer: LayerGeometry, fill: Fill) -> int:
-        """K, V, the indexer's keys and the state of one layer; what only the model can tell counts nothing."""
+        """Stored bytes of one layer: K, V, the indexer's keys and the state. A state whose size only the model can tell
+        counts 0."""
         if self.spec.recomputes:
             return 0
-        fill = self._of(layer, fill)
+        fill = self._seen_by(layer, fill)
         state = (layer.state_bytes(self._dtype) or 0) if layer.state_elements else 0
         rows = self._rows(layer, fill)
         if self._is_exact and self.spec.quantizer is None:
@@ -138,17 +148,18 @@ class CacheFormula:
         return self._stored(layer, rows, fill).total + state
 
     def bytes_of_rows(self, layer: LayerGeometry, num_rows: int) -> int:
-        """K and V of so many rows of a layer as its codec writes them."""
+        """Bytes of K and V of `num_rows` rows of a layer, as its codec writes them."""
         return self.spec.codec.bytes_of(layer, num_rows, self.width).total
 
     def state(self, layer: LayerGeometry) -> int | None:
-        """Bytes of the constant state of one layer; None: only the model can tell."""
+        """Bytes of the constant state of one layer; None if only the loaded model can tell."""
         return 0 if self.spec.recomputes else layer.state_bytes(self._dtype)
 
     # ---- rows ----------------------------------------------------------------------------------------------------
 
-    def _of(self, layer: LayerGeometry, fill: Fill) -> Fill:
-        """The tokens that a layer sees: all, or behind an encoder those that it read or those of the decoder."""
+    def _seen_by(self, layer: LayerGeometry, fill: Fill) -> Fill:
+        """The tokens that a layer sees: in an encoder-decoder, those of the encoder or those of the decoder; else all
+        of them."""
         if not self.geometry.has_encoder:
             return fill
         source = num_source(self.geometry, fill.tokens if fill.prompt is None else fill.prompt)
@@ -157,7 +168,7 @@ class CacheFormula:
         return Fill(max(0, fill.tokens - source), None if fill.prompt is None else max(0, fill.prompt - source))
 
     def _rows(self, layer: LayerGeometry, fill: Fill) -> int:
-        """Of the tokens that it saw those whose K and V the layer holds."""
+        """How many of the tokens that the layer saw have K and V in its cache."""
         spec, tokens = self.spec, fill.tokens
         if spec.recomputes or not layer.stores_kv or not tokens:
             return 0
@@ -178,7 +189,7 @@ class CacheFormula:
         return retention.num_kept(tokens)
 
     def retention_of(self, layer: LayerGeometry, fill: Fill) -> RetentionSpec | None:
-        """What the layer keeps, None where it keeps all rows."""
+        """The retention rule of the layer; None if it keeps all rows."""
         if not self._dropping:
             return None
         return budgets_by_layer(self.spec.retention, self._dropping, fill.prompt).get(layer.index)
@@ -188,7 +199,7 @@ class CacheFormula:
         return room if layer.window is None else min(layer.window, room)
 
     def _rows_of_pages(self, layer: LayerGeometry, fill: Fill) -> int:
-        """What a rule keeps, or a window, both in whole pages."""
+        """Rows that remain when whole pages are dropped, by a rule or because they left the window."""
         size, tokens, window = self.spec.page_size, fill.tokens, window_of(layer)
         if window is not None:
             return tokens - max(0, tokens - window + 1) // size * size
@@ -202,11 +213,11 @@ class CacheFormula:
     # ---- bytes ---------------------------------------------------------------------------------------------------
 
     def bytes_of_one_more(self, layer: LayerGeometry) -> int:
-        """What one more token takes in the long run, while no window is full: coded where there is a codec."""
+        """Bytes that one more token adds on average, coded if there is a codec, while no window is full."""
         if self.spec.recomputes or not layer.stores_kv or layer.kind == "cross":
             return 0
         if self.spec.quantizer is not None and self.spec.quantizer.backend == "fp8":
-            return layer.elements_per_token * CODED_BY_TRANSFORMERS
+            return layer.elements_per_token * TRANSFORMERS_FP8_BYTES
         if self._is_exact or not is_pageable(layer):
             return layer.elements_per_token * self.width
         pairs = zip(self.spec.codec.at(layer.index), (layer.key_dim, layer.value_dim), strict=True)
@@ -214,12 +225,12 @@ class CacheFormula:
 
     def _stored(self, layer: LayerGeometry, rows: int, fill: Fill) -> CodedBytes:
         if self.spec.quantizer is not None and self.spec.quantizer.backend == "fp8" and layer.kind != "cross":
-            return CodedBytes(codes=layer.elements_per_token * rows * CODED_BY_TRANSFORMERS)
+            return CodedBytes(codes=layer.elements_per_token * rows * TRANSFORMERS_FP8_BYTES)
         if self._is_exact or not is_pageable(layer):
             return CodedBytes(exact=layer.elements_per_token * rows * self.width)
         keys, values = self._codings(layer, fill)
         key = keys, values, rows, layer.num_kv_heads, layer.key_dim, layer.value_dim
-        if key not in self._coded:  # most layers are alike
+        if key not in self._coded:  # most layers have the same key
             heads = layer.num_kv_heads
             self._coded[key] = keys.bytes_of(rows, heads, layer.key_dim, self.width, "keys") + values.bytes_of(
                 rows, heads, layer.value_dim, self.width, "values"
@@ -227,7 +238,7 @@ class CacheFormula:
         return self._coded[key]
 
     def _codings(self, layer: LayerGeometry, fill: Fill) -> tuple[Coding, Coding]:
-        """How K and V are written now: a prompt waits exactly where its codec must see all of it."""
+        """The codings of K and V now: codecs that need the whole prompt keep it exact until it ends."""
         keys, values = self.spec.codec.at(layer.index)
         if fill.prompt is None:
             return tuple(EXACT_CODING if c.waits_for_prompt else c for c in (keys, values))  # type: ignore[return-value]
@@ -242,8 +253,10 @@ class CacheFormula:
         if spec.form == "static":
             return per_row * self._static_rows(layer)
         if spec.form == "dynamic" or not is_pageable(layer):
-            is_full = layer.window is not None and fill.tokens >= layer.window
-            return per_row * (rows + 1 if is_full else rows)  # the row that left is still in the same storage
+            is_full = (
+                layer.window is not None and fill.tokens >= layer.window
+            )  # the row that left the window is still in the storage
+            return per_row * (rows + 1 if is_full else rows)
         if spec.is_paged:
             size = spec.page_size
             return spec.codec.bytes_of(layer, -(-rows // size) * size, self.width).total
@@ -254,7 +267,8 @@ class CacheFormula:
         return per_row * grown_capacity(rows)
 
     def _compressed_room(self, layer: LayerGeometry, rows: int, fill: Fill) -> int:
-        """Buffers of codes and scales; where rows were dropped, what was made for those kept, and their positions."""
+        """Bytes of the buffers of codes and scales. Once rows were dropped, buffers have the size made for the kept
+        rows, and positions are stored."""
         kept = self._rows_at_last_drop(layer, rows, fill)
         capacity = grown_capacity(rows)
         if kept is not None and rows <= tight_capacity(kept):
@@ -266,7 +280,8 @@ class CacheFormula:
         return room + (heads * rows * POSITION_BYTES if kept is not None else 0)
 
     def _room_of(self, coding: Coding, part: Part, rows: int, capacity: int, heads: int, dim: int) -> int:
-        """Bytes of the buffers of one tensor. KIVI's parts fill at different paces, each in a buffer that doubles."""
+        """Bytes of the buffers of one tensor. KIVI's codes, scales and exact residual each have a buffer that doubles
+        when full."""
         if coding.is_exact:
             return heads * capacity * dim * self.width
         if not coding.is_kivi:
@@ -282,13 +297,13 @@ class CacheFormula:
         return room + heads * dim * (grown_capacity(words) * WORD_BITS // 8 + scales)
 
     def _rows_at_last_drop(self, layer: LayerGeometry, rows: int, fill: Fill) -> int | None:
-        """How many rows were left when some were last dropped; None where none ever was."""
+        """How many rows were left after the last drop; None if none was ever dropped."""
         retention, prompt = self.retention_of(layer, fill), fill.prompt
         if retention is None or prompt is None or rows == fill.tokens:
             return None
         if retention.only_at_prompt_end:
             return retention.num_kept(prompt)
-        # a ratio drops a row every few steps; further back than a whole buffer nothing depends on it
+        # With a ratio a row is dropped every few steps. Drops longer ago than one buffer length do not matter.
         for seen in range(fill.tokens, max(prompt, fill.tokens - tight_capacity(0)), -1):
             if retention.num_kept(seen) <= retention.num_kept(seen - 1):
                 return retention.num_kept(seen)

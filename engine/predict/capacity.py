@@ -1,4 +1,5 @@
-"""How many tokens a sequence may have: what the model was built for, and what a cache reserves. No torch."""
+"""How many tokens a sequence may have: the context length of the model, and the room that a cache reserves. No
+torch."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ DEFAULT_POOL_TOKENS = 16_384
 
 
 def check_layout(spec: CacheSpec, geometry: CacheGeometry) -> None:
-    """Refuse what no cache of an encoder-decoder can be."""
+    """Raise `InputError` for a cache mode that an encoder-decoder cannot have."""
     if not geometry.has_encoder:
         return
     if spec.layout == "allocated":
@@ -45,7 +46,7 @@ def check_layout(spec: CacheSpec, geometry: CacheGeometry) -> None:
 
 
 def possible_layout(spec: CacheSpec, geometry: CacheGeometry) -> CacheSpec:
-    """A mode, or in its place one that grows where this model has an encoder that it does not go with."""
+    """The mode itself, or the growing cache in its place if this encoder-decoder cannot have it."""
     try:
         check_layout(spec, geometry)
     except InputError:
@@ -54,17 +55,19 @@ def possible_layout(spec: CacheSpec, geometry: CacheGeometry) -> CacheSpec:
 
 
 def num_source(geometry: CacheGeometry, num_prompt_tokens: int) -> int:
-    """Tokens of a prompt that an encoder reads: all but the last, from which the decoder starts; 0 without one."""
+    """How many tokens of a prompt the encoder reads: all but the last, which starts the decoder; 0 without an
+    encoder."""
     return max(0, num_prompt_tokens - 1) if geometry.has_encoder else 0
 
 
 def context_length(geometry: CacheGeometry) -> int:
-    """Positions that a model was built for; 2,048 where its config names no limit."""
+    """The context length of a model; 2,048 if its config names none."""
     return geometry.max_length or DEFAULT_MAX_LENGTH
 
 
 def static_capacity(spec: CacheSpec, max_length: int) -> int:
-    """Tokens that a static layout reserves: as asked, else the model's maximum, at most 4,096."""
+    """Tokens that a static layout reserves: the given length, else the model's context, at most 4,096. Raises
+    `InputError` if the given length exceeds the context."""
     if spec.max_length is not None and spec.max_length > max_length:
         raise InputError(
             f"A static cache of {spec.max_length} tokens is longer than the model's context of {max_length}: "
@@ -74,12 +77,13 @@ def static_capacity(spec: CacheSpec, max_length: int) -> int:
 
 
 def reserved_length(spec: CacheSpec, max_length: int) -> int:
-    """Tokens that a static or an allocated cache reserves."""
+    """Tokens that a static or an allocated cache reserves, without checking them against the context."""
     return spec.max_length or min(max_length, DEFAULT_STATIC_TOKENS)
 
 
 def pool_pages(spec: CacheSpec, max_length: int) -> int:
-    """Pages of a pool, the null page included: as asked, else room for four full contexts, at most 16,384 tokens."""
+    """Pages of a pool, the null page included: the given number, else room for four full contexts or 16,384 tokens,
+    whichever is less, but for one full context at least."""
     if spec.num_pages is not None:
         return spec.num_pages
     tokens = min(4 * max_length, max(DEFAULT_POOL_TOKENS, max_length))
@@ -87,8 +91,8 @@ def pool_pages(spec: CacheSpec, max_length: int) -> int:
 
 
 def cache_capacity(spec: CacheSpec, max_length: int, geometry: CacheGeometry) -> int | None:
-    """Tokens of one sequence for which a cache has room; None where it grows, or where pages become free again as fast
-    as they are taken because every layer of the model keeps a window."""
+    """How many tokens of one sequence fit in the cache. None if there is no limit: the cache grows, or every layer
+    keeps a window, so that pages are freed as fast as they are allocated."""
     if spec.form == "static":
         return static_capacity(spec, max_length)
     if not spec.is_paged or tokens_at_once(spec, max_length, geometry) is not None:
@@ -97,39 +101,39 @@ def cache_capacity(spec: CacheSpec, max_length: int, geometry: CacheGeometry) ->
 
 
 def pool_tokens(spec: CacheSpec, max_length: int) -> int:
-    """Tokens for which a pool has pages."""
+    """How many tokens fit in the pages of a pool."""
     return (pool_pages(spec, max_length) - 1) * spec.page_size
 
 
 def tokens_at_once(spec: CacheSpec, max_length: int, geometry: CacheGeometry) -> int | None:
-    """Tokens that a pool takes in one forward however long the sequence is, if every layer keeps a window and a page
-    besides it fits; None where the pool fills up."""
+    """How many tokens one forward pass can add to a pool however long the sequence is, if every layer keeps a window
+    and a page fits beside it; None if the pool fills up."""
     windows = [window_of(layer) for layer in geometry.layers if is_pageable(layer)]
     longest = max((window for window in windows if window is not None), default=0)
     if not windows or None in windows:
         return None
-    held = longest - 1 + spec.page_size - 1  # of a whole window, whose first page began before it
+    held = longest - 1 + spec.page_size - 1  # a full window, whose first page also holds older tokens
     room = pool_tokens(spec, max_length) - held
     return room if room >= spec.page_size else None
 
 
 def is_pageable(layer: LayerGeometry) -> bool:
-    """Whether a layer keeps K and V and nothing else, one row more with every token: a state or an indexer's keys have
-    no pages and no codes, and the rows of a cross layer are written once and stay as they are."""
+    """Whether a layer keeps only K and V, with one more row per token. Recurrent states and an indexer's keys are
+    neither paged nor coded, and the rows of a cross layer are written once and never change."""
     is_written_once = layer.kind == "cross"
     return layer.stores_kv and layer.state_elements is None and layer.index_dim is None and not is_written_once
 
 
 def window_of(layer: LayerGeometry) -> int | None:
-    """The window of a layer whose pages leave it."""
+    """The window of a sliding layer, whose pages are freed when they leave it; None for other layers."""
     return layer.window if layer.kind == "sliding" else None
 
 
 def most_tokens(spec: CacheSpec, geometry: CacheGeometry) -> int:
-    """The longest prompt that model and cache take."""
+    """The longest prompt that fits in both the model's context and the cache."""
     limit = context_length(geometry)
     if geometry.has_encoder:
-        return geometry.max_source_length or limit  # its rows are in no room that was reserved for others
+        return geometry.max_source_length or limit  # the rows of the encoder are not in the reserved room
     capacity = cache_capacity(spec, limit, geometry)
     return limit if capacity is None else min(limit, capacity)
 
@@ -140,21 +144,23 @@ FIRST_CAPACITY = 64
 
 
 def grown_capacity(num_rows: int) -> int:
-    """Rows of a buffer that doubles: the next power of two, at least 64."""
+    """Rows of a buffer that doubles when full: the next power of two, at least 64."""
     return max(FIRST_CAPACITY, 1 << (num_rows - 1).bit_length())
 
 
 def tight_capacity(num_rows: int) -> int:
-    """Rows of a buffer made anew for rows that were kept when others were dropped: one more fits, 64 at most."""
+    """Rows of a buffer that is reallocated for the rows kept after a drop: a multiple of 64 that leaves room for 1 to
+    64 more."""
     return (num_rows // FIRST_CAPACITY + 1) * FIRST_CAPACITY
 
 
 def is_endless(spec: CacheSpec, info: ModelInfo) -> bool:
-    """Whether such a cache keeps so little of this model's rows that a context of any length goes through it."""
+    """Whether a context of any length fits, because the rule keeps only the latest rows and the model goes beyond its
+    context length."""
     return spec.retention.is_by_position and not spec.is_paged and info.goes_beyond_context
 
 
 def setting_of(info: ModelInfo, spec: CacheSpec, *, is_compared: bool) -> ConditionSetting:
-    """What decides whether a condition can ever hold: this model in that cache mode."""
+    """What decides whether a condition can ever hold: this model in this cache mode."""
     most = None if is_endless(spec, info) else context_length(info.geometry) * (1 + info.geometry.has_encoder)
     return ConditionSetting(spec, info.captures_attention, most, is_compared)

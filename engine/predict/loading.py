@@ -1,5 +1,5 @@
-"""What a model takes before it is loaded, and where it goes: weights from the shapes of its tensors, the cache by its
-formula, the device by what is free. No torch."""
+"""Predicts what a model takes before it is loaded, and chooses its device and dtype: weights from the shapes of their
+tensors, the cache by formula, the device by its free memory. No torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import INT4_GROUP, SPLIT, WEIGHTS, WeightFormat
 from engine.wire.devices import Device
 
-DEFAULT_CONTEXT = 4096  # tokens that a forecast counts on, of a model that takes more
-HEADROOM = 0.1  # of the weights: what a forward and the allocator want beside them
+DEFAULT_CONTEXT = 4096  # most tokens that a forecast assumes unless asked for more
+HEADROOM = 0.1  # share of the needed bytes that is added for activations and the allocator
 
 
 class WeightTensor(NamedTuple):
-    """A tensor of a model. `is_linear`: the matrix of a linear layer other than the head, which is what codes take."""
+    """The shape of a weight. `is_linear`: the matrix of a linear layer other than the LM head; only these are
+    quantised."""
 
     shape: tuple[int, ...]
     is_linear: bool = False
@@ -32,13 +33,13 @@ class WeightTensor(NamedTuple):
 
 
 def weight_bytes(tensors: Iterable[WeightTensor], dtype: str, weights: WeightFormat = "stored") -> int:
-    """Bytes of all weights in that dtype, linear layers in the format that is asked for."""
+    """Bytes of all weights in the dtype, with linear layers in the format `weights`."""
     return sum(tensor_bytes(tensor, dtype_bytes(dtype), weights) for tensor in tensors)
 
 
 def tensor_bytes(tensor: WeightTensor, width: int, weights: WeightFormat) -> int:
-    """Codes, scales and offsets of a coded matrix `[out, in]`, as torchao holds them; int4 leaves alone what its groups
-    do not divide."""
+    """Bytes of one weight `[out, in]`; a quantised one is counted as torchao holds it: codes, scales and offsets. int4
+    leaves a matrix as it is if its columns are not a multiple of the group."""
     bits = WEIGHTS[weights].bits if tensor.is_linear else 0
     if not bits:
         return tensor.num_elements * width
@@ -51,26 +52,28 @@ def tensor_bytes(tensor: WeightTensor, width: int, weights: WeightFormat) -> int
 
 
 def context_of(geometry: CacheGeometry, asked: int | None) -> int:
-    """Tokens that a forecast counts on: as asked, else the model's own, at most 4,096."""
+    """How many tokens a forecast assumes: `asked`, else 4,096; in both cases at most the model's context length."""
     return min(asked, context_length(geometry)) if asked else min(context_length(geometry), DEFAULT_CONTEXT)
 
 
 def cache_bytes(geometry: CacheGeometry, cache: CacheSpec, dtype: str, context: int) -> int:
-    """What one sequence of so many tokens takes, or the pool that all share."""
+    """Bytes of the cache of one sequence of `context` tokens, or of the pool that all sequences share, if that is
+    more."""
     budget = budget_of(geometry, BudgetSpec(cache, context, dtype=dtype))
     return max(budget.pool_bytes, budget.bytes_per_sequence)
 
 
 class DeviceChoice(NamedTuple):
-    """A device by its name, and why it is the one."""
+    """The name of a device, and why it was chosen."""
 
     device: str
     why: str
 
 
 def choose_device(devices: Sequence[Device], needed_bytes: int, why_no_split: str) -> DeviceChoice:
-    """Where a model of so many bytes goes when nobody says: the GPU with the most free memory if it fits there, all of
-    them if it fits there alone, else the CPU."""
+    """Choose the device for `needed_bytes` if the user names none: the GPU with the most free memory if they fit there,
+    all GPUs if they fit only there, else the CPU. `why_no_split` says why the model cannot be split; empty if it
+    can."""
     gpus = sorted((device for device in devices if device.is_gpu), key=lambda device: -device.free_bytes)
     if not gpus:
         return DeviceChoice("cpu", "torch finds no GPU here")
@@ -87,8 +90,8 @@ def choose_device(devices: Sequence[Device], needed_bytes: int, why_no_split: st
 
 
 def dtype_of(asked: str, own: str, device: Device) -> tuple[str, str]:
-    """The dtype that is computed in and, where it is not the one asked for, why. `auto` is float32 on a CPU, where half
-    precision is rarely faster, and the model's `own` elsewhere."""
+    """The dtype to compute in and, if it is not the one asked for, the reason. `auto` is float32 on a CPU, where half
+    precision is rarely faster, and the model's `own` dtype elsewhere."""
     wanted = asked if asked != "auto" else "float32" if device.name == "cpu" else own
     if wanted not in device.lacks:
         return wanted, ""
@@ -98,5 +101,5 @@ def dtype_of(asked: str, own: str, device: Device) -> tuple[str, str]:
 
 
 def size(num_bytes: int) -> str:
-    """`12.3 GiB`."""
+    """Bytes in words: `12.3 GiB`."""
     return f"{num_bytes / 2**30:,.1f} GiB"

@@ -1,5 +1,8 @@
-"""Notes that a person leaves on moments, tokens, pages and heads. They name a step of the history tree, whose number
-means the same moment for ever, so that they outlive going back and other branches. No torch."""
+"""Bookmarks: notes that a person puts on a step, a token, a page or a head.
+
+Each names a step of the history tree. Step numbers are never reused, so a bookmark stays valid after going back in time
+and after branching. No torch.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,18 @@ from msgspec import Struct
 
 from engine.errors import InputError
 
-MAX_CHARACTERS = 2_000  # of one note
-MAX_BOOKMARKS = 1_000  # of one history
+MAX_CHARACTERS = 2_000  # in one note
+MAX_BOOKMARKS = 1_000  # in one history
 
 
 class _Target(Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """What every target carries: the step of the history tree at which it is meant."""
+    """What every target carries: the step of the history tree at which the thing is marked."""
 
     step: int
 
 
 class OnStep(_Target, frozen=True):
-    """The moment after a step."""
+    """The state of the cache after a step."""
 
 
 class OnToken(_Target, frozen=True):
@@ -30,14 +33,14 @@ class OnToken(_Target, frozen=True):
 
 
 class OnPage(_Target, frozen=True):
-    """A page of the pool of that number, as it stood after `step`."""
+    """The page `page_id` of the pool number `pool`, as it was after `step`."""
 
     pool: int
     page_id: int
 
 
 class OnHead(_Target, frozen=True):
-    """A kv head of a layer, as it stood after `step`."""
+    """A kv head of a layer, as it was after `step`."""
 
     seq_id: int
     layer: int
@@ -48,7 +51,7 @@ BookmarkTarget = OnStep | OnToken | OnPage | OnHead
 
 
 class Bookmark(Struct, frozen=True, array_like=True, gc=False):
-    """A mark on one place, with a plain text, which may be empty. A place has one at most."""
+    """A mark on one target, with a plain text, which may be empty. A target has one bookmark at most."""
 
     target: BookmarkTarget
     text: str = ""
@@ -63,7 +66,7 @@ class Bookmark(Struct, frozen=True, array_like=True, gc=False):
 
 
 def check_bookmarks(bookmarks: tuple[Bookmark, ...]) -> None:
-    """Raises where a file, or anybody, has more of them than are kept, or two for one place."""
+    """Raise `InputError` if there are more than `MAX_BOOKMARKS` bookmarks, or two for one target."""
     if len(bookmarks) > MAX_BOOKMARKS:
         raise InputError(f"{len(bookmarks):,} bookmarks are too many: {MAX_BOOKMARKS:,} are kept, delete some.")
     if len({bookmark.target for bookmark in bookmarks}) < len(bookmarks):

@@ -34,15 +34,16 @@ class Quantizer(Struct, frozen=True):
             raise InputError("A group and a residual hold 1 or more.")
 
 
-class CacheSpec(Struct, frozen=True, gc=False):  # in every record, and as these a tree
-    """One point in the space layout x codec x retention.
+class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garbage collector need not track it
+    """One combination of layout, codec and retention rule.
 
     `max_length` is the number of tokens that a static layout reserves (None: the model's own maximum, at most 4,096).
-    `page_size` is in tokens, `num_pages` counts the pool with its null page (None: room for four full contexts),
-    `replace_duplicates` chooses what happens when two pages come to hold the same tokens: keep both, as vLLM does, or
-    replace the newer one, as MAX does. `host_gib` is the size of the host tier in GiB. `codec` belongs to the growing
-    layout and, where it writes every row by itself, to the paged one; so does `retention`, which drops rows in the one
-    and whole pages in the other. `quantizer` belongs to transformers' quantised cache.
+    `page_size` is in tokens. `num_pages` counts the pages of the pool, its null page included (None: room for four full
+    contexts). `replace_duplicates` chooses what happens when two pages come to hold the same tokens: keep both, as vLLM
+    does, or replace the newer one, as MAX does. `host_gib` is the size of the host tier in GiB. `codec` applies to the
+    growing layout and, if it codes each row independently of the others, to the paged one. `retention` applies to the
+    same two: it drops single rows of the growing layout and whole pages of the paged one. `quantizer` holds the
+    settings of transformers' quantised cache, the layout `quantized`.
     """
 
     layout: str = "growing"
@@ -66,7 +67,8 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, and as these
         self._check_size()
 
     def _check_size(self) -> None:
-        """What makes the cache smaller must fit its layout, and codec and retention each other."""
+        """Raise `InputError` unless codec, retention and quantiser fit the layout, and codec and retention each
+        other."""
         if (self.quantizer is not None) != (self.layout == "quantized"):
             raise InputError(
                 "transformers' quantised cache needs a quantiser: name its backend."
@@ -85,7 +87,7 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, and as these
         )
 
     def _check_paged_codec(self) -> None:
-        """Pages are shared between prompts, so what a row is written as must not depend on the prompt around it."""
+        """Raise `InputError` for a codec whose codes of a row depend on the prompt around it: prompts share pages."""
         coding = next((c for c in self.codec.codings if c.waits_for_prompt), None)
         if coding is None:
             return
@@ -97,7 +99,8 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, and as these
         raise InputError(f"{reason}: in pages, use fp8-token-head, fp8-max, fp8-max-e8m0 or int8.")
 
     def _check_paged_retention(self) -> None:
-        """A page is dropped whole, from all layers at once, and others may share it."""
+        """Raise `InputError` for a rule that drops less than a whole page of all layers, or that rewrites shared
+        rows."""
         retention = self.retention
         if retention.rerotate:
             raise InputError("Re-rotation rewrites keys, and pages are shared: keep the positions or leave the pages.")
@@ -145,12 +148,12 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, and as these
 
     @property
     def row(self) -> LayoutRow:
-        """What the layout is."""
+        """The description of the layout."""
         return LAYOUTS[self.layout]
 
     @property
     def form(self) -> str:
-        """How rows lie in tensors, wherever these are: the layout, or the one whose rows it has."""
+        """The layout whose row storage is used: its own, or that of the layout it is a variant of."""
         return self.row.rows_of or self.layout
 
     @property
@@ -164,7 +167,7 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, and as these
 
     @property
     def is_compressed(self) -> bool:
-        """Whether rows are coded or dropped by us."""
+        """Whether our own codec or retention rule codes or drops rows."""
         return not (self.codec.is_exact and self.retention.keeps_all)
 
     @property
@@ -177,7 +180,7 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, and as these
         """Whether attention reads every row as it was computed."""
         return self.is_append_only or self.recomputes
 
-    # what people tune, by one name each wherever it is kept
+    # Parameters that people tune: each under one name, whichever part of the spec holds it.
 
     @property
     def budget(self) -> int | None:
@@ -219,6 +222,6 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, and as these
         return self.quantizer.residual if self.quantizer else self._coding("is_kivi").residual_size or None
 
     def _coding(self, having: str) -> Coding:
-        """That of K, or of V where only that one has such a parameter."""
+        """The coding of K, or that of V if V alone has the property `having`."""
         keys, values = self.codec.keys, self.codec.values
         return values if getattr(values, having) and not getattr(keys, having) else keys

@@ -1,4 +1,4 @@
-"""How much is measured of every step: one row for each level, from nothing to everything. No torch."""
+"""How much is measured in every step: one row for each capture level, from nothing to everything. No torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEFAULT_CAPTURE: CaptureLevel = "rows"
 
 
 class CaptureRow(NamedTuple):
-    """A level as people read it; each measures what those before it do, and more."""
+    """A capture level as people read it. Each level measures all that the levels before it do, and more."""
 
     name: CaptureLevel
     label: str
@@ -38,13 +38,13 @@ CAPTURES: dict[CaptureLevel, CaptureRow] = {
 
 
 def check_capture(name: str) -> CaptureLevel:
-    """A level by its name; raises `InputError` for what is none."""
+    """Return the capture level `name`; raise `InputError` if there is no such level."""
     if name not in CAPTURES:
         raise InputError(f"There is no capture level '{name[:40]}': choose one of {', '.join(CAPTURES)}.")
     return name
 
 
 def captures(level: CaptureLevel, what: CaptureLevel) -> bool:
-    """Whether a level measures what another one adds."""
+    """Whether `level` includes what the level `what` measures."""
     order = get_args(CaptureLevel)
     return order.index(level) >= order.index(what)

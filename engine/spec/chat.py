@@ -1,5 +1,5 @@
-"""A conversation as a prompt: turns with roles, and the template that writes them as one text. Frozen, and checked when
-constructed."""
+"""A conversation as a prompt: turns with roles, and the chat template that writes them as one text. Frozen, and checked
+when constructed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from msgspec import Struct
 
 from engine.errors import InputError
 
-ROLES = ("system", "user", "assistant")  # that people choose from; a template may know others
+ROLES = ("system", "user", "assistant")  # offered for choice; a template may know others
 MAX_TURNS = 4_096
-MAX_CHARS = 4 << 20  # of all turns together
+MAX_CHARS = 4 << 20  # in all turns together
 MAX_TEMPLATE_CHARS = 256 << 10
 PLAIN_NAME = "plain (ours)"
 PLAIN_TEMPLATE = """{% for message in messages %}
 {{ message.role | capitalize }}: {{ message.content }}
 {% endfor %}
-{% if add_generation_prompt %}Assistant:{% endif %}"""  # of no model: for those that come without a template
+{% if add_generation_prompt %}Assistant:{% endif %}"""  # our own, for models that come without a template
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 
 class Turn(Struct, frozen=True):
-    """What one side said."""
+    """What one role said in a conversation."""
 
     role: str
     text: str
@@ -37,8 +37,8 @@ class Turn(Struct, frozen=True):
 
 
 class Chat(Struct, frozen=True):
-    """Turns in order. `template` names one of the model's own templates (empty: its default), unless `template_text` is
-    the text of another one, which a person chose."""
+    """Turns in order. `template` names one of the model's own chat templates (empty: its default one). A person's own
+    template is given as `template_text` and takes precedence."""
 
     turns: tuple[Turn, ...]
     template: str = ""
@@ -56,22 +56,22 @@ class Chat(Struct, frozen=True):
 
     @property
     def wants_answer(self) -> bool:
-        """Whether the assistant is to speak next: the template then opens its turn."""
+        """Whether the assistant speaks next, so that the template has to open its turn."""
         return self.turns[-1].role != "assistant"
 
     @property
     def plain_text(self) -> str:
-        """The turns without any template: what is sent where none can be used."""
+        """The texts of the turns, joined without roles or template: the prompt where no template can be used."""
         return "\n\n".join(turn.text for turn in self.turns)
 
     def answered(self, text: str, then: str) -> Chat:
-        """With the assistant's answer, and what the user says next."""
+        """The conversation continued by the assistant's answer `text` and the user's next turn `then`."""
         return msgspec.structs.replace(self, turns=(*self.turns, Turn("assistant", text), Turn("user", then)))
 
 
 def chat_of_json(content: str) -> Chat:
-    """The conversation of a JSON file: a list of `{"role": …, "content": …}`, or an object with such `messages`. Raises
-    `InputError`."""
+    """Read a conversation from JSON: a list of `{"role": …, "content": …}`, or an object that has such a list as
+    `messages`. Raises `InputError`."""
     try:
         found = msgspec.json.decode(content)
     except (msgspec.MsgspecError, RecursionError) as error:

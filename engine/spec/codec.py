@@ -1,6 +1,6 @@
 """The codec of a cache: how K and V are written, and how many bytes that takes. Frozen, checked, no torch.
 
-What each codec is stands in `codecs`, what it is called in `codec_names`.
+The codecs themselves are described in `codecs`; their names are read and written in `codec_names`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORD_BITS = 32
 
 
 class CodedBytes(Struct, frozen=True):
-    """Bytes of one tensor of one layer: the codes, the scales and offsets, and the rows that stay exact."""
+    """Bytes of one tensor of one layer: of the codes, of the scales and offsets, and of the rows that stay exact."""
 
     codes: int = 0
     scales: int = 0
@@ -38,8 +38,9 @@ class CodedBytes(Struct, frozen=True):
 class Coding(Struct, frozen=True):
     """How one tensor, K or V, is written: a codec by its full name, with its parameters.
 
-    `group` numbers share a scale, along D in MAX's codecs. `kivi-b` keeps `residual` tokens exact: keys leave them a
-    whole residual at a time and share scales over `group` tokens, values leave singly and share scales over `group`
+    In MAX's codecs `group` numbers along D share a scale. `kivi-b` keeps the latest tokens exact, in a residual of
+    `residual` tokens. Keys are coded when the residual is full, all of it at once, and share scales over `group`
+    tokens. Values are coded one token at a time, as each becomes older than the residual, and share scales over `group`
     channels.
     """
 
@@ -79,12 +80,12 @@ class Coding(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """As people read it: `KIVI-4`."""
+        """The name as people read it: `KIVI-4`."""
         return self.row.label + self.name.removeprefix(self.row.name)
 
     @property
     def words(self) -> str:
-        """With its numbers: `KIVI-4 · group 32 · residual 128`."""
+        """The label with the parameters: `KIVI-4 · group 32 · residual 128`."""
         sizes = ((GROUP, self.group_size if self.has_groups else 0), (RESIDUAL, self.residual_size))
         return " · ".join((self.label, *(parameter.words(value) for parameter, value in sizes if value)))
 
@@ -102,22 +103,23 @@ class Coding(Struct, frozen=True):
 
     @property
     def waits_for_prompt(self) -> bool:
-        """Whether rows stay exact until the prompt ends: a frozen scale and KIVI's prefill are made from all of it."""
+        """Whether rows stay exact until the prompt ends, because their scales, or KIVI's prefill, need the whole
+        prompt."""
         return self.is_kivi or self.is_frozen
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the scales of a whole prompt serve all rows."""
+        """Whether all rows use the scales that were computed from the whole prompt."""
         return self.row.shared_by in ("tensor", "head")
 
     @property
     def codes_rows_alone(self) -> bool:
-        """Whether a row can be dropped without touching another row's code."""
+        """Whether a row can be dropped without changing the code of another row."""
         return not self.is_kivi
 
     @property
     def bits(self) -> int | None:
-        """Bits of a code; None: the number itself."""
+        """Bits of a code; None if the number is stored as it is."""
         return int(self.name.removeprefix("kivi-")) if self.is_kivi else self.row.bits
 
     @property
@@ -133,14 +135,15 @@ class Coding(Struct, frozen=True):
         return WORD_BITS // (self.bits or 8)
 
     def num_coded(self, num_tokens: int, part: Part) -> int:
-        """How many of the first tokens are coded once the prompt has ended."""
+        """How many of the first `num_tokens` tokens are coded once the prompt has ended."""
         if self.is_exact or not self.residual_size:
             return 0 if self.is_exact else num_tokens
         residual = self.residual_size
         return num_tokens // residual * residual if part == "keys" else max(0, num_tokens - residual)
 
     def bytes_of(self, num_tokens: int, heads: int, dim: int, width: int, part: Part) -> CodedBytes:
-        """Bytes of `[heads, num_tokens, dim]` by formula; `width` is the bytes of an exact number."""
+        """Bytes of a tensor `[heads, num_tokens, dim]`, computed by formula; `width` is the bytes of an exact
+        number."""
         coded = self.num_coded(num_tokens, part)
         codes = heads * coded * ceil(dim * (self.bits or 0) / 8)
         return CodedBytes(codes, self._scale_bytes(coded, heads, dim), heads * (num_tokens - coded) * dim * width)
@@ -160,16 +163,17 @@ class Coding(Struct, frozen=True):
         return self.row.scale_bytes * scales
 
     def row_bytes(self, dim: int) -> int:
-        """Bytes of one coded row of one head, with the scales that it brings; of KIVI's keys in the long run."""
+        """Bytes of one coded row of one head with its own scales. KIVI's keys share scales over tokens: their
+        average."""
         scales = 0 if self.is_frozen else self._scale_bytes(1, 1, dim)
         return ceil(dim * (self.bits or 0) / 8) + scales
 
     def shared_bytes(self, heads: int) -> int:
-        """Bytes of the scales that all rows share."""
+        """Bytes of the scales that all rows of `heads` heads share."""
         return self._scale_bytes(1, heads, 0) if self.is_frozen else 0
 
     def check(self, layer: LayerGeometry, part: Part) -> None:
-        """Refuse a layer whose rows this cannot write."""
+        """Raise `InputError` if this coding cannot write the rows of `layer`."""
         if self.is_exact:
             return
         if not layer.stores_kv:
@@ -187,15 +191,15 @@ EXACT_CODING = Coding()
 
 
 class LayerCoding(Struct, frozen=True):
-    """What one layer does differently."""
+    """The codings of K and V of one layer that differs from the others."""
 
     layer: int
     keys: Coding = EXACT_CODING
     values: Coding = EXACT_CODING
 
 
-class CodecSpec(Struct, frozen=True, gc=False):  # as `CacheSpec`
-    """How K and V are written, the same in every layer but those in `layers`."""
+class CodecSpec(Struct, frozen=True, gc=False):  # part of `CacheSpec`, which is in no reference cycle
+    """How K and V are written: the same in every layer except those listed in `layers`."""
 
     keys: Coding = EXACT_CODING
     values: Coding = EXACT_CODING
@@ -217,15 +221,15 @@ class CodecSpec(Struct, frozen=True, gc=False):  # as `CacheSpec`
 
     @property
     def codings(self) -> tuple[Coding, ...]:
-        """Every coding in use."""
+        """Every coding in use: of K, of V, and those of single layers."""
         return (self.keys, self.values, *(c for plan in self.layers for c in (plan.keys, plan.values)))
 
     def at(self, layer: int) -> tuple[Coding, Coding]:
-        """The codings of K and of V in a layer."""
+        """The codings of K and V in a layer."""
         return next(((plan.keys, plan.values) for plan in self.layers if plan.layer == layer), (self.keys, self.values))
 
     def check(self, geometry: CacheGeometry) -> None:
-        """Refuse a model whose rows this cannot write, with the reason."""
+        """Raise `InputError`, with the reason, if this codec cannot write the rows of the model."""
         if self.is_exact:
             return
         if not geometry.attention_layers:
@@ -247,7 +251,8 @@ class CodecSpec(Struct, frozen=True, gc=False):  # as `CacheSpec`
             values.check(layer, "values")
 
     def bytes_of(self, layer: LayerGeometry, num_tokens: int, width: int) -> CodedBytes:
-        """Bytes of one layer's K and V of so many tokens, by formula."""
+        """Bytes of K and V of one layer with `num_tokens` tokens, computed by formula; `width` is the bytes of an exact
+        number."""
         keys, values = self.at(layer.index)
         return keys.bytes_of(num_tokens, layer.num_kv_heads, layer.key_dim, width, "keys") + values.bytes_of(
             num_tokens, layer.num_kv_heads, layer.value_dim, width, "values"
@@ -255,26 +260,27 @@ class CodecSpec(Struct, frozen=True, gc=False):  # as `CacheSpec`
 
 
 def uniform(name: str, group: int | None = None, residual: int | None = None) -> CodecSpec:
-    """K and V written the same way in every layer."""
+    """A codec that writes K and V the same way in every layer."""
     coding = Coding(name, group, residual)
     return CodecSpec(coding, coding)
 
 
 def coding_of(name: str, bits: int, group: int, residual: int) -> Coding:
-    """A codec by the name of its row, with those of the numbers that it has."""
+    """The coding of the row `name`, with those of the given parameters that this row has."""
     row = CODECS[name]
     full = f"{name}-{bits}" if BITS in row.parameters else name
     return Coding(full, group if GROUP in row.parameters else None, residual if RESIDUAL in row.parameters else None)
 
 
 def fitting_group(geometry: CacheGeometry) -> int:
-    """The widest usual group that divides the channels of every layer."""
+    """The largest of the usual group sizes, up to the default, that divides the head_dim of K and V in every layer."""
     dims = {dim for layer in geometry.attention_layers for dim in (layer.key_dim, layer.value_dim)}
     return next((g for g in (128, 64, 32, 16, 8) if g <= DEFAULT_GROUP and all(dim % g == 0 for dim in dims)), 8)
 
 
 def recoded(spec: CodecSpec, bits: int | None, group: int | None, residual: int | None) -> CodecSpec:
-    """The same codec with other numbers, each for the part, K or V, that has it; refused where neither has."""
+    """The same codec with other parameters, given to K, V or both, whichever have them. Raises `InputError` if neither
+    does."""
     pair = (spec.keys, spec.values)
     any_kivi, any_groups = any(c.is_kivi for c in pair), any(c.has_groups for c in pair)
     keys, values = (

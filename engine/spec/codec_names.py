@@ -1,7 +1,7 @@
-"""Codecs by name, as they are typed and printed, and in words. No torch.
+"""The names of codecs as they are typed and printed, and their labels and summaries. No torch.
 
-`int8` writes K and V; `int8/kivi-4` writes them apart; `kivi-4:16:64` has a group of 16 and a residual of 64;
-`exact@0=int8@3-5=kivi-2/fp8` writes layers 0 and 3 to 5 otherwise than the others.
+`int8` writes K and V; `int8/kivi-4` writes K in int8 and V in kivi-4; `kivi-4:16:64` has a group of 16 and a residual
+of 64; `exact@0=int8@3-5=kivi-2/fp8` writes layers 0 and 3 to 5 differently from the others.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from engine.spec.codecs import ROW_OF_NAME
 
 BY_LAYER = "codec by layer"
 MOST_LAYERS = 4096
-_MOST_RUNS = 4  # that a sentence names
+_MOST_RUNS = 4  # ranges of layers that a sentence names
 
 # ---- from a name -------------------------------------------------------------------------------------------------
 
 
 def is_codec_name(text: str) -> bool:
-    """Whether a name is meant as a codec's, right or wrong."""
+    """Whether a text is meant as the name of a codec, valid or not."""
     return text in ROW_OF_NAME or any(mark in text for mark in "/@:")
 
 
 def parse_codec(text: str) -> CodecSpec:
-    """The codec that `codec_name` calls so; `InputError` says what is no name."""
+    """Read a codec from its name as `codec_name` writes it; raises `InputError` for a text that is no such name."""
     base, *plans = text.split("@")
     keys, values = _pair(base)
     return CodecSpec(keys, values, tuple(layer for plan in plans for layer in _layers(plan)))
@@ -51,7 +51,7 @@ def _number(text: str, whole: str) -> int:
 
 
 def _layers(plan: str) -> list[LayerCoding]:
-    """Those of `3=int8` or `0-5=kivi-4/exact`."""
+    """The layers that a part of the name plans: `3=int8` or `0-5=kivi-4/exact`."""
     places, equals, name = plan.partition("=")
     if not equals:
         raise InputError(f"'@{plan[:60]}' names no codec for its layers: write @LAYER=NAME or @FIRST-LAST=NAME.")
@@ -74,8 +74,11 @@ def get_codec_names() -> tuple[str, ...]:
 
 
 def codec_name(spec: CodecSpec) -> str:
-    """A codec as `parse_codec` reads it. The numbers of one that all layers share are parameters beside its name; where
-    layers differ the name has them all."""
+    """The name of a codec, which `parse_codec` reads back.
+
+    If all layers share one codec, the name leaves out group and residual, which are parameters shown beside it. If
+    layers differ, the name contains them.
+    """
     if not spec.layers:
         return spec.keys.name if spec.keys.name == spec.values.name else f"{spec.keys.name}/{spec.values.name}"
     plans = (f"@{_places(run)}={_pair_name(run[0].keys, run[0].values)}" for run in _runs(spec))
@@ -92,7 +95,7 @@ def _full_name(coding: Coding) -> str:
 
 
 def _runs(spec: CodecSpec) -> list[list[LayerCoding]]:
-    """Layers that follow each other and are written alike."""
+    """Group neighbouring layers that are written the same way."""
     runs: list[list[LayerCoding]] = []
     for plan in spec.layers:
         last = runs[-1][-1] if runs else None
@@ -108,7 +111,7 @@ def _places(run: list[LayerCoding]) -> str:
 
 
 def codec_label(spec: CodecSpec) -> str:
-    """A codec as people read it: `INT8`, `K INT8 · V KIVI-4`."""
+    """The label of a codec: `INT8`, `K INT8 · V KIVI-4`."""
     return BY_LAYER if spec.layers else _pair_label(spec.keys, spec.values)
 
 

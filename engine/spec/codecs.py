@@ -45,11 +45,13 @@ RESIDUAL = Parameter(
 
 
 class CodecRow(Struct, frozen=True):
-    """A codec. Numbers are written in `bits` (None: as they are, or as its parameter says); a scale, with its offset,
-    takes `scale_bytes` and is shared by the numbers of a tensor, a head, a row of a head, or a group.
+    """A codec. Each number is written in `bits` bits (None: as it is, or as the parameter `bits` says). A scale, with
+    its offset, takes `scale_bytes` and is shared by the numbers of a tensor, of a head, of one row of a head, or of a
+    group.
 
-    A tensor's and a head's scale are frozen when the prompt ends. Bytes of a coded row of one head of dimension D:
-    D * bits / 8, and `scale_bytes` a row or D / group times `scale_bytes`.
+    The scales of a tensor and of a head are computed when the prompt ends and stay fixed from then on. A coded row of
+    one head of dimension D takes D * bits / 8 bytes, and beside them `scale_bytes` per row, or D / group times
+    `scale_bytes`.
     """
 
     name: str
@@ -65,7 +67,8 @@ class CodecRow(Struct, frozen=True):
 
     @property
     def full_names(self) -> tuple[str, ...]:
-        """The names that specs have: one for each number of bits where these are a parameter."""
+        """The names used in specs: `kivi-8`, `kivi-4`, `kivi-2` if the number of bits is a parameter, else the one
+        name."""
         return tuple(f"{self.name}-{bits}" for bits in BITS.values) if BITS in self.parameters else (self.name,)
 
 

@@ -1,5 +1,5 @@
-"""Conditions on the record of a step, as frozen data; `engine.spec.stops` reads them from text. What `str` writes of
-one is read as the same one again.
+"""Conditions on the record of a step, as frozen data. `engine.spec.stops` reads them from text; `str` of a condition is
+a text that reads back as the same condition.
 
 ::
 
@@ -26,13 +26,13 @@ SIGNS: dict[str, tuple[Sign, ...]] = {
     "text": ("~",),
     "fact": (),
 }
-MAX_LENGTH = 500  # characters of a condition
+MAX_LENGTH = 500  # characters in a condition
 MAX_POSITION = 1 << 31
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 class TokenSpan(Struct, frozen=True, array_like=True, gc=False):
-    """Tokens that attention goes to: positions `first … last`, both among them, or the `newest` so many."""
+    """The tokens whose attention is summed: positions `first … last` inclusive, or the newest `newest` tokens."""
 
     first: int = 0
     last: int = 0
@@ -52,8 +52,8 @@ class TokenSpan(Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(frozen=True)
 class ConditionTerm:
-    """One quantity (of a `span` of tokens, where it is attention) compared with a number, a text or an id; a fact is
-    compared with nothing."""
+    """One comparison: a quantity (for attention, over a `span` of tokens) with a number, a text or a token id. A
+    quantity of kind `fact` is compared with nothing: `sign` and `value` are None."""
 
     quantity: str
     sign: Sign | None = None
@@ -81,7 +81,7 @@ class ConditionTerm:
 
 @dataclass(frozen=True)
 class Not:
-    """The part does not hold."""
+    """Holds if the part does not."""
 
     part: Condition
 
@@ -91,7 +91,7 @@ class Not:
 
 @dataclass(frozen=True)
 class And:
-    """All parts hold, two or more."""
+    """Holds if all parts do, of which there are two or more."""
 
     parts: tuple[Condition, ...]
 
@@ -101,7 +101,7 @@ class And:
 
 @dataclass(frozen=True)
 class Or:
-    """Some of the parts hold, two or more."""
+    """Holds if at least one part does, of two or more."""
 
     parts: tuple[Condition, ...]
 
@@ -113,7 +113,7 @@ Condition = ConditionTerm | Not | And | Or
 
 
 def comparisons_of(condition: Condition) -> tuple[ConditionTerm, ...]:
-    """Every comparison of a condition, in the order in which they are written."""
+    """Every comparison of a condition, in the order in which it is written."""
     match condition:
         case ConditionTerm():
             return (condition,)
@@ -124,17 +124,17 @@ def comparisons_of(condition: Condition) -> tuple[ConditionTerm, ...]:
 
 
 def spans_of(condition: Condition) -> tuple[TokenSpan, ...]:
-    """The spans of tokens whose attention a condition is about, each once."""
+    """The spans of tokens whose attention a condition reads, each once."""
     return tuple(dict.fromkeys(test.span for test in comparisons_of(condition) if test.span is not None))
 
 
 def quoted(text: str) -> str:
-    """A text as it is written in a condition."""
+    """A text between quotes and with escapes, as it is written in a condition."""
     return '"' + "".join(_ESCAPES.get(character, character) for character in text) + '"'
 
 
 def number(value: float) -> str:
-    """A number as it is written in a condition: whole ones without a point."""
+    """A number as it is written in a condition: whole numbers without a decimal point."""
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
 
 

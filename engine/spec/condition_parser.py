@@ -1,5 +1,5 @@
-"""Reads conditions; see `engine.spec.condition`. What cannot be read is told in one sentence: where, and what may stand
-there."""
+"""Parses the text of a condition (see `engine.spec.condition`). An error says in one sentence where the text is wrong
+and what may be written there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 
 @dataclass(frozen=True)
 class _Lexeme:
-    """A piece of the text: what it is, what is written, and at which character it begins."""
+    """A token of the text: its kind, its characters, and the index of its first character."""
 
     kind: str
     text: str
@@ -34,7 +34,7 @@ class _Lexeme:
 
 
 def parse(text: str) -> Condition:
-    """The condition that a text says. Raises `InputError`."""
+    """Parse the text of a condition. Raises `InputError`."""
     if len(text) > MAX_LENGTH:
         raise InputError(f"A condition of {len(text):,} characters is too long: at most {MAX_LENGTH} are read.")
     if not text.strip():
@@ -43,12 +43,12 @@ def parse(text: str) -> Condition:
 
 
 class _ConditionParser:
-    """Goes over the pieces of a text once."""
+    """A recursive-descent parser that reads the lexemes of a text from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._pieces = self._split()
-        self._at = 0
+        self._lexemes = self._split()
+        self._index = 0
         self._depth = 0
 
     def _split(self) -> list[_Lexeme]:
@@ -68,153 +68,153 @@ class _ConditionParser:
     def _error(self, at: int, problem: str, allowed: str) -> InputError:
         return InputError(f"At character {at + 1} {problem}: {allowed}.")
 
-    # ---- pieces --------------------------------------------------------------------------------------------------
+    # ---- lexemes -------------------------------------------------------------------------------------------------
 
     @property
-    def _now(self) -> _Lexeme:
-        return self._pieces[self._at]
+    def _current(self) -> _Lexeme:
+        return self._lexemes[self._index]
 
-    def _take(self) -> _Lexeme:
-        piece = self._now
-        self._at += piece.kind != "end"
+    def _advance(self) -> _Lexeme:
+        piece = self._current
+        self._index += piece.kind != "end"
         return piece
 
     def _is(self, *words: str) -> bool:
-        return self._now.kind in ("word", "sign") and self._now.text.lower() in words
+        return self._current.kind in ("word", "sign") and self._current.text.lower() in words
 
-    def _took(self, *words: str) -> bool:
+    def _accept(self, *words: str) -> bool:
         if found := self._is(*words):
-            self._take()
+            self._advance()
         return found
 
-    def _wrong(self, allowed: str) -> InputError:
-        piece = self._now
+    def _unexpected(self, allowed: str) -> InputError:
+        piece = self._current
         problem = "something is missing" if piece.kind == "end" else f"“{piece.text}” cannot stand"
         return self._error(piece.start, problem, allowed)
 
     # ---- the grammar ---------------------------------------------------------------------------------------------
 
     def parse(self) -> Condition:
-        condition = self._either()
-        if self._now.kind != "end":
-            raise self._wrong("write and, or, or nothing more")
+        condition = self._disjunction()
+        if self._current.kind != "end":
+            raise self._unexpected("write and, or, or nothing more")
         return condition
 
-    def _either(self) -> Condition:
-        parts = [self._all()]
-        while self._took("or"):
-            parts.append(self._all())
+    def _disjunction(self) -> Condition:
+        parts = [self._conjunction()]
+        while self._accept("or"):
+            parts.append(self._conjunction())
         return parts[0] if len(parts) == 1 else Or(tuple(parts))
 
-    def _all(self) -> Condition:
-        parts = [self._one()]
-        while self._took("and"):
-            parts.append(self._one())
+    def _conjunction(self) -> Condition:
+        parts = [self._negation()]
+        while self._accept("and"):
+            parts.append(self._negation())
         return parts[0] if len(parts) == 1 else And(tuple(parts))
 
-    def _one(self) -> Condition:
+    def _negation(self) -> Condition:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self._error(self._now.start, "it is nested too deep", f"at most {MAX_DEPTH} levels are read")
-        if self._took("not"):
-            condition: Condition = Not(self._one())
-        elif self._took("("):
-            condition = self._either()
-            if not self._took(")"):
-                raise self._wrong("close the parenthesis with )")
+            raise self._error(self._current.start, "it is nested too deep", f"at most {MAX_DEPTH} levels are read")
+        if self._accept("not"):
+            condition: Condition = Not(self._negation())
+        elif self._accept("("):
+            condition = self._disjunction()
+            if not self._accept(")"):
+                raise self._unexpected("close the parenthesis with )")
         else:
-            condition = self._test()
+            condition = self._comparison()
         self._depth -= 1
         return condition
 
-    def _test(self) -> ConditionTerm:
+    def _comparison(self) -> ConditionTerm:
         row = self._quantity()
         span = self._span(row) if row.kind == "attention" else None
         if row.kind == "fact":
             return ConditionTerm(row.name)
-        start = self._now
+        start = self._current
         sign = self._sign(row)
         if sign is None:
             return ConditionTerm(row.name, ">", 0.0)
         value = self._value(row, sign)
         try:
             return ConditionTerm(row.name, sign, value, span)
-        except InputError as error:  # a pattern that is none
+        except InputError as error:  # an invalid regular expression
             raise InputError(f"At character {start.start + 1}: {error}") from None
 
     def _quantity(self) -> Quantity:
-        if self._now.kind != "word" or self._is("and", "or"):
-            raise self._wrong(f"name a quantity, one of {names()}")
-        word = self._now.text.lower()
+        if self._current.kind != "word" or self._is("and", "or"):
+            raise self._unexpected(f"name a quantity, one of {names()}")
+        word = self._current.text.lower()
         if word not in QUANTITIES:
             near = [name for name in QUANTITIES if name.startswith(word)] or get_close_matches(word, QUANTITIES, 1)
-            raise self._wrong(f"write {' or '.join(near)}" if near else f"name a quantity, one of {names()}")
-        self._take()
+            raise self._unexpected(f"write {' or '.join(near)}" if near else f"name a quantity, one of {names()}")
+        self._advance()
         return QUANTITIES[word]
 
     def _sign(self, row: Quantity) -> Sign | None:
-        """How the quantity is compared; None for a count that stands alone."""
-        allowed, sign = SIGNS[row.kind], _OTHER_SIGNS.get(self._now.text, self._now.text)
-        if self._now.kind == "sign" and sign in allowed:
-            self._take()
+        """Read the comparison sign of a quantity; None for a count written alone."""
+        allowed, sign = SIGNS[row.kind], _OTHER_SIGNS.get(self._current.text, self._current.text)
+        if self._current.kind == "sign" and sign in allowed:
+            self._advance()
             return sign
-        if row.is_count and (self._now.kind == "end" or self._is("and", "or", ")")):
+        if row.is_count and (self._current.kind == "end" or self._is("and", "or", ")")):
             return None
-        raise self._wrong(f"compare {row.name} with {', '.join(allowed)}, as in {row.example}")
+        raise self._unexpected(f"compare {row.name} with {', '.join(allowed)}, as in {row.example}")
 
     def _value(self, row: Quantity, sign: Sign) -> float | str:
-        if self._now.kind == "text" and row.kind in ("token", "text"):
-            inside = self._take().text[1:-1]
+        if self._current.kind == "text" and row.kind in ("token", "text"):
+            inside = self._advance().text[1:-1]
             return inside if sign == "~" else re.sub(r"\\(.)", _unescaped, inside, flags=re.DOTALL)
         if row.kind in ("number", "attention") or (row.kind == "token" and sign != "~"):
             return self._number(row)
-        raise self._wrong(f"write a text between quotes, as in {row.example}")
+        raise self._unexpected(f"write a text between quotes, as in {row.example}")
 
     def _number(self, row: Quantity) -> float:
-        if self._now.kind != "number":
+        if self._current.kind != "number":
             what = "a token's text between quotes, or its id" if row.kind == "token" else "a number"
-            raise self._wrong(f"write {what}, as in {row.example}")
-        value = float(self._take().text.replace("_", ""))
-        if value - value:  # written with an exponent that no number has
-            raise self._error(self._pieces[self._at - 1].start, "the number is too large", "write a smaller one")
+            raise self._unexpected(f"write {what}, as in {row.example}")
+        value = float(self._advance().text.replace("_", ""))
+        if value - value:  # the exponent was so large that the number became infinite
+            raise self._error(self._lexemes[self._index - 1].start, "the number is too large", "write a smaller one")
         if row.unit == "bytes" and self._is(*_UNITS):
-            return value * _UNITS[self._take().text.lower()]
-        if row.unit == "ratio" and self._took("%"):
+            return value * _UNITS[self._advance().text.lower()]
+        if row.unit == "ratio" and self._accept("%"):
             return value / 100
         if row.kind == "token" and (value < 0 or value != int(value)):
-            raise self._error(self._pieces[self._at - 1].start, "a token id is a whole number", "write 0 or more")
+            raise self._error(self._lexemes[self._index - 1].start, "a token id is a whole number", "write 0 or more")
         return value
 
     def _span(self, row: Quantity) -> TokenSpan:
-        """The tokens between parentheses: a position, two with a dash, or `last` and how many."""
-        if not self._took("("):
-            raise self._wrong(f"write positions between parentheses, as in {row.example} or {row.name}(last 16)")
-        start = self._now.start
+        """Read the tokens between parentheses: a position, a range with a dash, or `last` and a number."""
+        if not self._accept("("):
+            raise self._unexpected(f"write positions between parentheses, as in {row.example} or {row.name}(last 16)")
+        start = self._current.start
         try:
-            if self._took("last"):
-                span = TokenSpan(newest=self._whole(row))
+            if self._accept("last"):
+                span = TokenSpan(newest=self._position(row))
             else:
-                first = last = self._whole(row)
-                if self._now.kind == "number" and self._now.text.startswith("-"):
-                    last = -self._whole(row, is_end=True)
-                elif self._took("-"):
-                    last = self._whole(row)
+                first = last = self._position(row)
+                if self._current.kind == "number" and self._current.text.startswith("-"):
+                    last = -self._position(row, is_end=True)
+                elif self._accept("-"):
+                    last = self._position(row)
                 span = TokenSpan(first, last)
         except InputError as error:
-            raise error if str(error).startswith("At ") else self._error(start, *_two(error)) from None
-        if not self._took(")"):
-            raise self._wrong("close the parenthesis with )")
+            raise error if str(error).startswith("At ") else self._error(start, *_cause_and_remedy(error)) from None
+        if not self._accept(")"):
+            raise self._unexpected("close the parenthesis with )")
         return span
 
-    def _whole(self, row: Quantity, *, is_end: bool = False) -> int:
-        text = self._now.text
-        if self._now.kind != "number" or not (text[1:] if is_end else text).isdecimal():
-            raise self._wrong(f"write positions from 0 up, as in {row.example} or {row.name}(last 16)")
-        return int(self._take().text)
+    def _position(self, row: Quantity, *, is_end: bool = False) -> int:
+        text = self._current.text
+        if self._current.kind != "number" or not (text[1:] if is_end else text).isdecimal():
+            raise self._unexpected(f"write positions from 0 up, as in {row.example} or {row.name}(last 16)")
+        return int(self._advance().text)
 
 
-def _two(error: InputError) -> tuple[str, str]:
-    """The cause and the remedy of a sentence, to go into another one."""
+def _cause_and_remedy(error: InputError) -> tuple[str, str]:
+    """Split the message of an error into its cause and its remedy, so that it can be part of another sentence."""
     cause, _, remedy = str(error).rstrip(".").partition(": ")
     return cause[0].lower() + cause[1:], remedy
 

@@ -1,7 +1,7 @@
-"""What can be done by hand to the rows of a cache, to the rows that attention sees, and to the logits before sampling.
+"""Edits by hand: of rows of the cache, of the rows that attention sees, and of the logits before sampling.
 
-An edit is frozen and complete in itself: made once more on another run it does the same. `start … stop` are positions
-of a sequence, heads are kv heads; None stands for all of them. No torch.
+An edit is frozen and holds all that is needed to repeat it: applied to the same state in another run it has the same
+effect. `start … stop` are positions of a sequence and heads are kv heads; None means all of them. No torch.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MAX_BIAS = 1e4
 
 
 class Rows(Struct, frozen=True, array_like=True, gc=False):
-    """The numbers that an edit of rows is made on: positions `start … stop - 1` in these layers, heads and channels, of
-    K, of V or of both."""
+    """The numbers that an edit changes: those at positions `start … stop - 1` in the given layers, kv heads and
+    channels, of K, of V or of both."""
 
     start: int
     stop: int
@@ -40,11 +40,11 @@ class Rows(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """K, V or both, by their names."""
+        """The edited tensors by name: keys, values or both."""
         return ("keys", "values") if self.part == "both" else (self.part,)
 
     def describe(self) -> str:
-        """`positions 4 … 7 · layer 3 · kv head 1 · K`, whatever is not all."""
+        """`positions 4 … 7 · layer 3 · kv head 1 · K`: the positions, and whatever is restricted to less than all."""
         words = [
             f"position {self.start}" if self.stop == self.start + 1 else f"positions {self.start} … {self.stop - 1}"
         ]
@@ -56,12 +56,13 @@ class Rows(Struct, frozen=True, array_like=True, gc=False):
         return " · ".join(words)
 
     def layers_of(self, geometry: CacheGeometry) -> tuple[LayerGeometry, ...]:
-        """The layers that it names, or all that keep rows."""
+        """The layers that are named, or, if none are, all layers that keep rows."""
         layers = geometry.attention_layers
         return layers if self.layers is None else tuple(layer for layer in layers if layer.index in self.layers)
 
     def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
-        """Raises `InputError` where it names what a sequence of so many tokens does not have."""
+        """Raise `InputError` if positions, layers, heads or channels do not exist in a sequence of `num_tokens`
+        tokens."""
         if not 0 <= self.start < self.stop <= num_tokens:
             last = (
                 f"this sequence has positions 0 … {num_tokens - 1}" if num_tokens else "this sequence has no rows yet"
@@ -81,29 +82,30 @@ class Rows(Struct, frozen=True, array_like=True, gc=False):
             _check_chosen("channel", self.channels, min(dims[part] for part in self.parts), f" in layer {layer.index}")
 
     def check_whole(self, what: str) -> None:
-        """Raises `InputError` unless it names rows as a whole."""
+        """Raise `InputError` unless whole rows are named: all channels, K and V. `what` is the participle in the
+        message."""
         if self.channels is not None or self.part != "both":
             raise InputError(f"A row is {what} as a whole: leave channels and K or V out, or zero those instead.")
 
 
 class _Edit(Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """What every edit carries: the sequence that it is made on. `label` is its name in lists."""
+    """Base of all edits: the sequence that is edited. `label` is the name of the edit in lists."""
 
     label: ClassVar[str] = ""
 
     seq_id: int
 
     def describe(self) -> str:
-        """What it does, in a few words."""
+        """What the edit does, in a few words."""
         raise NotImplementedError
 
     def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
-        """Raises `InputError`, in a plain sentence, where it cannot be made on a sequence of so many tokens."""
+        """Raise `InputError` if the edit cannot be applied to a sequence of `num_tokens` tokens."""
         raise NotImplementedError
 
 
 class _RowsEdit(_Edit, frozen=True):
-    """An edit of rows."""
+    """Base of the edits of rows."""
 
     rows: Rows
 
@@ -111,21 +113,21 @@ class _RowsEdit(_Edit, frozen=True):
         return f"{self.label.lower()} {self.rows.describe()}"
 
     def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
-        self.check_itself(num_tokens)
+        self.check_parameters(num_tokens)
         self.rows.check(geometry, num_tokens)
 
-    def check_itself(self, num_tokens: int) -> None:
-        """The same of what it says beside its rows."""
+    def check_parameters(self, num_tokens: int) -> None:
+        """Raise `InputError` if the parameters other than `rows` are impossible."""
 
 
 class Zero(_RowsEdit, frozen=True):
-    """Write zeros."""
+    """Overwrite numbers of K and V with zeros."""
 
     label: ClassVar[str] = "Zero"
 
 
 class Scale(_RowsEdit, frozen=True):
-    """Multiply by a factor."""
+    """Multiply numbers of K and V by a factor."""
 
     label: ClassVar[str] = "Scale"
 
@@ -134,13 +136,13 @@ class Scale(_RowsEdit, frozen=True):
     def describe(self) -> str:
         return f"scale by {self.factor:g} {self.rows.describe()}"
 
-    def check_itself(self, num_tokens: int) -> None:
+    def check_parameters(self, num_tokens: int) -> None:
         if not math.isfinite(self.factor):
             raise InputError("A row cannot be scaled by what is no number: give a finite factor.")
 
 
 class AddNoise(_RowsEdit, frozen=True):
-    """Add normal noise of `ratio` times the standard deviation of the numbers that are there; `seed` draws it."""
+    """Add Gaussian noise whose standard deviation is `ratio` times that of the edited numbers, drawn with `seed`."""
 
     label: ClassVar[str] = "Add noise"
 
@@ -150,7 +152,7 @@ class AddNoise(_RowsEdit, frozen=True):
     def describe(self) -> str:
         return f"add noise of {self.ratio:g} standard deviations (seed {self.seed}) {self.rows.describe()}"
 
-    def check_itself(self, num_tokens: int) -> None:
+    def check_parameters(self, num_tokens: int) -> None:
         if not (math.isfinite(self.ratio) and self.ratio > 0):
             raise InputError(f"Noise of {self.ratio:g} standard deviations is none: give a ratio above 0.")
         if not 0 <= self.seed < 2**63:
@@ -158,8 +160,11 @@ class AddNoise(_RowsEdit, frozen=True):
 
 
 class Overwrite(_RowsEdit, frozen=True):
-    """Write the rows that another moment has at the same positions, moved by `shift`: a step of any branch (with the
-    sequence `from_seq_id`, None: the same one), or a snapshot file. Published as activation patching."""
+    """Replace rows by those of another state at the same positions plus `shift`.
+
+    The source is a step of any branch (of the sequence `from_seq_id`; None: the edited one) or a snapshot file.
+    Published as activation patching.
+    """
 
     label: ClassVar[str] = "Overwrite"
 
@@ -177,7 +182,7 @@ class Overwrite(_RowsEdit, frozen=True):
         shift = f" (moved by {self.shift:+})" if self.shift else ""
         return f"overwrite {self.rows.describe()} from {source}{shift}"
 
-    def check_itself(self, num_tokens: int) -> None:
+    def check_parameters(self, num_tokens: int) -> None:
         if self.from_file is not None and (self.from_step, self.from_seq_id) != (None, None):
             raise InputError("Rows come from a snapshot file or from another moment: give one of them.")
         if self.from_file is None and self.from_step is None and self.from_seq_id is None and not self.shift:
@@ -187,7 +192,7 @@ class Overwrite(_RowsEdit, frozen=True):
 
 
 class Mask(_RowsEdit, frozen=True):
-    """Keep rows in the cache and hide them from attention (`hidden` False: show them again)."""
+    """Hide rows from attention without removing them from the cache (`hidden` False: show them again)."""
 
     label: ClassVar[str] = "Mask"
 
@@ -196,14 +201,14 @@ class Mask(_RowsEdit, frozen=True):
     def describe(self) -> str:
         return f"{'mask' if self.hidden else 'unmask'} {self.rows.describe()}"
 
-    def check_itself(self, num_tokens: int) -> None:
+    def check_parameters(self, num_tokens: int) -> None:
         self.rows.check_whole("hidden")
         if self.hidden and self.rows.stop >= num_tokens > self.rows.start >= 0:
             raise InputError("The newest token reads its own row, which stays visible: hide it after the next step.")
 
 
 class Pin(_RowsEdit, frozen=True):
-    """Keep a rule of retention from dropping rows (`pinned` False: let it)."""
+    """Protect rows from being dropped by the retention rule (`pinned` False: end the protection)."""
 
     label: ClassVar[str] = "Pin"
 
@@ -212,25 +217,27 @@ class Pin(_RowsEdit, frozen=True):
     def describe(self) -> str:
         return f"{'pin' if self.pinned else 'unpin'} {self.rows.describe()}"
 
-    def check_itself(self, num_tokens: int) -> None:
+    def check_parameters(self, num_tokens: int) -> None:
         self.rows.check_whole("pinned")
 
 
 class Drop(_RowsEdit, frozen=True):
-    """Drop rows as a rule of retention does; what is dropped comes back by undo alone."""
+    """Drop rows as a retention rule does. Only undo brings them back."""
 
     label: ClassVar[str] = "Drop"
 
-    def check_itself(self, num_tokens: int) -> None:
+    def check_parameters(self, num_tokens: int) -> None:
         self.rows.check_whole("dropped")
         if self.rows.stop >= num_tokens:
             raise InputError("The newest row is what the next token follows on, so it stays: drop older ones.")
 
 
 class ReplaceTokens(_Edit, frozen=True):
-    """Put other tokens at `position`: their own K and V alone are computed and written (`overwrite`, as many as they
-    replace), or what follows is computed anew as well (`re-prefill`), where they take the place of `num_replaced`
-    (None: as many as they are)."""
+    """Put other tokens at `position` in place of `num_replaced` tokens (None: as many as are given).
+
+    With `overwrite`, only K and V of the new tokens are computed and written, and there must be as many as they
+    replace. With `re-prefill`, all tokens after them are computed again as well.
+    """
 
     label: ClassVar[str] = "Replace tokens"
 
@@ -241,7 +248,7 @@ class ReplaceTokens(_Edit, frozen=True):
 
     @property
     def stop(self) -> int:
-        """One past the last position that is replaced."""
+        """The position behind the last replaced one."""
         return self.position + (len(self.token_ids) if self.num_replaced is None else self.num_replaced)
 
     def describe(self) -> str:
@@ -263,8 +270,8 @@ class ReplaceTokens(_Edit, frozen=True):
 
 
 class BiasLogits(_Edit, frozen=True):
-    """From now on add to the logits of tokens before one is chosen; never choose those `banned`, and none `only` does
-    not name, where it names any. It takes the place of the bias before it: an empty one ends it."""
+    """From now on add `biases` to the logits before a token is chosen, never choose a token in `banned` and, if `only`
+    names any, none but these. Replaces an earlier bias of the sequence; an empty one ends it."""
 
     label: ClassVar[str] = "Bias logits"
 
@@ -285,7 +292,7 @@ class BiasLogits(_Edit, frozen=True):
         if len(set(biased)) != len(biased):
             raise InputError("A token is biased twice: give each token one bias.")
         for token_id, bias in self.biases:
-            if not abs(bias) <= MAX_BIAS:  # NaN as well
+            if not abs(bias) <= MAX_BIAS:  # true for NaN as well
                 raise InputError(
                     f"A bias of {bias:g} on token {token_id} is outside ±{MAX_BIAS:g}: ban it, or force it."
                 )
@@ -299,7 +306,7 @@ EDITS: tuple[type[Edit], ...] = (Zero, Scale, AddNoise, Overwrite, Mask, Pin, Dr
 
 
 def runs_of(numbers: Iterable[int]) -> str:
-    """Numbers in few words: `0-3, 7`, as `parse_numbers` reads them."""
+    """Numbers as ranges, `0-3, 7`, which `parse_numbers` reads back."""
     words: list[str] = []
     first = last = None
     for number in [*sorted(set(numbers)), None]:

@@ -1,4 +1,4 @@
-"""Edits as people type them: `zero pos=4:8 layer=3 head=1`. One parser for every surface. No torch."""
+"""Edits as people type them: `zero pos=4:8 layer=3 head=1`. All surfaces share this parser. No torch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EXAMPLE = "zero pos=4:8 layer=3 head=1"
 
 
 def parse_edit(text: str, seq_id: int, num_tokens: int) -> Edit:
-    """The edit that a text says, of a sequence of so many tokens, of which `pos=4:` means the rest and negative
+    """Parse an edit of a sequence of `num_tokens` tokens. `pos=4:` means all positions from 4 on, and negative
     positions count from the end. Raises `InputError`."""
     verb, _, rest = text.strip().partition(" ")
     if verb not in FORMS:
@@ -50,7 +50,7 @@ def parse_edit(text: str, seq_id: int, num_tokens: int) -> Edit:
 
 
 def edit_text(edit: Edit) -> str:
-    """The text that `parse_edit` reads as this edit."""
+    """The text that `parse_edit` reads back as this edit."""
     match edit:
         case Zero(_, rows):
             return f"zero {_rows_text(rows)}"
@@ -88,13 +88,13 @@ def _list(numbers: tuple[int, ...]) -> str:
 
 
 class _Words:
-    """The `name=value` words behind the verb of an edit, each read once."""
+    """The `name=value` words behind the verb of an edit. Each is removed when it is read."""
 
     def __init__(self, verb: str, rest: str, num_tokens: int) -> None:
         self._form = f"{verb} {FORMS[verb]}"
         self._num_tokens = num_tokens
         self._values: dict[str, str] = {}
-        # channels and a part are read for edits of whole rows as well, which say that they are of whole rows
+        # Edits of whole rows accept channels and a part here, so that their own check can refuse them with the reason.
         known = re.findall(r"(\w+)=", FORMS[verb] + ROWS_WORDS * ("pos=4:8" in FORMS[verb]))
         for word in re.findall(r'\S*"[^"]*"|\S+', rest):
             name, is_given, value = word.partition("=")
@@ -133,7 +133,7 @@ class _Words:
         return tuple(map(int, text.split(",")))
 
     def span(self) -> tuple[int, int]:
-        """`pos=`: one position, or those from the first up to, and without, the second."""
+        """Read `pos=`: one position, or a range whose end is excluded. Returns start and stop."""
         text = self.text("pos") or ""
         found = re.fullmatch(r"(-?[0-9]{1,9})?(:(-?[0-9]{1,9})?)?", text)
         if not text or found is None or (found[1] is None and found[2] is None):

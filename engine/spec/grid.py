@@ -1,4 +1,4 @@
-"""A grid of cache modes: each mode in several sizes, and written by several codecs for K and V. No torch."""
+"""The grid of a sweep: cache modes, each at several budgets and with several codecs. No torch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from engine.spec.codec import CodecSpec
 from engine.spec.presets import cache_name
 from engine.spec.tuning import fitted, with_budget
 
-BudgetValue = int | float | None  # rows kept; a share of a text's tokens; None: as the mode says
+BudgetValue = int | float | None  # rows kept; share of a text's tokens that is kept; None: the mode's own budget
 
 
 class SweepMode(Struct, frozen=True, array_like=True):
-    """A mode of a sweep under its name. `share`: its rule keeps that part of each text's tokens."""
+    """A mode of a sweep under its name. With a `share`, its rule keeps that share of each text's tokens."""
 
     name: str
     cache: CacheSpec
     share: float | None = None
 
     def fitted(self, num_tokens: int) -> CacheSpec:
-        """The cache for a text of so many tokens."""
+        """The cache spec for a text of `num_tokens` tokens."""
         return fitted(self.cache, num_tokens, self.share)
 
 
@@ -33,28 +33,31 @@ def grid(
     budgets: Iterable[BudgetValue] = (None,),
     codecs: Iterable[CodecSpec | None] = (None,),
 ) -> tuple[SweepMode, ...]:
-    """Every mode × every budget × every codec, each once. A mode that drops no rows has no budgets, and one that has a
-    codec of its own, or a layout without, takes no other; what does not go together is left out. Where budgets are
-    shares, an exact residual is as short as it can be, so that a short text feels what a long one would."""
+    """Every combination of mode, budget and codec, each once.
+
+    Budgets are applied only to modes that drop rows, and codecs only to modes that have none yet and whose layout
+    accepts one; combinations that are not allowed are left out. If budgets are shares, exact residuals are made as
+    short as possible, so that a short text is coded as a long one would be.
+    """
     found: dict[str, SweepMode] = {}
     budgets, codecs = tuple(budgets), tuple(codecs)
     share = next((budget for budget in budgets if isinstance(budget, float)), None)
     for name, spec in modes.items():
         for codec in codecs if takes_codecs(spec) else (None,):
             for budget in budgets if not spec.retention.keeps_all else (None,):
-                point = point_of(name, spec, budget, codec)
+                point = grid_point(name, spec, budget, codec)
                 if point is not None:
                     found.setdefault(point.name, replace(point, share=share) if spec.retention.keeps_all else point)
     return tuple(found.values())
 
 
 def takes_codecs(spec: CacheSpec) -> bool:
-    """Whether the rows of a mode can be written otherwise, and are not yet."""
+    """Whether a codec can be given to the mode: it has none yet, and its layout accepts one."""
     return spec.codec.is_exact and spec.quantizer is None and not spec.row.takes_no
 
 
-def point_of(name: str, spec: CacheSpec, budget: BudgetValue, codec: CodecSpec | None) -> SweepMode | None:
-    """One point of the grid; None where the mode and the codec do not go together, or the budget is too small."""
+def grid_point(name: str, spec: CacheSpec, budget: BudgetValue, codec: CodecSpec | None) -> SweepMode | None:
+    """One point of the grid; None if mode and codec cannot be combined, or the budget is too small for the mode."""
     try:
         if codec is not None and not codec.is_exact:
             spec = replace(spec, codec=codec)
@@ -71,7 +74,7 @@ def point_of(name: str, spec: CacheSpec, budget: BudgetValue, codec: CodecSpec |
 
 
 def parse_budgets(text: str) -> tuple[BudgetValue, ...]:
-    """Budgets as they are typed, separated by commas: `64`, `25%`, and `own` for what the mode has."""
+    """Parse budgets separated by commas: `64` rows, `25%` of the tokens, or `own` for the mode's own budget."""
     return tuple(dict.fromkeys(_parse_budget(part.strip()) for part in text.split(",") if part.strip()))
 
 

@@ -1,4 +1,4 @@
-"""Where K and V live: one row for each layout, the only place that describes it. No torch."""
+"""Where K and V live: one row for each layout. This is the only place that describes layouts. No torch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _BACKEND = Parameter(
     "fp8",
     choices=(("fp8", "fp8"), ("quanto", "quanto"), ("hqq", "hqq")),
 )
-# transformers has a default for each of them: 4 bits, groups of 64, residual 128
+# None leaves the choice to transformers, whose defaults are 4 bits, groups of 64 and a residual of 128
 _QUANTIZER = (
     _BACKEND,
     Parameter("bits", "Bits of a code", "Bits of a code", unset=AUTOMATIC, unit="bits", most=8),
@@ -55,10 +55,13 @@ _QUANTIZER = (
 
 
 class LayoutRow(Struct, frozen=True):
-    """A layout. `preset` is the name people choose it by; `takes_no` says why no codec and no rule for dropping rows
-    goes with it, and is empty where they do. `rows_of` is the layout whose rows these are, where it is another's:
-    offloaded ones are kept in main memory but for those of the layer that comes next, and over compiled ones the
-    decode step of transformers' own forward goes through torch.compile."""
+    """A layout. `preset` is the name by which people choose it. `takes_no` is the reason why it cannot have a codec or
+    a retention rule; it is empty if it can.
+
+    A variant names in `rows_of` the layout whose storage it uses. The offloaded variants keep rows in main memory,
+    except those of the layer that comes next; the compiled one runs the decode step of transformers' own forward
+    through torch.compile.
+    """
 
     name: str
     preset: str
@@ -74,12 +77,13 @@ class LayoutRow(Struct, frozen=True):
 
     @property
     def needs_cuda(self) -> bool:
-        """Whether it copies between main memory and a CUDA GPU, and works nowhere else."""
+        """Whether the layout works only with a CUDA GPU, because it copies between GPU and main memory."""
         return bool(self.rows_of) and not self.is_compiled
 
     @property
-    def is_apart(self) -> bool:
-        """Whether those who run all modes leave it out: it works on some devices alone, or takes minutes to begin."""
+    def is_opt_in(self) -> bool:
+        """Whether runs over all modes leave the layout out: it works on some devices only, or takes minutes to
+        begin."""
         return self.needs_cuda or self.is_compiled
 
 

@@ -1,4 +1,4 @@
-"""Which model: its source, its precision, where it runs. Frozen, and checked when constructed."""
+"""Which model is loaded: its source, precision and device. Frozen, and checked when constructed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ WeightFormat = Literal["stored", "int8", "int4"]
 BUNDLED = "bundled"
 BUNDLED_NAME = "Tales 5M"
 SHAPE_PREFIX = "shape:"
-ADAPTER_MARK = "+adapter:"  # between a model and the folder of the adapter that is put on it
+ADAPTER_MARK = "+adapter:"  # separates the source of a model from the folder of its LoRA adapter
 RESOURCES = Path(__file__).resolve().parents[2] / "resources"
 AUTO_DEVICE = "auto"
-SPLIT = "split"  # over all GPUs, layer by layer
-INT4_GROUP = 32  # weights of one row that share a scale and an offset
+SPLIT = "split"  # layers distributed over all GPUs
+INT4_GROUP = 32  # neighbouring weights of a row that share a scale and an offset
 
 
 class WeightRow(Struct, frozen=True):
-    """A way to hold the weights: `bits` of a number, 0 as stored; what it `needs`; how to say it behind a name."""
+    """A format of the weights: `bits` per weight (0: as stored), and the package that it `needs`."""
 
     name: WeightFormat
     label: str
@@ -37,7 +37,7 @@ class WeightRow(Struct, frozen=True):
 
     @property
     def mark(self) -> str:
-        """What stands behind the name of a model whose weights are so."""
+        """The suffix of a model's name that says its weight format; empty for stored weights."""
         return f" ({self.name} weights)" if self.bits else ""
 
 
@@ -58,12 +58,12 @@ WEIGHTS: Mapping[str, WeightRow] = {
 
 
 class ModelSpec(Struct, frozen=True):
-    """Which model, in which precision, where.
+    """Which model to load, in which precision, on which device.
 
     `source` is `bundled`, a folder in Hugging Face layout, the name of a hub model that is on this computer, or
-    `shape:CONFIG.json`: the architecture of that config with random weights; behind it may stand `+adapter:FOLDER`, a
-    LoRA adapter that is put on it. `device` is `auto`, `split` or a name that
-    torch knows; `weights` other than `stored` change the logits.
+    `shape:CONFIG.json`: the architecture of that config with random weights. It may end in `+adapter:FOLDER`, a LoRA
+    adapter to apply. `device` is `auto`, `split` or a device name of torch. `weights` other than `stored` change the
+    logits.
     """
 
     source: str = BUNDLED
@@ -89,8 +89,8 @@ class ModelSpec(Struct, frozen=True):
         check_paged_attention(self.paged_attention)
 
     def loaded_as(self, chosen: ModelSpec) -> ModelSpec:
-        """This model, on the device, in the numbers and on the threads of another; with an adapter its weights stay as
-        they are stored."""
+        """This model with the dtype, device, threads and weight format of `chosen`. A model with an adapter keeps its
+        weights as they are stored."""
         return replace(
             self,
             dtype=chosen.dtype,
@@ -114,12 +114,12 @@ class ModelSpec(Struct, frozen=True):
 
     @property
     def base(self) -> str:
-        """The source of the model itself, without an adapter."""
+        """The source without an adapter."""
         return self.source.partition(ADAPTER_MARK)[0]
 
     @property
     def adapter(self) -> Path | None:
-        """The folder of the adapter that is put on it, where there is one."""
+        """The folder of the adapter; None if there is none."""
         folder = self.source.partition(ADAPTER_MARK)[2]
         return Path(folder).expanduser() if folder else None
 
@@ -130,7 +130,7 @@ class ModelSpec(Struct, frozen=True):
 
     @property
     def shape_name(self) -> str:
-        """What a shape-only model is called: after its file, or after the folder of a `config.json`."""
+        """The name of a shape-only model: that of its file, or that of the folder if the file is a `config.json`."""
         path = self.shape_config
         if path is None:
             return ""
@@ -138,10 +138,10 @@ class ModelSpec(Struct, frozen=True):
 
 
 def with_adapters(source: str, folders: Sequence[str]) -> str:
-    """The source of a model with adapters on it."""
+    """The source of a model with these adapters applied."""
     return ADAPTER_MARK.join((source, *folders))
 
 
 def usual_threads() -> int:
-    """Threads that compute where nobody says how many: all cores but one, which is the window's."""
+    """The default number of compute threads: all cores but one, which is left to the window."""
     return max(1, (os.cpu_count() or 2) - 1)

@@ -1,4 +1,4 @@
-"""Numbers chosen out of many, as people write them: `0-3, 7`."""
+"""Parses lists of numbers as people write them: `0-3, 7`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ MOST = 1 << 16
 
 
 def parse_numbers(text: str, what: str) -> tuple[int, ...] | None:
-    """The numbers, ascending, each once; None for the empty text and `all`. `what` is what they count, in the plural.
-    Raises `InputError`."""
+    """The numbers in a text, ascending and without duplicates; None for the empty text and for `all`. `what` names in
+    the plural what is numbered, for the message. Raises `InputError`."""
     if text.strip().lower() in ("", "all"):
         return None
     found: set[int] = set()

@@ -1,4 +1,4 @@
-"""What a parameter of a cache mode is: its name, its words, its range and its default. No torch."""
+"""What describes a parameter of a cache mode: name, label, range, default. No torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ParameterValue = int | float | bool | str | None
 class Parameter(Struct, frozen=True):
     """A parameter as every surface shows it: dialogs, sliders, the command line, the README.
 
-    `kind` is a whole number, a share from 0 to 1, a size with decimals, a switch or one of `choices` (value, words).
-    `default` is what a preset has; `unset` says what None means, and is empty where there must be a value.
+    `kind` is a whole number, a share from 0 to 1, a size with decimals, a switch, or one of `choices` (value, words).
+    `default` is the value in presets. `unset` is the word for None, and is empty if a value is required.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Parameter(Struct, frozen=True):
 
     @property
     def values(self) -> tuple[ParameterValue, ...]:
-        """What can be chosen."""
+        """The values that can be chosen."""
         return tuple(value for value, _ in self.choices)
 
     def words(self, value: ParameterValue) -> str:

@@ -1,4 +1,4 @@
-"""Regular expressions that a person typed: bounded in what they may cost to read and to look for."""
+"""Regular expressions that a person typed, with limits on the time they may take to compile and to search."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     import regex
 
 MAX_PATTERN = 200  # characters
-MAX_REPEATS = 1000  # of counted repetitions, all of a pattern multiplied: they are written out when it is read
+MAX_REPEATS = 1000  # product of all counted repetitions of a pattern, since compiling expands them
 SEARCH_S = 0.05  # how long one search may take
 _COUNTED = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
 
 
 class TooSlow(Exception):
-    """A pattern took longer than a search may take."""
+    """The search for a pattern exceeded `SEARCH_S` seconds."""
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises `InputError` where a pattern is none, or would take too much to read."""
+    """Raise `InputError` if a pattern is invalid, or could take too long to compile."""
     if len(pattern) > MAX_PATTERN:
         raise InputError(f"A pattern of {len(pattern)} characters is too long: at most {MAX_PATTERN} are read.")
     counts = [
@@ -36,7 +36,7 @@ def check_pattern(pattern: str) -> None:
 
 @lru_cache(maxsize=64)
 def _compiled(pattern: str) -> regex.Pattern[str]:
-    import regex  # only now: a window that starts need not wait for it
+    import regex  # imported late, so that the start of the window does not wait for it
 
     try:
         return regex.compile(pattern)
@@ -48,7 +48,7 @@ def _compiled(pattern: str) -> regex.Pattern[str]:
 
 
 def has_match(pattern: str, text: str) -> bool:
-    """Whether the pattern is somewhere in a short text. Raises `TooSlow`."""
+    """Whether the pattern matches somewhere in a short text. Raises `TooSlow`."""
     try:
         return _compiled(pattern).search(text, timeout=SEARCH_S) is not None
     except TimeoutError:
@@ -56,7 +56,8 @@ def has_match(pattern: str, text: str) -> bool:
 
 
 def newest_match(pattern: str, text: str, known: int) -> str | None:
-    """The first match that ends behind the first `known` characters; None where there is none. Raises `TooSlow`."""
+    """The first match that ends after the first `known` characters of the text; None if there is none. Raises
+    `TooSlow`."""
     try:
         for found in _compiled(pattern).finditer(text, overlapped=True, timeout=SEARCH_S):
             if found.end() > known:
@@ -67,5 +68,5 @@ def newest_match(pattern: str, text: str, known: int) -> str | None:
 
 
 def with_quotes_escaped(pattern: str) -> str:
-    """The same pattern with a backslash before every quote that has none: so it stands between quotes."""
+    """The same pattern with a backslash before every unescaped quote, so that it can be written between quotes."""
     return re.sub(r'\\.|"', lambda found: '\\"' if found.group() == '"' else found.group(), pattern, flags=re.DOTALL)

@@ -1,4 +1,5 @@
-"""Conditions that can never hold: by the range of what they compare, or by the cache mode and model at hand."""
+"""Detects conditions that can never hold: because of the range of a quantity, or because of the cache mode and model in
+use."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ ANYTHING: frozenset[Truth] = frozenset((True, False, None))
 
 @dataclass(frozen=True)
 class ConditionSetting:
-    """What conditions are judged in: the cache mode, whether the model's attention is captured, the tokens that a
-    sequence can have (None: any number), and whether a comparison runs."""
+    """What conditions are evaluated in: the cache mode, whether the model's attention is captured, the most tokens that
+    a sequence can have (None: no limit), and whether a comparison of two runs is active."""
 
     cache: CacheSpec
     captures_attention: bool = True
@@ -26,17 +27,18 @@ class ConditionSetting:
 
 
 def why_never(condition: Condition, setting: ConditionSetting) -> str:
-    """Why a condition cannot hold here, in a sentence with what to do; empty where it can."""
+    """One sentence with a remedy that says why a condition can never hold; empty if it can."""
     if True in _outcomes(condition, setting):
         return ""
     return _reason(condition, setting) or "It contradicts itself, so it never holds: change it."
 
 
 def _outcomes(condition: Condition, setting: ConditionSetting) -> frozenset[Truth]:
-    """What may come out of a condition; each part by itself, so that more may seem possible than is."""
+    """The possible outcomes of a condition (None: unknown). Parts are treated as independent, so the result may contain
+    an outcome that cannot happen, but misses none."""
     match condition:
         case ConditionTerm():
-            return _of_test(condition, setting)
+            return _outcomes_of_comparison(condition, setting)
         case Not(part):
             return frozenset(None if each is None else not each for each in _outcomes(part, setting))
         case And(parts):
@@ -46,7 +48,8 @@ def _outcomes(condition: Condition, setting: ConditionSetting) -> frozenset[Trut
 
 
 def _combined(by: bool, parts: list[frozenset[Truth]]) -> frozenset[Truth]:
-    """Of parts of which one that is `by` decides, and all must be known for the opposite."""
+    """The possible outcomes of `and` (`by` False) and `or` (`by` True): one part with the outcome `by` decides; the
+    opposite outcome needs all parts to have it."""
     found, opposite = set[Truth](), not by
     if any(by in part for part in parts):
         found.add(by)
@@ -57,20 +60,21 @@ def _combined(by: bool, parts: list[frozenset[Truth]]) -> frozenset[Truth]:
     return frozenset(found)
 
 
-def _of_test(test: ConditionTerm, setting: ConditionSetting) -> frozenset[Truth]:
+def _outcomes_of_comparison(test: ConditionTerm, setting: ConditionSetting) -> frozenset[Truth]:
     row = test.row
     if _missing(row.need, setting):
-        return frozenset((None,)) if row.need in ("attention", "comparison") else _up_to(test, 0.0)
+        return frozenset((None,)) if row.need in ("attention", "comparison") else _outcomes_up_to(test, 0.0)
     if row.kind in ("number", "attention"):
         high = row.high
         if row.name == "tokens" and setting.max_tokens is not None:
             high = float(setting.max_tokens)
-        return _up_to(test, high)
+        return _outcomes_up_to(test, high)
     return ANYTHING
 
 
-def _up_to(test: ConditionTerm, high: float) -> frozenset[Truth]:
-    """What a comparison of a number from 0 to `high` may give. Counts and the like are known always, and whole."""
+def _outcomes_up_to(test: ConditionTerm, high: float) -> frozenset[Truth]:
+    """The possible outcomes of comparing a number from 0 to `high`. Counts and the like are whole numbers and never
+    unknown."""
     value, sign = float(test.value or 0.0), test.sign
     is_whole = test.row.is_count or test.quantity in ("step", "tokens", "sequence", "stored", "reserved")
     below, above = value > 0.0, high > value
@@ -82,7 +86,7 @@ def _up_to(test: ConditionTerm, high: float) -> frozenset[Truth]:
 
 
 def _missing(need: Need, setting: ConditionSetting) -> str:
-    """What a quantity needs and has not, with what to do."""
+    """What a quantity needs and the setting lacks, with a remedy; empty if nothing is missing."""
     cache = setting.cache
     match need:
         case "pages" if not cache.is_paged:
@@ -99,7 +103,7 @@ def _missing(need: Need, setting: ConditionSetting) -> str:
 
 
 def _reason(condition: Condition, setting: ConditionSetting) -> str:
-    """Why the first test that cannot come out as it would have to does not."""
+    """The sentence for the first comparison that keeps the condition from being true."""
     for test in _blamed(condition, setting):
         if lacks := _missing(test.row.need, setting):
             return f"“{test}” cannot hold: {lacks}."
@@ -108,7 +112,7 @@ def _reason(condition: Condition, setting: ConditionSetting) -> str:
 
 
 def _blamed(condition: Condition, setting: ConditionSetting) -> list[ConditionTerm]:
-    """The tests of which a condition is not true."""
+    """The comparisons that keep a condition from being true."""
     if True in _outcomes(condition, setting):
         return []
     match condition:

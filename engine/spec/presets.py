@@ -1,5 +1,5 @@
-"""Cache modes by name: presets, which are combinations of a layout, a codec and a rule, and the names and words of any
-other combination."""
+"""Names of cache modes: presets, which are common combinations of layout, codec and retention rule, and the names,
+labels and summaries of all other combinations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAMILIES: tuple[tuple[Family, str], ...] = (
 
 
 class Preset(Struct, frozen=True):
-    """A named point of the space, as people choose it; what it says of itself is what its rows say."""
+    """A named cache mode. Its label and summary come from the rows of its layout, rule and codec."""
 
     name: str
     spec: CacheSpec
@@ -52,20 +52,21 @@ class Preset(Struct, frozen=True):
 
 
 def family_of(spec: CacheSpec) -> Family:
-    """What a mode does to rows: keeps them, writes them coarsely, or drops some."""
+    """Which family a mode belongs to: it keeps rows exact, quantises them, or evicts some."""
     if not spec.retention.keeps_all:
         return "evicting"
     return "lossless" if spec.codec.is_exact and spec.quantizer is None else "quantised"
 
 
 def parameters_of(spec: CacheSpec) -> tuple[Parameter, ...]:
-    """Every parameter that a mode has: its layout's, its rule's, and those of the codecs of K and of V."""
+    """Every parameter of a mode: those of its layout, of its rule, and of the codecs of K and V."""
     rule = spec.retention.row
     return (*spec.row.parameters, *(rule.parameters if rule else ()), *_codec_parameters(spec, ()))
 
 
 def _codec_parameters(spec: CacheSpec, without: tuple[str, ...] = ("bits",)) -> tuple[Parameter, ...]:
-    """Those of the codecs of K and of V, once each; the bits are in the names of the codecs."""
+    """The parameters of the codecs of K and V, each once; the bits are left out by default, since names of codecs show
+    them."""
     both = (p for coding in (spec.codec.keys, spec.codec.values) for p in coding.row.parameters)
     return tuple(dict.fromkeys(p for p in both if p.name not in without))
 
@@ -74,7 +75,7 @@ def _codec_parameters(spec: CacheSpec, without: tuple[str, ...] = ("bits",)) -> 
 
 
 def rule_spec(row: RuleRow) -> RetentionSpec:
-    """A rule with the parameters that its preset has."""
+    """The retention spec of a rule with the parameters of its preset."""
     given: dict[str, Any] = {p.name: p.default for p in row.parameters if p.name != "layout" and p.default is not None}
     return RetentionSpec(row.spec_name, schedule=row.schedule, **given)  # type: ignore[arg-type]
 
@@ -103,7 +104,7 @@ def _of_pages(name: str, coding: str) -> Preset:
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
-        *(_of_layout(row) for row in LAYOUTS.values() if row.name != "quantized" and not row.is_apart),
+        *(_of_layout(row) for row in LAYOUTS.values() if row.name != "quantized" and not row.is_opt_in),
         *(_of_rule(row) for row in RULES.values()),
         _of_codec("fp8"),
         _of_codec("int8"),
@@ -114,24 +115,25 @@ PRESETS: dict[str, Preset] = {
         _of_layout(LAYOUTS["quantized"]),
     )
 }
-# modes that only a CUDA GPU has, or that take minutes to begin: who runs all modes leaves them out
-APART: dict[str, Preset] = {row.preset: _of_layout(row) for row in LAYOUTS.values() if row.is_apart}
-ALL_PRESETS: dict[str, Preset] = {**PRESETS, **APART}
-NAMES = (  # what `cache_named` takes, for the command lines
+# Modes that need a CUDA GPU or take minutes to begin: runs over all modes leave them out.
+OPT_IN_PRESETS: dict[str, Preset] = {row.preset: _of_layout(row) for row in LAYOUTS.values() if row.is_opt_in}
+ALL_PRESETS: dict[str, Preset] = {**PRESETS, **OPT_IN_PRESETS}
+NAMES = (  # the names that `cache_named` accepts, for the help of the command lines
     f"{', '.join(ALL_PRESETS)}; or a layout, a rule and a codec joined by + (int8/kivi-4 for K and V, h2o+int8, "
     "paged+tova; exact@0-3=int8 writes some layers otherwise)"
 )
 
 
 def cache_preset(name: str) -> Preset:
-    """The preset of that name; raises `InputError` naming those that exist."""
+    """The preset `name`; raises `InputError`, which lists the presets, if there is none."""
     if name not in ALL_PRESETS:
         raise InputError(f"Unknown cache '{name}': choose one of {', '.join(ALL_PRESETS)}.")
     return ALL_PRESETS[name]
 
 
 def preset_of(spec: CacheSpec) -> Preset:
-    """The preset a spec belongs to, its parameters aside: named by its retention, else its codec, else its layout."""
+    """The preset that a spec is nearest to, whatever its parameters: by its retention rule, else its codec, else its
+    layout."""
     rule = spec.retention.row
     if rule is not None:
         return PRESETS[rule.name]
@@ -149,7 +151,8 @@ def preset_of(spec: CacheSpec) -> Preset:
 
 
 def _words(spec: CacheSpec) -> tuple[tuple[str, str, str], ...]:
-    """Name, label and summary of a mode: of its preset, or of its layout, rule and codec where no preset has them."""
+    """Name, label and summary of a mode: those of its preset, or, if no preset matches, one entry each for its layout,
+    rule and codec."""
     preset, rule = preset_of(spec), spec.retention.row
     is_its_codec = spec.codec.is_exact or codec_name(spec.codec) == codec_name(preset.spec.codec)
     if spec.layout == preset.spec.layout and is_its_codec:
@@ -163,22 +166,23 @@ def _words(spec: CacheSpec) -> tuple[tuple[str, str, str], ...]:
 
 
 def cache_name(spec: CacheSpec) -> str:
-    """A cache by the name that it has on the command line: `int8/kivi-4` for K and V, `h2o+int8`, `paged+h2o`."""
+    """The name of a cache mode on the command line: `int8/kivi-4` for K and V, `h2o+int8`, `paged+h2o`."""
     return "+".join(name for name, _, _ in _words(spec))
 
 
 def cache_label(spec: CacheSpec) -> str:
-    """`cache_name` as people read it: `K INT8 · V KIVI-4`, `H2O · INT8`, `Paged · H2O`."""
+    """The name as people read it: `K INT8 · V KIVI-4`, `H2O · INT8`, `Paged · H2O`."""
     return " · ".join(label for _, label, _ in _words(spec))
 
 
 def cache_summary(spec: CacheSpec) -> str:
-    """A sentence for each choice."""
+    """One sentence each for layout, rule and codec."""
     return " ".join(summary for _, _, summary in _words(spec))
 
 
 def cache_named(name: str) -> CacheSpec:
-    """The cache that `cache_name` calls so: a preset, or a layout, a rule and a codec joined by +, in any order."""
+    """The cache mode of a name that `cache_name` writes: a preset, or a layout, a rule and a codec joined by +, in any
+    order. Raises `InputError`."""
     if name in ALL_PRESETS:
         return ALL_PRESETS[name].spec
     chosen: dict[str, Any] = {}
@@ -199,24 +203,25 @@ def _part(part: str, is_first: bool) -> tuple[str, CacheSpec | RetentionSpec | C
     if part in (row.preset for row in LAYOUTS.values()):
         return "layout", ALL_PRESETS[part].spec
     if is_first:
-        cache_preset(part)  # refused, with the names that exist
+        cache_preset(part)  # raises an error that lists the presets
     raise InputError(f"Unknown rule or codec '{part[:60]}': choose one of {', '.join((*RULES, *get_codec_names()))}.")
 
 
 def size_words(spec: CacheSpec) -> tuple[str, ...]:
-    """What sizes a mode, parameter by parameter: `budget 256`, `sinks 4`, `2 bits`, `group 32`."""
+    """The parameters of a mode that determine its size: `budget 256`, `sinks 4`, `2 bits`, `group 32`."""
     return (*row_words(spec), *bit_words(spec), *_words_of(spec, _codec_parameters(spec)))
 
 
 def row_words(spec: CacheSpec) -> tuple[str, ...]:
-    """What sizes its rule, and its layout where that is not the default: how many rows there are."""
+    """The parameters that determine the number of rows: all of the rule, and those of the layout that are not the
+    default."""
     rule = spec.retention.row
     layout = tuple(p for p in spec.row.parameters if p.kind == "choice" or getattr(spec, p.name) != p.default)
     return _words_of(spec, (*(rule.parameters if rule else ()), *layout))
 
 
 def bit_words(spec: CacheSpec) -> tuple[str, ...]:
-    """How wide a stored number is, where it is not as it was computed."""
+    """The bits of a stored number; empty if numbers are exact or layers differ."""
     if spec.codec.is_exact or spec.codec.layers:
         return ()
     widths = dict.fromkeys(str(coding.bits or "exact") for coding in (spec.codec.keys, spec.codec.values))
@@ -229,13 +234,14 @@ def _words_of(spec: CacheSpec, parameters: tuple[Parameter, ...]) -> tuple[str, 
 
 
 def mode_words(spec: CacheSpec) -> str:
-    """What is done to the rows, in a few words: `budget 120 · INT8`, `KIVI-2 · group 32 · residual 128`."""
+    """What a mode does to rows, in a few words: `budget 120 · INT8`, `KIVI-2 · group 32 · residual 128`."""
     codec = () if spec.codec.is_exact else (codec_label(spec.codec),)
     return " · ".join((*row_words(spec), *codec, *_words_of(spec, _codec_parameters(spec)))) or "as it is"
 
 
 def mode_detail(spec: CacheSpec) -> str:
-    """What a mode is beside its name: `exact · lossless`, `budget 256 · lossy`, `2 bits · lossy · group 32`."""
+    """What is shown beside the name of a mode: `exact · lossless`, `budget 256 · lossy`, `2 bits · lossy · group
+    32`."""
     by_layer = ("by layer",) if spec.codec.layers else ()
     kind = "exact · lossless" if spec.is_exact else "lossy"
     sizes = _words_of(spec, _codec_parameters(spec))

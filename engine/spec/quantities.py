@@ -1,4 +1,5 @@
-"""What a condition can be about: one row each, read by the parser, its messages, completion, help and the README."""
+"""What a condition can compare: one row for each quantity, read by the parser, its messages, completion, help and the
+README."""
 
 from __future__ import annotations
 
@@ -6,18 +7,18 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-# How a quantity is written: a number, a text or token id, a regular expression, a fact that holds or not, or the
-# attention to a span of tokens, which is a number.
+# What a quantity is compared with: a number, a text or token id, a regular expression, nothing (a fact that holds or
+# not), or, for the attention to a span of tokens, a number.
 QuantityKind = Literal["number", "token", "text", "fact", "attention"]
 Unit = Literal["", "nats", "ratio", "bytes"]
-# What has to be there for a quantity to have a value, or to be anything but 0.
+# What a quantity needs to have a value, or to differ from 0.
 Need = Literal["", "pages", "host", "attention", "rule", "comparison"]
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """One quantity: its name, how it is written, what it means, a condition as an example, and the range that its
-    values lie in."""
+    """One quantity: its name, its kind, its meaning, a condition as an example, and the largest value (the smallest is
+    0)."""
 
     name: str
     kind: QuantityKind
@@ -26,7 +27,7 @@ class Quantity:
     unit: Unit = ""
     high: float = inf
     need: Need = ""
-    is_count: bool = False  # written alone it means more than 0
+    is_count: bool = False  # written without a comparison it means "more than 0"
 
 
 def _count(name: str, meaning: str, need: Need = "") -> Quantity:
@@ -73,18 +74,18 @@ QUANTITIES = {row.name: row for row in ROWS}
 
 
 def names() -> str:
-    """All names, for a sentence."""
+    """All names, separated by commas, for a message."""
     return ", ".join(QUANTITIES)
 
 
 def help_lines() -> tuple[str, ...]:
-    """Each quantity with an example and what it means, for a terminal and a tool tip."""
+    """Each quantity with an example and its meaning, for a terminal and a tool tip."""
     width = max(len(row.example) for row in ROWS)
     return tuple(f"{row.example:<{width}}  {row.meaning}{_in_unit(row)}" for row in ROWS)
 
 
 def markdown_table() -> str:
-    """The same as the README has it."""
+    """The same table in Markdown, for the README."""
     rows = (f"| `{row.example}` | {row.meaning}{_in_unit(row)} |" for row in ROWS)
     return "\n".join(("| write | about |", "| --- | --- |", *rows))
 

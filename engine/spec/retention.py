@@ -1,6 +1,6 @@
-"""The rule of a cache: which rows it keeps, and how many. Frozen, checked, no torch.
+"""The retention rule of a cache: which rows it keeps, and how many. Frozen, checked, no torch.
 
-What each rule is stands in `rules`.
+The rules themselves are described in `rules`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from engine.spec.rules import RULES, RuleRow, rule_row
 
 Schedule = Literal["uniform", "pyramid"]
 
-PYRAMID_STEEPNESS = 20  # PyramidKV's beta: what the last layer chooses is a twentieth of the mean
+# PyramidKV's beta: the last layer chooses a twentieth of the mean number of rows
+PYRAMID_STEEPNESS = 20
 
 
 class RetentionSpec(Struct, frozen=True):
-    """Rows kept per layer and kv head.
+    """The rows that are kept, per layer and kv head.
 
-    `window` and `sinks+window` keep the latest `window` rows, beside the first `sinks`. Every other rule keeps `budget`
-    rows, or the part `1 - ratio` of all tokens seen: the first `sinks` and the latest `window` (None: the rule's own)
-    of them always, the rest by score. Layers may have budgets of their own: `layer_budgets` has one for every layer
-    that drops rows, in order; with the schedule `pyramid`, `budget` is their mean (see `at`). `rerotate` rotates the
-    keys of the kept sinks so that their distance to the window is what it would be without the gap.
+    `window` and `sinks+window` keep the latest `window` rows, the second also the first `sinks`. Every other rule keeps
+    `budget` rows, or the share `1 - ratio` of all tokens seen: always the first `sinks` and the latest `window` (None:
+    the rule's own number), the others by score. Layers may have different budgets: `layer_budgets` has one for every
+    layer that drops rows, in order; with the schedule `pyramid`, `budget` is their mean (see `at`). `rerotate` rotates
+    the keys of the sinks so that their distance to the window is as if no rows had been dropped between them.
     """
 
     name: str = "all"
@@ -99,12 +100,12 @@ class RetentionSpec(Struct, frozen=True):
 
     @property
     def row(self) -> RuleRow | None:
-        """What the rule is; None where all rows are kept."""
+        """The description of the rule; None if all rows are kept."""
         return rule_row(self.name, self.schedule)
 
     @property
     def summary(self) -> str:
-        """What it keeps, in a sentence or two."""
+        """What the rule keeps, in a sentence or two."""
         if self.row is None:
             return "Keeps all rows."
         is_spread = self.schedule == "pyramid" and self.row.schedule != "pyramid"
@@ -116,7 +117,7 @@ class RetentionSpec(Struct, frozen=True):
 
     @property
     def is_by_position(self) -> bool:
-        """Whether a row's position alone says whether it stays."""
+        """Whether a row's position alone decides whether it is kept."""
         return self.row is not None and self.row.reads == "positions"
 
     @property
@@ -126,23 +127,23 @@ class RetentionSpec(Struct, frozen=True):
 
     @property
     def watches_all(self) -> bool:
-        """Whether the rule must have seen the attention of the whole prompt."""
+        """Whether the rule needs the attention weights of the whole prompt."""
         return self.row is not None and self.row.watches_prompt
 
     @property
     def only_at_prompt_end(self) -> bool:
-        """SnapKV compresses the prompt once; what is generated is kept."""
+        """Whether rows are dropped once, when the prompt ends, and all generated rows are kept, as SnapKV does."""
         return self.row is not None and self.row.only_at_prompt_end
 
     def at(self, number: int, count: int, prompt: int | None = None) -> RetentionSpec:
-        """What layer `number` of the `count` layers that drop rows does: the same rule with one budget.
+        """The rule of layer `number` of the `count` layers that drop rows, with one budget.
 
-        In a pyramid, sinks and the latest rows are the same everywhere; the rows beyond them fall evenly from the first
-        layer to the last, which chooses a twentieth of the mean. Where a rule drops rows of a prompt alone, and a
-        `prompt` of that many tokens is too short for the share of the first layers, the others get what is left over;
-        one with fewer than two means to choose from is spread evenly (the authors' code, Zefan-Cai/KVCache-Factory,
-        `PyramidKVCluster`). Budgets are rounded layer by layer, as in kvpress, so that their mean is the one asked for;
-        the authors round the step between layers down.
+        In a pyramid all layers keep the same sinks and latest rows; the number of rows chosen beyond them falls evenly
+        from the first layer to the last, which chooses a twentieth of the mean. If a rule drops rows of the prompt
+        alone, and the `prompt` of that many tokens is shorter than the first layers' budgets, the other layers get what
+        these do not use; a prompt with fewer than twice the mean to choose from is spread evenly (the authors' code,
+        Zefan-Cai/KVCache-Factory, `PyramidKVCluster`). Budgets are rounded per layer, as in kvpress, so that their mean
+        is the one asked for; the authors round the step between layers down.
         """
         if self.layer_budgets:
             return replace(self, layer_budgets=(), budget=self.layer_budgets[number])
@@ -162,7 +163,7 @@ class RetentionSpec(Struct, frozen=True):
         return replace(self, schedule="uniform", budget=budget, window=recent)
 
     def num_kept(self, seen: int) -> int:
-        """Rows kept of `seen` tokens; ask what `at` gives where layers differ."""
+        """Rows kept of `seen` tokens. If layers differ, call it on what `at` returns."""
         if self.name == "all":
             return seen
         if self.is_by_position:
@@ -172,8 +173,9 @@ class RetentionSpec(Struct, frozen=True):
         return min(seen, max(int(seen * (1 - (self.ratio or 0))), self.sinks + 1))
 
     def num_kept_pages(self, seen: int, page_size: int) -> int:
-        """Pages kept of those that `seen` tokens fill, where only whole pages go: those that hold a sink or one of the
-        latest rows, and as many more as the rows to keep would fill. It changes when a page is begun, never before."""
+        """Pages kept of those that `seen` tokens fill, if only whole pages are dropped: all pages with a sink or one of
+        the latest rows, and as many others as the rows to keep would fill. The number changes only when a page is
+        begun."""
         pages = -(-seen // page_size)
         first_recent = max(0, seen - max(1, self.recent(self.num_kept(seen)))) // page_size
         protected = min(-(-self.sinks // page_size), first_recent) + pages - first_recent
@@ -184,14 +186,14 @@ class RetentionSpec(Struct, frozen=True):
         return min(pages, max(protected, -(-self.num_kept((pages - 1) * page_size + 1) // page_size)))
 
     def recent(self, kept: int) -> int:
-        """How many of the latest rows are always kept when `kept` rows are."""
+        """How many of the latest rows are always kept, if `kept` rows are kept in all."""
         own = self.window
         if own is None:
             own = min(int(kept * self.row.recent_share), self.row.recent_most) if self.row is not None else 0
         return max(0, min(own, kept - self.sinks))
 
     def check(self, geometry: CacheGeometry, captures_attention: bool) -> None:
-        """Refuse a model whose masks or attention this rule cannot live with, with the reason."""
+        """Raise `InputError`, with the reason, if the model's masks or attention make dropping rows wrong."""
         if self.keeps_all:
             return
         kinds = {layer.kind for layer in geometry.layers}
@@ -232,8 +234,8 @@ class RetentionSpec(Struct, frozen=True):
 
 
 def layers_that_drop(geometry: CacheGeometry) -> tuple[int, ...]:
-    """The layers whose masks let a rule drop rows of any age: those with full attention. A sliding layer's mask counts
-    distances by rows, so it keeps what it has; recurrent layers have no rows."""
+    """The layers of which a rule can drop rows of any age: those with full attention. The mask of a sliding layer
+    counts distances by rows, so all its rows must stay; recurrent layers have no rows."""
     return tuple(
         layer.index
         for layer in geometry.attention_layers
@@ -245,13 +247,14 @@ def layers_that_drop(geometry: CacheGeometry) -> tuple[int, ...]:
 def budgets_by_layer(
     retention: RetentionSpec, dropping: tuple[int, ...], num_prompt_tokens: int | None
 ) -> Mapping[int, RetentionSpec]:
-    """What each of the layers that drop rows keeps; a budget by layer may depend on the prompt's length."""
+    """The rule of each layer that drops rows, by layer index. Budgets of a pyramid may depend on the prompt's
+    length."""
     count = len(dropping)
     return {index: retention.at(number, count, num_prompt_tokens) for number, index in enumerate(dropping)}
 
 
 class LayerBudgets(Struct, frozen=True):
-    """A budget that differs by layer: one for each layer that drops rows, or the mean of a pyramid."""
+    """Budgets that differ by layer: one for each layer that drops rows, or the mean of a pyramid."""
 
     layers: tuple[int, ...] = ()
     mean: int | None = None
@@ -262,7 +265,7 @@ class LayerBudgets(Struct, frozen=True):
 
 
 def parse_budget(text: str) -> int | LayerBudgets:
-    """`N`, `N,N,…` with one for every layer that drops rows, or `pyramid:N` with their mean."""
+    """Parse a budget: `N`, `N,N,…` with one for every layer that drops rows, or `pyramid:N` with their mean."""
     kind, _, mean = text.rpartition(":")
     try:
         if kind == "pyramid":

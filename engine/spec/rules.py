@@ -59,11 +59,11 @@ KEYS = (FULL, "keys, not a latent")
 
 
 class RuleRow(Struct, frozen=True):
-    """A rule for dropping rows. `name` is what people choose it by, `rule` what a spec calls it where that differs.
+    """A rule for dropping rows. `name` is the name by which people choose it, `rule` its name in specs if that differs.
 
-    `formula` is the score of row j, of which the lowest go first, and `score` says what it is of rows as they are held;
-    `victim` says why a row went. `reads` is what the score is made from; of the latest rows it keeps, unless told, a
-    share of all that are kept, and at most `recent_most`.
+    `formula` is the score of row j; rows with the lowest score are dropped first. `score` says in words what is scored,
+    and `victim` why a row was dropped. `reads` is what the score is computed from. Unless a window is given, the latest
+    rows always kept are a share `recent_share` of all kept rows, at most `recent_most`.
     """
 
     name: str
@@ -209,5 +209,5 @@ _ROW_OF_SPEC = {(row.spec_name, row.schedule): row for row in RULES.values()}
 
 
 def rule_row(name: str, schedule: str) -> RuleRow | None:
-    """The row of a spec's rule; None for a cache that keeps all rows."""
+    """The row of a spec's rule; None if the cache keeps all rows."""
     return _ROW_OF_SPEC.get((name, schedule)) or _ROW_OF_SPEC.get((name, "uniform"))

@@ -1,4 +1,4 @@
-"""Runners: the ways to compute a forward of the loaded model, one row each."""
+"""Runners: the ways to compute a forward pass of the loaded model, one row each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PagedAttentionName = Literal["auto", "gather", "pages"]
 
 
 class RunnerRow(NamedTuple):
-    """One runner: its name, what people read of it, and what it needs."""
+    """One runner: its name, its label and summary, and what it needs."""
 
     name: RunnerName
     label: str
@@ -56,24 +56,24 @@ PAGED_ATTENTION = {
 
 
 def runner_words(names: str) -> str:
-    """The labels of runners whose names are joined by +, and of the way in which they read pages."""
+    """The labels of runners and of the way pages are read, whose names are joined by + in `names`."""
     labels: dict[str, str] = {row.name: row.label for row in PAGED_ATTENTION.values()}
     labels |= {row.name: row.label for row in RUNNERS.values()}
     return " + ".join(labels.get(name, name) for name in names.split("+"))
 
 
 def reads_in_place(names: str) -> bool:
-    """Whether a step with runners of those names has read pages where they lie."""
+    """Whether a step with these runners read pages in place, without gathering them."""
     return "pages" in names.split("+")
 
 
 def check_runner(name: str) -> None:
-    """Raises `InputError` where there is no runner of that name."""
+    """Raise `InputError` if there is no runner of that name."""
     if name not in get_args(RunnerName):
         raise InputError(f"Unknown runner '{name}': choose one of {', '.join(get_args(RunnerName))}.")
 
 
 def check_paged_attention(name: str) -> None:
-    """Raises `InputError` where pages are not read in a way of that name."""
+    """Raise `InputError` if there is no such way of reading pages."""
     if name not in PAGED_ATTENTION:
         raise InputError(f"Unknown paged attention '{name}': choose one of {', '.join(PAGED_ATTENTION)}.")

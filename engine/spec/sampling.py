@@ -15,8 +15,8 @@ from engine.spec.edit import BiasLogits
 
 
 class LogitBias(Struct, frozen=True, array_like=True):
-    """What is added to logits before a token is chosen; tokens that are never chosen; and, where any are named, the
-    only ones that are."""
+    """What changes logits before a token is chosen: `biases` (token id, added number), `banned` tokens, which are never
+    chosen, and `only`: if it is not empty, no other tokens are chosen."""
 
     biases: tuple[tuple[int, float], ...] = ()
     banned: tuple[int, ...] = ()
@@ -24,12 +24,12 @@ class LogitBias(Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, edit: BiasLogits) -> LogitBias | None:
-        """That of an edit; None where it ends every bias."""
+        """The bias that an edit sets; None if the edit is empty, which ends the bias."""
         bias = cls(edit.biases, edit.banned, edit.only)
         return None if bias == cls() else bias
 
 
-# Where random numbers are from: torch's generator on the CPU; or a counter, whose numbers any device makes by itself
+# The source of random numbers: torch's generator on the CPU, or a counter-based one that any device can compute.
 DrawRule = Literal["torch", "counter"]
 NEWEST_DRAWS: DrawRule = "counter"
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 200
@@ -38,11 +38,11 @@ MAX_STOP_STRINGS, MAX_STOP_LENGTH = 16, 200
 class SamplingParams(Struct, frozen=True):
     """How the next token is chosen. `temperature` 0 is greedy; None switches a filter off.
 
-    The draw at a position depends on `seed` and that position alone, so going back and stepping again repeats it, by
-    the rule `draws`: what was written when there was only one has none, and was drawn by the first of them. A sequence
-    ends with the token that completes one of the texts `stop` in what it generated. `bias` steers the logits before; an
-    edit sets it, and it stays until another one does. `max_new_tokens` ends a sequence that has generated so many, with
-    the token that the model's generation config forces there, if it does.
+    The draw at a position depends on `seed` and that position alone, so going back and stepping again repeats it.
+    `draws` names the random generator; files written before there was a choice name none and used `torch`. A sequence
+    ends with the token that completes one of the texts `stop` in what it generated. `bias` changes the logits; an edit
+    sets it, and it stays until another edit replaces it. `max_new_tokens` ends a sequence that has generated so many,
+    with the token that the model's generation config forces there, if it forces one.
     """
 
     temperature: float = 0.0
@@ -85,9 +85,11 @@ class SamplingParams(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """What a sequence starts from: text, token ids taken as they are, or a conversation. Exactly one of the three.
-    `sampling` None: what the session says of the next prompt. An encoder reads all of it, and the decoder starts from a
-    token of its own; `has_start`: that one is the last of these ids."""
+    """What a sequence starts from: text, token ids or a conversation; exactly one of the three.
+
+    `sampling` None means the session's default for the next prompt. In an encoder-decoder the encoder reads the whole
+    prompt and the decoder starts from its own start token; `has_start` says that this token is the last of `token_ids`.
+    """
 
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
@@ -109,7 +111,8 @@ _SIGNS = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def stop_strings(text: str) -> tuple[str, ...]:
-    """Stop strings as a person types them: one as it is, or several, each between quotes. Raises `InputError`."""
+    """Parse stop strings as a person types them: one without quotes, or several, each between quotes. Raises
+    `InputError`."""
     if not text.strip():
         return ()
     if '"' not in text:
@@ -120,7 +123,7 @@ def stop_strings(text: str) -> tuple[str, ...]:
 
 
 def stop_text(stops: tuple[str, ...]) -> str:
-    """The same as it is typed."""
+    """The text that `stop_strings` reads back as these stop strings."""
     return " ".join(map(quoted, stops))
 
 

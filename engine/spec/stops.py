@@ -1,4 +1,4 @@
-"""Conditions that halt a run: what a person typed, read once."""
+"""Stops: conditions that halt a run, parsed from what a person typed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from engine.spec.condition import Condition
 from engine.spec.condition_parser import parse
 
 MAX_STOPS = 64
-OFF = "# "  # before the text of a stop that is off
+OFF = "# "  # prefix of the text of a disabled stop
 
 
 class Stop(Struct, frozen=True, array_like=True, gc=False):
-    """A condition that halts a run while it `is_enabled`, under an id of its own. A text that is none is refused."""
+    """A condition that halts a run while it `is_enabled`, with an id. Raises `InputError` if the text is no
+    condition."""
 
     id: int
     text: str
@@ -32,18 +33,18 @@ class Stop(Struct, frozen=True, array_like=True, gc=False):
 
 @lru_cache(maxsize=256)
 def parsed(text: str) -> Condition:
-    """The condition that a text says; raises an `InputError` that tells where it cannot be read and what may stand
-    there."""
+    """Parse a condition and cache the result; raises an `InputError` that says where the text is wrong and what may be
+    written there."""
     return parse(text)
 
 
 def written_stops(stops: Iterable[Stop]) -> tuple[str, ...]:
-    """Stops as they are kept in a file: the text of each, behind a sign where it is off."""
+    """The texts of stops as files keep them: those of disabled ones begin with `OFF`."""
     return tuple(("" if stop.is_enabled else OFF) + stop.text for stop in stops)
 
 
 def read_stops(texts: Iterable[str]) -> tuple[tuple[Stop, ...], tuple[str, ...]]:
-    """The stops that were written so, as many as there may be, and the texts that are none."""
+    """Read the texts that `written_stops` wrote: at most `MAX_STOPS` stops, and the texts that are no condition."""
     found, others = list[Stop](), list[str]()
     for text in texts:
         try:

@@ -1,4 +1,5 @@
-"""A cache mode with other parameters, or fitted to a text: the one place that says where each parameter is kept."""
+"""Changes the parameters of a cache mode, or fits it to a text. This is the only place that knows which part of a spec
+holds which parameter."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _CODEC = ("bits", "group", "residual")
 
 
 def tuned(spec: CacheSpec, **parameters: Any) -> CacheSpec:
-    """The spec with those parameters, None where one is left to the cache; what is nonsense or does not apply is
-    refused."""
+    """The spec with these parameters; None leaves one to the cache. Raises `InputError` for a value that is impossible
+    or does not apply."""
     given = dict(parameters)
     retention = {name: given.pop(name) for name in _RETENTION if name in given}
     if retention:
@@ -44,7 +45,7 @@ def _tuned_retention(retention: RetentionSpec, given: dict[str, Any]) -> Retenti
         given |= {"budget": budget.mean, "layer_budgets": budget.layers, "schedule": budget.schedule}
     if "sinks" in given:
         given["sinks"] = given["sinks"] or 0
-    if given.get("ratio") is not None and budget is None:  # one takes the other's place
+    if given.get("ratio") is not None and budget is None:  # ratio replaces budget
         given |= {"budget": None, "layer_budgets": (), "schedule": "uniform"}
     elif budget is not None and given.get("ratio") is None:
         given = {"layer_budgets": (), **given, "ratio": None}
@@ -52,10 +53,10 @@ def _tuned_retention(retention: RetentionSpec, given: dict[str, Any]) -> Retenti
 
 
 def fitted(spec: CacheSpec, num_tokens: int, share: float | None = None) -> CacheSpec:
-    """The spec for a text of so many tokens: a static cache that was given no length reserves just those.
+    """The spec for a text of `num_tokens` tokens: a static cache without a given length reserves exactly those.
 
-    With a `share`, its rule keeps that part of them, or as little as it can, and an exact residual is as short as it
-    can be, so that a short text feels what a long one would.
+    With a `share`, the rule keeps that share of the tokens, or the least it can, and an exact residual is made as short
+    as possible, so that a short text is compressed as a long one would be.
     """
     if spec.form == "static" and spec.max_length is None:
         return replace(spec, max_length=num_tokens)
@@ -64,14 +65,14 @@ def fitted(spec: CacheSpec, num_tokens: int, share: float | None = None) -> Cach
     retention, codec = spec.retention, spec.codec
     if not retention.keeps_all:
         least = spec.page_size if spec.is_paged else 1
-        return replace(spec, retention=_cut(retention, round(num_tokens * share), least))
+        return replace(spec, retention=_retention_keeping(retention, round(num_tokens * share), least))
     if any(coding.is_kivi for coding in (codec.keys, codec.values)):
         return replace(spec, codec=replace(codec, keys=_shortest(codec.keys), values=_shortest(codec.values)))
     return spec
 
 
 def with_budget(spec: CacheSpec, num_kept: int) -> CacheSpec:
-    """The spec whose rule keeps so many rows, sinks and window among them; refuses what cannot be."""
+    """The spec with a rule that keeps `num_kept` rows, sinks and window included. Raises `InputError` if it cannot."""
     retention = spec.retention
     if retention.is_by_position:
         return replace(spec, retention=replace(retention, window=num_kept - retention.sinks))
@@ -80,8 +81,8 @@ def with_budget(spec: CacheSpec, num_kept: int) -> CacheSpec:
     return replace(spec, retention=replace(retention, budget=num_kept, ratio=None, layer_budgets=()))
 
 
-def _cut(retention: RetentionSpec, num_kept: int, least: int) -> RetentionSpec:
-    """The same rule that keeps so many rows."""
+def _retention_keeping(retention: RetentionSpec, num_kept: int, least: int) -> RetentionSpec:
+    """The same rule, keeping `num_kept` rows."""
     sinks = retention.sinks
     if retention.is_by_position:
         return replace(retention, window=max(1, num_kept - sinks))

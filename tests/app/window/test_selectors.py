@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from app.shell import Shell
 from app.window.selectors import source_name
 from engine.spec.model import ModelSpec
-from engine.spec.presets import ALL_PRESETS, APART, cache_preset
+from engine.spec.presets import ALL_PRESETS, OPT_IN_PRESETS, cache_preset
 from engine.wire.commands import LoadModel, SetCache
 from engine.wire.events import LocalModel, StateChanged
 from tests.app.conftest import turn
@@ -55,15 +55,15 @@ def test_the_menu_of_caches_offers_modes_of_a_gpu_to_a_gpu_alone(running: Shell,
         engine.emit(StateChanged(replace(engine.status, model=model)))
         turn(running, 2)
         selector._on_clicked()
-        assert {entries[n].isEnabled() for n, mode in APART.items() if mode.spec.row.needs_cuda} == {is_there}
+        assert {entries[n].isEnabled() for n, mode in OPT_IN_PRESETS.items() if mode.spec.row.needs_cuda} == {is_there}
         assert all(entries[n].isEnabled() for n, mode in ALL_PRESETS.items() if not mode.spec.row.needs_cuda)
         selector._menu.close()
     engine.sent.clear()
-    for name in ("h2o", *APART):
+    for name in ("h2o", *OPT_IN_PRESETS):
         selector._menu.triggered.emit(entries[name])
-    assert engine.of(SetCache) == [SetCache(ALL_PRESETS[name].spec) for name in ("h2o", *APART)]
+    assert engine.of(SetCache) == [SetCache(ALL_PRESETS[name].spec) for name in ("h2o", *OPT_IN_PRESETS)]
     selector._menu.triggered.emit(running.actions["cache.tune"])
-    assert len(engine.of(SetCache)) == 1 + len(APART)
+    assert len(engine.of(SetCache)) == 1 + len(OPT_IN_PRESETS)
     engine.emit(StateChanged(replace(engine.status, cache=cache_preset("h2o").spec)))
     turn(running, 2)
     assert [name for name, entry in entries.items() if entry.isChecked()] == ["h2o"]

@@ -24,7 +24,7 @@ from engine.model.runners.launch import Launches, bucket_of
 from engine.model.runners.pages import PageReader
 from engine.session import draws, sampler
 from engine.session.forward import Runner
-from engine.spec.presets import APART, PRESETS
+from engine.spec.presets import OPT_IN_PRESETS, PRESETS
 from engine.spec.runners import RunnerName
 from tests.engine.card import CARD, Card, card, has_card, moved
 from tests.engine.tiny import prompt_ids, tiniest_model
@@ -152,7 +152,7 @@ def test_a_mode_that_does_something_else_than_on_the_cpu_is_a_fault(name: str, w
 
 
 def test_the_plan_has_every_mode_and_every_bucket_up_to_the_longest() -> None:
-    assert {*APART, *PRESETS} < set(device_check.Plan().caches)
+    assert {*OPT_IN_PRESETS, *PRESETS} < set(device_check.Plan().caches)
     edges = device_check.bucket_edges(device_check.Plan().longest)
     assert (edges[0], edges[-1]) == (64, 8192)
     assert [bucket_of(edge, None) for edge in edges] == list(edges)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import And, Condition, ConditionTerm, Not, Or
-from engine.spec.possible import ConditionSetting, Truth, _outcomes, _up_to, why_never
+from engine.spec.possible import ConditionSetting, Truth, _outcomes, _outcomes_up_to, why_never
 
 SETTING = ConditionSetting(CacheSpec(), is_compared=False, max_tokens=4)
 SIGNS = {"<": float.__lt__, "<=": float.__le__, ">": float.__gt__, ">=": float.__ge__, "=": float.__eq__,
@@ -22,11 +22,11 @@ def test_a_comparison_may_give_what_it_gives_of_some_number_in_its_range(sign: s
     """Of counts of tokens every whole number is tried, of a probability hundredths, where a value may be unknown."""
     for value in (-1.0, 0.0, 0.5, 1.0, 2.0, 2.5, 4.0, 4.5, 5.0):
         whole = {SIGNS[sign](float(n), value) for n in range(5)}
-        assert _up_to(ConditionTerm("tokens", sign, value), 4.0) == whole, value  # type: ignore[arg-type]
+        assert _outcomes_up_to(ConditionTerm("tokens", sign, value), 4.0) == whole, value  # type: ignore[arg-type]
         parts = {SIGNS[sign](n / 100, value) for n in range(101)}
-        assert _up_to(ConditionTerm("probability", sign, value), 1.0) == {*parts, None}  # type: ignore[arg-type]
+        assert _outcomes_up_to(ConditionTerm("probability", sign, value), 1.0) == {*parts, None}  # type: ignore[arg-type]
         alone = {SIGNS[sign](0.0, value)}
-        assert _up_to(ConditionTerm("probability", sign, value), 0.0) == alone  # type: ignore[arg-type]
+        assert _outcomes_up_to(ConditionTerm("probability", sign, value), 0.0) == alone  # type: ignore[arg-type]
 
 
 # that may hold or not, that always or never do, that are unknown always or may be

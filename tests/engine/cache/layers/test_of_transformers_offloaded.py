@@ -10,7 +10,7 @@ from engine.errors import InputError
 from engine.session.mode import CacheMode
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.presets import APART, PRESETS, cache_named, preset_of
+from engine.spec.presets import OPT_IN_PRESETS, PRESETS, cache_named, preset_of
 from engine.spec.sampling import Prompt
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -28,8 +28,8 @@ class NoStream:
 
 
 def test_they_are_modes_of_their_own_that_no_sweep_of_all_modes_runs() -> None:
-    assert {name for name, mode in APART.items() if mode.spec.row.needs_cuda} == set(MODES)
-    assert not set(APART) & set(PRESETS)
+    assert {name for name, mode in OPT_IN_PRESETS.items() if mode.spec.row.needs_cuda} == set(MODES)
+    assert not set(OPT_IN_PRESETS) & set(PRESETS)
     for name in MODES:
         spec = cache_named(name)
         assert preset_of(spec).name == name
