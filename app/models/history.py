@@ -176,7 +176,7 @@ class HistoryTree(TreeShape, QObject):
         self.changed.emit()
 
     def _enter(self, step: int, parent: int | None, changes: tuple[Change, ...]) -> None:
-        begins = self.enter(step, parent)
+        begins = self.add_node(step, parent)
         first = self.branch_of(step).first
         if begins or changes or self._live is None or self.branch_of(self._live).first != first:
             self.shape += 1
@@ -186,7 +186,7 @@ class HistoryTree(TreeShape, QObject):
     def _forget(self, steps: Collection[int]) -> None:
         """Nodes of which all that came of them is among them."""
         self.shape += 1
-        joined = self.forget(steps)
+        joined = self.remove_nodes(steps)
         for step in steps:
             self._records.pop(step, None)
             self._added.pop(step, None)

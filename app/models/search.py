@@ -13,7 +13,7 @@ from app.models.comparison import Comparison
 from app.models.timeline import Timeline
 from engine.spec.condition import TokenSpan, comparisons_of, spans_of
 from engine.spec.stops import parsed
-from engine.wire.condition_values import TEXT_TAIL, Attention, ConditionVerdict, Judge, recorded_attention
+from engine.wire.condition_values import TEXT_TAIL, Attention, ConditionEvaluator, ConditionVerdict, recorded_attention
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.row_norms import Norms, with_rows
 
@@ -37,7 +37,7 @@ class Search:
         self._tails: dict[int, tuple[int, str]] = {}  # how many tokens of a sequence, and the end of their text
         self._has_text = any(each.quantity == "text" for each in comparisons_of(self.condition))
         self._has_norms = any(each.quantity == "norm" for each in comparisons_of(self.condition))
-        self._judge = Judge(self)
+        self._judge = ConditionEvaluator(self)
 
     @property
     def is_done(self) -> bool:
@@ -85,7 +85,7 @@ class Search:
                 if part.rows is not None:
                     self._norms[part.seq_id] = with_rows(self._norms.get(part.seq_id), part.rows)
 
-    # ---- what the records do not hold: `Surroundings` ----------------------------------------------------------------
+    # ---- what the records do not hold: `RecordContext` ---------------------------------------------------------------
 
     def text_before(self, part: SequenceStep) -> str:
         count, tail = self._tails.get(part.seq_id, (0, ""))

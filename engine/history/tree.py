@@ -45,12 +45,12 @@ class Tree(TreeShape):
     def add(self, moment: Moment) -> None:
         """Beyond so many as a path may have the oldest are forgotten."""
         if len(self._moments) + 1 >= journal.MAX_STEPS + journal.MAX_STEPS // 8:
-            for step in self.forget_oldest(journal.MAX_STEPS - 1):
+            for step in self.remove_oldest_nodes(journal.MAX_STEPS - 1):
                 del self._moments[step]
         node = moment.node
         edits = (change.edit for change in node.changes if isinstance(change, EditMade))
         num_replacements = sum(isinstance(edit, ReplaceTokens) for edit in edits)
-        self.enter(node.step, node.parent)
+        self.add_node(node.step, node.parent)
         self._moments[node.step] = moment
         self._num_replacements += num_replacements
 
@@ -127,7 +127,7 @@ class Tree(TreeShape):
 
     def remove(self, steps: Collection[int]) -> None:
         """Forget steps with all that came of them, which is among them."""
-        self.forget(steps)
+        self.remove_nodes(steps)
         for step in steps:
             del self._moments[step]
 

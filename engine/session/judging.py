@@ -13,7 +13,7 @@ from engine.session.session import Session
 from engine.spec.condition import Condition, TokenSpan, comparisons_of
 from engine.spec.possible import ConditionSetting, why_never
 from engine.spec.stops import parsed
-from engine.wire.condition_values import TEXT_TAIL, Attention, Judge
+from engine.wire.condition_values import TEXT_TAIL, Attention, ConditionEvaluator
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.row_norms import Norms, with_rows
 from engine.wire.stopping import AttentionMass, AttentionMeasured, MeasureAttention, StopHit
@@ -49,7 +49,7 @@ class Judging:
         """Those conditions, each with the id of its stop, that hold at the step just done."""
         conditions = [(stop_id, text, parsed(text)) for stop_id, text in asked]
         norms = self._norms_before(record, [condition for _, _, condition in conditions])
-        judge = Judge(SessionSurroundings(session, norms, differs), self.too_slow)
+        judge = ConditionEvaluator(SessionSurroundings(session, norms, differs), self.too_slow)
         found = []
         for stop_id, text, condition in conditions:
             verdict = judge.verdict(condition, record)

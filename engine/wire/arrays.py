@@ -1,4 +1,4 @@
-"""Arrays as messages carry them: contiguous, read-only, of one of two types."""
+"""Conversion of arrays to the form that messages carry: contiguous, read-only, float32 or int64."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from engine.wire.records import Floats, Ints
 
 
 def read_only(array: np.ndarray[Any, Any]) -> Any:
-    """The array, contiguous, that nobody writes to from here on."""
+    """A contiguous form of the array, marked as not writeable. No copy is made if it is contiguous already."""
     array = np.ascontiguousarray(array)
     array.flags.writeable = False
     return array
 
 
 def read_only_floats(array: np.ndarray[Any, Any]) -> Floats:
-    """The numbers as float32."""
+    """The array as read-only float32."""
     floats: Floats = read_only(np.asarray(array, np.float32))
     return floats
 
 
 def read_only_ints(array: np.ndarray[Any, Any]) -> Ints:
-    """The numbers as int64."""
+    """The array as read-only int64."""
     ints: Ints = read_only(np.asarray(array, np.int64))
     return ints

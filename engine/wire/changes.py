@@ -1,4 +1,4 @@
-"""What was done to a session between two steps, complete and in the order in which it was done."""
+"""The changes made to a session between two steps: each kind of change is a message that suffices to repeat it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.wire.message import Variant
 
 
 class SequenceAdded(Variant, frozen=True):
-    """A prompt was taken as a sequence of its own; `chat` is the conversation that its tokens were rendered from."""
+    """A prompt was accepted as a new sequence; `chat` is the conversation that its tokens were rendered from."""
 
     seq_id: int
     token_ids: tuple[int, ...]
@@ -21,8 +21,9 @@ class SequenceAdded(Variant, frozen=True):
 
 
 class SequenceForked(Variant, frozen=True):
-    """`seq_id` began as what `parent` had after `step` (None: as it stood), which may be a step of another branch; with
-    `num_tokens` it has the rows of so many of its first tokens, and nothing behind them."""
+    """Sequence `seq_id` was forked from the state that `parent` had after `step`, which may be on another branch (None:
+    from its state at that time). With `num_tokens` it has only so many of the parent's first tokens, with their
+    rows."""
 
     seq_id: int
     parent: int
@@ -31,8 +32,8 @@ class SequenceForked(Variant, frozen=True):
 
 
 class PromptAppended(Variant, frozen=True):
-    """These tokens are read behind those that a sequence has, as a part of its prompt; `chat` is the conversation that
-    all of them were rendered from."""
+    """Tokens were appended to a sequence as a continuation of its prompt; `chat` is the conversation that all its
+    tokens were rendered from."""
 
     seq_id: int
     token_ids: tuple[int, ...]
@@ -47,33 +48,33 @@ class SequenceRemoved(Variant, frozen=True):
 
 
 class SequenceStopped(Variant, frozen=True):
-    """A sequence was stopped where it stood."""
+    """A sequence was stopped by the user; its rows stay."""
 
     seq_id: int
 
 
 class TokensForced(Variant, frozen=True):
-    """These tokens are to be fed next, the first in place of the one that was chosen."""
+    """These tokens are fed next instead of sampled ones; the first replaces the token that was chosen already."""
 
     seq_id: int
     token_ids: tuple[int, ...]
 
 
 class SamplingChanged(Variant, frozen=True):
-    """The tokens of a sequence are chosen in another way from here on."""
+    """The sampling parameters of a sequence were changed, for all tokens from here on."""
 
     seq_id: int
     sampling: SamplingParams
 
 
 class ModeChanged(Variant, frozen=True):
-    """The sequences moved into another cache mode."""
+    """All sequences were moved into another cache mode."""
 
     cache: CacheSpec
 
 
 class EditMade(Variant, frozen=True):
-    """Something was changed by hand."""
+    """An edit by hand was made."""
 
     edit: Edit
 
@@ -92,6 +93,6 @@ Change = (
 
 
 def replacing_tokens(changes: Iterable[Change]) -> tuple[int, ...]:
-    """The tokens that edits among the changes put into the text, in order."""
+    """The ids of all tokens that edits among the changes put into sequences, in order."""
     edits = (change.edit for change in changes if isinstance(change, EditMade))
     return tuple(token_id for edit in edits if isinstance(edit, ReplaceTokens) for token_id in edit.token_ids)

@@ -1,4 +1,4 @@
-"""What may be asked of the engine: frozen messages, handled between two steps, in order."""
+"""The commands of the engine: frozen messages, handled in order between two steps."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ from engine.wire.tree import Node
 
 
 class LoadModel(CommandMessage, frozen=True):
-    """Load a model beside the present one and take it over when it is whole. Sequences end with their model."""
+    """Load a model while the present one stays in use, and switch to it when it is complete. This ends all
+    sequences."""
 
     model: ModelSpec
     cache: CacheSpec
 
 
 class SetCache(CommandMessage, frozen=True):
-    """Another cache mode for the live sequences: converted where possible, re-prefilled where not."""
+    """Change the cache mode of the live sequences: their rows are converted where possible, else re-prefilled."""
 
     cache: CacheSpec
 
 
 class ChooseRunner(CommandMessage, frozen=True):
-    """Compute the forwards from now on in that way, by its name in `engine.spec.runners`."""
+    """Compute all forward passes from now on with this runner, by its name in `engine.spec.runners`."""
 
     runner: RunnerName
 
 
 class ChoosePagedAttention(CommandMessage, frozen=True):
-    """Let attention read pages from now on in that way, by its name in `engine.spec.runners`."""
+    """Read pages in attention from now on in this way, by its name in `engine.spec.runners`."""
 
     way: PagedAttentionName
 
 
 class SetCapture(CommandMessage, frozen=True):
-    """How much is measured of every step from now on. `by_layer`: and of every forward how long each layer spent on
-    attention, on its cache, on dequantising and on copies, which costs a little itself."""
+    """Set how much is measured in every step. With `by_layer`, also measure how long each layer of a forward pass
+    spends on attention, cache updates, dequantising and copies; this slows the step down a little."""
 
     level: CaptureLevel
     by_layer: bool = False
 
 
 class SubmitPrompt(CommandMessage, frozen=True):
-    """Start a sequence; `alone` drops the sequences before it (a new run). Prefill begins with the next step. With
-    `after` the prompt takes the place of that sequence, in the same history: the rows that the two have in common are
-    kept, as far as their tokens agree, and the rest is computed. `num_steps` asks for that many as `Step` does, once
-    the prompt is taken: 1 reads the prompt, None runs as `Run` does, and a prompt that is refused steps nothing.
-    `in_phases` begins to read it as `NextPhase` does, in place of steps."""
+    """Start a sequence; prefill begins with the next step. `alone` ends the sequences before it (a new run). With
+    `after` the prompt replaces that sequence in the same history: the rows of their common prefix are kept, the others
+    computed. `num_steps` steps are then done as by `Step` (the first reads the prompt); none if the prompt is refused.
+    With `in_phases` the prompt is read phase by phase, as by `NextPhase`, instead."""
 
     prompt: Prompt
     alone: bool = True
@@ -70,56 +70,55 @@ class SubmitPrompt(CommandMessage, frozen=True):
 
 
 class PreviewPrompt(CommandMessage, frozen=True):
-    """The tokens of a prompt, without taking it: a conversation as its template renders it, and how much of it the
-    rows of the sequence `after` would serve."""
+    """Tokenise a prompt without submitting it: answers with its tokens, for a conversation with the rendered text, and
+    with how many rows of the sequence `after` it could reuse."""
 
     prompt: Prompt
     after: int | None = None
 
 
 class SetSampling(CommandMessage, frozen=True):
-    """How the tokens of a sequence are chosen from now on; the one chosen but not yet fed is chosen again. `seq_id`
-    None: what the next prompt takes that brings none of its own."""
+    """Set how tokens of a sequence are chosen from now on; a token chosen but not yet fed is chosen again. `seq_id`
+    None: set the default for prompts that bring no sampling of their own."""
 
     sampling: SamplingParams
     seq_id: int | None = None
 
 
 class SetKeptLimit(CommandMessage, frozen=True):
-    """Moments that were left may take so many bytes of their own, all together; beyond that the one that rested longest
-    is let go, and computed again when somebody goes there. It holds for sessions that come as well."""
+    """Limit the bytes of all kept moments, those of moments on other branches that can be restored without computing.
+    Beyond it the least recently used one is dropped, and recomputed when needed. Also holds for later sessions."""
 
     num_bytes: int
 
 
 class Step(CommandMessage, frozen=True):
-    """Do `num_steps` units of work, then rest. A prefill counts as one unit, however many chunks it takes."""
+    """Do `num_steps` units of work, then pause. A prefill is one unit, however many chunks it takes."""
 
     num_steps: int = 1
 
 
 class Run(CommandMessage, frozen=True):
-    """Work until paused, finished, for `num_steps` units, until a step at which a stop holds, or the condition `until`,
-    which is that of this run alone."""
+    """Run until paused or finished, for `num_steps` units, until a stop's condition holds, or the condition `until`,
+    which is for this run only."""
 
     num_steps: int | None = None
     until: str = ""
 
 
 class NextPhase(CommandMessage, frozen=True):
-    """Take a step in phases: begin one where none is suspended, else on to its next phase. A suspended step goes on to
-    its end with `Step` or `Run`; it answers what only looks, refuses what measures, and is given up, as if it had never
-    begun, for anything else."""
+    """Step phase by phase: begin a step, or continue the suspended one to its next phase. `Step` and `Run` finish a
+    suspended step. Commands that only read are answered meanwhile, measurements are refused, and any other command
+    discards it as if it had never begun."""
 
 
 class Pause(CommandMessage, frozen=True):
-    """Rest after the step in progress."""
+    """Pause after the step in progress."""
 
 
 class Redo(CommandMessage, frozen=True):
-    """Do the nodes of a history that is gone once more, in a session that has none: the same forwards of the same
-    tokens in the same modes. Then go to the node `at` (None: before the first), and make the `changes` that were made
-    after it."""
+    """Repeat the steps of a lost engine's history in an empty session: the same forward passes of the same tokens in
+    the same modes. Then go to the node `at` (None: before the first) and make the `changes` that followed it."""
 
     nodes: tuple[Node, ...]
     at: int | None
@@ -127,32 +126,32 @@ class Redo(CommandMessage, frozen=True):
 
 
 class Cancel(CommandMessage, frozen=True):
-    """Stop whatever is going on: a run, a prefill, a load, an export."""
+    """Cancel whatever is in progress: a run, a prefill, a load, an export."""
 
 
 class Force(CommandMessage, frozen=True):
-    """The next tokens of a sequence are these, not the sampler's; the first replaces the one already chosen."""
+    """Feed these tokens to a sequence next instead of sampled ones; the first replaces the one already chosen."""
 
     seq_id: int
     token_ids: tuple[int, ...]
 
 
 class ForceText(CommandMessage, frozen=True):
-    """The next tokens of a sequence are those of this text."""
+    """Feed the tokens of this text to a sequence next, like `Force`."""
 
     seq_id: int
     text: str
 
 
 class GoTo(CommandMessage, frozen=True):
-    """Make the state after `step`, on any branch of the history tree, the live one, exactly. Nothing is deleted."""
+    """Restore the exact state after `step`, on any branch of the history tree. Nothing is deleted."""
 
     step: int
 
 
 class BeginBranch(CommandMessage, frozen=True):
-    """Go to `step` (None: stay) and begin another branch from there: a sequence is fed these tokens next, or those of
-    `text`, or chooses with other `sampling`."""
+    """Go to `step` (None: stay) and begin a new branch there: a sequence is fed these tokens next, or those of `text`,
+    or gets other `sampling`."""
 
     seq_id: int
     step: int | None
@@ -162,56 +161,56 @@ class BeginBranch(CommandMessage, frozen=True):
 
 
 class DeleteBranch(CommandMessage, frozen=True):
-    """Forget a node of the history tree and all that came of it. Refused where the live moment is among them."""
+    """Delete a node of the history tree and all its descendants. Refused if the live moment is among them."""
 
     step: int
 
 
 class MakeEdit(CommandMessage, frozen=True):
-    """Change something by hand; the edit is a node of the history tree."""
+    """Make an edit by hand, which becomes a node of the history tree."""
 
     edit: Edit
 
 
 class UndoEdit(CommandMessage, frozen=True):
-    """Return to the moment before the newest edit on the path to the live one."""
+    """Go back to the moment before the newest edit on the live path."""
 
 
 class RedoEdit(CommandMessage, frozen=True):
-    """Return to the moment that the last undo left."""
+    """Go forward to the moment that the last undo came from."""
 
 
 class Fork(CommandMessage, frozen=True):
-    """A second sequence with the tokens that a sequence had after `step` (None: now); in paged layouts it shares every
-    page until one of them writes."""
+    """Add a sequence with the tokens that `seq_id` had after `step` (None: now). In paged layouts the two share all
+    pages until one of them writes."""
 
     seq_id: int
     step: int | None = None
 
 
 class JoinBranches(CommandMessage, frozen=True):
-    """Fork the sequences of the moments after these steps, of any branches, into the live moment, so that they decode
-    as one batch with its own: those that it does not have as they stand there. All of them, or none."""
+    """Fork the sequences after these steps, of any branches, into the live moment, so that they decode as one batch
+    with its own. A sequence that is already there in the same state is not added. Either all are added or none."""
 
     steps: tuple[int, ...]
 
 
 class StopSequence(CommandMessage, frozen=True):
-    """Stop a sequence where it stands; its cache stays to be looked at."""
+    """Stop a sequence; its cache stays and can be inspected."""
 
     seq_id: int
 
 
 class RemoveSequence(CommandMessage, frozen=True):
-    """End a sequence and free what it holds."""
+    """End a sequence and free its rows or pages."""
 
     seq_id: int
 
 
 class TakeSlice(CommandMessage, frozen=True):
-    """Answer with one screen-sized picture of the present; of several of a kind waiting, the newest is answered. In a
-    duel it may be that of one `side`, or of the difference, A less B. With a `node` of another branch it is of that
-    moment, if its rows are kept; an empty one says why not."""
+    """Answer with one screen-sized slice of the present state; of several waiting requests of a kind only the newest is
+    answered. In a duel it can be of one `side`, or of the difference A - B. With a `node` of another branch it is of
+    that moment, if its rows are kept; an empty slice gives the reason why not."""
 
     request: SliceRequest
     side: Side | None = None
@@ -219,11 +218,11 @@ class TakeSlice(CommandMessage, frozen=True):
 
 
 class Watched(Part, frozen=True):
-    """A picture of the newest step, under an `id` that all that is sent of it repeats.
+    """A picture that follows the newest step, with an `id` that all its updates repeat.
 
-    Its token counts and its step are those of now, whatever the request says; `extent` says what becomes of the
-    positions `start … stop` of a head or an attention row as tokens come: `all` of them, as many of the `newest`, or
-    the same ones (`fixed`).
+    The step and token counts of `request` are replaced by the present ones. `extent` says how the range `start … stop`
+    of a head or an attention row follows new tokens: `all` positions, as many of the `newest`, or the same ones
+    (`fixed`).
     """
 
     request: SliceRequest
@@ -232,59 +231,59 @@ class Watched(Part, frozen=True):
 
 
 class Watch(CommandMessage, frozen=True):
-    """Show these pictures from now on, in place of those before: each new one is answered whole at once, and after the
-    steps that follow with what they changed (an update, or a whole slice). Another cache, another history and going
-    back end it: watch again then."""
+    """Replace the watched pictures: each new one is sent whole at once; after every later step, what the step changed
+    in it (an update, or a whole slice). Another cache mode, another history and going back end this: send it again
+    then."""
 
     pictures: tuple[Watched, ...]
 
 
-PICTURES_PER_SECOND = 21  # of a watcher, unless it is told otherwise: 20, and a margin
+PICTURES_PER_SECOND = 21  # default limit per watcher: 20, and a margin
 
 
 class SetPace(CommandMessage, frozen=True):
-    """How fast a run goes, in decode steps a second (None: as fast as it can), and how many pictures a second a watcher
-    is sent at most (None: one a step)."""
+    """Limit how fast a run goes, in decode steps per second, and how often watched pictures are sent, per second (None:
+    no limit, and a picture for every step)."""
 
     steps_per_second: float | None
     pictures_per_second: float | None
 
 
 class Tokenize(CommandMessage, frozen=True):
-    """The tokens of a text, for showing while it is typed."""
+    """Answer with the tokens of a text, to show them while it is typed."""
 
     text: str
 
 
 class OpenSnapshot(CommandMessage, frozen=True):
-    """Look at a snapshot file in place of the live session, without its model. Refused, everything stays as it was."""
+    """Show a snapshot file instead of the live session, without loading its model. If refused, nothing changes."""
 
     path: Path
 
 
 class Continue(CommandMessage, frozen=True):
-    """Go on from the opened snapshot or session with its model: the one loaded before where it fits, else `model`.
-    `may_open_files`: edits of the session may read the files that they name; only for one that nobody else wrote."""
+    """Continue the opened snapshot or session with its model: the one loaded before if it fits, else `model`.
+    `may_open_files`: edits in it may read the files they name; set it only if nobody else wrote the file."""
 
     model: ModelSpec
     may_open_files: bool = False
 
 
 class CloseSnapshot(CommandMessage, frozen=True):
-    """Leave the opened snapshot and begin anew, with the model loaded before it, else with `model`."""
+    """Close the opened snapshot and begin a new session, with the model loaded before it, else with `model`."""
 
     model: ModelSpec
 
 
 class StartDuel(CommandMessage, frozen=True):
-    """Compare a sequence with another run from its first token on, and step that along with it from now on."""
+    """Compare a sequence with another run from its first token on, and step that run along with it from now on."""
 
     seq_id: int
     against: Opponent
 
 
 class EndDuel(CommandMessage, frozen=True):
-    """Let the other run go."""
+    """End the comparison and free the other run."""
 
 
 class FindModels(CommandMessage, frozen=True):
@@ -292,7 +291,7 @@ class FindModels(CommandMessage, frozen=True):
 
 
 class Shutdown(CommandMessage, frozen=True):
-    """Finish the step in progress and end the thread."""
+    """Finish the step in progress and end the engine's thread."""
 
 
 Command = (

@@ -1,7 +1,7 @@
-"""Whether a condition holds at a recorded step, with the values that it is about: the same for a run and for its past.
+"""Evaluates conditions at recorded steps, with the values they compare: in the same way during a run and on past steps.
 
-A value that is not there (no token was chosen, rows are not kept) is not known; a comparison with it is neither true
-nor false, and neither is its opposite.
+A value may be unknown (no token was chosen, rows are no longer kept). A comparison with it is neither true nor false,
+and neither is its negation.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from engine.wire.page_events import PageAllocated, PageEvicted, PageMoved, PageS
 from engine.wire.records import SequenceStep, StepRecord, has_chosen
 from engine.wire.row_norms import Norms, norm_ratio
 
-TEXT_TAIL = 1000  # characters of the text before a step that a pattern may reach back to
-RECENT = TokenSpan(newest=16)  # what an `AttentionSummary` sums, beside position 0
+TEXT_TAIL = 1000  # characters before a step that are searched for a pattern
+RECENT = TokenSpan(newest=16)  # the span, beside position 0, of which an `AttentionSummary` has the mass
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -40,48 +40,48 @@ _PAGE_EVENTS = {
 
 @dataclass(frozen=True)
 class Attention:
-    """The mass that the newest query's attention puts on a span of tokens: the mean of all layers and heads, and that
-    of the head where it is most."""
+    """Attention mass that the newest query gives to a span of tokens: the mean over all layers and heads, and the
+    largest of any head."""
 
     mean: float
     peak: float
 
 
-class Surroundings(Protocol):
-    """What a record does not hold of its step; None is not known."""
+class RecordContext(Protocol):
+    """What evaluating a condition needs beside the record of the step; None where a value is unknown."""
 
     def text_before(self, part: SequenceStep) -> str:
-        """The last characters, up to `TEXT_TAIL`, of the tokens before those that were fed."""
+        """The text of the tokens before the fed ones, its last `TEXT_TAIL` characters."""
 
     def norms_before(self, seq_id: int) -> Norms | None:
-        """The norms of the rows of a sequence before those of the step."""
+        """The norms of the sequence's rows before those that the step added."""
 
     def attention(self, step: int, part: SequenceStep, span: TokenSpan) -> Attention | None:
-        """What attention the newest query gave to a span."""
+        """The attention of the newest query to a span of tokens."""
 
     def differs(self, step: int, seq_id: int) -> bool | None:
-        """Whether the compared run puts another token first."""
+        """Whether the compared run ranks another token first."""
 
 
 @dataclass(frozen=True)
 class ConditionVerdict:
-    """Whether a condition holds at a step (None: not known), for which sequence, and the values in words."""
+    """The outcome of a condition at a step (`holds` None: unknown), the sequence for which it holds, and the compared
+    values in words."""
 
     holds: bool | None
     seq_id: int | None = None
     value: str = ""
 
 
-class Judge:
-    """Says whether conditions hold. A pattern that takes too long is given up: `too_slow` has it, and what it is asked
-    from then on is not known."""
+class ConditionEvaluator:
+    """Evaluates conditions. A pattern whose search takes too long is added to `too_slow` and unknown from then on."""
 
-    def __init__(self, surroundings: Surroundings, too_slow: set[str] | None = None) -> None:
-        self._around = surroundings
+    def __init__(self, context: RecordContext, too_slow: set[str] | None = None) -> None:
+        self._context = context
         self.too_slow: set[str] = set() if too_slow is None else too_slow
 
     def verdict(self, condition: Condition, record: StepRecord) -> ConditionVerdict:
-        """Whether the condition holds for some sequence of the step."""
+        """Whether the condition holds for at least one sequence of the step."""
         answers = [(self._holds(condition, record, part), part) for part in record.sequences]
         for holds, part in answers:
             if holds:
@@ -89,7 +89,7 @@ class Judge:
         return ConditionVerdict(None if any(holds is None for holds, _ in answers) else False)
 
     def value(self, condition: Condition, record: StepRecord, part: SequenceStep) -> str:
-        """The values that a condition is about, in words."""
+        """The values that a condition compares, in words."""
         words = {_name(test): self._in_words(test, record, part) for test in comparisons_of(condition)}
         return " · ".join(f"{name} {value}".rstrip() for name, value in words.items())
 
@@ -108,7 +108,8 @@ class Judge:
                 return self._decided(True, parts, record, part)
 
     def _decided(self, by: bool, parts: tuple[Condition, ...], record: StepRecord, part: SequenceStep) -> bool | None:
-        """One part that is `by` decides; all have to be known for the opposite."""
+        """Evaluate `and` (`by` False) or `or` (`by` True): one part with the outcome `by` decides; the opposite outcome
+        needs all parts to be known."""
         unknown = False
         for each in parts:
             holds = self._holds(each, record, part)
@@ -122,7 +123,7 @@ class Judge:
     def _test(self, test: ConditionTerm, record: StepRecord, part: SequenceStep) -> bool | None:
         match test.quantity:
             case "differs":
-                return self._around.differs(record.step, part.seq_id)
+                return self._context.differs(record.step, part.seq_id)
             case "token":
                 if part.sampled is None or not has_chosen(part):
                     return None
@@ -137,7 +138,7 @@ class Judge:
         return _COMPARE[str(test.sign)](value, float(test.value or 0.0))
 
     def _is_token(self, test: ConditionTerm, ids: object, texts: object) -> bool | None:
-        """Whether one of the tokens is the one, or fits the pattern."""
+        """Whether one of the tokens is the wanted one or matches the pattern."""
         wanted = test.value
         if test.sign == "~":
             return self._fits(str(wanted), texts)  # type: ignore[arg-type]
@@ -154,9 +155,9 @@ class Judge:
             return None
 
     def _match(self, test: ConditionTerm, part: SequenceStep) -> str | None:
-        """What the pattern matches that ends in what the step brought: the tokens of a prompt and a forced token when
-        they are fed, any other when it is chosen."""
-        before, fed = self._around.text_before(part), "".join(part.texts)
+        """The match of the pattern that ends in the text that this step added. Tokens of a prompt and forced tokens
+        count as added when they are fed, all others when they are chosen."""
+        before, fed = self._context.text_before(part), "".join(part.texts)
         chosen = part.sampled_text if has_chosen(part) else ""
         is_new = part.phase == "prefill" or part.forced
         try:
@@ -166,18 +167,18 @@ class Judge:
             return None
 
     def _number(self, test: ConditionTerm, record: StepRecord, part: SequenceStep) -> float | None:
-        """The number that a test is about; None where it is not known."""
+        """The number that a comparison is about; None if it is unknown."""
         name = test.quantity
         if test.span is not None:
             return self._attention(test, test.span, record, part)
         if name in _PAGE_EVENTS:
             return float(sum(isinstance(event, _PAGE_EVENTS[name]) for event in record.page_events))
         if name == "norm":
-            return None if part.rows is None else norm_ratio(part.rows, self._around.norms_before(part.seq_id))
+            return None if part.rows is None else norm_ratio(part.rows, self._context.norms_before(part.seq_id))
         return _NUMBERS[name](record, part)
 
     def _attention(self, test: ConditionTerm, span: TokenSpan, record: StepRecord, part: SequenceStep) -> float | None:
-        mass = recorded_attention(record, part, span) or self._around.attention(record.step, part, span)
+        mass = recorded_attention(record, part, span) or self._context.attention(record.step, part, span)
         if mass is None:
             return None
         return mass.mean if test.quantity == "attention" else mass.peak
@@ -202,7 +203,8 @@ class Judge:
 
 
 def recorded_attention(record: StepRecord, part: SequenceStep, span: TokenSpan) -> Attention | None:
-    """What the record itself says of a span: position 0 and the last 16, where no row was dropped."""
+    """The attention to a span as far as the record itself has it: to position 0 and to the last 16, if no row was
+    dropped."""
     summary = part.attention
     if summary is None or not record.cache.retention.keeps_all or span not in (TokenSpan(), RECENT):
         return None
@@ -222,14 +224,14 @@ def _margin(_record: StepRecord, part: SequenceStep) -> float | None:
 
 
 def _surprisal(_record: StepRecord, part: SequenceStep) -> float | None:
-    """Nothing is known before all of a long prompt is."""
+    """The largest surprisal; None while that of a long prompt is not fully computed."""
     if None in part.surprisal[1:]:
         return None
     return max((each for each in part.surprisal if each is not None), default=None)
 
 
 def _rows_dropped(record: StepRecord, part: SequenceStep) -> float:
-    """The tokens that lost rows, each once."""
+    """How many tokens lost rows in any layer or head."""
     dropped = [each.positions for each in record.evictions if each.seq_id == part.seq_id]
     return float(np.unique(np.concatenate(dropped)).size) if dropped else 0.0
 

@@ -1,4 +1,5 @@
-"""Where a model may be loaded and what it will take there: asked before anything is loaded; and the model let go."""
+"""Messages about devices: which there are, what a model will take there before it is loaded, and unloading the
+model."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from engine.wire.message import CommandMessage, EventMessage, Part
 
 
 class Device(Part, frozen=True):
-    """A device of this computer. `name` is torch's, `label` what people call it; `lacks` are the dtypes that it does
-    not compute in; `num_threads` is 0 but of a CPU."""
+    """A device of this computer. `name` is torch's name, `label` the one for people; `lacks` are the dtypes it cannot
+    compute in; `num_threads` is 0 except for the CPU."""
 
     name: str
     label: str
@@ -24,18 +25,18 @@ class Device(Part, frozen=True):
 
 
 class FormatHere(Part, frozen=True):
-    """A way to hold weights, by its name, and why it cannot be had here; empty where it can."""
+    """A weight format by its name, and the reason why it cannot be used on this computer; empty if it can."""
 
     name: str
     why_not: str
 
 
 class FindDevices(CommandMessage, frozen=True):
-    """List the devices that a model can be loaded to."""
+    """List the devices that a model can be loaded on."""
 
 
 class DevicesFound(EventMessage, frozen=True):
-    """The devices, the CPU last. `why_no_split` says why a model cannot be split over several, empty where it can."""
+    """The devices, the CPU last. `why_no_split` says why a model cannot be split over several GPUs; empty if it can."""
 
     devices: tuple[Device, ...]
     weights: tuple[FormatHere, ...]
@@ -43,7 +44,8 @@ class DevicesFound(EventMessage, frozen=True):
 
 
 class ForecastLoad(CommandMessage, frozen=True):
-    """Say what a model and its cache would take, without loading it. `context` is in tokens, None: the model's own."""
+    """Predict what a model and its cache would take, without loading it. `context` is in tokens (None: the model's
+    own)."""
 
     model: ModelSpec
     cache: CacheSpec
@@ -52,9 +54,12 @@ class ForecastLoad(CommandMessage, frozen=True):
 
 class LoadForecast(EventMessage, frozen=True):
     """What a model would take: `weight_bytes`, and `cache_bytes` of one sequence of `context` tokens in that cache, or
-    of the whole pool. It would be loaded to `device` in `dtype`, for the reason in `why_device`; `free_bytes` are free
-    there now, `freed_bytes` of the present model and its caches become free when the new one takes its place. `notes`
-    are what is not as it was asked for; `problem` says why it cannot be loaded at all, empty where it can."""
+    of the whole pool.
+
+    It would be loaded on `device` in `dtype`; `why_device` gives the reason. `free_bytes` are free there now;
+    `freed_bytes` of the present model and its caches become free when the new model replaces it. `notes` say what
+    differs from the request; `problem` says why it cannot be loaded at all, empty if it can.
+    """
 
     model: ModelSpec
     device: str = ""
@@ -74,17 +79,18 @@ class LoadForecast(EventMessage, frozen=True):
 
     @property
     def fits(self) -> bool:
-        """While the present model still stands beside it, as it does until the new one is whole."""
+        """Whether it fits beside the present model, which stays loaded until the new one is complete."""
         return self.needed_bytes <= self.free_bytes
 
 
 class UnloadModel(CommandMessage, frozen=True):
-    """Let the model, its sequences and every kept moment go, and give their memory back. What was done is known to
-    whoever recorded it, and can be done once more."""
+    """Unload the model with its sequences and all kept moments, and free their memory. The recorded history stays with
+    the window and can be repeated."""
 
 
 class Unloaded(EventMessage, frozen=True):
-    """The model is gone: what was held until then by whom, and what became free, as the device or the system says."""
+    """The model was unloaded: which one, how much its weights and caches took, and how much memory the device or the
+    operating system reports as freed."""
 
     name: str
     device: str

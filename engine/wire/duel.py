@@ -1,6 +1,6 @@
-"""Two runs side by side: what a duel is asked for, and what it says of each step.
+"""Messages of a duel: two runs that are fed the same tokens and compared step by step.
 
-Side A is the sequence at work; side B the other run, which is fed the same tokens. Shapes: L attention layers.
+Side A is the live sequence; side B is the other run. Shapes: L attention layers.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from engine.wire.requests import TensorName
 
 
 class DuelSide(Part, frozen=True):
-    """One of the two: what it is called in few words, its model, cache mode and dtype. `is_lossy`: its rows may differ
-    from exact ones, as its mode asks. `moves`: it goes on with the sequence at work. `edited_from`: the first position
-    whose row was changed by hand; None where none was."""
+    """One side of a duel: its short name, model, cache mode and dtype. `is_lossy`: its mode makes rows differ from
+    exact ones. `moves`: it steps along with the live sequence. `edited_from`: the first position whose row was edited
+    by hand; None if there is none."""
 
     name: str
     model: str
@@ -25,21 +25,24 @@ class DuelSide(Part, frozen=True):
 
 
 class Parting(Part, frozen=True):
-    """Where two branches begin to be fed other tokens: behind their first `num_tokens`, with these of A and of B."""
+    """The point from which two branches are fed different tokens: after their first `num_tokens`, with the texts of the
+    next token of A and of B."""
 
     num_tokens: int
     texts: tuple[str, str]
 
 
 class DuelStep(EventMessage, frozen=True, eq=False):
-    """Both sides when they had the same `num_tokens`; `step` is that of side A.
+    """Comparison of both sides at the same `num_tokens`; `step` is that of side A.
 
-    Of the next token: KL(A || B) in nats, the largest difference of two logits, whether both have the same token first,
-    and the most probable ones of each. None where a side kept no logits of then. Of the newest row: by how much B
-    differs, layer by layer `[L]`, as a part of the row's own size, in the kv head where it is most; NaN where a side
-    has no such row. Of the newest query: the total variation distance of both attention rows, `[L]`, in the head where
-    it is most. `is_beyond_rounding` is None where nothing of the step itself is compared, and where the sides were fed
-    other tokens since `parting`: they differ then, and may. `ms` and `kv_bytes` are (A, B), None where a side has none.
+    For the next token: KL(A || B) in nats, the largest absolute difference of logits, whether both rank the same token
+    first, and the most probable tokens of each side. These are None if a side has not kept its logits. For the newest
+    row: the error of B in each layer `[L]`, relative to the norm of the row, in the kv head where it is largest; NaN if
+    a side has no such row. For the newest query: the total variation distance of the attention rows, `[L]`, in the head
+    where it is largest.
+
+    `is_beyond_rounding` is None if the step itself cannot be compared, or if the sides were fed different tokens since
+    `parting`, so that differences are expected. `ms` and `kv_bytes` are (A, B), None where unknown.
     """
 
     step: int
@@ -58,9 +61,9 @@ class DuelStep(EventMessage, frozen=True, eq=False):
 
 
 class Departure(Part, frozen=True):
-    """The first row, in order of position and then of layer, that differs by more than rounding: `error` is a part of
-    the row's own size, `tolerance` what rounding may do there; `channel` is the one that differs most, with both
-    numbers."""
+    """The first row, ordered by position and then by layer, that differs by more than rounding. `error` and `tolerance`
+    (the largest error that rounding explains) are relative to the norm of the row; `channel` is the one that differs
+    most, with the numbers of both sides."""
 
     position: int
     layer: int
@@ -74,9 +77,9 @@ class Departure(Part, frozen=True):
 
 
 class DuelStarted(EventMessage, frozen=True, eq=False):
-    """Both sides of a comparison of the sequence `seq_id` (0 where side A is an opened file), and every step that they
-    can be compared at, oldest first. `layers` are those of the arrays `[L]`; `no_rows` says why K and V cannot be
-    compared, empty where they can."""
+    """The comparison of sequence `seq_id` has started (0: side A is an opened file). Holds both sides and all steps
+    that can be compared, oldest first. `layers` are those of the arrays `[L]`; `no_rows` says why K and V cannot be
+    compared, empty if they can."""
 
     seq_id: int
     a: DuelSide
@@ -88,14 +91,14 @@ class DuelStarted(EventMessage, frozen=True, eq=False):
 
 
 class DuelScanned(EventMessage, frozen=True):
-    """All rows of the first `num_tokens` tokens, which both were fed, were compared as they are held now; None: they
-    are the same within rounding."""
+    """All rows of the first `num_tokens` tokens that both sides were fed were compared as they are held now. `first` is
+    the first difference; None if all are equal within rounding."""
 
     num_tokens: int
     first: Departure | None
 
 
 class DuelEnded(EventMessage, frozen=True):
-    """There is no duel any more, and why; empty: it was asked to end."""
+    """The duel has ended, with the reason; empty if `EndDuel` ended it."""
 
     reason: str = ""

@@ -1,4 +1,4 @@
-"""What an edit by hand did, measured."""
+"""The measured effect of an edit by hand."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from engine.wire.records import Candidate, Floats, Provenance
 
 
 class KeptRows(Part, frozen=True, eq=False):
-    """How far rows that were kept stand from those that a re-prefill of the same tokens would give: the norm of the
-    difference over that of the latter, `[L, T]` each, of `layers` and the positions from `first_position` on; NaN where
-    the cache holds no row."""
+    """How much kept rows differ from those that a re-prefill of the new tokens would give: the norm of the difference
+    relative to that of the re-prefilled rows, `[L, T]` each for K and V, for `layers` and the positions from
+    `first_position` on; NaN where the cache holds no row."""
 
     layers: tuple[int, ...]
     first_position: int
@@ -18,11 +18,14 @@ class KeptRows(Part, frozen=True, eq=False):
 
 
 class EditMeasured(EventMessage, frozen=True, eq=False):
-    """What the edit that is the node `step` did to the next token of its sequence: measured by feeding the newest token
-    once more to the edited cache. `before` and `after` are the candidates as a step tells them, `entropy` that of the
-    distribution after it, in nats, and `kl` that of it from the one before; None where there was no logit before.
-    `took_ms` for the edit, `measured_ms` for the measurement. `kept` after other tokens were put into the text while
-    the rows behind them stayed; `provenance` says what the rows compared are."""
+    """What the edit at node `step` changed in the prediction of the next token, measured by feeding the newest token
+    again to the edited cache.
+
+    `before` and `after` are the top candidates before and after the edit; `entropy` is that of the distribution after
+    it, in nats; `kl` is the divergence of the distribution after from the one before, None if there were no logits
+    before. `took_ms` is the time of the edit, `measured_ms` that of the measurement. `kept` is given if tokens were
+    replaced while the rows behind them stayed; `provenance` says what the compared rows are.
+    """
 
     step: int
     seq_id: int

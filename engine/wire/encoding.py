@@ -1,7 +1,8 @@
-"""Messages as bytes: encoded without pickle, decoded with every type checked, refused by name where that fails.
+"""Encodes messages as bytes without pickle, and decodes them with every type checked. What cannot be decoded is refused
+with the reason.
 
-A message is a list of frames. The first is a magic word, the version of the wire and the message in MessagePack; the
-others are the contents of its large arrays, as they lie in memory, so that none is copied. Small arrays are written
+A message is a list of frames. The first holds magic bytes, the version of the wire format and the message in
+MessagePack. The others are the contents of its large arrays, which are sent without copying. Small arrays are written
 inside the message.
 """
 
@@ -38,11 +39,11 @@ _DTYPES = frozenset(np.dtype(name).str for name in _NAMES)
 
 
 class WireError(ValueError):
-    """A message that cannot be encoded or decoded, in one sentence."""
+    """A message that cannot be encoded or decoded. Its text is one sentence."""
 
 
 def encode(message: Struct) -> list[Frame]:
-    """The frames of a message; raises `WireError` if it holds what the wire does not carry."""
+    """Encode a message as frames; raises `WireError` if it holds a type that cannot be sent."""
     arrays: list[Frame] = []
     try:
         body = msgpack.encode(message, enc_hook=partial(_encode_other, arrays))
@@ -54,7 +55,7 @@ def encode(message: Struct) -> list[Frame]:
 
 
 def packed(message: Struct) -> bytes:
-    """A message by itself, its arrays inside: what is kept in a file. Raises `WireError` as `encode` does."""
+    """Encode a message as one piece of bytes with its arrays inside, for files. Raises `WireError` as `encode` does."""
     try:
         return msgpack.encode(message, enc_hook=partial(_encode_other, None))
     except (MsgspecError, TypeError, UnicodeError, OverflowError, RecursionError) as error:
@@ -62,7 +63,8 @@ def packed(message: Struct) -> bytes:
 
 
 def unpacked(content: bytes, kind: Any) -> Any:
-    """The message of a kind that was packed, every type checked; raises `WireError` for anything else."""
+    """Decode a message of type `kind` that `packed` wrote, with every type checked; raises `WireError` for anything
+    else."""
     try:
         return _decoder(kind).decode(content, ())
     except (MsgspecError, InputError, ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -70,7 +72,7 @@ def unpacked(content: bytes, kind: Any) -> Any:
 
 
 def check_size(lengths: Sequence[int]) -> None:
-    """Raises `WireError` for a message of more frames or bytes than any real one has."""
+    """Raise `WireError` if a message has more frames or bytes than allowed."""
     if not 1 <= len(lengths) <= MAX_FRAMES:
         raise WireError(f"A message of {len(lengths):,} frames is no message of this program.")
     if (total := sum(lengths)) > MAX_MESSAGE_BYTES:
@@ -78,12 +80,12 @@ def check_size(lengths: Sequence[int]) -> None:
 
 
 def decode_command(frames: Sequence[Frame]) -> Command:
-    """The command that was encoded; raises `WireError` for anything else."""
+    """Decode a command from its frames; raises `WireError` for anything else."""
     return cast(Command, _decode(frames, Command))
 
 
 def decode_event(frames: Sequence[Frame]) -> Event:
-    """The event that was encoded, its arrays read-only; raises `WireError` for anything else."""
+    """Decode an event from its frames, with read-only arrays; raises `WireError` for anything else."""
     return cast(Event, _decode(frames, Event))
 
 
@@ -105,8 +107,8 @@ def _decode(frames: Sequence[Frame], kind: object) -> object:
 
 
 class _MessageDecoder(threading.local):
-    """A decoder of one kind of message, with the arrays of the message that is being read. Every thread has its own:
-    two clients that read at the same time must not take each other's arrays."""
+    """A decoder for one message type that holds the array frames of the message being decoded. Each thread has its own,
+    so that two clients that decode at the same time do not mix up their arrays."""
 
     def __init__(self, kind: Any) -> None:
         self._decoder = msgpack.Decoder(kind, dec_hook=self._decode_other)
@@ -120,7 +122,7 @@ class _MessageDecoder(threading.local):
             self._arrays = ()
 
     def _decode_other(self, kind: Any, written: Any) -> object:
-        """What MessagePack has no word for: a path, an array."""
+        """Decode the types that MessagePack does not know: paths and arrays."""
         if kind is Path:
             if not isinstance(written, bytes):
                 raise ValueError("a path is written as bytes")
@@ -128,7 +130,7 @@ class _MessageDecoder(threading.local):
         return self._array(kind, written)
 
     def _array(self, kind: Any, written: Any) -> np.ndarray[Any, Any]:
-        """An array from `(dtype, shape, contents)`, the contents being bytes or the number of a frame."""
+        """Decode an array from `(dtype, shape, contents)`; contents are bytes, or the index of a frame."""
         if not (isinstance(written, list) and len(written) == 3):
             raise ValueError("an array is written as dtype, shape and contents")
         name, shape, contents = written
@@ -157,7 +159,7 @@ def _decoder(kind: object) -> _MessageDecoder:
 
 @cache
 def _scalar(kind: Any) -> np.dtype[Any]:
-    """The dtype that an annotation such as `NDArray[np.float32]` names."""
+    """The dtype in an annotation such as `NDArray[np.float32]`."""
     dtype: np.dtype[Any] = np.dtype(get_args(get_args(kind)[1])[0])
     return dtype
 
@@ -167,7 +169,7 @@ def _is_size(number: object) -> bool:
 
 
 def _encode_other(arrays: list[Frame] | None, value: object) -> object:
-    """What MessagePack has no word for; arrays beside the message, where there is a list for them."""
+    """Encode the types that MessagePack does not know. If there is a list for arrays, large ones are appended to it."""
     if isinstance(value, np.ndarray):
         if value.dtype.str not in _DTYPES:
             raise TypeError(f"arrays of {value.dtype} are not carried")

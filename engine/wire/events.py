@@ -1,4 +1,4 @@
-"""What the engine says: its state, answers to commands, and what failed."""
+"""The events of the engine: its status, answers to commands, and failures."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class StateChanged(EventMessage, frozen=True):
 
 
 class Restarted(EventMessage, frozen=True):
-    """History begins anew: a new run or another model."""
+    """A new history begins: a new run or another model."""
 
 
 class SessionOpened(EventMessage, frozen=True):
-    """What a person wrote and chose in the session that was opened: the prompt that was being written, how the next is
-    sampled, names of branches by their first moment, bookmarks, conditions to stop at, and what the window looked at, a
+    """What a person had written and chosen in the session that was opened: the draft of a prompt, the sampling of the
+    next prompt, names of branches by their first step, bookmarks, the texts of stops, and the state of the window as a
     JSON object."""
 
     draft: str
@@ -55,8 +55,8 @@ class SessionOpened(EventMessage, frozen=True):
 
 
 class Submitted(EventMessage, frozen=True):
-    """A prompt was taken as a sequence of these tokens. The status that has it was told before. `note` is what one
-    might not expect of how they were made."""
+    """A prompt was accepted as a sequence with these tokens. The status that lists it was sent before. `note` says what
+    may be unexpected about the tokens."""
 
     seq_id: int
     token_ids: tuple[int, ...]
@@ -65,9 +65,9 @@ class Submitted(EventMessage, frozen=True):
 
 
 class Previewed(EventMessage, frozen=True):
-    """A prompt as it would be taken: its tokens, and the `text` that they are of. `note` says what one might not expect
-    of it; `answer` is what the sequence that it would follow has generated, without special tokens, and `reuse` how
-    much of its cache would be kept."""
+    """The tokens a prompt would have, and the `text` they are made from. `note` says what may be unexpected about them;
+    `answer` is the text that the sequence it would follow has generated, without special tokens; `reuse` says how much
+    of its cache would be kept."""
 
     token_ids: tuple[int, ...]
     texts: tuple[str, ...]
@@ -78,10 +78,10 @@ class Previewed(EventMessage, frozen=True):
 
 
 class ForkMade(EventMessage, frozen=True):
-    """Sequence `child` begins with the `num_tokens` tokens that `parent` had after `step` (None: nothing was stepped
-    yet), those included that have no rows in the cache: it may wait for room, or its prompt not be read to its end.
-    What the records up to that step, their attention and their logits say of the parent, they say of the child. The
-    status that has it was told before; `how` says how its cache was made."""
+    """Sequence `child` was forked from `parent` and begins with the `num_tokens` tokens that it had after `step` (None:
+    before the first step). Some may have no rows in the cache yet: the parent may wait for room, or its prompt may not
+    be read to its end. Whatever the records up to that step say about the parent is true of the child as well. The
+    status that lists it was sent before; `how` says how its cache was made."""
 
     parent: int
     child: int
@@ -91,7 +91,7 @@ class ForkMade(EventMessage, frozen=True):
 
 
 class WentTo(EventMessage, frozen=True):
-    """The moment after `step` (None: before the first) is the live one; `how` says how the cache came there."""
+    """The state after `step` (None: before the first) is now the live one; `how` says how the cache was restored."""
 
     step: int | None
     how: str
@@ -99,9 +99,10 @@ class WentTo(EventMessage, frozen=True):
 
 
 class NodeAdded(EventMessage, frozen=True):
-    """The history tree has a node that no step made: an edit, or what was done since a step and left for another
-    moment. It is the live one if `is_live`; `kl` is the divergence in nats of the next token's distribution after the
-    edit from that before, where both are known. `texts` are those of the tokens that an edit put into the text."""
+    """A node was added to the history tree without a step: an edit, or the changes made since a step when another
+    moment was visited. `is_live`: it is the live moment. `kl` is the divergence, in nats, of the next token's
+    distribution after an edit from that before, None if one is unknown. `texts` are those of the tokens that an edit
+    put into a sequence."""
 
     node: Node
     is_live: bool
@@ -111,14 +112,14 @@ class NodeAdded(EventMessage, frozen=True):
 
 
 class BranchDeleted(EventMessage, frozen=True):
-    """These nodes of the history tree are forgotten."""
+    """These nodes of the history tree were deleted."""
 
     steps: tuple[int, ...]
 
 
 class PromptSurprisal(EventMessage, frozen=True):
-    """Surprisals in nats of a long prompt's tokens from `first_position` on, which the record of a step left open: they
-    are computed when the engine rests. Forks of the sequence have the same tokens."""
+    """Surprisals, in nats, of a long prompt's tokens from `first_position` on. The record of the step leaves them open;
+    they are computed when the engine is idle. They hold for forks of the sequence too."""
 
     step: int
     seq_id: int
@@ -127,7 +128,7 @@ class PromptSurprisal(EventMessage, frozen=True):
 
 
 class StepRedone(EventMessage, frozen=True):
-    """A step of an engine that is gone was done once more: what it did to the pages of this one."""
+    """A step of a lost engine was repeated; this is what it did to the pages of the new engine."""
 
     step: int
     page_events: tuple[PageEvent, ...]
@@ -135,10 +136,10 @@ class StepRedone(EventMessage, frozen=True):
 
 
 class Redone(EventMessage, frozen=True):
-    """The nodes of an engine that is gone were done once more, and the one after `step` (None: none) is the live one.
-    `why_not_all` says why those after it were not, whose tokens come next then; `why_not_exact` where another token
-    would have been chosen, or K and V are others. `num_computed_anew` tokens were in pages of an earlier run: their
-    rows are exact but for rounding."""
+    """The nodes of a lost engine were repeated, and the one after `step` (None: none) is the live one. `why_not_all`
+    says why the later ones were not; their tokens are fed next instead. `why_not_exact` says that another token would
+    have been chosen, or that K and V differ. `num_computed_anew` tokens had been in cached pages of an earlier run;
+    their recomputed rows are equal within rounding."""
 
     step: int | None
     num_steps: int
@@ -149,7 +150,7 @@ class Redone(EventMessage, frozen=True):
 
 
 class CacheChanged(EventMessage, frozen=True):
-    """The live sequences now live in another cache: how they came there, in how long, with how many bytes."""
+    """The live sequences were moved into another cache mode: how, in which time, and with how many bytes."""
 
     cache: CacheSpec
     how: str
@@ -165,7 +166,8 @@ class Tokenized(EventMessage, frozen=True):
 
 
 class LocalModel(Part, frozen=True):
-    """A model that is on this computer. `bytes_per_token` is what one token of K and V costs in its own dtype."""
+    """A model that is on this computer. `bytes_per_token` are those of K and V of one token in the model's own
+    dtype."""
 
     name: str
     source: str
@@ -179,34 +181,35 @@ class ModelsFound(EventMessage, frozen=True):
 
 
 class Failed(EventMessage, frozen=True):
-    """Something that was asked could not be done; everything is as it was before. `can_rebuild`: asked with `rebuild`,
-    the question can be answered."""
+    """A command could not be carried out; nothing has changed. `can_rebuild`: the same command with `rebuild` can
+    be."""
 
     message: str
     can_rebuild: bool = False
 
 
 class Stopped(EventMessage, frozen=True):
-    """The engine has ended, as it was asked to."""
+    """The engine has ended on request."""
 
 
 class EngineLost(EventMessage, frozen=True):
-    """The engine is gone or does not get on: `cause` in a sentence without its full stop. `has_ended` False: it may
-    come back, and then goes on as before."""
+    """The engine has died or does not respond; `cause` is a sentence without its full stop. `has_ended` False: it may
+    respond again and go on."""
 
     cause: str
     has_ended: bool = True
 
 
 class EngineBusy(EventMessage, frozen=True):
-    """The engine lives and has not got on for so many seconds: `what` it is busy with, empty when it got on."""
+    """The engine lives but has made no progress for `seconds`; `what` is the work it is busy with, empty once it makes
+    progress again."""
 
     what: str
     seconds: int
 
 
 class EngineBack(EventMessage, frozen=True):
-    """An engine that did not answer for a while does again, and goes on as before."""
+    """An engine that had not responded for a while responds again."""
 
 
 Event = (

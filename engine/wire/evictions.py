@@ -1,4 +1,4 @@
-"""The record of rows that were dropped: enough to say why, without asking the cache. No torch."""
+"""Records of dropped rows, with what is needed to explain them without the cache. No torch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ NUM_QUANTILES = 17
 
 
 class Survivors(Part, frozen=True, eq=False):
-    """The rows that stayed: `on_merit` of them by their scores, `protected` whatever their scores (sinks, the latest).
+    """The rows that were kept: `on_merit` of them because of their scores, `protected` whatever their scores (sinks,
+    the latest).
 
-    `quantiles` are of the scores on merit, lowest to highest: all of them up to 17, else 17 evenly spaced; empty where
-    only protected rows stayed.
+    `quantiles` are those of the scores of the rows kept on merit, ascending: all scores if they are 17 or fewer, else
+    17 evenly spaced ones; empty if only protected rows were kept.
     """
 
     on_merit: int = 0
@@ -24,10 +25,11 @@ class Survivors(Part, frozen=True, eq=False):
 
 
 class Eviction(Part, frozen=True, eq=False):
-    """Rows that one step dropped from one layer: `positions` `[E]` ascending and the `scores` `[E]` they had.
+    """Rows that one step dropped from one layer: `positions` `[E]`, ascending, and their `scores` `[E]`.
 
-    `kv_head` None: every head dropped the same rows. A row with a lower score goes first; `lowest_kept` is the lowest
-    score that stayed on merit, None where only protected rows (sinks, the latest) stayed. `rule` says it in words.
+    `kv_head` None: all heads dropped the same rows. Rows with lower scores are dropped first; `lowest_kept` is the
+    lowest score of a row that was kept on merit, None if only protected rows were kept. `rule` names the reason in
+    words.
     """
 
     seq_id: int
@@ -41,11 +43,11 @@ class Eviction(Part, frozen=True, eq=False):
 
     @property
     def num_rows(self) -> int:
-        """Rows that went, of this head or of all."""
+        """Number of dropped rows, of this head or of each head."""
         return len(self.positions)
 
     def score_of(self, position: int) -> float | None:
-        """The score of a dropped position; None if this did not drop it."""
+        """The score of a dropped position; None if it is not among the dropped ones."""
         place = int(np.searchsorted(self.positions, position))
         if place == len(self.positions) or self.positions[place] != position:
             return None

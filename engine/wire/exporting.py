@@ -1,4 +1,4 @@
-"""Files that the engine writes: what is asked for, and what became of it."""
+"""Messages about files that the engine writes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ ExportKind = Literal["snapshot", "npz", "table", "trace", "session"]
 class Export(CommandMessage, frozen=True):
     """Write the cache of a sequence as it was with `num_tokens` tokens (None: now) to one safetensors file.
 
-    `form` says whether coded rows are written as they are stored or as the numbers that they stand for; `layers` and
-    `kv_heads` choose some (None: all). `records` are the steps to be kept beside them, and `view` is what the window
-    looks at, a JSON object; `bookmarks` go along. `with_script`: a Python script beside it goes on from it in plain
+    `form` says whether coded rows are written as they are stored or dequantised; `layers` and `kv_heads` select some
+    (None: all). `records` are the steps written with them, `view` the state of the window as a JSON object, and
+    `bookmarks` are written too. `with_script`: also write a Python script that continues from the file in plain
     transformers.
 
-    Another `kind` is for other programs: `npz` has the rows as numbers; `table` (CSV, or Parquet by the name), `trace`
-    (timings, for Perfetto) and `session` (a script that repeats the steps) are made of the records alone.
+    The other values of `kind` are for other programs: `npz` has the dequantised rows; `table` (CSV, or Parquet by the
+    file's suffix), `trace` (timings, for Perfetto) and `session` (a script that repeats the steps) are made from the
+    records alone.
     """
 
     path: Path
@@ -39,13 +40,13 @@ class Export(CommandMessage, frozen=True):
 
 
 class EstimateExport(CommandMessage, frozen=True):
-    """Say how many bytes the rows of an export have, before it is written; what it would refuse is refused."""
+    """Answer with the bytes of the rows of an export without writing it; an export that would be refused is refused."""
 
     export: Export
 
 
 class Exported(EventMessage, frozen=True):
-    """A file was written, and maybe a script beside it."""
+    """A file was written, and with `script` a script beside it."""
 
     path: Path
     num_bytes: int
@@ -54,14 +55,14 @@ class Exported(EventMessage, frozen=True):
 
 
 class ExportCancelled(EventMessage, frozen=True):
-    """An export was cancelled: what stood at its path before stands there still."""
+    """An export was cancelled; a file that was at its path before is still there."""
 
     path: Path
 
 
 class ExportEstimate(EventMessage, frozen=True):
-    """What an export would write, its step records apart: bytes of `num_layers` layers of `num_tokens` tokens.
-    `why_not` says why decoding could not go on from it; empty where it could."""
+    """What an export would write, without the step records: bytes of `num_layers` layers of `num_tokens` tokens.
+    `why_not` says why decoding could not continue from it; empty if it could."""
 
     num_bytes: int
     num_tokens: int

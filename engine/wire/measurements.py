@@ -1,4 +1,5 @@
-"""What was measured on a cache in use: what-if, parity, damage, regret; and on caches beside it: sweep, bench."""
+"""Results of measurements: on the live cache (what-if, parity, damage, regret) and on caches of their own (sweep,
+bench)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from engine.wire.records import Candidate, Floats, Ints
 
 
 class Shift(Part, frozen=True):
-    """One token's probability and rank (0 the most probable) among all of the vocabulary, before and after."""
+    """Probability and rank (0: most probable) of one token in the whole vocabulary, before and after."""
 
     token_id: int
     text: str
@@ -24,11 +25,12 @@ class Shift(Part, frozen=True):
 
 
 class WhatIfAnswer(EventMessage, frozen=True, eq=False):
-    """The next token on the rows as they are (`before`) and as another cache would keep them (`after`).
+    """The distribution of the next token with the rows as they are (`before`) and as another cache mode would keep them
+    (`after`).
 
-    `kl` in nats; `kept_ratio` is the part of the rows that stays; bytes are of K and V of the sequence without its
-    newest token. `shifts` follow every token that is listed before or after, by their rank before. `is_estimate`: from
-    the rows of the live cache alone; an answer to the same request that ran the other cache from the start follows.
+    `kl` is in nats; `kept_ratio` is the share of rows that is kept; bytes are of K and V of the sequence without its
+    newest token. `shifts` has every token listed in `before` or `after`, ordered by rank before. `is_estimate`:
+    computed from the rows of the live cache; a second answer, for which the other mode ran from the start, follows.
     """
 
     request: WhatIf
@@ -51,12 +53,13 @@ Verdict = Literal["within rounding", "lossy, as asked", "edited by hand", "lossy
 
 
 class ParityReport(EventMessage, frozen=True, eq=False):
-    """Every recorded step `[N]` against the same tokens without a cache, or in the mode that the request names.
+    """Every recorded step `[N]` compared with the same tokens without a cache, or in the cache mode that the request
+    names.
 
-    `tolerance` is what rounding may do to a logit in this dtype. `may_differ` is 1 where that step's mode, or the one
-    compared with, is lossy, or its rows were edited by hand: `verdict` names which. `layer`, `tensor` and `position`
-    name the first row of K or V, of those that both hold now, beyond rounding, in the lowest layer that has one; None:
-    all rows are the same.
+    `tolerance` is the largest logit difference that rounding explains in this dtype. `may_differ` is 1 for steps whose
+    mode, or the one compared with, is lossy, or whose rows were edited by hand; `verdict` says which. `layer`, `tensor`
+    and `position` name the first row beyond rounding in the lowest layer that has one, among the rows that both hold
+    now; None if all are equal.
     """
 
     request: CheckParity
@@ -81,8 +84,9 @@ class ParityReport(EventMessage, frozen=True, eq=False):
 
 
 class TensorDamage(Part, frozen=True, eq=False):
-    """RMS error of one tensor over the RMS of the tensor itself: by token `[L, H_kv, columns]`, by channel
-    `[L, H_kv, D]`; per head the largest absolute error and the cosine, `[L, H_kv]`. NaN where a layer has less."""
+    """RMS error of a coded tensor relative to the RMS of the tensor: by token `[L, H_kv, columns]` and by channel `[L,
+    H_kv, D]`; largest absolute error and cosine similarity per head `[L, H_kv]`. Layers with fewer heads or channels
+    are padded with NaN."""
 
     by_token: Floats
     by_channel: Floats
@@ -91,7 +95,7 @@ class TensorDamage(Part, frozen=True, eq=False):
 
 
 class LayerPlanStep(Part, frozen=True):
-    """One layer of a suggested plan: how it is written, what that costs alone (KL in nats) and holds (bytes)."""
+    """One layer of a suggested plan: its coding, the KL (nats) if only this layer is coded, and its bytes."""
 
     coding: LayerCoding
     kl: float
@@ -100,8 +104,9 @@ class LayerPlanStep(Part, frozen=True):
 
 class DamageMap(EventMessage, frozen=True, eq=False):
     """What a codec does to K and V, to the newest attention row (total variation, `[L, H]`) and to the next token: `kl`
-    with every layer coded, `kl_by_layer` `[L]` with one alone. `plan` is there if a budget was given, and `plan_kl`
-    is measured with all of it in place. `num_rows` were coded: all but the newest token's, which `step` had fed."""
+    with all layers coded, `kl_by_layer` `[L]` with only one. `plan` is given if the request has a budget; `plan_kl` is
+    measured with the whole plan applied. `num_rows` rows were coded: all except that of the newest token, which `step`
+    fed."""
 
     request: MapDamage
     layers: tuple[int, ...]
@@ -123,9 +128,10 @@ class DamageMap(EventMessage, frozen=True, eq=False):
 
 
 class Regret(EventMessage, frozen=True, eq=False):
-    """Per page, `[N]`: its first position, the KL (nats) of the next token without its rows, and the rule's score: the
-    rank 0 … 1 of its rows, in the mean of layers and heads (0 goes first), had the rule watched every token before the
-    newest with nothing dropped. `rank_correlation` near 1: the rule keeps what matters."""
+    """For each page `[N]`: its first position, the KL (nats) of the next token if its rows are removed, and the rule's
+    score: the rank 0 … 1 of its rows (0: dropped first), averaged over layers and heads, if the rule had seen every
+    token before the newest and dropped nothing. `rank_correlation` near 1 means that the rule keeps the rows that
+    matter."""
 
     request: MeasureRegret
     step: int
@@ -137,11 +143,11 @@ class Regret(EventMessage, frozen=True, eq=False):
 
 
 class SweepRow(Variant, frozen=True):
-    """One mode on one text: `num_steps` tokens after `num_prompt_tokens`, of a `kind` (see `SweepText`).
+    """One mode on one text of that `kind` (see `SweepText`): `num_steps` tokens after `num_prompt_tokens`.
 
-    `kv_bytes` are stored at the end; `mean_kl` (nats) and `top1_agreement` compare each step with the uncached forward;
-    `perplexity` is of those tokens under this mode; `recall` is the part of a fact's tokens that it tells, None where
-    none is asked for.
+    `kv_bytes` are stored at the end; `mean_kl` (nats) and `top1_agreement` compare each step with the forward pass
+    without a cache; `perplexity` is that of the tokens under this mode; `recall` is the share of the fact's tokens that
+    it predicts, None if the text has no fact.
     """
 
     cache: str
@@ -160,7 +166,7 @@ class SweepRow(Variant, frozen=True):
 
 
 class Unavailable(Variant, frozen=True):
-    """A mode that this model cannot have, or not on this text, and why."""
+    """A mode that this model, or this text, cannot have, and why."""
 
     cache: str
     unavailable: str
@@ -168,7 +174,8 @@ class Unavailable(Variant, frozen=True):
 
 
 class Swept(EventMessage, frozen=True):
-    """One row of a sweep, as soon as it is there; `is_last` ends it. A cancelled sweep ends without."""
+    """One row of a sweep, sent when it is measured; `is_last` marks the last one. A cancelled sweep sends no such
+    mark."""
 
     request: Sweep
     row: SweepRow | Unavailable
@@ -176,13 +183,13 @@ class Swept(EventMessage, frozen=True):
 
 
 class BenchRow(Variant, frozen=True):
-    """One mode in one place: `batch` sequences of `context` tokens each, decoding `num_steps` more in `num_turns` turns
-    that modes took one after the other.
+    """One mode at one context and batch: `batch` sequences of `context` tokens each decoded `num_steps` more in
+    `num_turns` turns, in which the modes alternate.
 
-    `tok_per_s` counts the tokens of all sequences and is the median of the turns, `spread` the difference of their
-    quartiles; `ttft_ms` passes until every sequence has its first token. `overhead_ratio` is the part of a step that is
-    not spent in the model's forward. `ratio` is its speed over that of `base`, the first mode that ran to the end, in
-    the median of turns taken together, with its own spread. Bytes are those in the end, of all sequences.
+    `tok_per_s` counts the tokens of all sequences and is the median over turns; `spread` is their interquartile range.
+    `ttft_ms` is the time until every sequence has its first token. `overhead_ratio` is the share of a step that is not
+    spent in the model's forward pass. `ratio` is its speed relative to `base`, the first mode that was measured to the
+    end: the median over turns, with `ratio_spread`. Bytes are those of all sequences at the end.
     """
 
     cache: str
@@ -205,7 +212,7 @@ class BenchRow(Variant, frozen=True):
 
 
 class BenchRefused(Variant, frozen=True):
-    """A mode that cannot be measured in one place, and why."""
+    """A mode that cannot be measured at this context and batch, and why."""
 
     cache: str
     context: int
@@ -214,7 +221,8 @@ class BenchRefused(Variant, frozen=True):
 
 
 class Benched(EventMessage, frozen=True):
-    """One row of a bench, as soon as it is there; `is_last` ends it. A cancelled bench ends without."""
+    """One row of a bench, sent when it is measured; `is_last` marks the last one. A cancelled bench sends no such
+    mark."""
 
     request: Bench
     row: BenchRow | BenchRefused

@@ -1,4 +1,4 @@
-"""What the cache changes, saves and costs: the questions. Their answers are in `measurements`."""
+"""Commands that measure what a cache mode changes, saves and costs. The answers are in `measurements`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from engine.wire.message import CommandMessage
 
 
 class WhatIf(CommandMessage, frozen=True):
-    """What the next token would be had the live cache been kept as `cache` keeps it; nothing is altered.
+    """Compute the next token if the live rows were kept as the mode `cache` keeps them. The live cache is not changed.
 
-    `rebuild`: where the live cache has dropped rows, compare with exact ones, computed from the tokens by one prefill.
+    `rebuild`: if the live cache has dropped rows, compare with exact rows, computed from the tokens by one prefill.
     """
 
     seq_id: int
@@ -21,17 +21,17 @@ class WhatIf(CommandMessage, frozen=True):
 
 
 class CheckParity(CommandMessage, frozen=True):
-    """Compare what a sequence's steps gave with another way to the same tokens: `against` a cache mode, which is fed
-    them anew, or None: without any cache, through the model's own attention."""
+    """Compare the logits and rows of a sequence's steps with another way of computing them: in the cache mode
+    `against`, which is fed the same tokens, or (None) without any cache, with the model's own attention."""
 
     seq_id: int
     against: CacheSpec | None = None
 
 
 class MapDamage(CommandMessage, frozen=True):
-    """What a codec does to the rows held now; with `budget_bytes`, also which layers should take how few bits.
+    """Measure what a codec does to the rows held now; with `budget_bytes`, also suggest the bits of each layer.
 
-    `rebuild`: where the live cache has dropped rows, take exact ones, computed from the tokens by one prefill.
+    `rebuild`: if the live cache has dropped rows, use exact rows, computed from the tokens by one prefill.
     """
 
     seq_id: int
@@ -42,9 +42,10 @@ class MapDamage(CommandMessage, frozen=True):
 
 
 class MeasureRegret(CommandMessage, frozen=True):
-    """What removing each page of `page_size` rows does to the next token, beside the score of `cache`'s rule.
+    """Measure what removing each page of `page_size` rows does to the next token, with the score that the rule of
+    `cache` gives the page.
 
-    `rebuild`: where the live cache has dropped rows, take exact ones, computed from the tokens by one prefill.
+    `rebuild`: if the live cache has dropped rows, use exact rows, computed from the tokens by one prefill.
     """
 
     seq_id: int
@@ -54,9 +55,9 @@ class MeasureRegret(CommandMessage, frozen=True):
 
 
 class Sweep(CommandMessage, frozen=True):
-    """Every mode on every text, `num_steps` steps of each; a recalled fact has as many as it has tokens. Answered text
-    by text, in the order of the modes. `done` are the names of modes and texts whose rows are known already. The live
-    session is not touched."""
+    """Run every mode on every text for `num_steps` steps (for a recalled fact, as many as it has tokens). Answers come
+    text by text, in the order of the modes. `done` are the names of modes and texts whose rows are known already. The
+    live session is not touched."""
 
     texts: tuple[SweepText, ...]
     num_steps: int
@@ -65,13 +66,13 @@ class Sweep(CommandMessage, frozen=True):
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are in the end, those that were known among them."""
+        """The number of rows of the whole sweep, known ones included."""
         return len(self.texts) * len(self.modes)
 
 
 class Bench(CommandMessage, frozen=True):
-    """Cache modes against each other in time: each at every context and every batch, `num_steps` decode steps. The live
-    session is not touched. `caches` are names and specs."""
+    """Measure the speed of cache modes against each other: each at every context and batch, for `num_steps` decode
+    steps. The live session is not touched. `caches` are pairs of name and spec."""
 
     caches: tuple[tuple[str, CacheSpec], ...]
     contexts: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What a run can be compared with."""
+"""What a sequence can be compared with in a duel."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from engine.wire.message import Variant
 
 
 class OtherRun(Variant, frozen=True):
-    """The same tokens in a cache mode, by the model at work or (`model`) by another of the same vocabulary, or by the
-    same one in another dtype."""
+    """The same tokens in another cache mode, computed by the loaded model, or by `model`: another one with the same
+    vocabulary, or the same one in another dtype."""
 
     cache: CacheSpec
     model: ModelSpec | None = None
 
 
 class OtherStep(Variant, frozen=True):
-    """The same sequence as it stood after a step, of its own branch or of another. It is compared with the live one,
-    or with itself as it stood after the step `of`."""
+    """The sequence as it was after a step of its own or another branch. It is compared with the live one, or with the
+    sequence as it was after the step `of`."""
 
     step: int
     of: int | None = None
 
 
 class OtherFile(Variant, frozen=True):
-    """A snapshot file, as it was written."""
+    """The contents of a snapshot file."""
 
     path: Path
 

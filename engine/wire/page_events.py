@@ -1,6 +1,6 @@
-"""What happens to pages, in order: one frozen record per happening, and vLLM's wire form of them.
+"""What happens to pages, in order: one frozen record per event, and their conversion to vLLM's event format.
 
-The pool and the host index append to one plain list; the session drains it into the step's record.
+The pool and the host index append events to one list; the session moves them into the record of the step.
 """
 
 from __future__ import annotations
@@ -11,44 +11,44 @@ from enum import StrEnum
 
 from engine.wire.message import Variant
 
-# The parent of every first page: the chain of hashes has to start somewhere, and the same everywhere.
+# The parent hash of every first page: all chains of hashes start from the same value.
 ROOT_HASH = bytes(16)
 
-KEPT = -2  # in place of a `seq_id`: the page belongs to a moment of another branch, which is kept to return to
-NULL_PAGE_ID = 0  # stands in a table for a page that left the window or was dropped; never allocated, never freed
+KEPT = -2  # in place of a `seq_id`: the page belongs to a kept moment of another branch
+NULL_PAGE_ID = 0  # entry of a page table whose page left the window or was dropped; never allocated, never freed
 
 
 class Tier(StrEnum):
-    """Which memory a page lies in: the device's own, or the host's second-level prefix cache."""
+    """The memory that a page is in: the device's own, or the second-level prefix cache in host memory."""
 
     DEVICE = "device"
     HOST = "host"
 
 
 class EvictReason(StrEnum):
-    """Why a page lost its place in the prefix index."""
+    """Why a page was removed from the prefix index."""
 
     ROOM = "room"  # its memory was needed for new tokens
-    REQUEST = "request"  # somebody asked for it
-    OVERWRITE = "overwrite"  # its only owner was truncated into it and now writes other tokens
+    REQUEST = "request"  # eviction was requested
+    OVERWRITE = "overwrite"  # its only owner was truncated to a part of it and writes other tokens there
 
 
 class MoveDirection(StrEnum):
-    """Between which tiers a page's K and V were copied."""
+    """The direction in which K and V of a page were copied between tiers."""
 
     TO_HOST = "to_host"
     TO_DEVICE = "to_device"
 
 
 class PageAllocated(Variant, frozen=True):
-    """An unreferenced page now belongs to a sequence (ref_count 1, contents undefined)."""
+    """A free page was allocated to a sequence (ref_count 1, contents undefined)."""
 
     seq_id: int
     page_id: int
 
 
 class PageShared(Variant, frozen=True):
-    """One more sequence refers to a page; `ref_count` 1 means that a cached page came back into use."""
+    """One more sequence references a page; `ref_count` 1 means that a cached page is in use again."""
 
     seq_id: int
     page_id: int
@@ -56,7 +56,7 @@ class PageShared(Variant, frozen=True):
 
 
 class PageFreed(Variant, frozen=True):
-    """A sequence let go of a page. At `ref_count` 0 it is cached when `is_findable`, else free."""
+    """A sequence released its reference to a page. At `ref_count` 0 the page is cached if `is_findable`, else free."""
 
     seq_id: int
     page_id: int
@@ -65,7 +65,7 @@ class PageFreed(Variant, frozen=True):
 
 
 class PageCopied(Variant, frozen=True):
-    """Copy-on-write: the sequence writes to `dst_page_id` from now on; slots 0..num_tokens-1 must be copied."""
+    """Copy-on-write: the sequence now writes to `dst_page_id`, into which slots 0 … num_tokens - 1 must be copied."""
 
     seq_id: int
     src_page_id: int
@@ -74,10 +74,10 @@ class PageCopied(Variant, frozen=True):
 
 
 class PageCommitted(Variant, frozen=True):
-    """A full page became findable by the hash of its tokens and of all pages before it.
+    """A full page was registered in the prefix index under the hash of its tokens and of all pages before it.
 
-    `parent_hash` is the page before it, or `ROOT_HASH`. `token_bytes` are the token ids as
-    little-endian int32. `tier` says whose `page_id` it is. The index keeps this very object as its entry.
+    `parent_hash` is that of the page before it, or `ROOT_HASH`. `token_bytes` are the token ids as little-endian int32.
+    `tier` is the memory that `page_id` is in. The index stores this object itself as its entry.
     """
 
     page_id: int
@@ -88,19 +88,19 @@ class PageCommitted(Variant, frozen=True):
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """The vocabulary indices that the page holds, in order."""
+        """The token ids of the page, in order."""
         return struct.unpack(f"<{len(self.token_bytes) // 4}i", self.token_bytes)
 
 
 class PageEvicted(Variant, frozen=True):
-    """A page can no longer be found; `committed` is what it held, and in which tier."""
+    """A page was removed from the prefix index; `committed` is the entry that was removed."""
 
     committed: PageCommitted
     reason: EvictReason
 
 
 class PageMoved(Variant, frozen=True):
-    """K and V of one page were copied between the tiers; `num_bytes` of payload in `duration_ms`."""
+    """K and V of a page were copied between tiers: `num_bytes` in `duration_ms`."""
 
     direction: MoveDirection
     page_id: int
@@ -111,7 +111,8 @@ class PageMoved(Variant, frozen=True):
 
 
 class PrefixHit(Variant, frozen=True):
-    """A prompt of `num_tokens` took over `page_ids`: its first `num_hit_tokens` tokens are not computed again."""
+    """A prompt of `num_tokens` tokens reuses the cached `page_ids`: its first `num_hit_tokens` tokens are not computed
+    again."""
 
     seq_id: int
     num_tokens: int
@@ -120,35 +121,35 @@ class PrefixHit(Variant, frozen=True):
 
 
 class PrefixMiss(Variant, frozen=True):
-    """A prompt of `num_tokens` found no page to start from."""
+    """No cached page matches the beginning of a prompt of `num_tokens` tokens."""
 
     seq_id: int
     num_tokens: int
 
 
-# The changes of the prefix index: what vLLM's events tell.
+# Changes of the prefix index, the only events that vLLM publishes.
 IndexEvent = PageCommitted | PageEvicted
 
 PageEvent = PageAllocated | PageShared | PageFreed | PageCopied | PageMoved | PrefixHit | PrefixMiss | IndexEvent
 
 VllmEvent = dict[str, object]
 
-# vLLM names the memory after the usual hardware; a CPU-only run keeps the names so that its tools can read it.
+# vLLM's names for the tiers. A CPU-only run uses them as well, so that vLLM's tools can read its events.
 _MEDIUM = {Tier.DEVICE: "GPU", Tier.HOST: "CPU"}
 _UINT64_MASK = (1 << 64) - 1
 
 
 def vllm_block_hash(page_hash: bytes) -> int:
-    """The unsigned 64-bit form of a hash in vLLM's events: the digest's low 64 bits, read big-endian."""
+    """The hash of a page as in vLLM's events: the low 64 bits of the digest, as an unsigned big-endian number."""
     return int.from_bytes(page_hash, "big") & _UINT64_MASK
 
 
 def to_vllm_events(events: Iterable[PageEvent], page_size: int) -> list[VllmEvent]:
-    """The events that vLLM publishes, as dictionaries ready for JSON lines, in the map form of vLLM 0.28.
+    """Convert events to those that vLLM publishes, as dictionaries for JSON lines, in the map form of vLLM 0.28.
 
-    Only changes of the prefix index appear there: committed pages as BlockStored, evicted ones as BlockRemoved,
-    one per physical copy. Neighbouring pages of one chain share an event. Source: vLLM's
-    `distributed/kv_events.py`, `BlockStored`, `BlockRemoved`; optional fields at their default are left out, as there.
+    Only changes of the prefix index appear there: committed pages as BlockStored, evicted ones as BlockRemoved, one per
+    physical copy. Consecutive pages of one chain share an event. Source: vLLM's `distributed/kv_events.py`,
+    `BlockStored`, `BlockRemoved`; optional fields at their default are left out, as there.
     """
     out: list[VllmEvent] = []
     run: list[IndexEvent] = []
@@ -164,7 +165,7 @@ def to_vllm_events(events: Iterable[PageEvent], page_size: int) -> list[VllmEven
 
 
 def _continues(last: IndexEvent, event: IndexEvent) -> bool:
-    """Whether `event` goes into the same vLLM event as `last`."""
+    """Whether `event` belongs to the same vLLM event as `last`."""
     match last, event:
         case PageCommitted(), PageCommitted():
             return event.tier == last.tier and event.parent_hash == last.page_hash
@@ -175,7 +176,7 @@ def _continues(last: IndexEvent, event: IndexEvent) -> bool:
 
 
 def _vllm_run(run: list[IndexEvent], page_size: int) -> list[VllmEvent]:
-    """The vLLM events of neighbours that `_continues` found to be of one kind."""
+    """The vLLM event for a run of consecutive index events of one kind."""
     if stored := [event for event in run if isinstance(event, PageCommitted)]:
         return [_block_stored(stored, page_size)]
     if removed := [event for event in run if isinstance(event, PageEvicted)]:

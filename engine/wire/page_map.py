@@ -1,7 +1,7 @@
-"""The pool as a picture: what every page is, kept up to date from events, handed out without copying it whole.
+"""The state of every page of a pool, kept up to date from page events and handed out without copying all of it.
 
-No torch. A map is a tuple of read-only blocks of 1,024 pages; a step copies only the blocks that it touched, so that a
-record of a million pages costs what changed and not what exists.
+No torch. A map is a tuple of read-only blocks of 1,024 pages each. A step copies only the blocks that it changes, so
+that the cost of a record depends on the changes and not on the size of the pool.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PAGE_DTYPE = np.dtype(
         ("num_kept", "u2"),
     ]
 )
-NOBODY = -1  # in the array only: the owner of a page that no sequence refers to
+NO_OWNER = -1  # value of `owner` in the array for a page that no sequence references
 
 
 class PageCell(IntEnum):
@@ -51,14 +51,16 @@ class PageCell(IntEnum):
     SHARED = 2
     CACHED = 3
     NULL = 4
-    KEPT = 5  # held by kept moments of other branches, and by no live sequence
+    KEPT = 5  # referenced by kept moments of other branches only
 
 
 class PoolStep(Part, frozen=True, eq=False):
-    """What a step says of one pool: its size, its counts after the step, and what is needed to keep a `PageMap` of it.
+    """What the record of a step says about one pool: its size, its counts after the step, and what a `PageMap` needs
+    beside the events.
 
-    `pool` names the pool: a number that was not there before is a new pool, all of whose pages are free. Its events are
-    the next `num_events` of the record's. `fills` are `(page_id, tokens in it)` of the sequences' last pages.
+    `pool` is the number of the pool; a number not seen before means a new pool with all pages free. The pool's events
+    are the next `num_events` of those in the record. `fills` are pairs `(page_id, tokens in it)` for the last page of
+    each sequence.
     """
 
     pool: int
@@ -77,13 +79,13 @@ class PoolStep(Part, frozen=True, eq=False):
 
 
 class PageMap(PoolStep, frozen=True, eq=False):
-    """One pool after one step, for whoever looks at it: its reader keeps it, it never crosses the wire. `blocks` hold
-    `PAGE_DTYPE` cells, 1,024 pages each, the last one fewer.
+    """The state of all pages of a pool after one step. The reader of records builds it; it is never sent. `blocks` hold
+    `PAGE_DTYPE` cells, 1,024 pages each, the last block fewer.
 
-    `fill` counts the tokens in a page; `owner` is the sequence that took or shared it last of those that still have it,
-    `KEPT` where kept moments alone hold it, `num_kept` of them; `step` is when it was last allocated, shared or freed;
-    `on_host` whether its content lies in the host tier as well. Of the pages, `num_kept_pages` are held by kept moments
-    alone; `num_used` and `num_shared` count these too.
+    `fill` is the number of tokens in a page; `owner` is the latest sequence, of those that still reference the page,
+    that allocated or shared it, or `KEPT` if only kept moments reference it; `num_kept` is how many kept moments do;
+    `step` is when it was last allocated, shared or freed; `on_host` says whether a copy is in the host tier.
+    `num_kept_pages` counts the pages that only kept moments reference; `num_used` and `num_shared` include them.
     """
 
     blocks: tuple[npt.NDArray[np.void], ...] = ()
@@ -98,13 +100,13 @@ class PageMap(PoolStep, frozen=True, eq=False):
 
 
 class PageMaps:
-    """Every pool as it stands, kept up to date by the reader of records: each must be folded in, in order."""
+    """The present state of every pool. The reader of records must call `fold` for each record, in order."""
 
     def __init__(self) -> None:
         self._trackers: dict[int, PageTracker] = {}
 
     def fold(self, step: int, events: Sequence[PageEvent], pools: Sequence[PoolStep]) -> tuple[PageMap, ...]:
-        """The pools after a step; O(what it changed)."""
+        """Apply a step's events and return the state of all pools after it, in time proportional to the changes."""
         known, self._trackers = self._trackers, {}
         maps, start = [], 0
         for pool in pools:
@@ -119,36 +121,37 @@ class PageMaps:
 
 
 class PageTracker:
-    """Keeps the cells of one pool. The only writer; `blocks()` hands out what will never change again."""
+    """Keeps the cells of one pool up to date. Blocks that `blocks()` has returned are never changed again."""
 
     def __init__(self, num_pages: int, page_size: int) -> None:
         self.num_pages, self.page_size = num_pages, page_size
         self._blocks: list[npt.NDArray[np.void]] = []
         for start in range(0, num_pages, BLOCK_PAGES):
             block = np.zeros(min(BLOCK_PAGES, num_pages - start), PAGE_DTYPE)
-            block["owner"] = NOBODY
+            block["owner"] = NO_OWNER
             self._blocks.append(block)
         self._blocks[0]["state"][NULL_PAGE_ID] = PageCell.NULL
-        self._mine: set[int] = set(range(len(self._blocks)))
+        self._writable: set[int] = set(range(len(self._blocks)))
         self.num_kept_pages = 0
-        self._takers: dict[int, list[int]] = {}  # the sequences that have a page which was shared, the latest last
+        self._sharers: dict[int, list[int]] = {}  # the sequences that reference a shared page, the latest last
         self._host_hashes: set[bytes] = set()
         self._page_of_hash: dict[bytes, int] = {}
 
     def _cell(self, page_id: int) -> np.void:
-        """A page's cell, writable: its block is copied first if somebody has been given it."""
+        """The writable cell of a page; its block is copied first if it has been handed out."""
         number = page_id // BLOCK_PAGES
-        if number not in self._mine:
+        if number not in self._writable:
             self._blocks[number] = self._blocks[number].copy()
-            self._mine.add(number)
+            self._writable.add(number)
         return self._blocks[number][page_id % BLOCK_PAGES]  # type: ignore[no-any-return]
 
     def apply(self, events: Iterable[PageEvent], step: int) -> None:
+        """Apply page events of step number `step`, in order."""
         for event in events:
             match event:
                 case PageAllocated():
-                    self._takers.pop(event.page_id, None)
-                    self._held(event.page_id, 1, int(event.seq_id == KEPT), event.seq_id, step)
+                    self._sharers.pop(event.page_id, None)
+                    self._set_referenced(event.page_id, 1, int(event.seq_id == KEPT), event.seq_id, step)
                     self._cell(event.page_id)["fill"] = self.page_size
                 case PageShared():
                     self._shared(event, step)
@@ -165,14 +168,15 @@ class PageTracker:
                     self._on_host(event.page_hash, True)
 
     def set_fill(self, page_id: int, fill: int) -> None:
-        """How many tokens a sequence's last page holds."""
+        """Set the number of tokens in the last page of a sequence."""
         if int(self._blocks[page_id // BLOCK_PAGES][page_id % BLOCK_PAGES]["fill"]) != fill:
             self._cell(page_id)["fill"] = fill
 
     def blocks(self) -> tuple[npt.NDArray[np.void], ...]:
-        for number in self._mine:
+        """All blocks, read-only from now on; later changes copy the block first."""
+        for number in self._writable:
             self._blocks[number].flags.writeable = False
-        self._mine.clear()
+        self._writable.clear()
         return tuple(self._blocks)
 
     def _set(self, page_id: int, state: PageCell, ref_count: int, owner: int, step: int, num_kept: int = 0) -> None:
@@ -181,8 +185,8 @@ class PageTracker:
         cell["state"], cell["ref_count"], cell["owner"], cell["step"] = state, ref_count, owner, step
         cell["num_kept"] = num_kept
 
-    def _held(self, page_id: int, ref_count: int, num_kept: int, owner: int, step: int) -> None:
-        """Somebody refers to a page; `num_kept` of them are kept moments."""
+    def _set_referenced(self, page_id: int, ref_count: int, num_kept: int, owner: int, step: int) -> None:
+        """Mark a page as referenced `ref_count` times, `num_kept` of them by kept moments."""
         if num_kept == ref_count:
             self._set(page_id, PageCell.KEPT, ref_count, KEPT, step, num_kept)
         else:
@@ -192,23 +196,23 @@ class PageTracker:
     def _shared(self, event: PageShared, step: int) -> None:
         cell, is_kept = self._cell(event.page_id), event.seq_id == KEPT
         owner = int(cell["owner"])
-        takers = self._takers.setdefault(event.page_id, [owner] if owner not in (NOBODY, KEPT) else [])
+        sharers = self._sharers.setdefault(event.page_id, [owner] if owner not in (NO_OWNER, KEPT) else [])
         if not is_kept:
-            takers.append(owner := event.seq_id)
-        self._held(event.page_id, event.ref_count, int(cell["num_kept"]) + is_kept, owner, step)
+            sharers.append(owner := event.seq_id)
+        self._set_referenced(event.page_id, event.ref_count, int(cell["num_kept"]) + is_kept, owner, step)
 
     def _freed(self, event: PageFreed, step: int) -> None:
-        takers = self._takers.get(event.page_id, [])
-        if event.seq_id in takers:
-            takers.remove(event.seq_id)
+        sharers = self._sharers.get(event.page_id, [])
+        if event.seq_id in sharers:
+            sharers.remove(event.seq_id)
         if event.ref_count:
             cell = self._cell(event.page_id)
             num_kept = max(0, int(cell["num_kept"]) - (event.seq_id == KEPT))
-            owner = takers[-1] if takers else int(cell["owner"])
-            self._held(event.page_id, event.ref_count, num_kept, owner, step)
+            owner = sharers[-1] if sharers else int(cell["owner"])
+            self._set_referenced(event.page_id, event.ref_count, num_kept, owner, step)
             return
-        self._takers.pop(event.page_id, None)
-        self._set(event.page_id, PageCell.CACHED if event.is_findable else PageCell.FREE, 0, NOBODY, step)
+        self._sharers.pop(event.page_id, None)
+        self._set(event.page_id, PageCell.CACHED if event.is_findable else PageCell.FREE, 0, NO_OWNER, step)
         if not event.is_findable:
             self._cell(event.page_id)["fill"] = 0
 

@@ -1,4 +1,5 @@
-"""A step in phases: scheduled, forward layer by layer, chosen, written; what is known at each of them."""
+"""A step phase by phase: scheduled, forward pass layer by layer, token chosen, rows written; and what is known in each
+phase."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from engine.wire.records import Candidate, Floats, Phase
 
 
 class ScheduledSequence(Part, frozen=True):
-    """What a sequence is fed: `token_ids` from `first_position` on. `pages` are the page ids that were taken for their
-    rows, `hit_tokens` how many of a prompt's tokens were served by pages that others had filled."""
+    """What a sequence is fed: `token_ids` from `first_position` on. `pages` are the page ids allocated for their rows,
+    `hit_tokens` how many tokens of a prompt were found in cached pages."""
 
     seq_id: int
     phase: Phase
@@ -23,16 +24,17 @@ class ScheduledSequence(Part, frozen=True):
 
 
 class Scheduled(Variant, frozen=True):
-    """It is decided who is fed what, and there is room for the new rows. `preempted` gave their pages up for it."""
+    """The step's sequences and tokens are decided, and there is room for the new rows. `preempted` sequences gave up
+    their pages for it."""
 
     sequences: tuple[ScheduledSequence, ...]
     preempted: tuple[int, ...] = ()
 
 
 class NewRow(Part, frozen=True, eq=False):
-    """What a layer made of the newest token of a sequence: L2 norms `[H_kv]` of K and V as attention read them (empty
-    where the layer keeps none), that of the layer's output, and the `position` that got most of its attention, in the
-    mean of all heads, with its `weight`."""
+    """What a layer computed for the newest token of a sequence: the L2 norms `[H_kv]` of K and V as attention read them
+    (empty if the layer keeps none), the norm of the layer's output, and the `position` with the most attention in the
+    mean over heads, with its `weight`."""
 
     seq_id: int
     key_norm: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
@@ -43,15 +45,15 @@ class NewRow(Part, frozen=True, eq=False):
 
 
 class LayerDone(Variant, frozen=True, eq=False):
-    """The forward of these sequences has passed a layer: it and those before it have the new rows."""
+    """The forward pass of these sequences has finished a layer: this layer and those before it have the new rows."""
 
     layer: int
     rows: tuple[NewRow, ...]
 
 
 class ChosenToken(Part, frozen=True):
-    """The token that comes next in a sequence, out of candidates with their raw and filtered probabilities. `seed` and
-    `position` decide the draw; None: the most probable token, without one."""
+    """The chosen next token of a sequence, and the candidates with their raw and filtered probabilities. The random
+    draw depends on `seed` and `position`; `seed` None means that the most probable token was taken without a draw."""
 
     seq_id: int
     token_id: int
@@ -63,15 +65,14 @@ class ChosenToken(Part, frozen=True):
 
 
 class Chosen(Variant, frozen=True):
-    """The logits are there, and the next tokens are chosen; nothing is coded or dropped yet."""
+    """The logits are computed and the next tokens chosen; no rows have been coded or dropped yet."""
 
     tokens: tuple[ChosenToken, ...]
 
 
 class WrittenRows(Part, frozen=True):
-    """What a step left in the cache of a sequence, over all layers: rows written, older rows whose numbers it changed
-    (by a codec that had waited, by rotating sinks, by computing them anew), rows dropped or left behind by a window;
-    and how many pages it came to hold."""
+    """What a step changed in the cache of a sequence, over all layers: rows written; older rows whose numbers changed
+    (coded late, sinks rotated, computed again); rows dropped by a rule or a window; and pages added."""
 
     seq_id: int
     num_written: int
@@ -81,7 +82,7 @@ class WrittenRows(Part, frozen=True):
 
 
 class Written(Variant, frozen=True):
-    """The step is done, and its record follows."""
+    """The step is complete, and its record follows."""
 
     sequences: tuple[WrittenRows, ...]
 
@@ -90,8 +91,8 @@ StepPhase = Scheduled | LayerDone | Chosen | Written
 
 
 class PhaseReached(EventMessage, frozen=True, eq=False):
-    """A step that is taken in phases has come to one. But for the last, it waits there for `NextPhase`, for `Step` or
-    `Run`, which finish it, or for whatever gives it up."""
+    """A step taken phase by phase has reached a phase. Except in the last one, it waits there until `NextPhase`
+    continues it, `Step` or `Run` finishes it, or another command discards it."""
 
     step: int
     num_layers: int
@@ -99,8 +100,9 @@ class PhaseReached(EventMessage, frozen=True, eq=False):
 
 
 class SuspendedStep(Part, frozen=True):
-    """A step that waits at one of its phases: behind `layer` of a forward of `seq_ids`, or, where that is None, before
-    (not `is_chosen`) or behind all of them. `num_tokens` are those that each sequence has when it is done."""
+    """A step that waits in one of its phases: after `layer` in the forward pass of `seq_ids`, or, if `layer` is None,
+    before the first layer or (`is_chosen`) after the last. `num_tokens` are the tokens of each sequence when the step
+    is complete."""
 
     step: int
     num_layers: int
@@ -111,7 +113,7 @@ class SuspendedStep(Part, frozen=True):
 
     @property
     def words(self) -> str:
-        """Where it stands, short."""
+        """The phase it waits in, in a few words."""
         if self.layer is None:
             return f"step {self.step}: {'chosen' if self.is_chosen else 'scheduled'}"
         return f"step {self.step}: layer {self.layer} done, {self.layer + 1} of {self.num_layers}"

@@ -1,4 +1,4 @@
-"""What a prompt found in the prefix cache, and why it found no more."""
+"""Which pages of the prefix cache a prompt can reuse, and why not more of them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from engine.wire.page_events import ROOT_HASH
 
 
 def num_hashable_pages(num_tokens: int, page_size: int) -> int:
-    """How many pages of a prompt the prefix cache may serve: full ones that do not hold its last token.
+    """How many pages of a prompt can be served from the prefix cache: full ones that do not hold its last token.
 
-    The last token is always computed, because its logits are wanted (vLLM `get_computed_blocks`, MAX's block
-    manager): 128 tokens at page size 128 give 0, 129 give 1.
+    The last token is always computed, because its logits are needed (vLLM `get_computed_blocks`, MAX's block manager):
+    128 tokens at page size 128 give 0, 129 give 1.
     """
     return max(0, num_tokens - 1) // page_size
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """The pages that a prompt can start from, as the pool stood when it was asked.
+    """The cached pages that a prompt can start from, at the time of the lookup.
 
-    `page_hashes` belong to `page_ids`. `token_bytes` is the whole prompt as little-endian int32.
+    `page_hashes` are the hashes of `page_ids`. `token_bytes` is the whole prompt as little-endian int32.
     """
 
     page_size: int
@@ -42,34 +42,34 @@ class PrefixMatch:
 
     @property
     def num_hashable_pages(self) -> int:
-        """The most pages that could have been hit: full ones without the last token."""
+        """The most pages that a hit could have: full ones without the last token."""
         return num_hashable_pages(self.num_tokens, self.page_size)
 
     def cut(self, num_pages: int) -> PrefixMatch:
-        """The same match with at most so many pages."""
+        """The same match with at most `num_pages` pages."""
         return replace(self, page_ids=self.page_ids[:num_pages], page_hashes=self.page_hashes[:num_pages])
 
     @property
     def last_hash(self) -> bytes:
-        """The hash of the last page hit, or the root of all chains."""
+        """The hash of the last matched page, or the common root of all chains."""
         return self.page_hashes[-1] if self.page_hashes else ROOT_HASH
 
     def page_tokens(self, page: int) -> bytes:
-        """The encoded tokens of the prompt's logical page number `page`."""
+        """The encoded tokens of the prompt's logical page `page`."""
         width = 4 * self.page_size
         return self.token_bytes[page * width : (page + 1) * width]
 
 
 class AllFullPagesHit(Variant, frozen=True):
-    """Nothing differed. The last `num_tail_tokens` are computed because a page is shared whole or not at all and the
-    last token is never served; a tail of a whole page means that only the last-token rule stood in the way."""
+    """All full pages were found. The last `num_tail_tokens` tokens are computed because only whole pages are shared and
+    the last token is always computed; a tail of exactly one page was not reused for the second reason alone."""
 
     num_tail_tokens: int
 
 
 class TokensDiffer(Variant, frozen=True):
-    """The most similar cached page differs first at `position`; `num_floor_tokens` equal ones before it are lost to
-    page alignment. `is_exact` is false when there were more candidates than were compared."""
+    """The most similar cached page differs first at `position`. The `num_floor_tokens` equal tokens before it cannot be
+    reused because only whole pages are shared. `is_exact` False: there were more candidates than were compared."""
 
     position: int
     num_floor_tokens: int
@@ -77,27 +77,29 @@ class TokensDiffer(Variant, frozen=True):
 
 
 class NothingFollows(Variant, frozen=True):
-    """No cached page continues this prefix, so that there is nothing to compare with from `position` on."""
+    """No cached page continues this prefix, so from `position` on there is nothing to compare with."""
 
     position: int
 
 
 class Forked(Variant, frozen=True):
-    """No prompt was looked up: the sequence began as a copy of sequence `parent`."""
+    """There was no prefix lookup: the sequence was forked from sequence `parent`."""
 
     parent: int
 
 
 class Converted(Variant, frozen=True):
-    """No prompt was looked up: the sequence was there before the pool, and moved in with a change of the mode."""
+    """There was no prefix lookup: the sequence was older than the pool and was moved into it by a change of the
+    mode."""
 
 
 class ContinuedFrom(Variant, frozen=True):
-    """The prompt took the place of sequence `parent`, which had rows of `num_cached` tokens: `num_reused` were kept.
+    """The prompt replaced sequence `parent`, which had rows of `num_cached` tokens; `num_reused` of them were kept.
 
-    `position` is that of the first token that differs, None where none does; `token` is the prompt's, by id and text,
-    and `cached` that in the cache (None: there is none at that place). `line` and `line_text` are the line of the chat
-    template that wrote it, 0 where that cannot be told. `why` says in words why rows of equal tokens were not kept."""
+    `position` is that of the first differing token, None if none differs; `token` is the prompt's token there, by id
+    and text, and `cached` the cached one (None: there is none). `line` and `line_text` are the line of the chat
+    template that wrote the token, 0 if unknown. `why` says why rows of equal tokens were not kept.
+    """
 
     parent: int
     num_cached: int
@@ -110,7 +112,8 @@ class ContinuedFrom(Variant, frozen=True):
     why: str = ""
 
     def words(self, quoted: Callable[[str], str]) -> str:
-        """In sentences; `quoted` puts a text of the model between quotation marks, nothing hidden."""
+        """The result in sentences; `quoted` puts a text of the model between quotation marks and makes all its
+        characters visible."""
         kept = f"{self.num_reused:,} of {self.num_cached:,} rows of seq {self.parent} kept"
         differs = self._difference(quoted)
         if self.why:
@@ -118,7 +121,8 @@ class ContinuedFrom(Variant, frozen=True):
         return f"{kept}. {differs or 'Every token in its cache agrees.'}"
 
     def _difference(self, quoted: Callable[[str], str]) -> str:
-        """The first token that differs, on both sides, and the line of the template that wrote it; empty for none."""
+        """A sentence about the first differing token, with the line of the template that wrote it; empty if none
+        differs."""
         if self.position is None or self.cached is None:
             return ""
         had = f"{quoted(self.cached[1])} (id {self.cached[0]}) in the cache"

@@ -1,4 +1,4 @@
-"""What the engine answers: frozen messages of numbers, strings, tuples and read-only arrays.
+"""The record of a step and its parts: frozen messages of numbers, strings, tuples and read-only arrays.
 
 Shapes: L attention layers, H query heads, H_kv key/value heads, T tokens fed in the step, D head_dim.
 """
@@ -33,7 +33,7 @@ Provenance = Literal[
 
 
 class Candidate(Part, frozen=True):
-    """One of the top choices for the next token. `sampled_prob` is after temperature and filters."""
+    """One of the most probable next tokens. `sampled_prob` is its probability after temperature and filters."""
 
     token_id: int
     text: str
@@ -43,10 +43,10 @@ class Candidate(Part, frozen=True):
 
 
 class RowStats(Part, frozen=True, eq=False):
-    """The new rows of K and V as the step wrote them, measured on the engine's device.
+    """Statistics of the new rows of K and V as the step wrote them, measured on the engine's device.
 
-    Norms are `[L, H_kv, T]` (L2 over head_dim). What becomes of a row later, coded when its turn comes or by a change
-    of mode, is not in them: `RowSlice` has the norms of the row as stored.
+    Norms are `[L, H_kv, T]` (L2 over head_dim). Later changes of a row, by a codec that waits or a change of the mode,
+    are not included: `RowSlice` has the norms of the row as it is stored.
     """
 
     layers: tuple[int, ...]
@@ -55,7 +55,7 @@ class RowStats(Part, frozen=True, eq=False):
 
 
 class NonFinite(Part, frozen=True):
-    """Where a NaN or an infinity was written or produced. Layer None: the logits."""
+    """Where NaN or infinity was computed, and how many. `layer` None: in the logits."""
 
     tensor: Literal["keys", "values", "logits"]
     layer: int | None
@@ -65,8 +65,8 @@ class NonFinite(Part, frozen=True):
 
 
 class AttentionSummary(Part, frozen=True, eq=False):
-    """The newest query's attention, `[L, H]` each: mass on position 0, and on the last 16 positions. What has to be
-    computed from the whole row is in the pictures of it."""
+    """Attention of the newest query, `[L, H]` each: the mass on position 0, and on the last 16 positions. Other sums
+    need the whole row, which `AttentionSlice` shows."""
 
     layers: tuple[int, ...]
     first_mass: Floats
@@ -74,9 +74,9 @@ class AttentionSummary(Part, frozen=True, eq=False):
 
 
 class SequenceStep(Part, frozen=True, eq=False):
-    """What one step did to one sequence: tokens `first_position … num_tokens` were fed, `sampled` was chosen next.
-    `surprisal` is None where there is none, and of a long prompt until `PromptSurprisal` tells it; `stop` says why
-    nothing follows."""
+    """What one step did to one sequence: it fed the tokens `first_position … num_tokens`, and chose `sampled` as the
+    next one. `surprisal` is None where unknown; for a long prompt until `PromptSurprisal` follows. `stop` says why the
+    sequence ended."""
 
     seq_id: int
     phase: Phase
@@ -99,15 +99,15 @@ class SequenceStep(Part, frozen=True, eq=False):
 
 
 def has_chosen(part: SequenceStep) -> bool:
-    """Whether the model chose a token to follow; where its logits were no numbers `sampled` is 0, and none was."""
+    """Whether the model chose a next token. If the logits were not finite, none was chosen and `sampled` is 0."""
     is_number = part.entropy is None or not math.isnan(part.entropy)
     return part.sampled is not None and part.stop != "non-finite logits" and is_number
 
 
 class LayerTimes(Part, frozen=True):
-    """Milliseconds that each of some layers spent inside a forward, which was timed on request: on attention, on taking
-    new rows into the cache, on dequantising, on gathering rows. `products_ms` is what the matrix products of the
-    model's weights take by themselves for one token, measured apart: what is left of a forward is overhead."""
+    """Milliseconds that each layer spent in a forward pass that was timed on request: on attention, on adding new rows
+    to the cache, on dequantising, on gathering rows. `products_ms` is the time that the matrix products with the
+    model's weights take for one token, measured separately; the rest of a forward pass is overhead."""
 
     layers: tuple[int, ...]
     attention_ms: tuple[float, ...]
@@ -118,17 +118,19 @@ class LayerTimes(Part, frozen=True):
 
     @property
     def in_cache_ms(self) -> float:
-        """All that a cache mode changes of a forward, but attention."""
+        """The time that depends on the cache mode, without attention."""
         return sum(map(sum, (self.cache_ms, self.dequantise_ms, self.copies_ms)))
 
 
 class Timings(Part, frozen=True):
-    """Milliseconds of one step. `prepare_ms` is the cache's own work: room, and rows coded and dropped; `observe_ms` is
-    what looking cost: the newest attention row, statistics, candidates, this record; `encoder_ms` is the run of an
-    encoder over the source, which belongs to the first step of a sequence. `gap_ms` is what lay between the step before
-    and this one, where one followed the other, and `wall_ms` what the host's clock says of both together: on a GPU the
-    parts are measured there. `compile_ms` is what torch.compile took meanwhile, once for many steps: it is in none of
-    the others."""
+    """Milliseconds of one step.
+
+    `prepare_ms` is the cache's own work: making room, coding and dropping rows. `observe_ms` is the cost of measuring:
+    the newest attention row, statistics, candidates, this record. `encoder_ms` is the encoder's pass over the source,
+    in the first step of a sequence. `gap_ms` is the time since the previous step, if the two were consecutive.
+    `wall_ms` is the host's measurement of step and gap together, since on a GPU the other parts are measured on the
+    device. `compile_ms` is the time of torch.compile, which serves many later steps; no other number includes it.
+    """
 
     prepare_ms: float
     forward_ms: float
@@ -149,8 +151,8 @@ NO_TIMES = Timings(0.0, 0.0, 0.0, 0.0)
 
 
 class ByteGap(Part, frozen=True):
-    """Bytes that are not numbers of tokens, by name. `part` says which sum they are in; transient ones are in none:
-    they live as long as the layer's attention."""
+    """Bytes that are not K and V of tokens, by name. `part` is the sum that includes them; `transient` ones, which
+    exist only during a layer's attention, are in none."""
 
     name: str
     num_bytes: int
@@ -158,11 +160,11 @@ class ByteGap(Part, frozen=True):
 
 
 class LayerBytes(Part, frozen=True):
-    """One layer's cache: predicted by formula, stored in rows that hold tokens, reserved in storage.
+    """Bytes of one layer's cache: predicted by formula, stored in rows that hold tokens, reserved in storage.
 
-    `gaps` name what else there is: scales and an exact residual within what is stored; room, padding and page slack
-    within what is reserved beyond it; a dequantised copy that only attention sees. `device` is where it stands, in a
-    model whose layers stand on several; empty in others.
+    `gaps` name the differences: scales and an exact residual in what is stored; spare room, padding and page slack in
+    what is reserved; a dequantised copy that only attention uses. `device` is the device of the layer if the model is
+    on several, else empty.
     """
 
     layer: int
@@ -175,10 +177,10 @@ class LayerBytes(Part, frozen=True):
 
 
 class CacheBytes(Part, frozen=True):
-    """All layers, all sequences. `looking` is held for pictures only, `kept` of it for moments to go back to;
-    `allocator` is None where none can be asked. `weights` are the model's; `peak` is the most that the allocator, or
-    where there is none the process, held since the step before; `device` is in use there by all programs. None: nobody
-    can tell."""
+    """Bytes of all layers and sequences. `looking` is held for pictures only, and `kept`, a part of it, for kept
+    moments. `allocator` is what torch's allocator holds, `weights` the model's weights, `peak` the most that the
+    allocator (without one, the process) held since the previous step, `device` what all programs use of the device.
+    None: unknown."""
 
     layers: tuple[LayerBytes, ...]
     looking: int
@@ -203,16 +205,16 @@ class CacheBytes(Part, frozen=True):
 
 
 class StepRecord(EventMessage, frozen=True, eq=False):
-    """One unit of work, complete in itself: it can be drawn alone.
+    """The record of one unit of work, which can be shown without any other record.
 
-    Paged layouts add what happened to pages, in order, and of every pool what a map of it needs; `page_maps` are those
-    maps, which the engine does not send: whoever reads folds them from record to record (`PageMaps`). `preempted` are
-    the sequences that gave their pages up for others, `waiting` those that found no room yet. `evictions` are the rows
-    that the cache's rule dropped after the forward, with their scores.
+    Paged layouts add the page events, in order, and for each pool what a map of it needs. `page_maps` are these maps;
+    the engine does not send them, the reader builds them from record to record (`PageMaps`). `preempted` are sequences
+    that gave up their pages for others, `waiting` those for which there is no room yet. `evictions` are the rows that
+    the cache's rule dropped after the forward pass, with their scores.
 
-    `parent` is the node of the history tree that the step was taken from (None: the root), after `changes`; `checksums`
-    of the rows of K and V that it wrote, one a layer with rows, as they were computed. `runner` names what computed its
-    forwards, several joined by +; empty where that is not known.
+    `parent` is the node of the history tree that the step followed (None: the root), after `changes`. `checksums` are
+    those of the computed rows of K and V, one for each layer with rows. `runner` names what computed the forward
+    passes, several joined by +; empty if unknown.
     """
 
     step: int
@@ -235,14 +237,15 @@ class StepRecord(EventMessage, frozen=True, eq=False):
     changes: tuple[Change, ...] = ()
     checksums: tuple[int, ...] = ()
     runner: str = ""
-    # files name fields by their place: a later one is keyword-only, behind `reply_to`, which is None in a file
+    # Files store fields by position. A new field must be keyword-only, behind `reply_to`, which is None in files.
 
     def of(self, seq_id: int) -> SequenceStep | None:
-        """What the step did to that sequence."""
+        """What the step did to that sequence; None if it was not in the step."""
         return next((s for s in self.sequences if s.seq_id == seq_id), None)
 
     def with_surprisal(self, seq_id: int, first_position: int, values: tuple[float, ...]) -> StepRecord:
-        """The record that knows these surprisals of a sequence's tokens, as far as the step fed them."""
+        """The record with these surprisals, from `first_position` on, filled in for the tokens of the sequence that the
+        step fed."""
         part = self.of(seq_id)
         if part is None:
             return self

@@ -1,4 +1,4 @@
-"""What pictures may be asked of the engine: of K and V, of attention, of pages."""
+"""The requests for slices: of K and V, of attention, of page tables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Side = Literal["a", "b", "difference"]
 
 
 class WallRequest(Variant, frozen=True):
-    """Thumbnails of every layer and head: tokens `0 … num_tokens`, pooled to at most `max_columns` x `max_rows`.
+    """Thumbnails of every layer and head: tokens `0 … num_tokens`, pooled to at most `max_columns` x `max_rows` cells.
 
-    With `change`, only what the step at `num_tokens` altered: the difference to the step before.
+    With `change`, only what the step at `num_tokens` changed: the difference from the state with `previous_tokens`.
     """
 
     seq_id: int
@@ -26,7 +26,7 @@ class WallRequest(Variant, frozen=True):
 
 
 class HeadRequest(Variant, frozen=True):
-    """One head of one layer: token rows `start … stop` of the first `num_tokens`, pooled to at most `max_columns`."""
+    """One head of one layer: rows `start … stop` of the first `num_tokens`, pooled to at most `max_columns`."""
 
     seq_id: int
     num_tokens: int
@@ -39,8 +39,8 @@ class HeadRequest(Variant, frozen=True):
 
 
 class AttentionRequest(Variant, frozen=True):
-    """The attention weights of the newest query of `step`, every head of one layer, at positions `start … stop` (None:
-    up to the query itself)."""
+    """The attention weights of the newest query of `step`, in every head of one layer, at positions `start … stop`
+    (None: up to the query itself)."""
 
     seq_id: int
     step: int
@@ -51,7 +51,7 @@ class AttentionRequest(Variant, frozen=True):
 
 
 class RowRequest(Variant, frozen=True):
-    """K and V of one position through all layers, exact."""
+    """The exact K and V of one position in all layers."""
 
     seq_id: int
     num_tokens: int
@@ -59,15 +59,15 @@ class RowRequest(Variant, frozen=True):
 
 
 class TableRequest(Variant, frozen=True):
-    """The page table of a sequence as it was with `num_tokens` tokens."""
+    """The page table of a sequence when it had `num_tokens` tokens."""
 
     seq_id: int
     num_tokens: int
 
 
 class OutliersRequest(Variant, frozen=True):
-    """The largest |K| and |V| of a sequence when it had `num_tokens` tokens, and what the query of `step` attended to
-    most."""
+    """The largest |K| and |V| of a sequence when it had `num_tokens` tokens, and the tokens that the query of `step`
+    attended to most."""
 
     seq_id: int
     num_tokens: int

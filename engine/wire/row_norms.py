@@ -1,4 +1,4 @@
-"""Outliers among new rows of K and V: their norms against those of the rows before them."""
+"""Finds outliers among new rows of K and V by comparing their norms with those of earlier rows."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from engine.wire.records import RowStats
 
 Norms = npt.NDArray[np.float32]  # [L, 2 * H_kv, T]: of keys, then of values
 
-MOST_ROWS = 64
-FEWEST_ROWS = 8  # fewer have no median to speak of
+MOST_ROWS = 64  # earlier rows that are compared with
+FEWEST_ROWS = 8  # fewer rows give no meaningful median
 
 
 def norms_of(stats: RowStats) -> Norms:
-    """The norms of new rows."""
+    """The norms of new rows, K and V concatenated along the heads."""
     return np.concatenate([stats.key_norm, stats.value_norm], 1)
 
 
 def with_rows(before: Norms | None, stats: RowStats) -> Norms:
-    """The norms of the last rows after a step."""
+    """The norms of the last `MOST_ROWS` rows, after adding those of a step."""
     new = norms_of(stats)
     if before is None or before.shape[:2] != new.shape[:2]:
         return new[..., -MOST_ROWS:]
@@ -27,8 +27,8 @@ def with_rows(before: Norms | None, stats: RowStats) -> Norms:
 
 
 def norm_ratio(stats: RowStats, before: Norms | None) -> float | None:
-    """The norm of the new row that is largest against the median of its head, over up to 64 rows before it; where there
-    are fewer than 8, over the new ones too. None where there are fewer than 8 even so."""
+    """The largest ratio of a new row's norm to the median of its head over up to 64 earlier rows. With fewer than 8
+    earlier rows the new ones are included; None if there are fewer than 8 even so."""
     new = norms_of(stats)
     known = before if before is not None and before.shape[:2] == new.shape[:2] else new[..., :0]
     if known.shape[-1] < FEWEST_ROWS:
@@ -41,8 +41,8 @@ def norm_ratio(stats: RowStats, before: Norms | None) -> float | None:
 
 
 def _median(norms: Norms) -> Norms:
-    """Of the last axis, without what is NaN; NaN where all is."""
-    ordered = np.sort(norms, -1)  # NaN stands last
+    """The median over the last axis, ignoring NaN; NaN if all values are."""
+    ordered = np.sort(norms, -1)  # NaN is sorted last
     count = (~np.isnan(norms)).sum(-1, keepdims=True)
     low, high = np.maximum(count - 1, 0) // 2, count // 2
     high = np.minimum(high, norms.shape[-1] - 1)

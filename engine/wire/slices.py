@@ -1,4 +1,4 @@
-"""Pictures of the present: screen-sized reductions of K, V and attention, and what a step adds to them.
+"""Slices: screen-sized reductions of K, V and attention, and their updates after a step.
 
 Shapes: L attention layers, H query heads, H_kv key/value heads, S rows, D head_dim.
 """
@@ -21,8 +21,8 @@ from engine.wire.requests import (
 
 
 class Magnitudes(Part, frozen=True, eq=False):
-    """Of one tensor, layer by layer `[L]`, over all rows of all kv heads, however few of them a picture shows: the
-    `limit` that colours span, the `largest` finite magnitude, and which part of the numbers is beyond the limit,
+    """Magnitudes of one tensor per layer `[L]`, over all rows of all kv heads, even if a picture shows only some of
+    them: the `limit` of the colour scale, the `largest` finite magnitude, and the share of numbers beyond the limit,
     `clipped`."""
 
     limit: Floats
@@ -31,8 +31,8 @@ class Magnitudes(Part, frozen=True, eq=False):
 
 
 class StatePicture(Part, frozen=True, eq=False):
-    """A part of the state of a recurrent layer, of fixed size, as it is now: lowest and highest value of each cell
-    `[columns, rows]`, `shape` of the whole tensor, and its largest finite magnitude."""
+    """One tensor of the state of a recurrent layer, as it is now: lowest and highest value of each cell `[columns,
+    rows]`, the `shape` of the tensor, and its largest finite magnitude."""
 
     layer: int
     name: str
@@ -44,13 +44,13 @@ class StatePicture(Part, frozen=True, eq=False):
 
 
 class WallSlice(EventMessage, frozen=True, eq=False):
-    """Extremes per thumbnail cell, `[L, H_kv, columns, rows]`; None where a layer keeps no K and V.
+    """Lowest and highest value per thumbnail cell, `[L, H_kv, columns, rows]`, for the layers that keep K and V.
 
-    `heads[i]` is the number of kv heads of layer `layers[i]`; unused heads are NaN. `absent` `[L, H_kv, columns]`
-    counts the positions of a column whose rows were dropped; a column with none left is NaN. None: nothing was dropped.
+    `heads[i]` is the number of kv heads of layer `layers[i]`; heads beyond it are NaN. `absent` `[L, H_kv, columns]`
+    counts the positions of a column whose rows were dropped; a column without rows is NaN. None: nothing was dropped.
     `holders` `[2, num_tokens]`: how many kv heads, and how many layers, hold each position; None: all of them.
-    `magnitudes` of K or V of the same layers, whichever the picture or its change is of, `other_magnitudes` of the
-    other one; None where nobody looks. `states` are those of layers that keep one, where the present is looked at.
+    `magnitudes` are those of the tensor that is shown, `other_magnitudes` those of the other one, for the same layers;
+    None if not measured. `states` are those of recurrent layers; only the present ones are shown.
     """
 
     request: WallRequest
@@ -74,13 +74,13 @@ class WallSlice(EventMessage, frozen=True, eq=False):
 
 
 class HeadSlice(EventMessage, frozen=True, eq=False):
-    """One head, `[columns, D]`: lowest and highest value of each cell (equal where a column is one token).
+    """One head, `[columns, D]`: lowest and highest value of each cell (equal if a column is one token).
 
-    `positions` are the absolute positions of the columns' first tokens; the histogram covers the finite values of the
-    tile; `limit` is the 99.5th percentile of their magnitudes. `absent` `[columns]` counts the positions of a column
-    whose rows this head has dropped: one with none left is NaN, which is no non-finite value. None: all are held.
-    `magnitudes` are those of its layer, `[1]`. `state_shape` is that of the whole tensor where the picture is of a part
-    of a layer's state, which has no tokens: columns count its longer side.
+    `positions` are those of the first token of each column. The histogram (`counts`, `edges`) covers the finite values
+    of the shown rows; `limit` is the 99.5th percentile of their magnitudes. `absent` `[columns]` counts the positions
+    of a column whose rows this head has dropped; a column without rows is NaN, which does not count as non-finite.
+    None: all are held. `magnitudes` are those of the layer, `[1]`. If the slice shows a part of a layer's recurrent
+    state, `state_shape` is the shape of that tensor, and columns are not tokens but indices along its longer side.
     """
 
     request: HeadRequest
@@ -107,11 +107,14 @@ class HeadSlice(EventMessage, frozen=True, eq=False):
 
 
 class AttentionSlice(EventMessage, frozen=True, eq=False):
-    """Weights of one step's newest query, `[H, columns]`, the largest of each column; rows may sum to less than one
-    where a model has sink logits. `absent` `[H, columns]` counts the positions of a column whose rows had been dropped
-    before the query looked: one with none left is NaN, which is no non-finite weight. None: all were there.
-    `top_positions` and `top_weights` `[H, N]` are the positions of the whole row that received most, most first; fewer
-    than `N` where a head has fewer rows: their weight is NaN. `entropy` `[H]` in nats is that of the whole row."""
+    """Attention weights of one step's newest query, `[H, columns]`, the largest in each column. The weights of a row
+    sum to less than one if the model has sink logits.
+
+    `absent` `[H, columns]` counts the positions of a column whose rows had been dropped before the query; a column
+    without rows is NaN, which does not count as non-finite. None: all were there. `top_positions` and `top_weights`
+    `[H, N]` are the positions of the whole row with the largest weights, in descending order; heads with fewer than `N`
+    rows are padded with weight NaN. `entropy` `[H]` in nats is that of the whole row.
+    """
 
     request: AttentionRequest
     provenance: Provenance
@@ -129,10 +132,12 @@ class AttentionSlice(EventMessage, frozen=True, eq=False):
 
 
 class RowSlice(EventMessage, frozen=True, eq=False):
-    """K and V of one position: for every attention layer that holds it `[H_kv, D]`, as attention reads them. A head
-    that has dropped the row is NaN; `dropped` names those heads, layer by layer (empty: no head of any has).
-    `written_keys` and `written_values` are the same as the step wrote them, before a later one coded, rotated or
-    dropped them; empty where its rows were not captured or are no longer kept."""
+    """K and V of one position: `[H_kv, D]` for every attention layer that holds it, as attention reads them.
+
+    A head that has dropped the row is NaN; `dropped` lists those heads for each layer (empty: no head has).
+    `written_keys` and `written_values` are the rows as the step wrote them, before they were coded, rotated or dropped;
+    empty if they were not captured or are no longer kept.
+    """
 
     request: RowRequest
     provenance: Provenance
@@ -159,7 +164,7 @@ class RowSlice(EventMessage, frozen=True, eq=False):
 
 
 class TableSlice(EventMessage, frozen=True, eq=False):
-    """A sequence's page table, logical order -> page_id, one array per pool (0: a page that left the window or was
+    """The page table of a sequence, logical order → page_id, one array per pool (0: the page left the window or was
     dropped)."""
 
     request: TableRequest
@@ -170,7 +175,7 @@ class TableSlice(EventMessage, frozen=True, eq=False):
 
 
 class Outlier(Part, frozen=True):
-    """The largest number of one channel: where it stands, and how many times the range of its layer it is."""
+    """The largest number of one channel: its place, its value, and its ratio to the range of the layer."""
 
     layer: int
     kv_head: int
@@ -181,8 +186,8 @@ class Outlier(Part, frozen=True):
 
 
 class Attended(Part, frozen=True):
-    """A position and its weight in the mean of all layers and heads; `head` of `layer`, which reads `kv_head`, gave it
-    the most of all, `most`."""
+    """A position and its attention weight in the mean over all layers and heads. The query head `head` of `layer`,
+    which reads `kv_head`, gave it the largest weight, `most`."""
 
     position: int
     weight: float
@@ -193,7 +198,7 @@ class Attended(Part, frozen=True):
 
 
 class OutliersSlice(EventMessage, frozen=True, eq=False):
-    """The channels of K and of V farthest beyond the range of their layer, and the tokens attended to most."""
+    """The channels of K and V that exceed the range of their layer most, and the tokens with the most attention."""
 
     request: OutliersRequest
     provenance: Provenance
@@ -208,17 +213,17 @@ Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | Outlier
 
 
 class CellUpdate(EventMessage, frozen=True, eq=False):
-    """What steps changed in a watched wall or head: a few cells, whatever the length of the context.
+    """What steps changed in a watched wall or head: a few cells, however long the context is.
 
-    `piece` is the slice as it is now, except that `low`, `high` and `absent` are of `N` cells alone and `holders` of
-    the positions `holders_at` `[M]`, and that a head has the `positions` of its first column alone. `places` says
-    which cells: `[3, N]` layer (counted as in `piece.layers`), head and column of a wall, `[1, N]` column of a head.
-    The picture has `num_columns` now, after its first `num_removed` went; cells that it did not have before are in
-    `places` or hold nothing.
+    `piece` is the slice as it is now, with these exceptions: `low`, `high` and `absent` hold only the `N` changed
+    cells, `holders` only the positions `holders_at` `[M]`, and `positions` of a head only its first column. `places`
+    are the indices of the changed cells: `[3, N]` for layer (index in `piece.layers`), head and column of a wall, `[1,
+    N]` for the column of a head. The picture now has `num_columns`, after its first `num_removed` were removed; new
+    cells are in `places` or are empty.
 
-    What `piece` says of all rows (magnitudes, histogram, limit, lowest and highest, how many are not finite) follows
-    four times a second while a run goes on, and with every picture of one that shows every step; at a rest, and where
-    a run waits longer for its next step, it is that of all rows.
+    The statistics of all rows in `piece` (magnitudes, histogram, limit, lowest and highest value, number of non-finite
+    values) are updated four times a second during a run, and with every picture if all steps are shown. They are
+    complete when the engine pauses, or when a run waits longer for its next step.
     """
 
     piece: WallSlice | HeadSlice
@@ -237,7 +242,7 @@ class CellUpdate(EventMessage, frozen=True, eq=False):
 
 
 class Unchanged(EventMessage, frozen=True):
-    """A watched picture that steps have not altered: it is that of this request too."""
+    """A watched picture that the steps have not changed; it is the answer to this newer request as well."""
 
     request: SliceRequest
 

@@ -1,4 +1,4 @@
-"""How an engine stands: its model, its sequences, what it is at."""
+"""The status of an engine: its model, its sequences, its work in progress."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from engine.wire.tree import BranchBytes
 
 class ModelInfo(Part, frozen=True):
     """The loaded model. `fingerprint` identifies its weights and config. `goes_beyond_context`: with a cache that keeps
-    a window, it can be fed more tokens than its context has. `templates` are the names of its chat templates, the
-    default first; `special_ids` the tokens that mark a place and are no text, as many of them as are told.
-    `why_device` says why it is there, where nobody chose; `layer_devices` is one for each layer, empty where all are on
-    `device`."""
+    a window, it can be fed more tokens than its context length. `templates` are the names of its chat templates, the
+    default first; `special_ids` are tokens that are markers and not text, up to a limit. `why_device` gives the reason
+    for an automatic choice of the device; `layer_devices` has one device per layer, empty if all are on `device`."""
 
     name: str
     source: str
@@ -52,9 +51,9 @@ class ModelInfo(Part, frozen=True):
 
 
 class RunnerState(Part, frozen=True):
-    """Which runner is to compute the forwards, by its name in `engine.spec.runners`, and those that the model cannot
-    have, each with the reason. `note` says why another one is used, empty where that is not so. `pages` is how
-    attention is to read pages."""
+    """The chosen runner, by its name in `engine.spec.runners`, and those that the model cannot use, with the reasons.
+    `note` says why another runner is used than the chosen one, empty if not. `pages` is the chosen way of reading
+    pages."""
 
     chosen: RunnerName = "auto"
     refused: tuple[tuple[RunnerName, str], ...] = ()
@@ -64,8 +63,8 @@ class RunnerState(Part, frozen=True):
 
 
 class CaptureState(Part, frozen=True):
-    """How much is measured of every step, and what that has cost a decode step at each level that was used so far, in
-    milliseconds. `note` says why what is measured leaves the device in a slower way than it could."""
+    """How much is measured in every step, and what that cost per decode step, in milliseconds, at each level used so
+    far. `note` says why measurements leave the device in a slower way than possible; empty if they do not."""
 
     level: CaptureLevel = DEFAULT_CAPTURE
     by_layer: bool = False
@@ -74,9 +73,9 @@ class CaptureState(Part, frozen=True):
 
 
 class SequenceInfo(Part, frozen=True):
-    """Where a sequence stands. The page numbers are 0 outside paged layouts; `why_not_reused` explains the part of its
-    prompt that was computed although others may have had it before: a reason found at admission, or in words.
-    `sampling` is how its tokens are chosen."""
+    """The state of a sequence. The numbers of pages are 0 outside paged layouts. `why_not_reused` explains why tokens
+    of its prompt were computed that cached pages might have served: a reason found at admission, or a text. `sampling`
+    is how its tokens are chosen."""
 
     seq_id: int
     state: SequenceState
@@ -93,10 +92,10 @@ class SequenceInfo(Part, frozen=True):
 
 
 class Work(Part, frozen=True):
-    """Something that takes a while: what, how far (None: unknown), and whether it can be cancelled. `reply_to` is
-    the id of the command that is being worked on, `left_s` what is left at the pace so far, where that can be told.
-    `bytes_per_s` is the pace of what is counted in bytes, None where something else is. Where it `is_loading`, a model
-    comes with a session of its own: what is asked for meanwhile would reach that one."""
+    """A lengthy task in progress: its label, progress (`total` None: unknown), and whether it can be cancelled.
+    `reply_to` is the id of its command; `left_s` the estimated seconds left, None if unknown; `bytes_per_s` the speed
+    if bytes are counted, else None. `is_loading`: a model with a new session is being loaded, which commands sent
+    meanwhile would reach."""
 
     label: str
     done: int
@@ -109,10 +108,10 @@ class Work(Part, frozen=True):
 
 
 class OpenedFile(Part, frozen=True):
-    """A snapshot that is looked at without its model: `model` is the name of that, `num_steps` how many steps were
-    recorded; `why_not` says why decoding cannot go on from it, empty where it can with the model. `foreign_cache`:
-    what the file calls a cache of which it says no mode, None where it says one. A session that was written down
-    `has_rows` no: its steps are known, and its K and V only with the model."""
+    """A snapshot that is shown without its model. `model` is the name of its model, `num_steps` the number of recorded
+    steps. `why_not` says why decoding cannot continue from it; empty if it can with the model. `foreign_cache` is the
+    name of its cache if that is not one of our modes, else None. `has_rows` False: a recorded session, whose steps are
+    known but whose K and V need the model."""
 
     path: Path
     num_bytes: int
@@ -127,12 +126,15 @@ class OpenedFile(Part, frozen=True):
 
 
 class EngineStatus(Part, frozen=True):
-    """All of the engine's state that is not history. `step` is the newest step done, None before the first; `sampling`
-    is what the next prompt takes that brings none of its own. `opened`: there is no live session but a file, and the
-    `model` is what that says of its own. `pending` is what was done since the live moment: the next node takes it.
-    `halted_by` is what ended the last run, None where no stop did; `suspended` is a step that waits between two of its
-    phases. `kept` are the moments that can be gone to as they stand, besides the live one: they take `kept_bytes` of
-    their own, and beyond `kept_limit` the one that rested longest is let go."""
+    """All state of the engine that is not history.
+
+    `step` is the newest step, None before the first; `sampling` is the default for prompts that bring none. With
+    `opened`, a file is shown instead of a live session, and `model` is what the file says of its model. `pending` are
+    changes since the live moment, which will be part of the next node. `halted_by` is the stop that ended the last run,
+    None if none did; `suspended` is a step that waits in one of its phases. `kept` are the moments, besides the live
+    one, that can be restored without computing; they take `kept_bytes` of their own, and beyond `kept_limit` the least
+    recently used one is dropped.
+    """
 
     model: ModelInfo | None
     cache: CacheSpec

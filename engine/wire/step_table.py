@@ -22,7 +22,8 @@ CellValue = int | float | str | None
 
 
 def step_table(records: Iterable[StepRecord], bookmarks: Iterable[Bookmark] = ()) -> list[tuple[CellValue, ...]]:
-    """The rows, in the order of `COLUMNS`. What is noted of a step, or of a page, stands with each of its sequences."""
+    """The rows of the table, in the order of `COLUMNS`. Notes on a step or a page are repeated for each of its
+    sequences."""
     noted: dict[int, list[Bookmark]] = {}
     for bookmark in bookmarks:
         noted.setdefault(bookmark.target.step, []).append(bookmark)
@@ -30,7 +31,7 @@ def step_table(records: Iterable[StepRecord], bookmarks: Iterable[Bookmark] = ()
 
 
 def step_csv(records: Iterable[StepRecord], bookmarks: Iterable[Bookmark] = ()) -> str:
-    """The table as CSV with a heading."""
+    """The table as CSV with a header line."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -52,13 +53,13 @@ def _row(record: StepRecord, part: SequenceStep, noted: Iterable[Bookmark]) -> t
 
 
 def _notes(bookmarks: Iterable[Bookmark], seq_id: int) -> str:
-    """A JSON list of places with what is noted of them; nothing where nothing is bookmarked."""
+    """A JSON list of bookmarked places with their notes; empty if there are none."""
     found = [f"{place}: {one.text}" for one in bookmarks if (place := _place(one.target, seq_id))]
     return json.dumps(found) if found else ""
 
 
 def _place(target: BookmarkTarget, seq_id: int) -> str:
-    """Nothing where it is of another sequence."""
+    """The bookmarked place in words; empty if it is in another sequence."""
     match target:
         case OnToken(seq_id=own, position=position):
             return f"position {position}" if own == seq_id else ""
@@ -75,7 +76,7 @@ def _ids(token_ids: Iterable[int]) -> str:
 
 
 def _quoted(text: str) -> str:
-    # A JSON string keeps newlines, controls and half characters apart, and no spreadsheet takes it for a formula.
+    # A JSON string escapes newlines, control characters and lone surrogates, and no spreadsheet reads it as a formula.
     return json.dumps(text)
 
 

@@ -1,4 +1,4 @@
-"""Conditions that halt runs: which there are, what they ask of past steps, and what held."""
+"""Messages about stops, the conditions that halt runs: setting them, measuring attention for them, and what held."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from engine.wire.message import CommandMessage, EventMessage, Part
 
 
 class SetStops(CommandMessage, frozen=True):
-    """The conditions that halt runs from now on, in place of those before. One that can never hold in the cache mode is
-    taken, and the status says why."""
+    """Replace the conditions that halt runs. One that can never hold in the cache mode is accepted; the status says why
+    it cannot."""
 
     stops: tuple[Stop, ...]
 
 
 class AttentionPlace(Part, frozen=True):
-    """The newest query of a sequence at a step, after which it had so many tokens."""
+    """The newest query of a sequence at a step, after which the sequence had `num_tokens` tokens."""
 
     step: int
     seq_id: int
@@ -23,7 +23,7 @@ class AttentionPlace(Part, frozen=True):
 
 
 class MeasureAttention(CommandMessage, frozen=True):
-    """Say how much attention the newest queries of past steps gave to some spans of tokens, where their rows are still
+    """Measure how much attention the newest queries of past steps gave to spans of tokens, as far as their rows are
     kept."""
 
     places: tuple[AttentionPlace, ...]
@@ -31,8 +31,8 @@ class MeasureAttention(CommandMessage, frozen=True):
 
 
 class StopHit(EventMessage, frozen=True):
-    """A condition held at a step, and halted what ran: that of the stop `stop_id`, or of a run (None). `value` has the
-    values that it is about, of the sequence `seq_id`."""
+    """A condition held at a step and halted the run: that of the stop `stop_id`, or (None) that of the run itself.
+    `value` has the compared values of the sequence `seq_id` in words."""
 
     stop_id: int | None
     condition: str
@@ -42,7 +42,8 @@ class StopHit(EventMessage, frozen=True):
 
 
 class StopState(Part, frozen=True):
-    """A stop, how often it held, and why it never can here, or is not asked any more; empty where it can."""
+    """A stop, how often its condition held, and why it can never hold here or is no longer evaluated; empty if it
+    can."""
 
     stop: Stop
     num_hits: int = 0
@@ -50,7 +51,7 @@ class StopState(Part, frozen=True):
 
 
 class AttentionMass(Part, frozen=True):
-    """How much attention a query gave to a span: the mean of all heads, and that of the head where it is most."""
+    """The attention that a query gave to a span: the mean over all heads, and the largest of any head."""
 
     step: int
     seq_id: int
@@ -60,6 +61,6 @@ class AttentionMass(Part, frozen=True):
 
 
 class AttentionMeasured(EventMessage, frozen=True):
-    """The answers where the rows are still kept, to each of the spans at each of those places."""
+    """The measured attention of each span at each place whose rows are still kept."""
 
     masses: tuple[AttentionMass, ...]

@@ -1,8 +1,8 @@
-"""The history of a session is a tree: every step is a node, and so is every edit; nothing is deleted by going back.
+"""The nodes of a session's history tree: every step and every edit is a node, and going back deletes nothing.
 
-Nodes share one sequence of numbers with the steps, in the order in which they were made, so that a number always means
-the same moment: a branch that begins after step 5 of 20 goes on with step 21. A path from the root to a node therefore
-has ascending numbers, with gaps where other branches were made meanwhile.
+Nodes are numbered in the order in which they were made, steps and edits together, so that a number always means the
+same moment: a branch that begins after step 5 of 20 continues with step 21. On a path from the root the numbers ascend,
+with gaps where other branches were extended meanwhile.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from engine.wire.records import SequenceStep, StepRecord, StopReason
 
 
 class PlannedPart(Part, frozen=True):
-    """What a step did to a sequence: it fed the tokens `first_position … num_tokens`, a single one `forced` or not, and
-    `sampled` was chosen next. `token_id` is the one that a decode step fed, None of a prompt's."""
+    """What a step did to a sequence: it fed the tokens `first_position … num_tokens` and chose `sampled`. `forced`: the
+    fed token was forced. `token_id` is the token that a decode step fed; None for prompts."""
 
     seq_id: int
     first_position: int
@@ -27,15 +27,15 @@ class PlannedPart(Part, frozen=True):
 
     @classmethod
     def of(cls, step: SequenceStep) -> PlannedPart:
-        """As it was recorded."""
+        """The plan that repeats a recorded step of a sequence."""
         is_prompt = step.phase == "prefill" or len(step.token_ids) != 1
         fed = None if is_prompt else step.token_ids[0]
         return cls(step.seq_id, step.first_position, step.num_tokens, step.sampled, step.forced, step.stop, fed)
 
 
 class PlannedStep(Part, frozen=True):
-    """A step to be done once more: the mode it ran in, what it did to which sequences, those that gave their pages up
-    before it, and the runner of its forwards (empty: whichever is chosen)."""
+    """A step to be repeated: its cache mode, what it does to which sequences, the sequences preempted before it, and
+    the runner of its forward passes (empty: whichever is chosen)."""
 
     step: int
     cache: CacheSpec
@@ -45,14 +45,15 @@ class PlannedStep(Part, frozen=True):
 
     @classmethod
     def of(cls, record: StepRecord) -> PlannedStep:
-        """As it was recorded."""
+        """The plan that repeats a recorded step."""
         parts = tuple(map(PlannedPart.of, record.sequences))
         return cls(record.step, record.cache, parts, record.preempted, record.runner)
 
 
 class Node(Part, frozen=True):
-    """A moment that can be returned to: what came of `changes` to the `parent` (None: to an empty session), and then,
-    unless it is None, of a step. `checksums` of the K and V rows that the step wrote, one a layer with rows."""
+    """A moment that can be returned to: the result of `changes` to the `parent` (None: to an empty session), followed
+    by the step `work` unless that is None. `checksums` are those of the K and V rows that the step wrote, one for each
+    layer with rows."""
 
     step: int
     parent: int | None
@@ -68,8 +69,8 @@ class Node(Part, frozen=True):
 
 
 class BranchBytes(Part, frozen=True):
-    """A moment that is not the live one and is kept as it stood: bytes of K and V that it shares with others, and those
-    of its own, as it is now. Going to any other moment computes it again, or copies from one of these."""
+    """A kept moment that is not the live one: bytes of K and V that it shares with others, and those of its own. Going
+    to any other moment computes it again, or copies from one of these."""
 
     step: int
     shared: int

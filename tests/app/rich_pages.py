@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from app.models import Models
 from engine.spec.bookmark import Bookmark, OnPage
 from engine.wire.page_events import KEPT
-from engine.wire.page_map import NOBODY, PageCell, PageMap
+from engine.wire.page_map import NO_OWNER, PageCell, PageMap
 from engine.wire.records import StepRecord
 from engine.wire.requests import TableRequest
 from tests.app import samples
@@ -65,7 +65,7 @@ def _with_others(pool: PageMap) -> PageMap:
     cells = pool.cells().copy()
     free = np.flatnonzero(cells["state"] == PageCell.FREE)
     cells[free[0]] = (PageCell.KEPT, 0, 2, 3, KEPT, 4, 2)
-    cells[free[3]] = (PageCell.CACHED, 1, 0, 4, NOBODY, 2, 0)
+    cells[free[3]] = (PageCell.CACHED, 1, 0, 4, NO_OWNER, 2, 0)
     cells["on_host"][2] = 1
     return replace(pool, blocks=(cells,), num_kept_pages=1, num_free=pool.num_free - 2, host_used=2, host_pages=9)
 

@@ -14,7 +14,7 @@ from app.models import Models
 from app.models.page_places import place_of
 from app.panels.pages.draw import GridColors, Mode
 from engine.wire.page_events import KEPT
-from engine.wire.page_map import NOBODY, PageCell, PageMap
+from engine.wire.page_map import NO_OWNER, PageCell, PageMap
 from engine.wire.records import StepRecord
 
 _SHOWN_TOKENS = 24
@@ -97,7 +97,7 @@ def page_owners(models: Models, record: StepRecord, pool: int, page_id: int) -> 
     if PageCell(int(cell["state"])) not in (PageCell.USED, PageCell.SHARED, PageCell.KEPT):
         return ()
     known = models.pages.facts(page_id, record.step).owners if len(record.page_maps) == 1 else ()
-    return tuple(dict.fromkeys(known)) or ((int(cell["owner"]),) if int(cell["owner"]) != NOBODY else ())
+    return tuple(dict.fromkeys(known)) or ((int(cell["owner"]),) if int(cell["owner"]) != NO_OWNER else ())
 
 
 def page_words(models: Models, record: StepRecord, pool: int, page_id: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from engine.spec.condition import TokenSpan
 from engine.spec.presets import cache_named
 from engine.spec.sampling import Prompt
 from engine.spec.stops import parsed
-from engine.wire.condition_values import RECENT, Judge, recorded_attention
+from engine.wire.condition_values import RECENT, ConditionEvaluator, recorded_attention
 from engine.wire.page_events import PageAllocated, PageEvicted, PageShared
 from engine.wire.records import NonFinite, SequenceStep, StepRecord
 from engine.wire.stopping import AttentionPlace, MeasureAttention
@@ -294,6 +294,6 @@ def test_a_nan_is_no_number_to_compare() -> None:
     session, _ = started()
     record = session.step()
     part = replace(record.sequences[0], entropy=math.nan)
-    judge = Judge(SessionSurroundings(session, {}, not_compared))
+    judge = ConditionEvaluator(SessionSurroundings(session, {}, not_compared))
     for text in ("entropy > 1", "not entropy > 1"):
         assert judge.verdict(parsed(text), replace(record, sequences=(part,))).holds is None

@@ -18,7 +18,7 @@ from engine.wire.page_events import (
     PageShared,
     Tier,
 )
-from engine.wire.page_map import BLOCK_PAGES, NOBODY, PageCell, PageTracker
+from engine.wire.page_map import BLOCK_PAGES, NO_OWNER, PageCell, PageTracker
 
 FREE, USED, SHARED, CACHED, NULL = PageCell.FREE, PageCell.USED, PageCell.SHARED, PageCell.CACHED, PageCell.NULL
 HASH = b"7" * 16
@@ -47,16 +47,16 @@ def told(tracker: PageTracker, page_id: int = 7) -> tuple[int, ...]:
             [TAKEN, PageShared(2, 7, 2), PageFreed(0, 7, 1, True), PageFreed(2, 7, 0, False), TAKEN],
             (USED, 1, 4, 0, 9, 0),
         ),
-        ([TAKEN, PageFreed(0, 7, 0, True)], (CACHED, 0, 4, NOBODY, 9, 0)),
+        ([TAKEN, PageFreed(0, 7, 0, True)], (CACHED, 0, 4, NO_OWNER, 9, 0)),
         ([TAKEN, PageFreed(0, 7, 0, True), PageShared(5, 7, 1)], (USED, 1, 4, 5, 9, 0)),
-        ([TAKEN, PageFreed(0, 7, 0, False)], (FREE, 0, 0, NOBODY, 9, 0)),
+        ([TAKEN, PageFreed(0, 7, 0, False)], (FREE, 0, 0, NO_OWNER, 9, 0)),
         ([TAKEN, ON_DEVICE, MOVED], (USED, 1, 4, 0, 9, 1)),
         ([TAKEN, ON_HOST, ON_DEVICE], (USED, 1, 4, 0, 9, 1)),
         ([TAKEN, ON_DEVICE, ON_HOST, PageEvicted(ON_HOST, EvictReason.ROOM)], (USED, 1, 4, 0, 9, 0)),
         ([TAKEN, ON_DEVICE, ON_HOST, PageEvicted(ON_DEVICE, EvictReason.REQUEST)], (USED, 1, 4, 0, 9, 0)),
         (
             [TAKEN, ON_DEVICE, ON_HOST, PageFreed(0, 7, 0, True), PageEvicted(ON_DEVICE, EvictReason.ROOM)],
-            (FREE, 0, 0, NOBODY, 9, 0),
+            (FREE, 0, 0, NO_OWNER, 9, 0),
         ),
     ],
 )
@@ -64,7 +64,7 @@ def test_a_page_after_what_happened_to_it(events: list[PageEvent], cell: tuple[i
     tracker = PageTracker(12, 4)
     tracker.apply(events, 9)
     assert told(tracker) == cell
-    assert told(tracker, 8) == (FREE, 0, 0, NOBODY, 0, 0)
+    assert told(tracker, 8) == (FREE, 0, 0, NO_OWNER, 0, 0)
     assert told(tracker, 0)[0] == NULL
 
 
@@ -93,7 +93,7 @@ LEFT = (PageShared(KEPT, 7, 2), PageFreed(0, 7, 1, True))  # the live moment bec
         ((PageShared(KEPT, 7, 2),), SHARED, 0, 1, 0),  # a copy is kept, and the sequence goes on
         ((*LEFT, PageShared(KEPT, 7, 2)), PageCell.KEPT, KEPT, 2, 1),
         ((*LEFT, PageShared(0, 7, 2), PageFreed(KEPT, 7, 1, True)), USED, 0, 0, 0),
-        ((*LEFT, PageFreed(KEPT, 7, 0, True)), CACHED, NOBODY, 0, 0),
+        ((*LEFT, PageFreed(KEPT, 7, 0, True)), CACHED, NO_OWNER, 0, 0),
         ((*LEFT, PageFreed(KEPT, 7, 0, False), TAKEN), USED, 0, 0, 0),
     ],
 )

@@ -10,7 +10,7 @@ PARENTS: dict[int, int | None] = {0: None, 1: 0, 2: 1, 5: 2, 6: 1, 7: 6, 9: 5, 1
 def tree(parents: dict[int, int | None]) -> TreeShape:
     made = TreeShape()
     for step, parent in parents.items():
-        made.enter(step, parent)
+        made.add_node(step, parent)
     return made
 
 
@@ -25,12 +25,12 @@ def test_a_path_above_one_of_its_nodes() -> None:
 
 def test_what_came_of_forgotten_nodes_begins_at_the_root() -> None:
     shape = tree(PARENTS)
-    assert shape.forget_oldest(5) == [0, 1, 2]
+    assert shape.remove_oldest_nodes(5) == [0, 1, 2]
     assert shape.steps == [5, 6, 7, 9, 12]
     assert (shape.path(9), shape.path(7), shape.path(12)) == ((5, 9), (6, 7), (12,))
     assert shape.children_of(None) == (5, 6, 12)
     assert shape.common_ancestor(9, 7) is None
-    assert shape.enter(13, 9) is False
+    assert shape.add_node(13, 9) is False
 
 
 def test_a_parent_that_is_not_here_is_the_root() -> None:
@@ -52,10 +52,10 @@ def test_random_trees_forget_and_grow_as_a_table_does() -> None:
     for step in range(300):
         parent = rng.choice([*parents, None])
         parents[step] = parent
-        shape.enter(step, parent)
+        shape.add_node(step, parent)
         if rng.random() < 0.05:
             doomed = set(shape.below(rng.choice(list(parents))))
-            shape.forget(doomed)
+            shape.remove_nodes(doomed)
             parents = {step: parent for step, parent in parents.items() if step not in doomed}
             assert shape.branches() == tree(parents).branches(), "as if they had never been there"
     for step in parents:
