@@ -1,4 +1,5 @@
-"""The entry point of `kvloupe` and `python -m app`: look before Qt is touched, then open the window."""
+"""The entry point of `kvloupe` and `python -m app`: check display and libraries before importing Qt, then open the
+window."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; the exit status is for the shell."""
-    # What is imported and made until the window stands lives as long as the program: collecting among it takes a
-    # twentieth of the start. The window enables it again.
+    """Run the program; returns the exit status for the shell."""
+    # All objects that imports and start create live as long as the program, so collecting garbage among them is wasted
+    # work: a twentieth of the start's time. The window enables collection again.
     gc.disable()
     try:
         return _main(sys.argv[1:] if argv is None else argv)
@@ -29,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _main(argv: list[str]) -> int:
     stand_in_streams()
-    from msgspec.structs import replace  # only now: with what reads the arguments, a third of all imports
+    from msgspec.structs import replace  # imported late, with the argument parser: a third of all import time
 
     from app.start.arguments import parse
 
@@ -37,7 +38,7 @@ def _main(argv: list[str]) -> int:
     if arguments.doctor:
         return _doctor(arguments)
     if not has_display(os.environ):
-        # Qt would abort here. A tour needs no display, and shows that everything works.
+        # Qt would abort without a display. A tour needs none, and shows that everything works.
         os.environ["QT_QPA_PLATFORM"] = "offscreen"
         if arguments.tour is None:
             arguments = replace(arguments, tour=Path("kvloupe-tour"))
@@ -46,13 +47,13 @@ def _main(argv: list[str]) -> int:
     if problem is not None:
         sys.stderr.write(f"{problem}\n")
         return 2
-    from app.main import run  # only now: importing Qt needs the libraries that were just looked for
+    from app.main import run  # imported late: importing Qt needs the libraries that were just checked
 
     return _leave(run(arguments))
 
 
 def _leave(status: int) -> int:
-    """End the process without taking it apart: everything is saved and closed, and unloading torch takes seconds."""
+    """End the process without Python's teardown: everything is saved and closed, and unloading torch takes seconds."""
     logging.shutdown()
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()

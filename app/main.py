@@ -1,4 +1,4 @@
-"""Start, run and end of the window, which waits for its engine neither when it opens nor when it closes."""
+"""Start, run and end of the program. The window neither waits for its engine when it opens nor when it closes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from engine.saved.folder import JournalFolder
 if TYPE_CHECKING:
     from app.tour import Tour
 
-# A window that is never exposed (another workspace, a minimised start) must not keep the engine waiting for ever.
+# The engine starts at the latest after this many ms: a window may never be exposed (another workspace, minimised).
 LATEST_START_MS = 1500
-# What is left of two seconds after the window is gone; then the process ends without asking the thread again.
+# How long the engine may take to end once the window is gone; after that the process exits without waiting for it.
 ENGINE_END_S = 1.3
 
 
 class Program(QObject):
-    """The parts that live as long as the process, and the order in which they begin and end."""
+    """The objects that live as long as the process, and the order in which they start and end."""
 
     def __init__(self, app: QApplication, arguments: Arguments, beginning: Beginning) -> None:
         super().__init__()
@@ -65,12 +65,13 @@ class Program(QObject):
         self._connect_journals()
 
     def _make_tour(self, arguments: Arguments) -> Tour:
-        from app.tour import Tour  # other starts need nothing of it
+        from app.tour import Tour  # only a tour imports this
 
         return Tour(self.shell, arguments, self)
 
     def _connect_journals(self) -> None:
-        """What this window would lose is written down, and what another one left is offered; a tour does neither."""
+        """Record this window's session in a journal, and offer the one that a killed window left; a tour does
+        neither."""
         if self._is_tour:
             return
         recovering, window = self._recovering, self.shell.window
@@ -89,18 +90,18 @@ class Program(QObject):
         self.shell.window.sessions.set_paths([str(path) for path in self._journals.ended()])
 
     def open(self) -> None:
-        """Show the window; when it is on the screen the engine starts, if it has not, and is listened to."""
+        """Show the window; the engine starts when it has been painted, at the latest after `LATEST_START_MS`."""
         sys.excepthook = self._on_exception
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, self._on_signal)
         if self._tour is not None:
             self._tour.prepare()
         self.shell.window.show()
-        self.shell.window.activateWindow()  # without a window manager nobody else gives it the keyboard
+        self.shell.window.activateWindow()  # without a window manager the window would not get the keyboard focus
         QTimer.singleShot(LATEST_START_MS, self._start_engine)
 
     def end(self) -> bool:
-        """Stop everything that runs; whether the engine ended in time."""
+        """Stop everything that runs; returns whether the engine ended in time."""
         self._clock.stop()
         return self._engine.close(ENGINE_END_S)
 
@@ -121,8 +122,9 @@ class Program(QObject):
                 self._recovering.look()
 
     def _restart_engine(self, choice: str) -> None:
-        """Another engine with the same model, which does the steps of the one before once more. `choice` empty: where
-        it runs. A choice that the engine meets already changes nothing but what is chosen."""
+        """Start another engine with the same model and replay the steps in it. `choice` (thread, process, auto) is
+        where it shall run; empty: as chosen before. If the present engine already runs where `choice` says, only the
+        choice is saved."""
         if choice in CHOICES:
             self._engine.choice = self._settings.engine = choice
             if self._engine.is_as_chosen and not self.shell.models.status.is_engine_lost:
@@ -132,7 +134,7 @@ class Program(QObject):
         self._begin_again()
 
     def _leave_gpu(self) -> None:
-        """Another engine has the model on the CPU, in the same numbers, and does the steps once more."""
+        """Start another engine with the model on the CPU, in the same dtype, and replay the steps in it."""
         model = self.shell.models.status.model
         self._engine.restart_on_cpu(self.shell.models.status.cache, "auto" if model is None else model.dtype)
         self._begin_again()
@@ -143,7 +145,7 @@ class Program(QObject):
         self.shell.controller.replay()
 
     def _reload_model(self) -> None:
-        """The engine that runs has the model again, and does its steps once more."""
+        """Load the unloaded model again in the present engine, and replay the steps."""
         self._engine.reload(self.shell.models.status.cache)
         self.shell.controller.replay()
 
@@ -166,7 +168,7 @@ class Program(QObject):
         self.shell.window.close()
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """A fault in a slot: say it, keep the session. Python would print it and go on as if nothing had happened."""
+        """Report an exception raised in a slot and keep the session: PySide would only print it and go on."""
         traceback.print_exception(kind, error, trace)
         text = f"Something unexpected went wrong ({kind.__name__}: {str(error)[:200]}); the session lives on."
         self.shell.models.status.fail(text)
@@ -175,17 +177,18 @@ class Program(QObject):
 
 
 def _import_pictures() -> None:
-    """What the first heat map needs, while the engine imports torch: the window waits for it neither now nor then."""
+    """Import what the first heat map needs, in a thread while the engine imports torch, so that the window need not
+    wait."""
     import app.kit.heatmap_image  # noqa: F401
 
-    # The libraries' own objects, some 90,000, stay for good: a full collection that visits them all holds the window up
-    # for three frames.
+    # The libraries' own objects, some 90,000, live until the end. Frozen, they are left out of full collections, which
+    # would otherwise block the window for three frames.
     gc.freeze()
-    gc.enable()  # the entry point has put collecting off until here
+    gc.enable()  # the entry point disabled it
 
 
 def run(arguments: Arguments) -> int:
-    """Open the window and stay until it is closed."""
+    """Open the window, run until it is closed, and return the exit status."""
     beginning = Beginning(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     app = QApplication(sys.argv[:1])
@@ -199,7 +202,7 @@ def run(arguments: Arguments) -> int:
     has_ended = program.end()
     status = program.exit_status
     if not has_ended:
-        # A thread that is deep in an import or a large product cannot be asked; nothing of value is open any more.
+        # A thread deep in an import or a large matrix product cannot be interrupted; nothing is left to be saved.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

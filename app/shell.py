@@ -1,4 +1,4 @@
-"""The window, the controller and the settings, connected. Nothing else knows all three."""
+"""Connects the window, the controller and the settings. No other module knows all three."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ if TYPE_CHECKING:
 
 
 class Shell(QObject):
-    """Builds the window on the models, and connects wishes with those who grant them; every action is given it.
+    """Builds the window and the controller on the models, and connects each signal of the views to the intent that
+    handles it; every action's `do` is called with the shell.
 
-    Intents: `engine_wanted(choice)`, empty for where it runs; `reload_wanted()` of the model that was unloaded, with
-    what was done; `cpu_wanted()`, where another engine goes on.
+    Signals: `engine_wanted(choice)`, restart the engine there, empty for where it was chosen to run; `reload_wanted()`,
+    load the unloaded model again and replay its steps; `cpu_wanted()`, restart the engine on the CPU.
     """
 
     engine_wanted = Signal(str)
@@ -92,7 +93,7 @@ class Shell(QObject):
             self.models.status.notify(f"The settings were damaged: the old file is kept as {settings.set_aside}")
 
     def remember(self) -> None:
-        """Bring the settings up to date with the window."""
+        """Copy the window's state into the settings."""
         self.settings.prompt = self.window.prompt.draft
         self.settings.layout = self.window.docks.layout_name
         self.settings.loading = self.controller.requests.loading.chosen
@@ -100,25 +101,25 @@ class Shell(QObject):
         self.settings.geometry, self.settings.docks = self.window.save_state()
 
     def remember_export_folder(self, folder: Path) -> None:
-        """Where the next export is offered to go."""
+        """Set the folder that the next export dialog offers."""
         self.export_folder = folder
 
     def save_session(self, path: Path) -> None:
-        """Write the session as a file, and remember that."""
+        """Write the session to a file, and add the file to the recent ones."""
         if self.controller.saving.save(path):
             self._remember_file(path)
 
     def take_draft(self, text: str) -> None:
-        """A prompt that was being written comes back."""
+        """Put a recovered prompt into the editor."""
         self.window.prompt.take_draft(text)
 
     def take_chat(self, chat: Chat) -> None:
-        """A conversation that was being written comes back, in sight."""
+        """Put a recovered conversation into the chat editor, and show it."""
         self.window.prompt.chat.take_draft(chat)
         self.window.prompt.choose(CHAT)
 
     def set_theme(self, choice: ThemeChoice) -> None:
-        """Dark, light, or as the desktop says."""
+        """Set the theme: dark, light, or the desktop's."""
         self.settings.theme = choice
         apply_theme(self._app, resolve_theme(choice))
         self._mark_theme()
@@ -128,7 +129,7 @@ class Shell(QObject):
             self.actions.check(f"theme.{name}", name == self.settings.theme)
 
     def set_pace(self, name: str) -> None:
-        """How fast a run goes and how often its pictures come, from now on."""
+        """Set how fast a run goes and how often pictures of it are sent."""
         self.settings.pace = name
         for other in PACES:
             self.actions.check(f"pace.{other}", other == name)
@@ -136,23 +137,23 @@ class Shell(QObject):
         self.intents.set_pace(PACES[name])
 
     def set_kept_limit(self, num_bytes: int) -> None:
-        """What moments may take that were left, from now on."""
+        """Limit the memory, in bytes, for the kept state of steps that were left."""
         self.settings.kept_bytes = num_bytes
         self.intents.on_kept_limit_chosen(num_bytes)
 
     def restart_engine(self) -> None:
-        """Intent: the engine begins again where it runs."""
+        """Restart the engine where it was chosen to run."""
         self.engine_wanted.emit("")
 
     def reload_model(self) -> None:
-        """Intent: the model that was unloaded comes back, and with it what was done."""
+        """Load the unloaded model again, and replay its steps."""
         self.reload_wanted.emit()
 
     def run_engine_in(self, choice: str) -> None:
-        """Intent: the engine begins again in a thread, in a process, or where it suits the device."""
+        """Restart the engine in a thread, in a process, or (auto) where it suits the device."""
         self.engine_wanted.emit(choice)
 
-    # ---- who is told what a person wishes for --------------------------------------------------------------------
+    # ---- which signal calls which intent -------------------------------------------------------------------------
 
     def _connect_intents(self) -> None:
         window, intents = self.window, self.intents
@@ -250,7 +251,7 @@ class Shell(QObject):
         self.controller.saving.set_draft_chat(self.window.prompt.chat.draft)
 
     def _on_session_opened(self, event: SessionOpened) -> None:
-        """Its prompt comes along, unless a person has begun another one."""
+        """Restore the opened session's prompt, unless the user has begun another one, and what its window showed."""
         if event.draft and self.window.prompt.draft == self.settings.prompt:
             self.take_draft(event.draft)
         if event.draft_chat is not None and self.window.prompt.chat.draft is None:
@@ -288,7 +289,7 @@ class Shell(QObject):
             self.window.setWindowTitle(_title(new.model.name, new.step))
 
     def _show_capture(self, now: CaptureState) -> None:
-        """Which level is chosen, and what each has cost."""
+        """Check the chosen capture level, and show what each level has cost."""
         costs = dict(now.costs_ms)
         for name in CAPTURES:
             self.actions.check(f"capture.{name}", name == now.level)
@@ -297,7 +298,7 @@ class Shell(QObject):
         self.actions.check("capture.by_layer", now.by_layer)
 
     def _on_opened(self, old: EngineStatus | None, opened: OpenedFile) -> None:
-        """A file is looked at: it is remembered when it is another one than before."""
+        """Remember a file that was just opened and show its name."""
         if old is not None and old.opened is not None and old.opened.path == opened.path:
             return
         self._remember_file(opened.path)
@@ -310,5 +311,5 @@ class Shell(QObject):
 
 
 def _title(model: str, step: int | None) -> str:
-    """What a task bar shows of a window at rest: the model, and how far it is."""
+    """The title of a window at rest, which the task bar shows: the model and its step."""
     return f"{model} — KV Loupe" if step is None else f"{model} · step {step} — KV Loupe"

@@ -1,4 +1,5 @@
-"""`--tour DIR`: drives the real window with the real engine, and keeps pictures, a snapshot and the step table."""
+"""`--tour DIR`: drives the real window with the real engine, and writes screenshots, a snapshot, the session and the
+step table."""
 
 from __future__ import annotations
 
@@ -18,15 +19,16 @@ from engine.spec.tuning import fitted
 from engine.wire.step_table import step_csv
 
 POLL_MS = 15
-# A model of many gigabytes loads slowly; a step never takes this long.
+# Seconds to wait: a model of many gigabytes loads slowly; no step takes this long.
 LOAD_PATIENCE_S, PATIENCE_S = 900.0, 300.0
-# Steps taken one by one, as a person would, before the rest is run.
+# Steps taken one by one, as a user would, before the rest is run.
 SINGLE_STEPS = 3
-SMALLER = 1 / 3  # of the rows so far, so that a short sequence feels it
+SMALLER = 1 / 3  # a lossy cache is shrunk to this part of the rows so far, so that a short sequence shows its effect
 
 
 class Until(Struct, frozen=True):
-    """A moment of the script: go on when the condition holds, give up with these words when it never does."""
+    """A pause of the script: it goes on when the condition holds, and fails naming `what` after `patience_s`
+    seconds."""
 
     condition: Callable[[], bool]
     what: str
@@ -34,7 +36,7 @@ class Until(Struct, frozen=True):
 
 
 class Tour(QObject):
-    """Runs a script of moments by a timer, so that the window lives as it does for a person."""
+    """Runs the script from a timer, so that the window's event loop works as it does for a user."""
 
     def __init__(self, shell: Shell, arguments: Arguments, parent: QObject) -> None:
         super().__init__(parent)
@@ -53,7 +55,7 @@ class Tour(QObject):
         shell.controller.requests.exports.written.connect(self._on_exported)
 
     def prepare(self) -> None:
-        """Give the window its size."""
+        """Resize the window to the size that was asked for."""
         self._shell.window.resize(*self._arguments.size)
 
     def start(self) -> None:
@@ -66,7 +68,7 @@ class Tour(QObject):
         self._timer.start(POLL_MS)
 
     def fail(self, text: str) -> None:
-        """End with one line."""
+        """End the tour with one line on standard error and exit status 2."""
         self._timer.stop()
         sys.stderr.write(f"kvloupe: {text}\n")
         self.exit_status = 2
@@ -107,7 +109,7 @@ class Tour(QObject):
         yield from self._export()
 
     def _look_into_file(self) -> Iterator[Until]:
-        """An opened snapshot, and what its model makes of it where that is here."""
+        """Show an opened snapshot, and a further step of its model if that is on this machine."""
         shell, actions = self._shell, self._shell.window.actions_
         yield Until(self._is_loaded, "the file to open", LOAD_PATIENCE_S)
         yield from self._picture("opened")
@@ -128,7 +130,8 @@ class Tour(QObject):
         return self._is_loaded() and status is not None and status.opened is None and self._is_settled()
 
     def _shrink(self) -> Iterator[Until]:
-        """A lossy mode, in mid-generation made so small that a short sequence feels it, and what is left of a row."""
+        """Make a lossy cache so small in mid-generation that a short sequence shows its effect, and show what is
+        left."""
         shell = self._shell
         seq_id = shell.models.selection.now.seq_id
         mode = self._arguments.cache
@@ -164,7 +167,7 @@ class Tour(QObject):
         shell.intents.on_run_to(rest)
         half = done + rest // 2
 
-        def has_ended() -> bool:  # to be settled is not enough: the engine is, until it takes the order
+        def has_ended() -> bool:  # `is_settled` alone also holds before the engine has received the command
             return len(shell.models.timeline) > done and shell.controller.is_settled
 
         yield Until(lambda: len(shell.models.timeline) >= half or has_ended(), "running")
@@ -172,7 +175,7 @@ class Tour(QObject):
         yield Until(has_ended, "the run to end")
 
     def _share(self) -> Iterator[Until]:
-        """A second sequence that begins like the first one, a fork of it, and what their pages look like."""
+        """Add a second sequence with the first one's beginning and a fork of it, and show their pages."""
         shell, window = self._shell, self._shell.window
         first = shell.models.selection.now.seq_id
         text = "".join(token.text for token in shell.models.timeline.tokens(first)[1:])
@@ -244,7 +247,7 @@ class Tour(QObject):
         return self._shell.controller.is_settled
 
     def _some_position(self) -> int:
-        """A token near the end of the prompt: something to look at that was not the first."""
+        """The position of a token near the end of the prompt, to be selected."""
         return max(0, self._shell.models.timeline.num_tokens(self._shell.models.selection.now.seq_id) - 3)
 
     def _on_exported(self, _event: object) -> None:

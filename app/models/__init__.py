@@ -1,4 +1,4 @@
-"""State the views read, each with one writer."""
+"""The window's state: each model has one writer, and all views read it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Models:
-    """All state of the window, handed to views and controller, and the queue of the views that are told of it."""
+    """All state of the window, given to views and controller, and the queue of the views that have to refresh."""
 
     timeline: Timeline = field(default_factory=Timeline)
     selection: Selection = field(default_factory=Selection)
@@ -55,9 +55,9 @@ class Models:
         object.__setattr__(self, "stops", Stops(self.timeline, self.comparison))
         self.edits.follow(self.history)
         self.selection.follow(self.timeline)
-        self.selection.changed.connect(self.timeline.on_selected)  # before any view reads it
+        self.selection.changed.connect(self.timeline.on_selected)  # connected first, so that views read the new path
 
     @property
     def history(self) -> HistoryTree:
-        """The whole tree, of which the timeline is a path."""
+        """The whole history tree; the timeline is one path of it."""
         return self.timeline.history

@@ -1,4 +1,4 @@
-"""What edits change about the next token: the choices that were measured after the newest, and the bias of logits."""
+"""What edits change about the next token: its candidates as measured after the newest edit, and the logit biases."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from engine.wire.records import SequenceStep
 
 
 def after_edit(models: Models, part: SequenceStep, fed: int) -> tuple[int, SequenceStep] | None:
-    """The edit that was made last since the step `fed`, which fed the selected sequence, and what that step says of the
-    next token with what is true since in its place. None where nothing was edited since, or not measured."""
+    """The newest edit on the selected sequence since the step `fed`, which fed it last, as the number of its node; and
+    that step's part with the candidates, entropy and sampled token measured after the edit. None if nothing was edited
+    since or it was not measured."""
     now = models.selection.now
     edits = [made for made in models.edits.on_path(now.step) if made.step > fed and made.edit.seq_id == now.seq_id]
     measured = models.edits.measured(edits[-1].step) if edits else None
@@ -29,29 +30,29 @@ def after_edit(models: Models, part: SequenceStep, fed: int) -> tuple[int, Seque
 
 
 def current_bias(models: Models, seq_id: int) -> BiasLogits:
-    """What the newest edit says that the live step stands on; an empty one where there is none."""
+    """The logit bias that is in force at the live step for a sequence; an empty one if there is none."""
     found = [made.edit for made in models.edits.on_path() if isinstance(made.edit, BiasLogits)]
     return next((edit for edit in reversed(found) if edit.seq_id == seq_id), BiasLogits(seq_id))
 
 
 def with_bias(now: BiasLogits, token_ids: Iterable[int], amount: float) -> BiasLogits:
-    """Add to the logits of tokens, in place of what was added to them before."""
+    """`now` with `amount` added to the logits of these tokens, in place of any earlier bias on them."""
     biases = {**dict(now.biases), **dict.fromkeys(token_ids, amount)}
     return replace(now, biases=tuple(biases.items()))
 
 
 def with_ban(now: BiasLogits, token_ids: Iterable[int]) -> BiasLogits:
-    """Never choose these tokens either."""
+    """`now` with these tokens banned as well."""
     return replace(now, banned=tuple(dict.fromkeys((*now.banned, *token_ids))))
 
 
 def with_only(now: BiasLogits, token_ids: Iterable[int]) -> BiasLogits:
-    """Choose none but these tokens."""
+    """`now` with the choice restricted to these tokens."""
     return replace(now, only=tuple(dict.fromkeys(token_ids)))
 
 
 def without(now: BiasLogits, token_id: int) -> BiasLogits:
-    """Leave one token to the model again."""
+    """`now` without any bias, ban or restriction on one token."""
     biases = tuple(pair for pair in now.biases if pair[0] != token_id)
     banned = tuple(other for other in now.banned if other != token_id)
     only = tuple(other for other in now.only if other != token_id)

@@ -1,4 +1,4 @@
-"""Bookmarks and notes on steps, tokens, pages and heads: by a person, for a person."""
+"""Bookmarks and notes that the user set on steps, tokens, pages and heads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from engine.spec.bookmark import Bookmark, BookmarkTarget, OnHead, OnPage, OnTok
 
 
 class Bookmarks(QObject):
-    """One at most for a place, in the order of their steps. They name steps of the history tree, so that going back and
-    other branches leave them where they are; `changed`: one came, went, or says something else."""
+    """At most one bookmark per place, in the order of their steps. A place names a step of the history tree, so that
+    going back and other branches do not affect it. Signal: `changed()`, a bookmark was set, removed or edited."""
 
     changed = Signal()
 
@@ -24,25 +24,25 @@ class Bookmarks(QObject):
 
     @property
     def all(self) -> tuple[Bookmark, ...]:
-        """Every bookmark, by step and then as they were made."""
+        """Every bookmark, sorted by step and then by when it was set."""
         return tuple(sorted(self._all.values(), key=_step_of))
 
     def at(self, target: BookmarkTarget) -> Bookmark | None:
-        """The bookmark of a place; None where it has none."""
+        """The bookmark at a place; None if there is none."""
         return self._all.get(target)
 
     def put(self, bookmark: Bookmark) -> None:
-        """Set it, in place of one that the place has; an `InputError` where there are too many."""
+        """Set a bookmark, in place of the one at the same place. Raises `InputError` if there are too many."""
         together = {**self._all, bookmark.target: bookmark}
         check_bookmarks(tuple(together.values()))
         self._take(together)
 
     def remove(self, target: BookmarkTarget) -> None:
-        """The place has none any more."""
+        """Remove the bookmark at a place, if there is one."""
         self._take({place: one for place, one in self._all.items() if place != target})
 
     def set_all(self, bookmarks: Iterable[Bookmark]) -> None:
-        """Those of another session, or none."""
+        """Replace all bookmarks, by those of an opened session or by none."""
         self._take({bookmark.target: bookmark for bookmark in bookmarks})
 
     def _take(self, bookmarks: dict[BookmarkTarget, Bookmark]) -> None:
@@ -50,27 +50,27 @@ class Bookmarks(QObject):
             self._all = bookmarks
             self.changed.emit()
 
-    # ---- where they are shown ------------------------------------------------------------------------------------
+    # ---- by what they are set on ---------------------------------------------------------------------------------
 
     def on_steps(self) -> dict[int, tuple[Bookmark, ...]]:
-        """Whatever they are on, by the step that they name."""
+        """All bookmarks, whatever they are set on, by step."""
         found: dict[int, tuple[Bookmark, ...]] = {}
         for one in self.all:
             found[one.target.step] = (*found.get(one.target.step, ()), one)
         return found
 
     def on_tokens(self, seq_id: int) -> dict[tuple[int, int], Bookmark]:
-        """Of a sequence, by the step that fed the token and its position."""
+        """Bookmarks on tokens of a sequence, by (step that fed the token, position)."""
         tokens = ((one.target, one) for one in self._all.values() if isinstance(one.target, OnToken))
         return {(target.step, target.position): one for target, one in tokens if target.seq_id == seq_id}
 
     def on_pages(self, pool: int) -> dict[int, Bookmark]:
-        """Of a pool, by page; of several steps the newest."""
+        """Bookmarks on pages of a pool, by page id; the newest step's where a page has several."""
         pages = [one for one in self.all if isinstance(one.target, OnPage) and one.target.pool == pool]
         return {one.target.page_id: one for one in pages if isinstance(one.target, OnPage)}
 
     def on_heads(self, seq_id: int) -> dict[tuple[int, int], Bookmark]:
-        """Of a sequence, by layer and kv head; of several steps the newest."""
+        """Bookmarks on heads of a sequence, by (layer, kv head); the newest step's where a head has several."""
         heads = [one for one in self.all if isinstance(one.target, OnHead) and one.target.seq_id == seq_id]
         return {(one.target.layer, one.target.kv_head): one for one in heads if isinstance(one.target, OnHead)}
 
@@ -80,7 +80,7 @@ def _step_of(bookmark: Bookmark) -> int:
 
 
 def place_of(target: BookmarkTarget) -> dict[str, int]:
-    """What is selected to look at a place."""
+    """The fields of the selection that show a place."""
     match target:
         case OnToken(seq_id=seq_id, position=position):
             return {"seq_id": seq_id, "position": position}

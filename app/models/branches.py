@@ -1,4 +1,4 @@
-"""What is asked of the branches of a history tree: their texts, what came of a moment, what a deletion forgets."""
+"""Questions about the branches of a history tree: a branch's text, the nodes after a node, its segments and marks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ TEXT_LIMIT = 400  # characters of a branch's text, which is shown on one line
 
 
 def branch_text(history: HistoryTree, first: int, seq_id: int | None = None, limit: int = TEXT_LIMIT) -> str:
-    """What the steps of the branch that begins with `first` fed to a sequence, from its beginning: of the first that
-    they fed at all where they fed that one nothing, or for None. What was edited where they fed nothing."""
+    """The text that the steps of the branch beginning with `first` fed to one sequence: `seq_id`, or if that is None or
+    was fed nothing, the first sequence that was. If the steps fed nothing, the names of the edits made on the
+    branch."""
     text, chosen = "", seq_id
     for index, step in enumerate(history.steps_of(first)):
         record = history.record(step)
@@ -32,22 +33,22 @@ def branch_text(history: HistoryTree, first: int, seq_id: int | None = None, lim
 
 
 def _edits_text(history: HistoryTree, first: int) -> str:
-    """The names of the edits that a branch consists of: `zero, mask`."""
+    """The names of the edits that were made on a branch: `zero, mask`."""
     made = (change for step in history.changed_of(first) for change in history.changes(step))
     return ", ".join(dict.fromkeys(edit_name(one.edit).lower() for one in made if isinstance(one, EditMade)))
 
 
 def beyond(history: HistoryTree, step: int | None) -> tuple[int, ...]:
-    """The moments that came of one (None: of the root) and were left: those towards the newest that came of the moment
-    that was left last, else towards the newest of all."""
-    if not history.children_of(step):  # asked with every picture: a path is long, and mostly nothing is behind it
+    """The nodes after `step` (None: after the root) that were left by going back to it or before it: those on the way
+    to the newest node after the one that was left last, else to the newest node of all."""
+    if not history.children_of(step):  # asked with every picture: most often nothing follows, and a path is long
         return ()
     return history.path(history.end_beyond(step), above=step)
 
 
 def arm_of(history: HistoryTree, step: int) -> int:
-    """The first moment of the piece of a branch that a moment stands on: the one after the last parting, or after the
-    path to the live one."""
+    """The first node of the segment of a branch that `step` is on. A segment begins after a node where another branch
+    begins, or where the branch leaves the path to the live node."""
     branch = history.branch_of(step)
     shared = history.common_ancestor(step, history.live)
     parted = [other.parent for other in history.branches() if other.parent is not None] + [shared]
@@ -57,7 +58,7 @@ def arm_of(history: HistoryTree, step: int) -> int:
 
 
 def count_from(history: HistoryTree, step: int) -> int:
-    """How many moments there are of one and all that came of it."""
+    """The number of nodes in the subtree of `step`, itself included."""
     count, waiting = 0, [step]
     while waiting:
         count += 1
@@ -66,8 +67,8 @@ def count_from(history: HistoryTree, step: int) -> int:
 
 
 class SequenceOrigin(Struct, frozen=True):
-    """Sequence `seq_id` began as what `parent` had after `step`; `branch` is the first moment of the branch of that
-    step where it is another one than the path that is shown, else None."""
+    """Sequence `seq_id` was forked from `parent` after `step`. `branch` is the first node of the branch that this step
+    is on, if it is not on the path shown, else None."""
 
     seq_id: int
     parent: int
@@ -76,7 +77,7 @@ class SequenceOrigin(Struct, frozen=True):
 
 
 def origin_of(timeline: Timeline, seq_id: int) -> SequenceOrigin | None:
-    """Where a sequence of the path that is shown was forked from; None where it was not."""
+    """Where a sequence of the path shown was forked from; None if it was not forked."""
     birth, history = timeline.birth(seq_id), timeline.history
     if birth is None:
         return None
@@ -86,14 +87,14 @@ def origin_of(timeline: Timeline, seq_id: int) -> SequenceOrigin | None:
 
 
 class PathMark(Struct, frozen=True):
-    """A moment of a path where another branch parts, or before which something was done."""
+    """A node of a path where another branch begins, or before which something was changed."""
 
     step: int
-    kind: MarkKind | None  # None: a branch parts here
+    kind: MarkKind | None  # None: a branch begins here
 
 
 def path_marks(history: HistoryTree, tip: int | None) -> tuple[PathMark, ...]:
-    """What is to be marked on the path to a moment; costs what there are of branches and changes, not of moments."""
+    """The marks to draw on the path to `tip`; O(branches + changes), not O(nodes)."""
     found: list[PathMark] = []
     for branch in history.branches():
         if branch.parent is not None and history.is_on_path(branch.parent, tip) and branch.parent != tip:

@@ -1,4 +1,4 @@
-"""The rows that an edit would be made on: what was dragged over, else the place that is selected."""
+"""The rows that an edit would be made on: the area that was dragged over, else the place that is selected."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ NOTHING = "drag over tokens, heads or channels, or click one, first"
 
 
 def chosen_rows(models: Models) -> Rows | None:
-    """An area as it is; of a selected cell its number; of a page its tokens, else the token, in every layer and head.
-    None where nothing is selected, or not there at the step that is looked at."""
+    """The selected area; or of a selected cell its one number; or the tokens of a selected page, or the selected token,
+    in every layer and head. None if nothing is selected, or not there at the step shown."""
     now = models.selection.now
     num_tokens = models.timeline.num_tokens(now.seq_id, now.step)
     if now.area is not None:
@@ -35,14 +35,14 @@ def _page_size(models: Models) -> int:
 
 
 def choose_part(models: Models, part: EditedPart) -> None:
-    """The same rows of K, of V or of both."""
+    """Restrict the selected rows to K, to V, or extend them to both."""
     rows = chosen_rows(models)
     if rows is not None:
         models.selection.update(area=replace(rows, part=part))
 
 
 def is_within(rows: Rows, area: Rows) -> bool:
-    """Whether all of some rows are part of an area."""
+    """Whether `rows` are all inside `area`."""
     if not area.start <= rows.start <= rows.stop <= area.stop:
         return False
     return all(

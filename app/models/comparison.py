@@ -1,4 +1,4 @@
-"""Two runs side by side, as far as the engine has told of them."""
+"""A comparison of two runs, as far as the engine has reported it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SIDES: tuple[Side, ...] = ("a", "b", "difference")
 
 
 class ComparedPair(Struct, frozen=True, eq=False):
-    """A sequence and what it is compared with, both sides, the `layers` whose rows are compared, what rounding may do
-    to a logit, and `no_rows`: why K and V cannot be compared, empty where they can."""
+    """A sequence and what it is compared with: both sides; the `layers` whose rows are compared; `tolerance`, the
+    difference of a logit that rounding may cause; and `no_rows`, why K and V cannot be compared, empty if they can."""
 
     seq_id: int
     against: Opponent
@@ -29,16 +29,16 @@ class ComparedPair(Struct, frozen=True, eq=False):
 
     @property
     def is_lossy(self) -> bool:
-        """Whether a side's mode asks for rows that are not exact."""
+        """Whether the cache mode of a side is lossy."""
         return self.a.is_lossy or self.b.is_lossy
 
     def is_edited(self, num_tokens: int) -> bool:
-        """Whether a row among the first tokens of a side was changed by hand."""
+        """Whether one of the first `num_tokens` rows of a side was edited by hand."""
         return any(side.edited_from is not None and side.edited_from < num_tokens for side in (self.a, self.b))
 
 
 class Pictures(Struct, frozen=True, eq=False):
-    """One picture of each side and of the difference, of the same moment."""
+    """One picture of each side and of their difference, of the same step."""
 
     a: Slice
     b: Slice
@@ -46,8 +46,8 @@ class Pictures(Struct, frozen=True, eq=False):
 
 
 class Comparison(QObject):
-    """Only the controller writes. `changed` tells of sides and verdicts, `stepped` of further steps, `pictured` of
-    pictures."""
+    """Only the controller writes it. Signals: `changed()`, sides or results are others; `stepped()`, another step was
+    compared; `pictured()`, pictures are others."""
 
     changed = Signal()
     stepped = Signal()
@@ -56,12 +56,12 @@ class Comparison(QObject):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.now: ComparedPair | None = None
-        self.asked: Opponent | None = None  # that is being started
-        self.refusal = ""  # why there is none, in a sentence
+        self.asked: Opponent | None = None  # what the comparison being started compares with
+        self.refusal = ""  # why there is no comparison, in a sentence
         self.first: Departure | None = None
-        self.num_scanned: int | None = None  # tokens whose rows were all compared
+        self.num_scanned: int | None = None  # how many tokens' rows have all been compared
         self.pictures: Pictures | None = None
-        self.no_pictures = ""  # why there are none, in a sentence
+        self.no_pictures = ""  # why there are no pictures, in a sentence
         self._steps: list[DuelStep] = []
 
     @property
@@ -74,7 +74,7 @@ class Comparison(QObject):
         return len(self._steps)
 
     def at(self, step: int | None) -> DuelStep | None:
-        """What was compared after a step of side A, or the last comparison before it; None: the newest."""
+        """The comparison after a step of side A, or the last one before it; None: the newest."""
         if step is None:
             return self._steps[-1] if self._steps else None
         index = bisect_left(self._steps, step + 1, key=lambda each: each.step)
@@ -82,29 +82,29 @@ class Comparison(QObject):
 
     @property
     def parting(self) -> Parting | None:
-        """Where two branches begin to be fed other tokens, as far as steps behind it were compared."""
+        """Where the two sides begin to be fed different tokens, as far as steps after that were compared."""
         return self._steps[-1].parting if self._steps else None
 
     def parting_in(self, pictures: Pictures) -> int | None:
-        """The position from which pictures of rows show those of other tokens; None where they do not."""
+        """The position from which on the pictured rows belong to different tokens; None if there is none."""
         count, parting = getattr(pictures.a.request, "num_tokens", 0), self.parting
         return parting.num_tokens if parting is not None and parting.num_tokens < count else None
 
     # ---- written by the controller -------------------------------------------------------------------------------
 
     def ask(self, against: Opponent) -> None:
-        """Another one was asked for; what is shown stays until it stands."""
+        """Note that a comparison is being started; the one shown stays until then."""
         self.asked, self.refusal = against, ""
         self.changed.emit()
 
     def refuse(self, why: str) -> None:
-        """It cannot be had; what is shown stays."""
+        """Note why the comparison asked for cannot be started; the one shown stays."""
         self.asked, self.refusal = None, why
         self.changed.emit()
 
     def start(self, now: ComparedPair, steps: tuple[DuelStep, ...], *, is_new: bool = True) -> None:
-        """Both sides stand, and were compared at these steps; or (not `is_new`) all that is told of them is told again,
-        and what was asked for meanwhile is on its way still."""
+        """Set the comparison and the steps compared so far. `is_new` False: it is the present one sent again, and one
+        being started is still to come."""
         self.now = now
         if is_new:
             self.asked, self.refusal = None, ""
@@ -114,29 +114,30 @@ class Comparison(QObject):
         self.changed.emit()
 
     def append(self, step: DuelStep) -> None:
-        """One more step was compared: those from its number of tokens on are of a way that was left."""
+        """Add a compared step; earlier ones with as many or more tokens are dropped, as the run went back and on from
+        there."""
         while self._steps and self._steps[-1].num_tokens >= step.num_tokens:
             self._steps.pop()
         self._steps.append(step)
         self.stepped.emit()
 
     def scan(self, num_tokens: int, first: Departure | None) -> None:
-        """All rows were compared; the first that departs."""
+        """Note that all rows of `num_tokens` tokens were compared, and the first that differs."""
         self.num_scanned, self.first = num_tokens, first
         self.changed.emit()
 
     def put(self, pictures: Pictures) -> None:
-        """The pictures of one moment, in place of those before."""
+        """Set the pictures of one step."""
         self.pictures, self.no_pictures = pictures, ""
         self.pictured.emit()
 
     def refuse_pictures(self, why: str) -> None:
-        """What is wanted now cannot be drawn of both sides."""
+        """Note why the pictures wanted now cannot be drawn of both sides."""
         self.pictures, self.no_pictures = None, why
         self.pictured.emit()
 
     def end(self, reason: str) -> None:
-        """There is none any more, and why, where nobody asked for that."""
+        """Remove the comparison; `reason` says why, empty if the user ended it."""
         self.now = self.asked = self.first = self.num_scanned = self.pictures = None
         self.refusal = reason
         self._steps.clear()

@@ -1,4 +1,4 @@
-"""The prompt that is being written: whether it can be sent."""
+"""Whether the prompt in the editor can be sent."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from PySide6.QtCore import QObject, Signal
 
 
 class Draft(QObject):
-    """Why the prompt cannot be sent as it is, in a few words with what to do; empty where it can. The prompt panel
-    writes it, actions read it."""
+    """`problem` says in a few words why the prompt cannot be sent and what to do; empty if it can. The prompt panel
+    writes it and actions read it."""
 
     changed = Signal()
 

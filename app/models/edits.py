@@ -1,4 +1,4 @@
-"""The edits that were made by hand: nodes of the history tree, and what was measured of each."""
+"""The edits made by hand: each is a node of the history tree, with what was measured of its effect."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from engine.wire.edits import EditMeasured
 
 
 class MadeEdit(Struct, frozen=True):
-    """An edit that is the node `step` of the history tree."""
+    """An edit and the number of its node in the history tree."""
 
     step: int
     edit: Edit
 
 
 class Edits(QObject):
-    """What the history says of edits, and what they did to the next token. Only the controller writes.
+    """The edits in the history, and their effect on the next token. Only the controller writes.
 
-    `changed`: the live node stands on other edits than before, another one was made, or one was measured.
+    Signal: `changed()`, an edit was made, undone or measured, or other edits are in force at the live node.
     """
 
     changed = Signal()
@@ -33,7 +33,7 @@ class Edits(QObject):
         self._told: tuple[tuple[MadeEdit, ...], tuple[MadeEdit, ...]] = ((), ())
 
     def follow(self, history: HistoryTree) -> None:
-        """The history that the edits are part of."""
+        """Set the history tree that the edits are read from."""
         self._history = history
         history.changed.connect(self._on_history)
 
@@ -48,7 +48,7 @@ class Edits(QObject):
         )
 
     def on_path(self, step: int | None = None) -> tuple[MadeEdit, ...]:
-        """The edits that a node (None: the live one) stands on, oldest first."""
+        """The edits on the path to a node (None: the live one), oldest first."""
         tip = self._history.live if step is None else step
         if tip is None or tip not in self._history:
             return ()
@@ -56,12 +56,12 @@ class Edits(QObject):
 
     @property
     def undone(self) -> tuple[MadeEdit, ...]:
-        """The edits that the live node does not stand on."""
+        """The edits that are not on the path to the live node."""
         live = set(self.on_path())
         return tuple(made for made in self.made if made not in live)
 
     def measured(self, step: int) -> EditMeasured | None:
-        """What the edit that is a node did to the next token; None where that is not known."""
+        """The measured effect of the edit `step` on the next token; None if it is not known."""
         return self._measured.get(step)
 
     def kl(self, step: int) -> float | None:
@@ -70,7 +70,7 @@ class Edits(QObject):
         return measured.kl if measured is not None else added.kl if added is not None else None
 
     def take(self, measured: EditMeasured) -> None:
-        """What an edit did was measured."""
+        """Store the measured effect of an edit."""
         self._measured[measured.step] = measured
         self.changed.emit()
 

@@ -1,7 +1,7 @@
-"""Every drop of a history, findable by position: pictures know that a row is gone, this knows since when and why.
+"""Every eviction of a history, findable by position: pictures show that a row is gone, this says since when and why.
 
-Only what the mode of the step in question dropped counts: a change of the mode may compute K and V anew, and bring
-every row back. What the change itself dropped is in no record, so nothing is certain after one.
+Only evictions by the mode of the step in question count: changing the mode may recompute K and V and bring every row
+back. What the change itself dropped is in no record, so after a change a missing row may be unexplained.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ HELD = -1
 
 
 class LoggedEviction(Struct, frozen=True):
-    """One layer's (and head's) drop of one step."""
+    """The rows that one step evicted in one layer (or one head of it)."""
 
     step: int
     eviction: Eviction
 
 
 class RowDrop(Struct, frozen=True):
-    """One row's end in one layer and head: the step, the score it had, and the lowest that stayed on its merit."""
+    """The eviction of one row in one layer and head: the step, the row's score, and the lowest score that was kept by
+    score."""
 
     step: int
     score: float
@@ -35,8 +36,9 @@ class RowDrop(Struct, frozen=True):
 
 
 class EvictionLog:
-    """Follows the records of a timeline; nothing writes to it. `follow` them first: they are read anew where they no
-    longer go on from what was read. Looking a drop up touches no step that is elsewhere."""
+    """An index of the records of a timeline. Call `follow` before a question: it reads new records, and all of them
+    again if they are not a continuation of those read. Looking up an eviction touches only evictions of that
+    position."""
 
     def __init__(self) -> None:
         self._forget()
@@ -45,15 +47,15 @@ class EvictionLog:
         self._read = 0
         self._last: StepRecord | None = None
         self._drops: list[LoggedEviction] = []
-        self._ends = np.zeros((256, 3), dtype=np.int64)  # seq_id, first and last position of each
-        self._modes: list[tuple[int, CacheSpec]] = []  # from which step on, which mode
-        self._begins: dict[int, int] = {}  # the first position that a sequence was fed itself
+        self._ends = np.zeros((256, 3), dtype=np.int64)  # of each drop: seq_id, its first and its last position
+        self._modes: list[tuple[int, CacheSpec]] = []  # (first step in the mode, mode)
+        self._begins: dict[int, int] = {}  # seq_id -> the first position that its own steps fed
 
     def __len__(self) -> int:
         return len(self._drops)
 
     def follow(self, records: Sequence[StepRecord]) -> EvictionLog:
-        """Read what is new; O(new records)."""
+        """Read the records that are new; O(new records)."""
         if self._read > len(records) or (self._read and records[self._read - 1] is not self._last):
             self._forget()
         for record in records[self._read :]:
@@ -75,16 +77,17 @@ class EvictionLog:
             self._drops.append(LoggedEviction(record.step, eviction))
 
     def changed_at(self, step: int) -> int | None:
-        """The step before which the mode of `step` was taken; None where the whole history up to it is in one mode."""
+        """The step at which the mode of `step` began; None if all steps up to it used one mode."""
         modes = [first for first, _ in self._modes if first <= step]
         return modes[-1] if len(modes) > 1 else None
 
     def is_whole(self, seq_id: int) -> bool:
-        """Whether a sequence was fed from its first token on: a fork begins with what its parent had left."""
+        """Whether the records feed the sequence from position 0 on (a fork begins with the rows its parent had
+        left)."""
         return self._begins.get(seq_id, 1) == 0
 
     def of(self, seq_id: int, position: int, step: int) -> list[LoggedEviction]:
-        """Every drop of a position up to a step, oldest first: one a layer and head at most."""
+        """The evictions of a position up to a step, oldest first; at most one per layer and head."""
         ends = self._ends[: len(self._drops)]
         may = (ends[:, 0] == seq_id) & (ends[:, 1] <= position) & (ends[:, 2] >= position)
         found = (self._drops[index] for index in np.flatnonzero(may))
@@ -92,7 +95,7 @@ class EvictionLog:
         return [drop for drop in found if first <= drop.step <= step and drop.eviction.score_of(position) is not None]
 
     def latest(self, seq_id: int, step: int) -> list[LoggedEviction]:
-        """The drops of the last step, up to `step`, that dropped anything of a sequence."""
+        """The evictions of the last step, up to `step`, that evicted anything of a sequence."""
         found: list[LoggedEviction] = []
         first = self.changed_at(step) or 0
         for drop in reversed(self._drops):
@@ -108,7 +111,7 @@ class EvictionLog:
     def drop_of(
         self, seq_id: int, layer: int, kv_head: int, position: int, step: int, cache: CacheSpec
     ) -> RowDrop | None:
-        """What ended a row up to a step in that mode; None where the history does not tell."""
+        """The eviction of a row in the given mode, up to a step; None if the history does not contain it."""
         if not self._modes or next((mode for first, mode in reversed(self._modes) if first <= step), None) != cache:
             return None
         for drop in reversed(self.of(seq_id, position, step)):
@@ -119,7 +122,7 @@ class EvictionLog:
 
 
 def when_dropped(drops: Sequence[LoggedEviction], layers: Sequence[int], heads: int) -> Ints:
-    """`[L, H_kv]`: the step that dropped the position from that head, HELD where it is still there."""
+    """`[L, H_kv]`: the step that evicted the position from that head, HELD if it is still there."""
     steps = np.full((len(layers), heads), HELD, dtype=np.int64)
     for drop in drops:
         if drop.eviction.layer in layers:
@@ -129,6 +132,6 @@ def when_dropped(drops: Sequence[LoggedEviction], layers: Sequence[int], heads: 
 
 
 def drop_in(drops: Sequence[LoggedEviction], layer: int, kv_head: int) -> LoggedEviction | None:
-    """The drop of that layer and head."""
+    """The eviction in that layer and head; None if there is none."""
     mine = (drop for drop in drops if drop.eviction.layer == layer)
     return next((drop for drop in mine if drop.eviction.kv_head in (None, kv_head)), None)

@@ -1,4 +1,4 @@
-"""What of the session is exported: commands made of what the models know."""
+"""Makes the export command for what the user wants exported, from the models."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MOST_PACKED = 100
 
 
 def whole_session(models: Models, path: Path, notes: str = "") -> Export:
-    """A snapshot of the selected sequence as it stands now, with all steps."""
+    """The command for a snapshot of the selected sequence as it is now, with all steps."""
     return export_of(models, path, None, None, notes=notes)
 
 
 def export_of(models: Models, path: Path, first: int | None, last: int | None, *, notes: str = "") -> Export:
-    """The cache of the selected sequence after step `last` (None: now), with the records from step `first` (None: the
-    first there is) to that one."""
+    """The command to export the cache of the selected sequence after step `last` (None: as it is now), with the records
+    from step `first` (None: the first) to `last`."""
     timeline, seq_id = models.timeline.live_path, models.selection.now.seq_id
     is_past = last is not None and timeline.latest is not None and last < timeline.latest.step
     records = tuple(records_between(timeline.records, first, last))
@@ -43,20 +43,21 @@ def export_of(models: Models, path: Path, first: int | None, last: int | None, *
 
 
 def records_between(records: Sequence[StepRecord], first: int | None, last: int | None) -> list[StepRecord]:
-    """Those of the steps from one to another, both included, as the engine sent them: maps of pages are folded anew by
-    whoever reads."""
+    """The records of the steps `first` to `last`, both included, as the engine sent them: without page maps, which a
+    reader builds again from the page events."""
     wanted = (r for r in records if (first is None or r.step >= first) and (last is None or r.step <= last))
     return [replace(record, page_maps=()) if record.page_maps else record for record in wanted]
 
 
 def records_bytes(records: Sequence[StepRecord]) -> int:
-    """About how many bytes the records have in a snapshot: of a long history some are written to tell."""
+    """About how many bytes the records take in a snapshot, extrapolated from at most about `2 × MOST_PACKED` of
+    them."""
     some = records[:: max(1, len(records) // MOST_PACKED)]
     return round(sum(len(packed(record)) for record in some) * len(records) / len(some)) if some else 0
 
 
 class KeptPlace(msgspec.Struct, frozen=True):
-    """The part of a selection that means the same in a file."""
+    """The part of a selection that still has a meaning in a file."""
 
     layer: int = 0
     kv_head: int = 0
@@ -66,19 +67,20 @@ class KeptPlace(msgspec.Struct, frozen=True):
 
 
 class KeptView(msgspec.Struct, frozen=True):
-    """What a window looked at when it wrote a snapshot."""
+    """What the window showed when it wrote a snapshot."""
 
     selection: KeptPlace = KeptPlace()
     layout: str = ""
 
 
 def view_text(selected: Selected, layout: str) -> str:
-    """What the window looks at, as a snapshot keeps it: a JSON object."""
+    """What the window shows, as a JSON object for a snapshot."""
     return json.dumps({"selection": asdict(selected), "layout": layout}, default=asdict)
 
 
 def view_of(text: str, geometry: CacheGeometry, num_tokens: int) -> KeptView:
-    """What a window looked at, out of a snapshot, as far as the file has that place."""
+    """Read what the window showed from a snapshot; the place is left out if the file has no such layer, head or
+    token."""
     try:
         view = msgspec.json.decode(text, type=KeptView)
     except msgspec.MsgspecError:

@@ -1,6 +1,7 @@
-"""The history tree as the window knows it: every step, every node that no step made, and the branches they form.
+"""The history tree as the window knows it: every step, every other node, and the branches they form.
 
-Which came of which, and what a branch is, is told by `TreeShape`.
+A node is made by a step, or added without one (an edit, for example). Parents and branches are in the base,
+`TreeShape`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ __all__ = ["Branch", "HistoryTree"]
 
 
 class HistoryTree(TreeShape, QObject):
-    """All nodes by number. Only the controller writes; a node costs nothing beyond its record or itself.
+    """All nodes, by number. Only the controller writes; the memory of a node is its record or its `NodeAdded`.
 
-    `changed`: nodes were added or deleted, another one is live, or a branch was named; `reshaped`: more is
-    different than that the live branch has grown. `live` is the node whose state the engine has, None before the
-    first.
+    Signals: `changed()`, nodes were added or deleted, another one is live, or a branch was named; `reshaped()`,
+    something other than the growth of the live branch happened. `live` is the node whose state the engine has, None
+    before the first.
     """
 
     changed = Signal()
@@ -35,12 +36,12 @@ class HistoryTree(TreeShape, QObject):
         TreeShape.__init__(self)
         self._records: dict[int, StepRecord] = {}
         self._added: dict[int, NodeAdded] = {}
-        self._changed: dict[int, list[int]] = {}  # of a branch the nodes before which something was done
+        self._changed: dict[int, list[int]] = {}  # first node of a branch -> its nodes that carry changes
         self._names: dict[int, str] = {}
         self._live: int | None = None
-        self._left: int | None = None  # what was live before, and was left for another moment
-        self.version = 0  # another one for each other tree
-        self.shape = self._told_shape = 0  # another one where more is different than that the live branch has grown
+        self._left: int | None = None  # the node that was live before the engine last went to another one
+        self.version = 0  # increased with every change of the tree
+        self.shape = self._told_shape = 0  # increased with every change that is not growth of the live branch
         self.changed.connect(self._on_changed)
 
     def _on_changed(self) -> None:
@@ -57,45 +58,45 @@ class HistoryTree(TreeShape, QObject):
 
     @property
     def left(self) -> int | None:
-        """What was live before another moment was gone to; None where it is forgotten."""
+        """The node that was live before the engine last went to another one; None if it was deleted."""
         return self._left if self._left in self else None
 
     def record(self, step: int) -> StepRecord | None:
-        """What the step did; None of a node that no step made."""
+        """The record of a step; None for a node that was added without a step."""
         return self._records.get(step)
 
     def added(self, step: int) -> NodeAdded | None:
-        """What was told of a node that no step made, None of a step."""
+        """The event that added a node without a step; None for a step."""
         return self._added.get(step)
 
     @property
     def added_nodes(self) -> tuple[Node, ...]:
-        """The nodes that no step made, oldest first."""
+        """The nodes that were added without a step, oldest first."""
         return tuple(self._added[step].node for step in sorted(self._added))
 
     def node(self, step: int) -> Node:
-        """The node of that number; KeyError where there is none."""
+        """The node of that number. Raises KeyError if there is none."""
         added = self._added.get(step)
         return added.node if added is not None else Node.of(self._records[step])
 
     def nodes(self) -> tuple[Node, ...]:
-        """Every node, in the order in which they were made, which is that of their numbers."""
+        """Every node, by number, which is the order in which they were made."""
         return tuple(map(self.node, self.steps))
 
     def changes(self, step: int) -> tuple[Change, ...]:
-        """What was done between the node's parent and the node's own step."""
+        """What was changed between the node's parent and the node's own step."""
         added = self._added.get(step)
         return added.node.changes if added is not None else self._records[step].changes
 
     # ---- branches ------------------------------------------------------------------------------------------------
 
     def changed_of(self, first: int) -> tuple[int, ...]:
-        """The nodes of a branch before which something was done."""
+        """The nodes of a branch that carry changes."""
         return tuple(self._changed.get(first, ()))
 
     def end_beyond(self, step: int | None) -> int | None:
-        """The newest moment that came of one (None: of the root): of those towards the moment that was left last, else
-        of all."""
+        """The newest node in the subtree of `step` (None: of the whole tree); if the node that was left last is in it,
+        the newest one in that node's subtree."""
         ends = [tip for tip in self.tips if step is None or self.is_on_path(step, tip)]
         if (left := self.left) is not None and (step is None or self.is_on_path(step, left)):
             ends = [tip for tip in ends if self.is_on_path(left, tip)]
@@ -103,18 +104,18 @@ class HistoryTree(TreeShape, QObject):
 
     @property
     def names(self) -> dict[int, str]:
-        """The names that were given to branches, by their first node."""
+        """The names that the user gave to branches, by first node."""
         return dict(self._names)
 
     def name(self, first: int) -> str:
-        """The name that was given to a branch, empty where none was."""
+        """A branch's name; empty if it has none."""
         return self._names.get(first, "")
 
     # ---- written by the controller -------------------------------------------------------------------------------
 
     def take(self, records: Iterable[StepRecord]) -> list[StepRecord]:
-        """Steps that were done, as they are in the tree; the newest is live. A record that names no parent that is
-        known (one of a file that has only some) goes on from the live node."""
+        """Add the records of new steps; the newest becomes live. Returns them as they are in the tree: a record with an
+        unknown parent (of a file with only some of the steps) gets the live node as its parent."""
         taken: list[StepRecord] = []
         for record in records:
             if record.parent not in self and record.parent != self._live:
@@ -130,12 +131,12 @@ class HistoryTree(TreeShape, QObject):
         return taken
 
     def replace(self, record: StepRecord) -> None:
-        """Another record of a step that is there: it knows more, and is at the same place."""
+        """Replace the record of a step by one with more information; its place in the tree stays."""
         if (old := self._records.get(record.step)) is not None:
             self._records[record.step] = replace(record, parent=old.parent)
 
     def add(self, added: NodeAdded) -> None:
-        """A node that no step made."""
+        """Add a node without a step."""
         self._enter(added.node.step, added.node.parent, added.node.changes)
         self._added[added.node.step] = added
         if added.is_live:
@@ -143,21 +144,21 @@ class HistoryTree(TreeShape, QObject):
         self.changed.emit()
 
     def go_to(self, step: int | None) -> None:
-        """Another node is live."""
+        """Make another node the live one (None: the start)."""
         if step != self._live:
             self.shape += 1
             self._left, self._live = self._live, step
             self.changed.emit()
 
     def delete(self, steps: Iterable[int]) -> None:
-        """Forget nodes, with all that came of them."""
+        """Delete nodes with their subtrees."""
         gone = {node for step in steps if step in self for node in self.below(step)}
         if gone:
             self._forget(gone)
             self.changed.emit()
 
     def rename(self, first: int, name: str) -> None:
-        """Give a branch a name, or none."""
+        """Name the branch that begins with node `first`; an empty name removes its name."""
         if first in self and self.branch_of(first).first == first and name != self.name(first):
             self._names.pop(first, None)
             if name:
@@ -165,7 +166,7 @@ class HistoryTree(TreeShape, QObject):
             self.changed.emit()
 
     def clear(self) -> None:
-        """Another history begins."""
+        """Delete everything: another history begins."""
         self._records.clear()
         self._added.clear()
         self._changed.clear()
@@ -184,7 +185,7 @@ class HistoryTree(TreeShape, QObject):
             self._changed.setdefault(first, []).append(step)
 
     def _forget(self, steps: Collection[int]) -> None:
-        """Nodes of which all that came of them is among them."""
+        """Remove nodes whose descendants are all among them."""
         self.shape += 1
         joined = self.remove_nodes(steps)
         for step in steps:

@@ -1,4 +1,4 @@
-"""One token as the window shows it; the tokens of one sequence on the path that is shown, and which were there when."""
+"""A token as the window shows it, and the tokens of one sequence on the path shown, as they were after any step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from engine.wire.records import SequenceStep, StepRecord
 class Token:
     """One token of a sequence whose K and V are in the cache; `step` is the step that put them there.
 
-    `token_id` is -1 where a file does not say it. `surprisal` is in nats, None where it was not computed. `is_served`:
-    a prefix hit brought its K and V, they were not computed for this sequence. `num_fed_before`: the tokens that its
-    step fed before it. `is_computed_anew`: after an edit, behind another text than its step fed.
+    `token_id` is -1 if an opened file does not say it. `surprisal` is in nats, None if it was not computed.
+    `is_served`: its K and V came from a prefix hit and were not computed for this sequence. `num_fed_before`: how many
+    tokens its step fed before it. `is_computed_anew`: an edit recomputed its K and V, behind other tokens than its step
+    fed.
     """
 
     position: int
@@ -33,17 +34,17 @@ class Token:
 
     @property
     def id_text(self) -> str:
-        """Its id, or that a file did not say it."""
+        """The token id as text, or "not known"."""
         return f"{self.token_id:,}" if self.token_id >= 0 else "not known"
 
     @property
     def awaits_surprisal(self) -> bool:
-        """Whether its prompt is so long that its surprisal is computed later than its K and V."""
+        """Whether the surprisal is computed later than K and V, as for the tokens of a long prompt."""
         return self.surprisal is None and self.num_fed_before > 0 and not self.is_computed_anew
 
     @property
     def no_surprisal(self) -> str:
-        """Why it has no surprisal, in words; empty where it has one."""
+        """Why the token has no surprisal, in words; empty if it has one."""
         if self.surprisal is not None:
             return ""
         if self.awaits_surprisal:
@@ -56,7 +57,7 @@ class Token:
 
 
 class TokenRun(Sequence[Token]):
-    """The first tokens of a list that is only added to: frozen, and made without copying any."""
+    """The first `count` tokens of a list that only grows: an immutable view that copies nothing."""
 
     __slots__ = ("_count", "_tokens")
 
@@ -88,11 +89,11 @@ class TokenRun(Sequence[Token]):
         return len(other) == self._count and list(self) == list(other)
 
     def is_of_list(self, other: TokenRun) -> bool:
-        """Whether both are of one list."""
+        """Whether both are views of the same list."""
         return self._tokens is other._tokens
 
     def is_of(self, tokens: list[Token], count: int) -> bool:
-        """Whether it is the first `count` of just this list."""
+        """Whether this is a view of the first `count` tokens of this very list."""
         return self._tokens is tokens and self._count == count
 
     def __hash__(self) -> int:
@@ -103,7 +104,7 @@ NO_TOKENS = TokenRun([], 0)
 
 
 def num_shared(one: Sequence[Token], other: Sequence[Token]) -> int:
-    """How many of the first tokens are the same objects; O(1) where both are of one list."""
+    """How many of the first tokens are the same objects; O(1) if both are views of one list."""
     least = min(len(one), len(other))
     if isinstance(one, TokenRun) and isinstance(other, TokenRun) and one.is_of_list(other):
         return least
@@ -112,8 +113,8 @@ def num_shared(one: Sequence[Token], other: Sequence[Token]) -> int:
 
 @dataclass
 class _Version:
-    """Tokens, and beside each the step that fed it: sorted, so that a step is a bisection. They stand from `since` on,
-    when they took the place of others."""
+    """The tokens that a sequence had from step `since` on, after some were replaced by others. `steps` has the step
+    that fed each token, ascending, so that those of a step are found by bisection."""
 
     since: int
     tokens: list[Token] = field(default_factory=list)
@@ -121,7 +122,7 @@ class _Version:
     shown: TokenRun = field(default_factory=lambda: TokenRun([], 0))
 
     def run(self, count: int) -> TokenRun:
-        """The first tokens; the same object as long as they are the same."""
+        """The first `count` tokens; returns the same object until the tokens change."""
         if not self.shown.is_of(self.tokens, count):
             self.shown = TokenRun(self.tokens, count)
         return self.shown
@@ -130,14 +131,14 @@ class _Version:
         return len(self.steps) if step is None else bisect_right(self.steps, step)
 
     def cut_to(self, count: int) -> None:
-        """Keep the first tokens; what was handed out stays as it was."""
+        """Keep the first `count` tokens; views that were handed out stay as they are."""
         if count < len(self.tokens):
             self.tokens, self.steps = self.tokens[:count], self.steps[:count]
 
 
 class Lane:
-    """A sequence, token by token: `extend` costs what is new. Tokens that were fed in the place of others make another
-    version, so that looking back shows those that were there then."""
+    """The tokens of one sequence; `extend` costs O(new tokens). When tokens are replaced, a new version is begun, so
+    that looking at an earlier step shows the tokens of that time."""
 
     def __init__(self) -> None:
         self._versions = [_Version(-1)]
@@ -157,12 +158,12 @@ class Lane:
         return self._versions[0].steps[0] if self._versions[0].steps else None
 
     def begin(self, tokens: Sequence[Token]) -> None:
-        """Start with tokens that no step of this sequence fed."""
+        """Begin with tokens that no step of this sequence fed."""
         self._versions = [_Version(-1, list(tokens), [token.step for token in tokens])]
         self._count_awaiting()
 
     def extend(self, record: StepRecord, part: SequenceStep) -> None:
-        """Add what a step fed. A preempted sequence is fed its own tokens again: they stay where they were."""
+        """Add the tokens that a step fed. Tokens that a preempted sequence is fed again keep their entry."""
         if self._replaces(part):
             kept = self._newest
             count = part.first_position
@@ -185,8 +186,8 @@ class Lane:
     def put_in(
         self, step: int, position: int, num_replaced: int, new: Sequence[tuple[int, str]], *, is_prefill: bool
     ) -> None:
-        """Others in the place of some tokens, by ids and texts: a node that no step made. Those behind move along, and
-        were computed anew where it `is_prefill`."""
+        """Replace `num_replaced` tokens at `position` by others, given as (id, text): an edit, the node `step`. The
+        tokens behind are moved, and marked as recomputed if `is_prefill`."""
         old, stop = self._newest, position + num_replaced
         if not old.tokens or position >= len(old.tokens):
             return
@@ -199,7 +200,7 @@ class Lane:
         if is_prefill:
             anew = partial(replace, step=step, surprisal=None, is_computed_anew=True)
             behind = [anew(token, position=token.position + moved) for token in behind]
-        # they were there from the moment on at which the first that they replace was fed
+        # the new tokens count as present from the step on that fed the first token they replace
         steps = [*old.steps[:position], *[old.steps[position]] * len(new), *old.steps[stop:]]
         self._versions.append(_Version(step, [*old.tokens[:position], *put, *behind], steps))
         self._count_awaiting()
@@ -209,16 +210,16 @@ class Lane:
         return any(token.token_id != token_id for token, token_id in zip(known, part.token_ids, strict=False))
 
     def truncate(self, step: int) -> None:
-        """Forget what was fed after a step."""
+        """Drop the tokens that were fed after a step."""
         while len(self._versions) > 1 and self._newest.since > step:
             self._versions.pop()
         self._newest.cut_to(self._newest.until(step))
         self._count_awaiting()
 
     def fill(self, step: int, first_position: int, values: Sequence[float]) -> None:
-        """The surprisals of tokens that a step fed, to this sequence or to the one it was forked from."""
+        """Fill in the surprisals of tokens that a step fed, to this sequence or to the one it was forked from."""
         for version in self._versions:
-            tokens = list(version.tokens)  # what was handed out stays as it was
+            tokens = list(version.tokens)  # a copy: views that were handed out stay as they are
             for position, value in enumerate(values, first_position):
                 token = tokens[position] if position < len(tokens) else None
                 if token is not None and token.step == step and token.awaits_surprisal:
@@ -235,7 +236,7 @@ class Lane:
         return self._at(step).until(step)
 
     def last_fed(self, step: int) -> int | None:
-        """The newest step up to one that fed a token."""
+        """The newest step, up to `step`, that fed a token; None if there is none."""
         version = self._at(step)
         count = version.until(step)
         return version.steps[count - 1] if count else None

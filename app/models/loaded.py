@@ -1,4 +1,4 @@
-"""The model that is loaded: its geometry, what its layers are called, and how much of a sequence its encoder read."""
+"""The loaded model: its geometry, the labels of its layers, and how many tokens its encoder read."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from engine.predict import capacity
 
 
 def geometry_of(models: Models) -> CacheGeometry | None:
-    """That of the model that is loaded."""
+    """The cache geometry of the loaded model; None without a model."""
     model = models.status.model
     return model.geometry if model is not None else None
 
 
 def num_source(models: Models) -> int:
-    """How many tokens of the selected sequence, the first ones, an encoder read; 0 without one."""
+    """How many tokens at the beginning of the selected sequence were read by an encoder; 0 for a model without one."""
     geometry, now = geometry_of(models), models.selection.now
     part = models.timeline.part(now.seq_id, now.step) if geometry is not None and geometry.has_encoder else None
     return 0 if geometry is None or part is None else capacity.num_source(geometry, part.num_prompt_tokens)

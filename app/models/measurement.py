@@ -1,4 +1,4 @@
-"""What the engine is asked to measure about a cache: one measurement per kind, from the question to its answer."""
+"""Measurements that panels ask the engine for: per kind, the question, its progress and its answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A = TypeVar("A", bound=Measured)
 
 
 class MeasurementState(Enum):
-    """Where a measurement stands. Out of date: the cache that was measured, or its rows, are others by now."""
+    """The state of a measurement. OUT_OF_DATE: the cache or the rows that were measured have changed since."""
 
     NOT_ASKED = "not asked"
     WAITING = "waiting"
@@ -28,10 +28,10 @@ class MeasurementState(Enum):
 
 
 class Measurement(QObject, Generic[A]):
-    """One kind of measurement; `changed` says that any of it is another one. Only the controller writes it.
+    """One kind of measurement. Only the controller writes it. Signal: `changed()`, anything of it.
 
-    `question` is the newest that was asked, with the newest `step` at that time. While it waits, `done` of `total`
-    pieces are measured and `answers` are still those of the question before. A sweep and a bench have an answer a row.
+    `question` is the newest question, `step` the newest step when it was asked. While waiting, `done` of `total` pieces
+    are measured, and `answers` are still those of the previous question. A sweep or bench has one answer per row.
     """
 
     changed = Signal()
@@ -44,7 +44,7 @@ class Measurement(QObject, Generic[A]):
         self.step: int | None = None
         self.answers: tuple[A, ...] = ()
         self.refusal = ""
-        self.can_rebuild = False  # refused, but rows rebuilt from the tokens would answer it
+        self.can_rebuild = False  # refused, but exact rows recomputed from the tokens could answer it
         self.done = self.total = 0
         self._has_begun = self._is_cancelled = False
 
@@ -60,34 +60,35 @@ class Measurement(QObject, Generic[A]):
 
     @property
     def share(self) -> float | None:
-        """How much of what is being measured is done; None where nothing is, or nobody can say."""
+        """The fraction of the measurement that is done; None if nothing is measured or the total is unknown."""
         return self.done / self.total if self.is_waiting and self.total else None
 
     @property
     def answer(self) -> A | None:
-        """The newest answer; None where there is none or the newest question was refused."""
+        """The newest answer; None if there is none or the newest question was refused."""
         return self.answers[-1] if self.answers and self.state is not MeasurementState.REFUSED else None
 
     def answer_of(self, seq_id: int) -> A | None:
-        """The newest answer if it is about this sequence: what was measured on one is none of another's."""
+        """The newest answer if it is about this sequence, else None."""
         answer = self.answer
         return answer if answer is not None and getattr(answer.request, "seq_id", seq_id) == seq_id else None
 
     # ---- what the controller writes ------------------------------------------------------------------------------
 
     def ask(self, question: Request, step: int | None) -> None:
-        """A question goes to the engine."""
+        """Note that a question was sent to the engine."""
         self.question, self.step = question, step
         self.done = self.total = 0
         self._has_begun = self._is_cancelled = False
         self._enter(MeasurementState.WAITING)
 
     def cancel(self) -> None:
-        """It was given up: over as soon as the engine rests."""
+        """Note that the engine was told to stop; the measurement ends when the engine rests."""
         self._is_cancelled = True
 
     def follow(self, work: Work | None) -> None:
-        """How far the engine is. One that rests after it had begun, or that was told to stop, gives no answer."""
+        """Update the progress. If the engine rests after it had begun, or after it was told to stop, no answer
+        comes."""
         if not self.is_waiting:
             return
         if work is not None and self.question is not None and work.reply_to == self.question.id:
@@ -98,33 +99,33 @@ class Measurement(QObject, Generic[A]):
             self._enter(MeasurementState.ANSWERED if self.answers else MeasurementState.NOT_ASKED)
 
     def take(self, answer: A) -> None:
-        """An answer arrived; one to an older question than the newest is nobody's."""
+        """Store an answer; an answer to an older question is dropped."""
         if self.question is None or answer.reply_to != self.question.id:
             return
         if not isinstance(answer, Swept | Benched):
             self.answers = (answer,)
             self._enter(MeasurementState.ANSWERED)
             return
-        answer = replace(answer, request=self.question)  # hundreds of rows share one: it came with each of them
+        answer = replace(answer, request=self.question)  # hundreds of rows then share one request object
         goes_on = isinstance(self.question, Sweep) and self.question.done
         is_first = not self.answers or (self.answers[-1].reply_to != answer.reply_to and not goes_on)
         self.answers = (answer,) if is_first else (*self.answers, answer)
         self._enter(MeasurementState.ANSWERED if answer.is_last else self.state)
 
     def refuse(self, failure: Failed) -> None:
-        """The newest question cannot be answered."""
+        """Note that the newest question was refused, and why."""
         self.refusal, self.can_rebuild = failure.message, failure.can_rebuild
         self._enter(MeasurementState.REFUSED)
 
     def outdate(self) -> None:
-        """The rows that were asked about are gone: another cache, another moment."""
+        """Drop the answers because the measured rows have changed: another cache mode or another live step."""
         self.answers, self.question, self.step = (), None, None
         self._enter(
             MeasurementState.NOT_ASKED if self.state is MeasurementState.NOT_ASKED else MeasurementState.OUT_OF_DATE
         )
 
     def forget(self) -> None:
-        """Another model: as if nothing had been asked."""
+        """Drop everything, as if nothing had been asked: another model was loaded."""
         self.answers, self.question, self.step = (), None, None
         self._enter(MeasurementState.NOT_ASKED)
 
@@ -136,8 +137,8 @@ class Measurement(QObject, Generic[A]):
 
 
 class Measurements:
-    """One of each kind. `is_rebuilding`: questions about rows that were dropped are asked of exact rows, rebuilt from
-    the tokens."""
+    """One measurement of each kind. `is_rebuilding`: questions about rows that the cache dropped are answered with
+    exact rows recomputed from the tokens."""
 
     def __init__(self) -> None:
         self.what_if: Measurement[WhatIfAnswer] = Measurement(WhatIf)
@@ -154,5 +155,5 @@ class Measurements:
 
     @property
     def of_live_rows(self) -> tuple[Measurement[Any], ...]:
-        """Those that measure the rows held now; a sweep and a bench have their own."""
+        """The measurements of the live cache's rows; a sweep and a bench use caches of their own."""
         return self.what_if, self.parity, self.damage, self.regret

@@ -1,8 +1,8 @@
-"""What happened to every page, so that a page can be asked who held it and which tokens it holds, at any step.
+"""The history of every page: which sequences held it and which tokens it contained, after any step.
 
-Events stand in the order in which they physically happened, whatever branch their steps are of: what going to another
-moment did to the pool is told with the step that follows. A page that is kept for a moment of another branch has `KEPT`
-for its owner.
+Events are in the order in which they happened in the pool, whichever branch their steps are on: what going to another
+step did to the pool is reported with the next step. A page that is kept for a step of another branch has `KEPT` as its
+owner.
 """
 
 from __future__ import annotations
@@ -24,37 +24,38 @@ from engine.wire.page_events import (
 )
 from engine.wire.records import StepRecord
 
-# Before the first step of the present history: what earlier runs left in the pool.
+# The step number given to events of earlier runs, whose pages are still in the pool.
 _EARLIER = -1
 
 
 class PageFacts(Struct, frozen=True):
-    """One page after a step: the sequences that refer to it, oldest first, and its tokens where it is full."""
+    """A page after a step: the sequences that refer to it, oldest first, and its tokens if it is full and
+    registered."""
 
     owners: tuple[int, ...] = ()
     committed: PageCommitted | None = None
 
 
 class OtherSide(Struct, frozen=True):
-    """The cached page that was most like a prompt's: the token it has where the prompt has another one."""
+    """The cached page that shares the longest beginning with a prompt, and its token where the two differ."""
 
     page_id: int
     token_id: int
 
 
 class PageLog:
-    """Built from records, one event at a time; only the controller writes it."""
+    """Built from the page events of the records; only the controller writes it."""
 
     def __init__(self) -> None:
         self.forget_model()
 
     def forget_model(self) -> None:
-        """Another model: its token ids mean other texts."""
+        """Clear everything, because another model's token ids stand for other texts."""
         self._texts: dict[int, str] = {}
         self.forget()
 
     def forget(self) -> None:
-        """Another pool: nothing is known of it. What the model's token ids mean is."""
+        """Clear the events, because there is another pool; the texts of token ids are kept."""
         self._events: list[PageEvent] = []
         self._steps: list[int] = []
         self._of_page: dict[int, list[int]] = {}
@@ -62,7 +63,7 @@ class PageLog:
         self._children: dict[bytes, list[PageCommitted]] = {}
 
     def take(self, record: StepRecord) -> None:
-        """Add what one step did; O(what it did)."""
+        """Add the page events of one step; O(events)."""
         for part in record.sequences:
             self._texts.update(zip(part.token_ids, part.texts, strict=True))
         for event in record.page_events:
@@ -86,13 +87,13 @@ class PageLog:
                 yield event.committed.page_id
 
     def restart(self) -> None:
-        """Steps count from 0 again in the same pool."""
+        """Mark all events as those of an earlier run: step numbers begin at 0 again, in the same pool."""
         self._steps = [_EARLIER] * len(self._steps)
 
-    # ---- questions -----------------------------------------------------------------------------------------------
+    # ---- reading -------------------------------------------------------------------------------------------------
 
     def facts(self, page_id: int, step: int) -> PageFacts:
-        """A page after a step."""
+        """A page's owners and tokens after a step."""
         owners: list[int] = []
         committed: PageCommitted | None = None
         for number in self._of_page.get(page_id, ()):
@@ -113,8 +114,8 @@ class PageLog:
         return PageFacts(tuple(owners), committed)
 
     def pages_then(self, seq_id: int, page_ids: Iterable[int], step: int) -> list[int]:
-        """The pages that stood at a step where the sequence has `page_ids` now: one that was copied since is the one
-        that it was copied from. 0 where that is not known."""
+        """The pages that the sequence had at a step in place of its present `page_ids`: for a page that was copied
+        since then (copy-on-write), the page it was copied from. 0 where that is not known."""
         then: dict[int, int] = {}
         for number in self._of_sequence.get(seq_id, []):
             event = self._events[number]
@@ -124,11 +125,12 @@ class PageLog:
         return [page_id if seq_id in self.facts(page_id, step).owners else 0 for page_id in found]
 
     def text(self, token_id: int) -> str:
-        """A token's text, empty where it was never fed."""
+        """The text of a token id; empty if it was never fed."""
         return self._texts.get(token_id, "")
 
     def other_side(self, token_ids: Sequence[int], page_size: int, position: int) -> OtherSide | None:
-        """The cached page that agrees with a prompt up to `position` and differs there; None where none is known."""
+        """The cached page that has the same tokens as a prompt up to `position` and another one there; None if there is
+        none."""
         parent = ROOT_HASH
         for first in range(0, position - position % page_size, page_size):
             same = tuple(token_ids[first : first + page_size])

@@ -1,7 +1,6 @@
 """A path of the history tree, from the root to a node: its steps in order, and the tokens of every sequence on it.
 
-Numbers of steps ascend along a path and have gaps, where other branches were made meanwhile and where a node was made
-by no step.
+Step numbers ascend along a path, with gaps where numbers were given to other branches or to nodes without a step.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ Prompts = dict[int, tuple[tuple[int, str], ...]]
 
 
 class PathFork(Struct, frozen=True):
-    """A sequence that was forked when `until` was the newest step of the path and `since` its newest node, from what
-    `parent` had after `step`, which may be of another branch."""
+    """How a sequence was forked: from what `parent` had after `step`, which may be on another branch, when `until` was
+    the path's newest step and `since` its newest node."""
 
     parent: int
     step: int
@@ -31,13 +30,13 @@ class PathFork(Struct, frozen=True):
 
 
 class Path:
-    """The newest node of it is the `tip`. `history` has what is on other branches; `prompts` are the ids and texts of
-    all prompts of the tree, by sequence."""
+    """The path's newest node is its `tip`. `history` is the whole tree; `prompts` has the (id, text) pairs of every
+    prompt in it, by sequence."""
 
     def __init__(self, history: HistoryTree, prompts: Prompts | None = None) -> None:
         self.history = history
         self._prompts: Prompts = {} if prompts is None else prompts
-        self._nodes: list[int] = []  # those of the path, made by a step or not
+        self._nodes: list[int] = []  # all nodes of the path, with or without a step
         self._records: list[StepRecord] = []
         self._steps: list[int] = []
         self._lanes: dict[int, Lane] = {}
@@ -52,17 +51,17 @@ class Path:
 
     @property
     def records(self) -> Sequence[StepRecord]:
-        """Every record, oldest first; read it, do not keep it."""
+        """Every record, oldest first. A live view: do not keep it."""
         return self._records
 
     @property
     def steps(self) -> Sequence[int]:
-        """Their numbers; read it, do not keep it."""
+        """The step numbers of the records. A live view: do not keep it."""
         return self._steps
 
     @property
     def nodes(self) -> Sequence[int]:
-        """Every moment of the path, made by a step or not; read it, do not keep it."""
+        """The numbers of all nodes of the path, with or without a step. A live view: do not keep it."""
         return self._nodes
 
     @property
@@ -75,41 +74,41 @@ class Path:
 
     @property
     def tip(self) -> int | None:
-        """The newest node of the path, which a step made or not; None before the first."""
+        """The newest node of the path, with or without a step; None if the path is empty."""
         return self._nodes[-1] if self._nodes else None
 
     def record(self, step: int) -> StepRecord | None:
-        """The record of a step, None where there is none."""
+        """The record of a step; None if it is not on the path."""
         index = self.index_of(step)
         return self._records[index] if index is not None else None
 
     def index_of(self, step: int) -> int | None:
-        """Where a step stands among the records, None where it is not among them."""
+        """The index of a step among the records; None if it is not on the path."""
         index = bisect_left(self._steps, step)
         return index if index < len(self._steps) and self._steps[index] == step else None
 
     def since_first(self, seq_id: int) -> Iterator[StepRecord]:
-        """The records from the one that fed the first token of a sequence on."""
+        """The records from the one on that fed the first token of a sequence."""
         lane = self._lanes.get(seq_id)
         if lane is not None and lane.first_step is not None:
             yield from map(self._records.__getitem__, range(bisect_left(self._steps, lane.first_step), len(self)))
 
     def at(self, step: int | None) -> StepRecord | None:
-        """The record of a step, or the newest one for None: what a view shows for `Selected.step`. Of a moment that no
-        step made it is that of the step before."""
+        """The record to show for `Selected.step`: that of the step, or the newest for None. For a node without a step,
+        the record of the step before it."""
         if step is None:
             return self.latest
         found = self.record(step)
         return self.before(step) if found is None and self.node_index(step) is not None else found
 
     def node_index(self, step: int) -> int | None:
-        """Where a moment stands on the path, None where it is not on it."""
+        """The index of a node on the path; None if it is not on it."""
         index = bisect_left(self._nodes, step)
         return index if index < len(self._nodes) and self._nodes[index] == step else None
 
     def part(self, seq_id: int, step: int | None = None) -> SequenceStep | None:
-        """What a step (None: the newest) did to a sequence; None where it did nothing to it. Until a fork is stepped
-        itself, its records are those of the sequence it was forked from."""
+        """What a step (None: the newest) did to a sequence; None if nothing. For a fork before its own first step, that
+        is what it did to the parent sequence."""
         record, birth = self.at(step), self._births.get(seq_id)
         if record is None:
             return None
@@ -121,12 +120,13 @@ class Path:
         return source.part(birth.parent, record.step if source.record(record.step) is not None else birth.step)
 
     def birth(self, seq_id: int) -> PathFork | None:
-        """How a sequence was forked; None where it was not."""
+        """How a sequence was forked; None if it was not."""
         return self._births.get(seq_id)
 
     def lineage(self, seq_id: int, step: int | None) -> Iterator[tuple[int, int | None]]:
-        """A sequence as it stands after a step (None: now) and those that it came of, which may be of other branches,
-        each with the node after which it stands in it; none from a branch on that was deleted."""
+        """The sequence as it is after a step (None: now), then the sequences it descends from, which may be on other
+        branches: pairs of sequence and the node up to which its tokens are shared. Ends where the branch of an ancestor
+        was deleted."""
         yield seq_id, step
         path, birth = self, self.birth(seq_id)
         while birth is not None and birth.step in self.history:
@@ -136,12 +136,13 @@ class Path:
             birth = path.birth(birth.parent)
 
     def before(self, step: int) -> StepRecord | None:
-        """The record just before a step."""
+        """The record of the last step before `step`."""
         index = bisect_left(self._steps, step)
         return self._records[index - 1] if index else None
 
     def neighbour(self, step: int | None, direction: int) -> int | None:
-        """The moment of the path next to one (None: its newest), kept within it; None where there is none."""
+        """The node before (-1) or after (+1) a node (None: the newest) of the path, limited to its ends; None if it is
+        empty."""
         if not self._nodes:
             return None
         last = len(self._nodes) - 1
@@ -149,8 +150,8 @@ class Path:
         return self._nodes[min(max(here + direction, 0), last)]
 
     def fed(self, seq_id: int, step: int | None = None) -> StepRecord | None:
-        """The newest record up to a step (None: of all) that fed a sequence: one that has ended beside others stands
-        where that step left it. O(log n)."""
+        """The newest record up to a step (None: of all) that fed the sequence, which may have ended while others went
+        on; O(log n)."""
         record, lane = self.at(step), self._lanes.get(seq_id)
         if record is None or lane is None or self.part(seq_id, record.step) is not None:
             return record if lane is not None else None
@@ -158,12 +159,12 @@ class Path:
         return self.record(fed) if fed is not None else None
 
     def tokens(self, seq_id: int, step: int | None = None) -> TokenRun:
-        """The tokens of a sequence that are in the cache after a step (None: now)."""
+        """The tokens of a sequence in the cache after a step (None: now)."""
         lane = self._lanes.get(seq_id)
         return lane.until(step) if lane else NO_TOKENS
 
     def token(self, seq_id: int, position: int) -> Token | None:
-        """One token that is in the cache now, None where there is none."""
+        """One token that is in the cache now; None if there is none."""
         lane = self._lanes.get(seq_id)
         return lane.token(position) if lane is not None else None
 
@@ -177,14 +178,14 @@ class Path:
         return tuple(self._lanes)
 
     def awaits_surprisal(self, seq_id: int) -> bool:
-        """Whether some of a sequence's tokens have no surprisal yet."""
+        """Whether surprisals of the sequence are still to be computed."""
         lane = self._lanes.get(seq_id)
         return lane is not None and lane.num_awaiting > 0
 
     # ---- written by the timeline ---------------------------------------------------------------------------------
 
     def _served(self, record: StepRecord, part: SequenceStep) -> list[Token]:
-        """The tokens of a prompt before the first that a step fed: those of the prefix it shares."""
+        """The tokens of a prompt before the first one that a step fed: their K and V came from a prefix hit."""
         served = self._prompts.get(part.seq_id, ())[: part.first_position]
         return [
             Token(position, token_id, text, None, record.step, False, position < part.num_prompt_tokens, True)
@@ -202,10 +203,10 @@ class Path:
             lane.extend(record, part)
 
     def _make(self, node: int, changes: Iterable[Change]) -> None:
-        """What was done before the step of a node, or to make it."""
+        """Apply the changes that a node carries, and add the node."""
         for change in changes:
             match change:
-                case SequenceForked(seq_id, parent, step, count) if seq_id not in self._births:  # not told of before
+                case SequenceForked(seq_id, parent, step, count) if seq_id not in self._births:  # else from ForkMade
                     self._fork(seq_id, parent, step, count)
                 case EditMade(ReplaceTokens() as edit) if edit.seq_id in self._lanes:
                     new, is_prefill = self._put_in(node, edit), edit.how == "re-prefill"
@@ -214,14 +215,15 @@ class Path:
         self._nodes.append(node)
 
     def _put_in(self, node: int, edit: ReplaceTokens) -> list[tuple[int, str]]:
-        """The ids and texts of tokens that an edit put in; an id where nobody told its text."""
+        """The (id, text) pairs of tokens that an edit put in; the id as text where the engine has sent none."""
         added = self.history.added(node)
         texts = added.texts if added is not None else ()
         known = len(texts) == len(edit.token_ids)
         return [(token_id, texts[n] if known else f"#{token_id}") for n, token_id in enumerate(edit.token_ids)]
 
     def follow(self, step: int | None) -> bool:
-        """Become the path to another node (None: to none), as far as it is not the same already. Whether it was not."""
+        """Become the path to another node (None: the empty path); the common part is kept. Returns whether the path
+        changed."""
         wanted = self._path_to(step)
         keep = _common(self._nodes, wanted)
         is_same = keep == len(self._nodes) == len(wanted)
@@ -235,7 +237,7 @@ class Path:
         return not is_same
 
     def _fork(self, seq_id: int, parent: int, step: int | None, num_tokens: int | None) -> bool:
-        """Whether the tokens of a fork are known now and were not before."""
+        """Note a fork and copy its parent's tokens; returns whether tokens were added."""
         if step is not None and self._steps:
             self._births[seq_id] = PathFork(parent, step, self._steps[-1], self._nodes[-1])
         is_here = step is None or self.record(step) is not None or step not in self.history
@@ -246,7 +248,7 @@ class Path:
         return True
 
     def _elsewhere(self, step: int | None) -> Path:
-        """The path to a node of another branch (None: to the start); kept until another one is asked for."""
+        """The path to a node that is not on this one (None: to the start); the latest is cached."""
         if self._other is None or self._other.tip != step:
             self._other = Path(self.history, self._prompts)
             self._other.follow(step)
@@ -258,7 +260,7 @@ class Path:
         return self._nodes[: bisect_right(self._nodes, step)]
 
     def _cut(self, keep: int) -> None:
-        """Forget all nodes but the first ones."""
+        """Keep the first `keep` nodes."""
         self._forget_unborn(self._nodes[keep - 1] if keep else -1)
         if keep == len(self._nodes):
             return
@@ -271,7 +273,7 @@ class Path:
         self._lanes = {seq_id: lane for seq_id, lane in self._lanes.items() if not lane.is_empty}
 
     def _forget_unborn(self, last: int) -> None:
-        """Forks that were not there yet after a node."""
+        """Remove forks that were made at or after node `last`."""
         unborn = [seq_id for seq_id, birth in self._births.items() if birth.since >= last]
         for seq_id in unborn:
             del self._births[seq_id]
@@ -286,7 +288,8 @@ class Path:
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many of the first numbers of two ascending lists are the same: once they differ they do not meet again."""
+    """The length of the common beginning of two ascending lists of nodes: once two paths part they do not meet
+    again."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""The step that is taken in phases: what each of them told, and at which it waits."""
+"""The step that is taken in phases: which phases it has passed, and what each reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from engine.wire.phases import Chosen, LayerDone, PhaseReached, Scheduled, Suspe
 
 
 class PhaseProgress(Struct, frozen=True, eq=False):
-    """A step of `num_layers` layers and the phases that it has passed, oldest first; the last is where it stands."""
+    """The phases that a step of `num_layers` layers has passed, oldest first; it is suspended after the last of
+    them."""
 
     step: int
     num_layers: int
@@ -21,21 +22,21 @@ class PhaseProgress(Struct, frozen=True, eq=False):
 
     @property
     def is_written(self) -> bool:
-        """Whether it is done, and waits no more."""
+        """Whether the step is finished."""
         return isinstance(self.latest.phase, Written)
 
     @property
     def place(self) -> int:
-        """Where it stands; see `place_of`."""
+        """The index of the latest phase; see `place_of`."""
         return place_of(self.latest)
 
     def at(self, place: int) -> PhaseReached | None:
-        """What the phase at a place told last; None where it was not passed."""
+        """The last report of the phase at an index; None if it was not reached."""
         return next((event for event in reversed(self.passed) if place_of(event) == place), None)
 
 
 def place_of(event: PhaseReached) -> int:
-    """Where a phase stands among scheduled (0), the layers, chosen and written."""
+    """A phase's index: 0 scheduled, then one per layer, then token chosen, then rows written."""
     match event.phase:
         case Scheduled():
             return 0
@@ -48,7 +49,7 @@ def place_of(event: PhaseReached) -> int:
 
 
 class Phases(QObject):
-    """Only the controller writes; `changed`: a phase was reached, or there is nothing to show any more."""
+    """Only the controller writes it. Signal: `changed()`, a phase was reached, or there is none to show any more."""
 
     changed = Signal()
 
@@ -61,7 +62,7 @@ class Phases(QObject):
         return self._now
 
     def text_at(self, seq_id: int, position: int) -> str | None:
-        """A token that the step in hand feeds, which is in no record yet; None where it feeds none there."""
+        """The text of a token that the suspended step feeds, which is in no record yet; None if it feeds none there."""
         first = self._now.passed[0].phase if self._now is not None else None
         for part in first.sequences if isinstance(first, Scheduled) else ():
             if part.seq_id == seq_id and 0 <= position - part.first_position < len(part.texts):
@@ -69,7 +70,7 @@ class Phases(QObject):
         return None
 
     def take(self, event: PhaseReached) -> None:
-        """A phase was reached; one that is scheduled begins another step."""
+        """Add a phase that was reached; the phase `Scheduled` begins a new step."""
         known = self._now
         goes_on = known is not None and known.step == event.step and not isinstance(event.phase, Scheduled)
         passed = known.passed if goes_on and known is not None else ()
@@ -77,7 +78,8 @@ class Phases(QObject):
         self.changed.emit()
 
     def follow(self, suspended: SuspendedStep | None, step: int | None) -> bool:
-        """The engine stands at `step` and holds this one up, or none. Whether a step was given up."""
+        """Update from the engine's status: its step, and the step it has suspended. Returns whether a step was given
+        up."""
         known = self._now
         if known is None or suspended is not None or (known.is_written and step == known.step):
             return False

@@ -1,4 +1,4 @@
-"""A prompt of token ids, as people write them, or of so many random ones."""
+"""Prompts given as token ids, as a user types them, or as a number of random ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_IDS = 1_000_000
 
 
 def random_prompt(count: int) -> str:
-    """The words that ask for so many random tokens; `token_ids` reads them."""
+    """The prompt that stands for `count` random tokens, as `token_ids` reads it."""
     return f"random tokens: {thousands(count)}"
 
 
@@ -23,8 +23,9 @@ def is_random(text: str) -> bool:
 
 
 def token_ids(text: str, vocab_size: int | None, seed: int) -> tuple[int, ...]:
-    """The ids of `40977 33717`, of `[40977, 33717]`, or of `random tokens: 4,096`, which `seed` draws: the same ones
-    every time. Raises `InputError` for anything else and for ids outside the vocabulary (None: its size is unknown)."""
+    """The ids of `40977 33717`, of `[40977, 33717]`, or of `random tokens: 4,096`; `seed` determines the random ones.
+    Raises `InputError` for anything else, and for ids outside the vocabulary (`vocab_size` None: its size is
+    unknown)."""
     if (asked := RANDOM.fullmatch(text.strip())) is not None:
         return _random_ids(int(asked[1].replace(",", "") or 0), vocab_size, seed)
     words = re.split(r"[\s,]+", re.sub(r"^\s*\[|\]\s*$", " ", text).strip())

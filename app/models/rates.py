@@ -1,4 +1,4 @@
-"""The few numbers of the status line, from the latest steps."""
+"""The rates in the status line, computed from the latest steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ RECENT_CHUNKS = 4
 
 
 class Rates(Struct, frozen=True):
-    """None where there is nothing to measure yet."""
+    """Tokens per second, time to the first token, and the share of time spent on looking. None: nothing was measured
+    yet."""
 
     tokens_per_s: float | None
     first_token_ms: float | None
@@ -24,13 +25,14 @@ class Rates(Struct, frozen=True):
 
 
 def rates(timeline: Timeline, slices: Slices, seq_id: int) -> Rates:
-    """Speed, the time to a sequence's first token, and which share of the engine's work was done for looking."""
+    """Decode speed, time to a sequence's first token, and the share of the engine's time spent on statistics and
+    pictures."""
     recent = timeline.records[-RECENT_STEPS:]
     return Rates(_speed(recent), _first_token_ms(timeline, seq_id), _looking(recent, slices))
 
 
 def seconds_left(timeline: Timeline, info: SequenceInfo) -> float | None:
-    """How long the rest of a prompt takes at the pace of its last chunks; None before the first."""
+    """How long the rest of a prompt's prefill takes at the speed of its last chunks; None before the first chunk."""
     chunks: list[StepRecord] = []
     for record in reversed(timeline.records[-RECENT_CHUNKS:]):
         part = record.of(info.seq_id)
@@ -41,7 +43,7 @@ def seconds_left(timeline: Timeline, info: SequenceInfo) -> float | None:
         return None
     if len(chunks) == 1:
         took_s, num_tokens = chunks[0].timings.total_ms / 1e3, _num_fed(chunks, info.seq_id)
-    else:  # by the clock: what looking costs between two chunks is waited for as well
+    else:  # wall-clock time, as it includes the time spent on pictures between two chunks
         took_s, num_tokens = chunks[-1].wall_time - chunks[0].wall_time, _num_fed(chunks[1:], info.seq_id)
     return took_s / num_tokens * max(0, info.num_prompt_tokens - info.num_tokens) if num_tokens else None
 
@@ -58,7 +60,7 @@ def _speed(recent: Iterable[StepRecord]) -> float | None:
 
 
 def _first_token_ms(timeline: Timeline, seq_id: int) -> float | None:
-    """What the prefill of a sequence took, once it has chosen a token; None for a fork, which had none of its own."""
+    """The time of a sequence's prefill, once it has chosen a token; None for a fork, which had no prefill."""
     total_ms = 0.0
     for record in timeline.since_first(seq_id):
         part = record.of(seq_id)
@@ -68,7 +70,7 @@ def _first_token_ms(timeline: Timeline, seq_id: int) -> float | None:
             return None
         total_ms += record.timings.total_ms
         if part.sampled is not None:
-            return total_ms or None  # a session that was opened has no times
+            return total_ms or None  # steps of an opened session have no times
     return None
 
 

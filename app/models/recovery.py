@@ -1,4 +1,4 @@
-"""A session that a window left behind without closing it, while it is offered."""
+"""The session of a killed window, while it is offered to be recovered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from engine.saved.session import SavedSession
 
 
 class LeftSession(Struct, frozen=True, eq=False):
-    """What the file has, when it was written last (seconds since 1970), and what is wrong with it, if anything is."""
+    """The session in a journal, when that was last written (seconds since 1970), and what is wrong with it, if
+    anything."""
 
     path: Path
     session: SavedSession
@@ -20,7 +21,7 @@ class LeftSession(Struct, frozen=True, eq=False):
 
 
 class Recovery(QObject):
-    """Holds what is offered, None where nothing is."""
+    """Holds the session that is offered; None if there is none. Signal: `changed()`."""
 
     changed = Signal()
 

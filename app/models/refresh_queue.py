@@ -1,4 +1,4 @@
-"""Refreshes of views: at once, or a few at a time while the engine runs, so that no turn of the event loop is long."""
+"""Refreshes views at once, or while the engine runs a few at a time, so that no turn of the event loop takes long."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from PySide6.QtCore import QObject, QTimer
 from shiboken6 import isValid
 
-TURN_S = 0.003  # of refreshing in one turn of the event loop; what they repaint is painted in it as well
+TURN_S = 0.003  # time for refreshes in one turn of the event loop; painting them takes further time in the same turn
 
 
 class RefreshQueue(QObject):
-    """What views ask for inside `spread()` waits in the order of asking, once for each slot, and is done in the next
-    turns of the event loop. Anything else is done at once."""
+    """A refresh asked for inside `spread()` is queued, once per slot, and done in one of the next turns of the event
+    loop; outside of it a refresh is done at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class RefreshQueue(QObject):
 
     @property
     def is_empty(self) -> bool:
-        """Whether every view has read what it was told of."""
+        """Whether no refresh is queued."""
         return not self._due
 
     @contextmanager
@@ -37,7 +37,7 @@ class RefreshQueue(QObject):
             self._is_spreading = False
 
     def ask(self, refresh: Callable[[], None]) -> None:
-        """Refresh a view: a bound method of a QObject."""
+        """Refresh a view, now or queued; `refresh` is a bound method of a QObject."""
         if self._is_spreading:
             self._due[refresh] = None
             if not self._timer.isActive():

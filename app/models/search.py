@@ -1,7 +1,8 @@
-"""Which steps of the timeline a condition held at, found in pieces so that a long history does not hold the window up.
+"""Finds the steps of the timeline at which a condition held, piece by piece, so that a long history does not block the
+window.
 
-The answer is what a run would have halted at, from the same judge. Attention of spans that no record has is asked of
-the engine, which may have let its rows go: then it is not known.
+A condition is evaluated by the same `ConditionEvaluator` that halts a run. Attention to spans that no record contains
+is asked of the engine; if it has dropped the rows, the answer is unknown.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from engine.wire.condition_values import TEXT_TAIL, Attention, ConditionEvaluato
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.row_norms import Norms, with_rows
 
-# A step and a sequence, with a span of its tokens.
+# (step, seq_id, span of tokens): where the attention is asked for.
 Place = tuple[int, int, TokenSpan]
 Masses = Mapping[Place, Attention | None]
 
 
 class Search:
-    """One condition over the records of the path, in order. `matches` are the steps at which it held, ascending, and
-    `num_unknown` counts those of which it is not known."""
+    """The search for one condition in the records of the path, in order. `matches` are the steps at which it held,
+    ascending; `num_unknown` counts the steps for which that is not known."""
 
     def __init__(self, text: str, timeline: Timeline, comparison: Comparison, masses: Masses) -> None:
         self.text, self.condition = text, parsed(text)
@@ -34,23 +35,24 @@ class Search:
         self.num_unknown = self.num_seen = 0
         self._timeline, self._comparison, self._masses = timeline, comparison, masses
         self._norms: dict[int, Norms] = {}
-        self._tails: dict[int, tuple[int, str]] = {}  # how many tokens of a sequence, and the end of their text
+        self._tails: dict[int, tuple[int, str]] = {}  # seq_id -> (number of tokens, the end of their text)
         self._has_text = any(each.quantity == "text" for each in comparisons_of(self.condition))
         self._has_norms = any(each.quantity == "norm" for each in comparisons_of(self.condition))
         self._judge = ConditionEvaluator(self)
 
     @property
     def is_done(self) -> bool:
-        """Whether every record was looked at."""
+        """Whether every record was searched."""
         return self.num_seen >= len(self._timeline)
 
     @property
     def is_too_slow(self) -> bool:
-        """Whether its pattern was given up."""
+        """Whether the condition's regular expression was given up as too slow."""
         return bool(self._judge.too_slow)
 
     def go_on(self, deadline: float) -> bool:
-        """Look at further records until a moment of `perf_counter`, at least at one; whether any is new."""
+        """Search further records until `deadline` (of `perf_counter`), at least one; returns whether any was
+        searched."""
         before, records = self.num_seen, self._timeline.records
         while self.num_seen < len(records):
             self._take(records[self.num_seen])
@@ -59,7 +61,7 @@ class Search:
         return self.num_seen > before
 
     def missing(self, index: int) -> list[Place]:
-        """The places of a record, by its index, whose attention has to be asked of the engine."""
+        """The places of a record, by index, whose attention has to be asked of the engine."""
         record = self._timeline.records[index]
         return [
             (record.step, part.seq_id, span)
@@ -85,7 +87,7 @@ class Search:
                 if part.rows is not None:
                     self._norms[part.seq_id] = with_rows(self._norms.get(part.seq_id), part.rows)
 
-    # ---- what the records do not hold: `RecordContext` ---------------------------------------------------------------
+    # ---- the `RecordContext` of the evaluator: what a record alone does not contain ----------------------------------
 
     def text_before(self, part: SequenceStep) -> str:
         count, tail = self._tails.get(part.seq_id, (0, ""))

@@ -1,4 +1,4 @@
-"""What the user looks at: one selection that every panel follows."""
+"""What the user looks at: one selection that all panels follow."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Selected(Struct, frozen=True):
-    """One place. `step` is a moment of any branch, None follows the live one; `position` None selects no token.
+    """The selected place. `step` is a node of any branch, None follows the live one; `position` None selects no token.
 
-    `page` is a page that was chosen itself, in the pool of that number; None where the token decides. `channel` is one
-    of the selected head's, chosen together with it: another head or tensor ends it. `area` are the rows that were
-    dragged over, tokens of some layers, heads and channels; None where one place was chosen. `ahead` is a place to run
-    to, so many steps ahead of the live moment; 0 where none was chosen.
+    `page` is a page that was selected itself, in pool number `pool`; None: the page of the token. `channel` is a
+    channel of the selected head, selected together with it; selecting another head or tensor clears it. `area` are the
+    rows that were dragged over, tokens of some layers, heads and channels; None if a single place was selected. `ahead`
+    is a place to run to, that many steps ahead of the live one; 0 if none was selected.
     """
 
     step: int | None = None
@@ -39,7 +39,7 @@ class Selected(Struct, frozen=True):
 
 
 class Selection(QObject):
-    """Holds the place and says `changed(old, new)` when it is another one."""
+    """Holds the selected place. Signal: `changed(old, new)`."""
 
     changed = Signal(object, object)
 
@@ -49,7 +49,7 @@ class Selection(QObject):
         self._timeline: Timeline | None = None
 
     def follow(self, timeline: Timeline) -> None:
-        """Whose moments are looked at: its live one is the one that is followed."""
+        """Set the timeline; selecting its live node is the same as following (`step` None)."""
         self._timeline = timeline
 
     @property
@@ -57,10 +57,10 @@ class Selection(QObject):
         return self._now
 
     def update(self, **changes: Any) -> None:
-        """Move to another place; says nothing when it is the same one. The live moment is followed.
+        """Change fields of the selection; emits nothing if they stay the same. The live node becomes `step` None.
 
-        Naming another token or sequence gives up a chosen page: it would not be that token's. Choosing one place gives
-        up the area.
+        Changing the token or sequence clears the selected page, which would not be that token's. Selecting a single
+        place clears the area.
         """
         if "page" not in changes and {"position", "seq_id"} & changes.keys():
             changes["page"] = None

@@ -1,4 +1,4 @@
-"""Where the selected sequence stands: live, running, reading its prompt, full, ended; and why nothing goes on."""
+"""The status of the selected sequence (live, running, reading its prompt, full, ended), and why it cannot continue."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from engine.wire.changes import TokensForced
 from engine.wire.status import EngineStatus, SequenceInfo
 
 FULL = ("context full", "cache full")
-LONGEST_CONDITION = 24  # characters of it beside the step
+LONGEST_CONDITION = 24  # characters of a stop's condition in the status line
 
 
 class SequenceStatus(Struct, frozen=True):
-    """`words` for the place beside the step, `role` the theme's colour of its dot; `why` nothing goes on, and what to
-    do; empty where things go on."""
+    """`words` for the status line; `role`, the theme's colour of its dot; `why` the sequence cannot continue and what
+    to do, empty if it can."""
 
     words: str
     role: str
@@ -27,7 +27,7 @@ class SequenceStatus(Struct, frozen=True):
 
 
 def sequence_status(models: Models) -> SequenceStatus:
-    """Where things stand for who looks at the selected sequence."""
+    """The status of the selected sequence at the step shown."""
     status = models.status.now
     if status is None or status.model is None:
         if models.status.is_loading:
@@ -52,7 +52,7 @@ def sequence_status(models: Models) -> SequenceStatus:
 
 
 def num_typed_ahead(models: Models) -> int:
-    """How many tokens of a text that was typed wait to be fed to the selected sequence, the next one included."""
+    """How many tokens of a forced text are still to be fed to the selected sequence, the next one included."""
     history, timeline, now = models.history, models.timeline, models.selection.now
     node = history.live if now.step is None else None
     while node is not None:
@@ -68,7 +68,7 @@ def num_typed_ahead(models: Models) -> int:
 
 
 def fitting_sequence(models: Models) -> int:
-    """The selected sequence, or where it is not there at the moment that is looked at, the newest of those that are."""
+    """The selected sequence, or if it does not exist at the step shown, the newest one that does."""
     status, chosen, timeline = models.status.now, models.selection.now.seq_id, models.timeline
     if timeline.is_elsewhere:
         record = timeline.at(models.selection.now.step)
@@ -81,7 +81,7 @@ def fitting_sequence(models: Models) -> int:
 
 
 def can_go_on(models: Models) -> bool:
-    """Whether there is a step to be taken from the live moment."""
+    """Whether a step can be taken from the live one."""
     status = models.status.now
     if status is None or status.opened is not None or models.status.loss == "gone":
         return False
@@ -89,18 +89,18 @@ def can_go_on(models: Models) -> bool:
 
 
 def selected_info(models: Models) -> SequenceInfo | None:
-    """What the engine says of the selected sequence."""
+    """The engine's report on the selected sequence; None if it has none."""
     status, seq_id = models.status.now, models.selection.now.seq_id
     return next((info for info in status.sequences if info.seq_id == seq_id), None) if status is not None else None
 
 
 def reading(models: Models) -> str:
-    """How far the prompt that is read now is, and how long the rest takes; empty while none is."""
+    """How far the prompt that is being read is, and how long the rest takes; empty if none is."""
     status = models.status.now
     if status is None or not status.running:
         return ""
     states = [info.state for info in status.sequences]
-    # who waits while others decode waits for room, and nothing of it is read
+    # if others decode, a waiting sequence waits for room and nothing of it is read
     wanted = "prefill" if "prefill" in states or "decode" in states else "waiting"
     info = next((info for info in status.sequences if info.state == wanted), None)
     if info is None:
@@ -112,7 +112,7 @@ def reading(models: Models) -> str:
 
 
 def _num_to_read(models: Models, info: SequenceInfo) -> int:
-    """The tokens of a prompt; of a sequence that gave its pages up all it had, which are read again."""
+    """How many tokens are to be read: the prompt's, or all that a preempted sequence had."""
     return max(info.num_prompt_tokens, models.timeline.num_tokens(info.seq_id))
 
 
@@ -153,7 +153,7 @@ def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> Sequen
 
 
 def why_ended(info: SequenceInfo) -> str:
-    """Why a sequence does not go on, and what to do; empty where it does."""
+    """Why a sequence has ended, and what to do; empty if it has not."""
     match info.stop:
         case "context full":
             return "the model's context is full: go back, take a cache that keeps a window, or send a new prompt"

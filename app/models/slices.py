@@ -1,4 +1,4 @@
-"""The newest picture of each kind that the engine sent, whole or put together from updates."""
+"""The newest picture of each kind that the engine sent, whole or assembled from updates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KEPT_COSTS = 256
 
 Numbers = Floats | Ints
 
-# The kinds of slice that a view of this window shows.
+# The kinds of slice that this window's views show.
 Picture = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | OutliersSlice
 
 
@@ -50,27 +50,28 @@ _KIND_OF_REQUEST: dict[type, str] = {
 
 
 def kind_of(piece: Picture | SliceUpdate) -> str:
-    """Which of the six a slice, or an update of one, is."""
+    """The kind of picture (`WALL`, `HEAD`, …) of a slice or an update."""
     return _KIND_OF_REQUEST[type(piece.request)]
 
 
 def cost_of(piece: Picture | SliceUpdate) -> float:
-    """Milliseconds that a slice took; a page table is bookkeeping that lay ready."""
+    """Milliseconds that the engine took for a slice; 0 for a page table, which needs no computing."""
     return 0.0 if isinstance(piece, TableSlice | Unchanged) else piece.took_ms
 
 
 class ColumnBuffer:
-    """An array whose columns, along one axis, grow and go. The last column and new ones are written in place, with room
-    for half of what there is; cells before them into a copy, so that a picture that somebody keeps stays what it was.
-    `empty` is what cells hold that were not written yet."""
+    """An array that grows and shrinks along one axis. The last column and new ones are written in place, with spare
+    room of half the length; a change of earlier cells makes a copy, so that arrays handed out before stay valid.
+    `empty` is the value of cells not written yet."""
 
     def __init__(self, array: Numbers, axis: int, empty: float) -> None:
         self._array, self._axis, self._empty = array, axis, empty
         self._start, self._length = 0, array.shape[axis]
-        self._is_own = False  # the first array came with a slice, and is not written to
+        self._is_own = False  # the first array is that of the slice, which must not be written to
 
     def put(self, num_removed: int, length: int, places: tuple[Ints, ...], cells: Numbers) -> Numbers:
-        """The array, read-only, without its first columns, with so many in all and these cells at their places."""
+        """Remove the first columns, set the number of columns, and write `cells` at `places`; returns the array,
+        read-only."""
         self._start, kept = self._start + num_removed, max(0, self._length - num_removed)
         is_appended = int(places[self._axis].min(initial=kept)) >= kept - 1
         if not (is_appended and self._is_own and self._start + length <= self._array.shape[self._axis]):
@@ -95,7 +96,7 @@ class ColumnBuffer:
 
 
 class Extended:
-    """A wall or a head that updates are put into: the slice as it is now, and the buffers of its cells."""
+    """A wall or head picture to which updates are applied: the current slice, and growing buffers of its cells."""
 
     def __init__(self, piece: WallSlice | HeadSlice) -> None:
         self.piece: WallSlice | HeadSlice = piece
@@ -106,7 +107,7 @@ class Extended:
         self._holders = None if holders is None else ColumnBuffer(holders, 1, 0)
 
     def take(self, update: CellUpdate) -> WallSlice | HeadSlice:
-        """The slice with the update in it."""
+        """Apply an update; returns the new slice."""
         piece, places = update.piece, tuple(update.places)
         shape = update.num_removed, update.num_columns, places
         changes: dict[str, Numbers] = {
@@ -126,7 +127,7 @@ class Extended:
 
 
 def unchanged(piece: Picture, update: Unchanged) -> Picture:
-    """The same picture, of a later step."""
+    """The same picture, marked as that of a later step."""
     request = update.request
     if isinstance(request, WallRequest | TableRequest):
         return replace(piece, request=request, num_tokens=request.num_tokens)
@@ -134,7 +135,7 @@ def unchanged(piece: Picture, update: Unchanged) -> Picture:
 
 
 class Slices(QObject):
-    """One slice per kind, newest wins; `changed` carries the kind. Only the controller writes."""
+    """One slice per kind; the newest replaces the one before. Signal: `changed(kind)`. Only the controller writes."""
 
     changed = Signal(str)
 
@@ -150,13 +151,13 @@ class Slices(QObject):
         self._costs: deque[tuple[float, float]] = deque(maxlen=_KEPT_COSTS)
 
     def put(self, *pieces: Picture | SliceUpdate) -> None:
-        """Show slices, or what updates make of those that are shown; each kind is announced once."""
+        """Show slices, and apply updates to those shown; `changed` is emitted once per kind."""
         changed = {kind_of(piece): None for piece in pieces if self._take(piece)}
         for kind in changed:
             self.changed.emit(kind)
 
     def _take(self, piece: Picture | SliceUpdate) -> bool:
-        """False for an update of a picture that is not there."""
+        """Show a slice or apply an update; False for an update of a picture that is not there."""
         kind = kind_of(piece)
         extended = self._extended.get(kind)
         shown: Picture
@@ -182,7 +183,7 @@ class Slices(QObject):
         return found
 
     def cost_ms(self, since: float, until: float) -> float:
-        """What slices cost the engine between two wall-clock times."""
+        """Milliseconds that slices cost the engine between two wall-clock times."""
         return sum(took for when, took in self._costs if since <= when <= until)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""The engine's state as last reported, and the last thing it said in words."""
+"""The engine's status as last reported, and the latest message and failure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ EngineLoss = Literal["", "gone", "silent"]
 
 
 class Status(QObject):
-    """Holds the newest `EngineStatus`; only the controller writes it.
+    """Holds the newest `EngineStatus`. Only the controller writes it.
 
-    `changed` is silent where the engine runs on as it did: what counts with the steps is read when the timeline is
-    legible.
+    Signals: `changed(old, new)`, but not while the engine runs and only counts differ (these are read when the timeline
+    is legible); `noticed(text)`, a message; `failed(text)`, a failure; `engine_changed()`, the engine or its loss.
     """
 
     changed = Signal(object, object)
@@ -34,7 +34,7 @@ class Status(QObject):
         self._engine = ""
         self._loss: EngineLoss = ""
         self._busy = self._unwritten = ""
-        self._sources: dict[str, str] = {}  # of the models that were loaded, by fingerprint
+        self._sources: dict[str, str] = {}  # fingerprint -> source of each model that was loaded, the newest last
 
     @property
     def now(self) -> EngineStatus | None:
@@ -42,17 +42,17 @@ class Status(QObject):
 
     @property
     def model(self) -> ModelInfo | None:
-        """The model that is loaded."""
+        """The loaded model; None if there is none."""
         return self._now.model if self._now is not None else None
 
     def source_of(self, fingerprint: str) -> str:
-        """Where a model came from that was loaded in this window; empty where none had that fingerprint."""
+        """The source of a model loaded in this window with that fingerprint; empty if there is none."""
         return self._sources.get(fingerprint, "")
 
     @property
     def source_of_file(self) -> str:
-        """Where the model of the opened file is known to be: it was loaded here before, known by its fingerprint, or is
-        the bundled one; empty where a person has to say."""
+        """The source of the opened file's model, if it is known: it was loaded here before with the same fingerprint,
+        or is the bundled one. Empty if the user has to choose."""
         if self.opened is None or self.model is None:
             return ""
         by_name = BUNDLED if self.opened.model == BUNDLED_NAME else ""
@@ -60,7 +60,7 @@ class Status(QObject):
 
     @property
     def last_source(self) -> str:
-        """Where the last model came from that was loaded; empty where there was none."""
+        """The source of the model that was loaded last; empty if there was none."""
         return next(reversed(self._sources.values()), "")
 
     @property
@@ -79,7 +79,7 @@ class Status(QObject):
 
     @property
     def why_no_rows(self) -> str:
-        """Why there is no K and V to look at; empty where there is."""
+        """Why there are no K and V to show; empty if there are."""
         if self.is_unloaded and self.is_loading:
             return "The model is being loaded: its K and V come with it."
         if self.is_unloaded:
@@ -88,68 +88,68 @@ class Status(QObject):
 
     @property
     def is_unloaded(self) -> bool:
-        """Whether a model was here and was let go."""
+        """Whether a model was loaded here and then unloaded."""
         return self._now is not None and self._now.model is None and bool(self._sources)
 
     @property
     def is_loading(self) -> bool:
-        """Whether a model is being loaded, with a session of its own."""
+        """Whether a model is being loaded."""
         return self._now is not None and self._now.work is not None and self._now.work.is_loading
 
     def why_unmeasured(self, what: str) -> str:
-        """Why there is nothing of what a step measures: a session is open, which is written down without; empty where
-        there is."""
+        """Why there is nothing of what steps measure: the opened session file does not contain it. Empty otherwise."""
         if self.opened is None or self.opened.has_rows:
             return ""
         return f"A session file has no {what}: go on with its model to compute them."
 
     @property
     def is_busy(self) -> bool:
-        """Whether the engine runs, works, or has not said yet that it rests."""
+        """Whether the engine runs, works, or has not reported its status yet."""
         return self._now is None or self._now.running or self._now.work is not None
 
     @property
     def notice(self) -> str:
-        """The last piece of news, one line."""
+        """The latest message, one line."""
         return self._notice
 
     @property
     def failure(self) -> str:
-        """What went wrong last and what to do, empty when nothing did."""
+        """What went wrong last and what to do; empty if nothing did."""
         return self._failure
 
     @property
     def engine(self) -> str:
-        """Where the engine runs: in a thread or in a process; empty while there is none."""
+        """Where the engine runs: "thread" or "process"; empty if there is none."""
         return self._engine
 
     @property
     def loss(self) -> EngineLoss:
-        """Whether the engine is gone, or silent and may come back; empty while it is there."""
+        """Whether the engine is gone, or silent and may come back; empty if neither."""
         return self._loss
 
     @property
     def busy(self) -> str:
-        """What the engine is busy with and for how long, where it has not got on for seconds; empty where it does."""
+        """What the engine has been busy with for seconds without progress, and for how long; empty if it makes
+        progress."""
         return self._busy
 
     @property
     def unwritten(self) -> str:
-        """Why what is done now would be lost with a crash; empty where it would not."""
+        """Why a crash would lose what is done now; empty if it would not."""
         return self._unwritten
 
     @property
     def is_engine_lost(self) -> bool:
-        """Whether the engine is gone or does not answer: it can be restarted."""
+        """Whether the engine is gone or does not answer, and can be restarted."""
         return bool(self._loss)
 
     def set_engine(self, kind: str) -> None:
-        """An engine begins there."""
+        """Note where a new engine runs."""
         self._engine = kind
         self.lose_engine("")
 
     def lose_engine(self, loss: EngineLoss) -> None:
-        """The engine is gone or does not answer, or answers again."""
+        """Note that the engine is gone or silent, or for the empty text that it answers again."""
         self._loss = loss
         if loss != "silent":
             self._busy = ""
@@ -157,12 +157,12 @@ class Status(QObject):
         self._tell_again()
 
     def set_busy(self, words: str) -> None:
-        """The engine has not got on for seconds, or has again, for the empty text."""
+        """Note what the engine is busy with, or for the empty text that it makes progress again."""
         self._busy = words
         self._tell_again()
 
     def set_unwritten(self, why: str) -> None:
-        """The journal of the session cannot be written, or is written again, for the empty text."""
+        """Note why the session's journal cannot be written, or for the empty text that it is written again."""
         self._unwritten = why
         self._tell_again()
 
@@ -187,13 +187,13 @@ class Status(QObject):
         self.noticed.emit(text)
 
     def fail(self, text: str) -> None:
-        """Tell a failure; the empty text takes it back."""
+        """Show a failure; the empty text clears it."""
         self._failure = text
         self.failed.emit(text)
 
 
 def _runs_on(old: EngineStatus, new: EngineStatus) -> bool:
-    """Whether the engine only went on: other counts, and nothing that anybody waits for."""
+    """Whether the engine runs on and nothing but counts differ, which views read from the timeline."""
     if not (old.running and new.running) or len(old.sequences) != len(new.sequences):
         return False
     pairs = zip(old.sequences, new.sequences, strict=True)
@@ -201,5 +201,5 @@ def _runs_on(old: EngineStatus, new: EngineStatus) -> bool:
         (was.seq_id, was.stop, was.state, was.sampling) == (now.seq_id, now.stop, now.state, now.sampling)
         for was, now in pairs
     )
-    capture = replace(new.capture, costs_ms=old.capture.costs_ms)  # told at rest: they change with every step
+    capture = replace(new.capture, costs_ms=old.capture.costs_ms)  # shown at rest: they change with every step
     return same and replace(new, sequences=old.sequences, step=old.step, capture=capture) == old

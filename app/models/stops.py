@@ -1,4 +1,4 @@
-"""The conditions that halt a run, and the one that past steps are searched for, with the steps at which each held."""
+"""The conditions that halt a run, and the query that past steps are searched for, with the steps at which each held."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from engine.spec.stops import MAX_STOPS, Stop, parsed
 from engine.wire.condition_values import Attention
 from engine.wire.stopping import AttentionMeasured, StopHit
 
-PIECE_S = 0.006  # of searching, between which the window lives
+PIECE_S = 0.006  # time of one piece of searching; between pieces the window handles its events
 PLACES_AT_ONCE = 256
 
 
 class Stops(QObject):
-    """`stops` are written by the controller alone, which tells the engine; the `query` by the panel. `changed`: another
-    stop, query or hit; `found`: more is known of the past. `attention_wanted(places)`: the engine has to be asked."""
+    """`stops` are written by the controller alone, which sends them to the engine; `query` by the panel. Signals:
+    `changed()`, a stop, the query or a hit; `found()`, the search has progressed; `attention_wanted(places)`, to be
+    asked of the engine."""
 
     changed = Signal()
     found = Signal()
@@ -33,9 +34,9 @@ class Stops(QObject):
         self._timeline, self._comparison = timeline, comparison
         self.stops: tuple[Stop, ...] = ()
         self.query = ""
-        self.hits: dict[int, StopHit] = {}  # by step, what a run halted at
+        self.hits: dict[int, StopHit] = {}  # by step: the condition at which a run was halted there
         self._masses: dict[Place, Attention | None] = {}
-        self._asked: list[Place] = []  # of the engine, on their way
+        self._asked: list[Place] = []  # places whose attention was asked of the engine and not answered yet
         self._searches: dict[str, Search] = {}
         self._timer = QTimer(self, singleShot=True)
         self._timer.timeout.connect(self._go_on)
@@ -47,21 +48,22 @@ class Stops(QObject):
     # ---- what is set ---------------------------------------------------------------------------------------------
 
     def set(self, stops: Iterable[Stop]) -> None:
-        """Other stops than before."""
+        """Replace the stops."""
         self.stops = tuple(stops)
         self._search_all()
         self.changed.emit()
 
     def with_added(self, text: str) -> tuple[Stop, ...]:
-        """The stops with one more; raises `InputError` where it cannot be read or there are too many."""
+        """The stops with one more. Raises `InputError` if the condition cannot be parsed or there are too many
+        stops."""
         parsed(text)
         if len(self.stops) >= MAX_STOPS:
             raise InputError(f"There are {MAX_STOPS} stops already: delete one first.")
         return (*self.stops, Stop(max((stop.id for stop in self.stops), default=0) + 1, text.strip()))
 
     def search(self, query: str) -> None:
-        """Find the steps at which a condition held; the empty text ends it. Raises `InputError` where it cannot be
-        read, and the query before stays."""
+        """Search for the steps at which a condition held; the empty text ends the search. Raises `InputError` if it
+        cannot be parsed; the query then stays as it was."""
         if query.strip():
             parsed(query)
         self.query = query.strip()
@@ -69,24 +71,24 @@ class Stops(QObject):
         self.changed.emit()
 
     def take_hit(self, hit: StopHit) -> None:
-        """A run halted there."""
+        """Note that a run was halted there."""
         self.hits[hit.step] = hit
         self.changed.emit()
 
     # ---- what was found ------------------------------------------------------------------------------------------
 
     def of(self, text: str) -> Search | None:
-        """What is known of a condition that is a stop or the query."""
+        """The search for the condition of a stop or of the query; None if there is none."""
         return self._searches.get(text)
 
     @property
     def queried(self) -> Search | None:
-        """What is known of the query."""
+        """The search for the query; None without a query."""
         return self._searches.get(self.query) if self.query else None
 
     def next_match(self, step: int | None, direction: int) -> int | None:
-        """The step nearest to one (None: the live one) in a direction, +1 or -1, at which the query held; beyond the
-        last the first again. None where there is none."""
+        """The next (+1) or previous (-1) step after `step` (None: the newest) at which the query held, going round at
+        the ends. None if it held nowhere."""
         search = self.queried
         if search is None or not search.matches:
             return None
@@ -108,12 +110,12 @@ class Stops(QObject):
         return Search(text, self._timeline, self._comparison, self._masses)
 
     def _begin_anew(self, *_: object) -> None:
-        """The path is another one, or records of it are."""
+        """Search again from the beginning: another path is shown, or records have changed."""
         self._searches = {text: self._new(text) for text in self._searches}
-        if not len(self._timeline) and not len(self._timeline.history):  # another history, not the start of this one
+        if not len(self._timeline) and not len(self._timeline.history):  # the history was cleared
             self.hits.clear()
             self._masses.clear()
-            self._asked.clear()  # what comes still is of the steps that were
+            self._asked.clear()  # an answer still to come is about the old history's steps
         self._go_on_soon()
         self.changed.emit()
 
@@ -126,7 +128,7 @@ class Stops(QObject):
             self._timer.start(0)
 
     def _go_on(self) -> None:
-        """Look at some more records; one whose attention is asked of the engine waits for the answer."""
+        """Search some more records, or ask the engine for attention that the next ones need and wait for the answer."""
         if self._asked:
             return
         deadline, is_more = perf_counter() + PIECE_S, False
@@ -151,7 +153,8 @@ class Stops(QObject):
         return found
 
     def take_masses(self, answer: AttentionMeasured | None) -> None:
-        """The engine's answer; None where it cannot say: what is not in it is not known."""
+        """Store the engine's answer and search on; None if it has none. A place that is not in the answer is
+        unknown."""
         places, self._asked = self._asked, []
         known = {(m.step, m.seq_id, m.span): Attention(m.mean, m.peak) for m in answer.masses} if answer else {}
         self._masses.update({place: known.get(place) for place in places})

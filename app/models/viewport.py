@@ -1,4 +1,4 @@
-"""What the picture views need right now: written by views, read by the controller."""
+"""Which pictures the visible views need: written by the views, read by the controller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from engine.wire.requests import TensorName
 
 
 class WantedPair(Struct, frozen=True):
-    """A picture of two runs and their difference: of `columns`, and for the wall `rows` of each thumbnail."""
+    """Which pictures of two runs and their difference are wanted: `columns` wide, and for the wall `rows` per
+    thumbnail."""
 
     kind: Literal["wall", "head", "attention"]
     columns: int
@@ -22,12 +23,11 @@ class WantedPair(Struct, frozen=True):
 
 
 class WantedPictures(Struct, frozen=True):
-    """None means hidden: nothing is asked of the engine for that picture.
+    """The sizes and places of the wanted pictures. None: that picture is hidden, and none is requested.
 
-    `wall_size` is `(columns, rows)` per thumbnail; `head_range` and `attention_range` are the visible positions, None
-    for all of them: maps draw what stands here and keep no range of their own; `head_place` and `attention_layer` are
-    where a pinned panel stays, None while it follows the selection.
-    `wants_holders` asks how many heads still hold each token, which comes with the wall.
+    `wall_size` is `(columns, rows)` per thumbnail. `head_range` and `attention_range` are the visible positions, None
+    for all; they are stored only here. `head_place` and `attention_layer` are the place of a pinned panel, None if it
+    follows the selection. `wants_holders`: how many heads still hold each token, which comes with the wall.
     """
 
     wall_size: tuple[int, int] | None = None
@@ -45,7 +45,7 @@ class WantedPictures(Struct, frozen=True):
 
 
 class Viewport(QObject):
-    """Holds what is wanted and says `changed()` when that is something else."""
+    """Holds what is wanted. Signal: `changed()`."""
 
     changed = Signal()
 
@@ -64,13 +64,13 @@ class Viewport(QObject):
             self.changed.emit()
 
     def show_all(self) -> None:
-        """Another sequence, or another history: what was close in the last one means nothing here."""
+        """Show all positions: a range chosen in another sequence or history means nothing here."""
         self.update(head_range=None, attention_range=None)
 
     def is_pinned(self, kind: str) -> bool:
-        """Whether the panel of that kind of picture stays where it is."""
+        """Whether the panel of that kind of picture is pinned to a layer or head."""
         return (self._now.head_place if kind == HEAD else self._now.attention_layer) is not None
 
     def forget_places(self) -> None:
-        """Another model: it need not have the layers and heads that panels stayed at."""
+        """Unpin all panels: another model need not have their layers and heads."""
         self.update(head_place=None, attention_layer=None)
