@@ -1,4 +1,4 @@
-"""What a forward lets us see of attention: the newest row always, more where a rule for dropping rows watches more."""
+"""What a forward records of attention: the newest query's weights always, more where an eviction rule needs more."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import torch
 from engine.cache.part_timer import PartTimer
 from engine.cache.stacking import evenly_spaced, stacked_view
 
-SMALL = 128  # rows; the keys of more are not copied only to be multiplied at once
+# rows; longer keys are not copied into one tensor: the copy would cost more than one product for each layer
+SMALL = 128
 
 
 class NewestQuery(NamedTuple):
-    """What one layer's newest query met: query `[B, H, D]`, keys `[B, H_kv, S, D]`, mask `[B, 1, S]` or None."""
+    """The inputs of the newest query's attention in one layer: query `[B, H, D]`, keys `[B, H_kv, S, D]`, mask
+    `[B, 1, S]` or None."""
 
     query: torch.Tensor
     keys: torch.Tensor
@@ -24,13 +26,16 @@ class NewestQuery(NamedTuple):
 
 @dataclass(eq=False)
 class Probe:
-    """Per layer index: the newest query's weights `[B, H, S]`, or what they will be computed from; the latest
-    `num_rows` queries' weights `[B, H, t, S]`; the sum over all queries of the forward `[B, H, S]`.
+    """Attention weights recorded by one forward, by layer index.
+
+    `weights`: those of the newest query `[B, H, S]`; `seen`: the inputs from which these will be computed; `latest`:
+    those of the latest `num_rows` queries `[B, H, t, S]`; `sums`: the sum over all queries of the forward `[B, H, S]`,
+    if `wants_sums`.
 
     The newest weights of all layers are computed together after the forward: thirty times a handful of small kernels
-    between the large ones would cost three times as much. Sequences of a batch that are attended apart have a probe
-    each, in `parts`; what is read here is then right-aligned. `is_borrowed`: the weights are overwritten by the next
-    forward, so whoever keeps them copies them. `timer` is told what attention takes.
+    between the large ones would cost three times as much. Where the sequences of a batch are attended one by one, each
+    has a probe in `parts`, and what is read here is right-aligned. `is_borrowed`: the next forward overwrites the
+    weights, so whoever keeps them must copy them (`keep`). `timer` measures the time that attention takes.
     """
 
     num_rows: int = 1
@@ -49,11 +54,12 @@ class Probe:
         return self.wants_sums or self.num_rows > 1
 
     def num_watched(self, num_queries: int) -> int:
-        """How many of the latest queries it wants the weights of."""
+        """Of how many of the latest queries the weights are needed."""
         return num_queries if self.wants_sums else min(self.num_rows, num_queries)
 
     def take(self, layer: int, weights: torch.Tensor, is_first: bool = True) -> None:
-        """Weights `[B, H, t, S]` of queries of a layer: of the first ones, or of those behind what was taken before."""
+        """Record weights `[B, H, t, S]` of one layer: of the forward's first queries, or of those that follow the ones
+        recorded so far. Only what the probe needs is kept of them."""
         newest = weights[:, :, -1]
         # a row of a large matrix would keep all of it
         self.weights[layer] = newest if weights.shape[2] == 1 else newest.clone()
@@ -66,19 +72,19 @@ class Probe:
             self.latest[layer] = together[:, :, -self.num_rows :]
 
     def keep(self) -> None:
-        """Weights that the next forward would overwrite are copied."""
+        """Copy borrowed weights, which the next forward would overwrite."""
         if self.is_borrowed:
             rows, is_one_kind = list(self.weights.values()), len({row.shape for row in self.weights.values()}) == 1
             kept = torch.stack(rows) if is_one_kind else [row.clone() for row in rows]
             self.weights, self.is_borrowed = dict(zip(self.weights, kept, strict=True)), False
 
     def apart(self, count: int) -> list[Probe]:
-        """A probe for each of so many sequences."""
+        """Make a probe for each of `count` sequences, which are attended one by one."""
         self.parts = [Probe(timer=self.timer) for _ in range(count)]
         return self.parts
 
     def row(self, layer: int) -> torch.Tensor | None:
-        """The newest query's weights `[B, H, S]` of one layer while the forward goes on, where it has reported."""
+        """The newest query's weights `[B, H, S]` of one layer during the forward; None until the layer has run."""
         if self.parts:
             rows = [row[None] for part in self.parts if (row := part.row(layer)) is not None]
             return right_aligned(rows)[0] if rows else None
@@ -87,12 +93,12 @@ class Probe:
         return self.weights.get(layer)
 
     def rows(self) -> dict[int, torch.Tensor]:
-        """The newest query's weights of every layer that reported, in order of layers."""
+        """The newest query's weights of every layer that ran, in order of layers."""
         if self.parts:
             found = [part.rows() for part in self.parts]
-            if any(
-                len({row.shape for row in rows.values()}) > 1 for rows in found
-            ):  # some layers hold a window, others all
+
+            # some layers hold a window, others all rows
+            if any(len({row.shape for row in rows.values()}) > 1 for rows in found):
                 return {layer: right_aligned([rows[layer][None] for rows in found])[0] for layer in found[0]}
             stacked = right_aligned([stacked_view(list(rows.values())) for rows in found])
             return dict(zip(found[0], stacked, strict=True))
@@ -102,12 +108,13 @@ class Probe:
             alike.setdefault(kind, []).append(layer)
         for layers in alike.values():
             self.weights.update(zip(layers, newest_weights([self.seen[layer] for layer in layers]), strict=True))
-        self.seen.clear()  # it holds on to the keys
+        self.seen.clear()  # frees the keys it references
         return dict(sorted(self.weights.items()))
 
 
 def right_aligned(parts: list[torch.Tensor]) -> torch.Tensor:
-    """Weights `[L, 1, H, S]` of several sequences as `[L, B, H, longest]`, zero where one has no rows."""
+    """Weights `[L, 1, H, S]` of several sequences as one tensor `[L, B, H, longest]`, shorter ones padded with zeros on
+    the left."""
     longest = max(part.shape[3] for part in parts)
     made = parts[0].new_zeros(len(parts[0]), len(parts), parts[0].shape[2], longest)
     for number, part in enumerate(parts):
@@ -116,21 +123,22 @@ def right_aligned(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def wide(rows: torch.Tensor) -> torch.Tensor:
-    """Queries or keys as they are multiplied: in half precision a product before it is scaled may be beyond the largest
-    number, 65,504, and its weights NaN."""
+    """Queries or keys in the dtype in which they are multiplied: a float16 product can exceed 65,504 before it is
+    scaled, and the weights would be NaN, so float16 becomes float32."""
     return rows.float() if rows.dtype == torch.float16 else wide_on_cpu(rows)
 
 
 def wide_on_cpu(rows: torch.Tensor) -> torch.Tensor:
-    """Rows as a CPU multiplies them where their number grows: with 16 bits it compiles each new shape of a product,
-    which takes a millisecond, and keeps 0.7 MB of it. In float32 it does not, and is faster."""
+    """16-bit rows as float32 on a CPU, which compiles a 16-bit product anew for each new shape: that takes a
+    millisecond and keeps 0.7 MB. In float32 it does not, and is faster."""
     is_narrow = rows.dtype in (torch.bfloat16, torch.float16)
     return rows.float() if is_narrow and rows.device.type == "cpu" else rows
 
 
 def keys_at_once(keys: list[torch.Tensor]) -> torch.Tensor | None:
-    """Keys `[B, H_kv, S, D]` of L layers as they are multiplied, `[L * B * H_kv, S, D]`: where they lie in one room,
-    they are read there; few are copied. None for others: a copy would cost more than a product for each layer."""
+    """Keys `[B, H_kv, S, D]` of L layers as one tensor `[L * B * H_kv, S, D]` for one product: a view where they are
+    evenly spaced in one storage, a copy where they are short. Else None: a copy would cost more than a product for each
+    layer."""
     batch, heads = keys[0].shape[:2]
     view = evenly_spaced(keys) if batch == 1 else None
     if view is not None and wide(view) is view and view.stride(0) == heads * view.stride(2):
@@ -139,7 +147,8 @@ def keys_at_once(keys: list[torch.Tensor]) -> torch.Tensor | None:
 
 
 def newest_weights(seen: list[NewestQuery]) -> torch.Tensor:
-    """Weights `[L, B, H, S]` in float32 of layers alike in shape, mask and scale."""
+    """Attention weights `[L, B, H, S]` in float32 of the newest query of L layers, which have the same shape, mask and
+    scale."""
     first = seen[0]
     (batch, heads, dim), (_, kv_heads, tokens, _) = first.query.shape, first.keys.shape
     queries = wide(stacked_view([one.query for one in seen])).reshape(len(seen) * batch * kv_heads, -1, dim)

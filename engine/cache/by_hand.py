@@ -1,5 +1,6 @@
-"""What was done by hand to a cache beside its numbers: rows hidden from attention, rows pinned, and what an edit makes
-unknowable of the states before it. Everything is by position, so that it holds whatever the layout does with rows."""
+"""Edits by hand of one cache, other than changed numbers: rows hidden from attention, pinned rows, and which earlier
+states an edit makes impossible to restore. All of it is kept by position, so that it stays valid wherever a layout
+moves rows."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from engine.spec.retention import RetentionSpec
 
 @dataclass(frozen=True, eq=False)
 class RowMarks:
-    """Marked rows: for each layer a mask `[H_kv, P]` over positions, those from P on are not marked."""
+    """Marked rows: for each layer a mask `[H_kv, P]` over positions. Positions from P on are not marked."""
 
     layers: Mapping[int, torch.Tensor] = field(default_factory=dict)
 
@@ -23,7 +24,7 @@ class RowMarks:
         return bool(self.layers)
 
     def marking(self, layer: int, num_heads: int, heads: Iterable[int], span: range, is_marked: bool) -> RowMarks:
-        """With these positions of these heads marked, or not any more."""
+        """These marks with the positions `span` of some heads marked, or unmarked if not `is_marked`."""
         old = self.layers.get(layer)
         count = max(span.stop, 0 if old is None else old.shape[1])
         mask = torch.zeros(num_heads, count, dtype=torch.bool)
@@ -42,19 +43,19 @@ class RowMarks:
         return padded.gather(1, positions.clamp(max=mask.shape[1]))
 
     def behind(self, num_tokens: int) -> RowMarks:
-        """Those behind the first tokens, counted from there."""
+        """The marks of rows from position `num_tokens` on, counted from there."""
         return RowMarks({layer: mask[:, num_tokens:] for layer, mask in self.layers.items()}) if num_tokens else self
 
     def before(self, num_tokens: int) -> RowMarks:
-        """Those of the first tokens."""
+        """The marks of the first `num_tokens` positions."""
         cut = {layer: mask[:, :num_tokens] for layer, mask in self.layers.items()}
         return RowMarks({layer: mask for layer, mask in cut.items() if mask.any()})
 
 
 @dataclass(frozen=True, eq=False)
 class ByHand:
-    """Edits of one cache: `hidden` and `pinned` rows, and of every edit how many tokens there were and the first
-    position that it changed."""
+    """Edits of one cache: `hidden` and `pinned` rows, and for every edit the number of tokens at that time and the
+    first position that it changed."""
 
     hidden: RowMarks = RowMarks()
     pinned: RowMarks = RowMarks()
@@ -69,19 +70,21 @@ class ByHand:
         return min((first for _, first in self.edits), default=None)
 
     def edited(self, num_tokens: int, first_position: int) -> ByHand:
-        """After one edit more."""
+        """These edits and one more."""
         return replace(self, edits=(*self.edits, (num_tokens, first_position)))
 
     def knows(self, num_tokens: int) -> bool:
-        """Whether the first rows are those of then: every edit came before, or changed none of them."""
+        """Whether the first `num_tokens` rows are as they were when the sequence had that many tokens: every edit was
+        made before that, or changed later rows only."""
         return all(num_tokens >= at or num_tokens <= first for at, first in self.edits)
 
     def clamped(self, num_tokens: int) -> ByHand:
-        """As if every edit had been made when there were at most so many tokens: those rows are to stay as they are."""
+        """The same edits as if made when there were at most `num_tokens` tokens: going back to `num_tokens` then keeps
+        the edited rows as they are now."""
         return replace(self, edits=tuple((min(at, num_tokens), first) for at, first in self.edits))
 
     def back_to(self, num_tokens: int) -> ByHand:
-        """Without what was done to later rows."""
+        """The edits that remain after going back to `num_tokens` tokens."""
         if not self.edits:
             return self
         kept = tuple((at, first) for at, first in self.edits if num_tokens >= at)
@@ -92,7 +95,8 @@ UNTOUCHED = ByHand()
 
 
 def check_budget(retention: RetentionSpec, seen: int, pinned: torch.Tensor, whose: str) -> None:
-    """Raises `InputError` where a budget cannot hold pinned rows `[H_kv, P]` beside those that always stay."""
+    """Raise `InputError` if an eviction rule's budget cannot hold pinned rows `[H_kv, P]` beside the rows that it
+    always keeps."""
     num_kept = retention.num_kept(max(seen, retention.budget or 0, retention.sinks + (retention.window or 0)))
     always = retention.sinks + retention.recent(num_kept)
     if retention.is_by_position:
@@ -107,8 +111,8 @@ def check_budget(retention: RetentionSpec, seen: int, pinned: torch.Tensor, whos
 
 @dataclass(frozen=True, eq=False)
 class RowWrite:
-    """New numbers `[N, T, D]` for K or V of one layer: of kv heads `[N]`, in slots `[N, T]` of the rows that it holds,
-    which are those at `span`."""
+    """New numbers `[N, T, D]` for K or V of one layer: of kv heads `[N]`, in slots `[N, T]` of the rows that the layer
+    holds. `span` are their positions."""
 
     layer: int
     part: Part
@@ -119,5 +123,5 @@ class RowWrite:
 
 
 def put(rows: torch.Tensor, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
-    """Write numbers `[N, T, …]` into rows `[H_kv, S, …]`, in place."""
+    """Write numbers `[N, T, …]` into rows `[H_kv, S, …]` at the given heads `[N]` and slots `[N, T]`, in place."""
     rows[heads.to(rows.device)[:, None], slots.to(rows.device)] = numbers.to(rows)

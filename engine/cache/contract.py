@@ -1,7 +1,8 @@
-"""What is told of the cache of one layer: its rows, its bytes, its states; no class of transformers.
+"""The data types in which a layer's cache describes itself: its rows, bytes, states and evictions. They are independent
+of transformers' cache classes.
 
-Shapes: `[B, H_kv, S, D]`, with B = 1. In latent attention (MLA) "keys" is the compressed latent and "values" the
-shared rotary key, exactly as transformers caches them.
+A *row* is the key and the value of one position in one kv head. Shapes: `[B, H_kv, S, D]`, with B = 1. In latent
+attention (MLA) "keys" is the compressed latent and "values" the shared rotary key, exactly as transformers caches them.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class HeldRows:
-    """What one layer holds now: keys `[1, H_kv, S, D_k]`, values `[1, H_kv, S, D_v]` of positions from `first` on.
+    """The rows that one layer holds now: keys `[1, H_kv, S, D_k]` and values `[1, H_kv, S, D_v]` of consecutive
+    positions from `first` on.
 
-    Where rows were dropped from between, `positions` `[H_kv, S]` say which are left, ascending in every head.
+    Where rows in between were dropped, `positions` `[H_kv, S]` gives the position of each row left, ascending in every
+    head, and `first` is not used.
     """
 
     keys: torch.Tensor
@@ -38,12 +41,13 @@ class HeldRows:
 
 
 class HeldBytes(NamedTuple):
-    """Bytes of one layer of one sequence.
+    """Bytes that the cache of one layer of one sequence takes.
 
-    `stored` hold tokens, or state; of these, `scales` are a codec's scales and offsets, `residual` are rows that it
-    has not coded yet. `reserved` is all storage; of this, `positions` say where the rows kept stand. Beside it,
-    `dequantised` is the copy that attention is handed while it runs, `journal` what is kept for going back, `scores`
-    the attention that a rule for dropping rows has noted or added up.
+    `stored`: rows that hold tokens, or recurrent state. Of these, `scales` are a codec's scales and offsets, and
+    `residual` the rows that the codec has not quantised yet. `reserved`: all allocated storage, used or not; of this,
+    `positions` are the bytes that note the position of each row kept. Not part of either: `dequantised` is the
+    temporary copy that attention reads during a forward, `journal` what is kept in order to go back, `scores` the
+    attention mass that an eviction rule has accumulated.
     """
 
     stored: int = 0
@@ -58,10 +62,13 @@ class HeldBytes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EvictedRows:
-    """Rows that a step dropped from one layer, before the host has seen which: their `positions` `[H_kv, E]`, the
-    `scores` `[H_kv, S]` that all rows had, and the slots of these that were `kept` `[H_kv, K]` and `dropped`
-    `[H_kv, E]`, both ascending; no protection kept those `on_merit` `[H_kv, S]`. `is_per_head`: heads may have dropped
-    different rows. `rule` says why in words."""
+    """Rows that one step evicted from one layer, still on the device: the host has not read yet which rows they are.
+
+    `positions` `[H_kv, E]` of the evicted rows; `scores` `[H_kv, S]` of all rows before the eviction; `kept`
+    `[H_kv, K]` and `dropped` `[H_kv, E]` are slots among these S rows, both ascending; `on_merit` `[H_kv, S]` marks the
+    rows that no protection (sinks, recent rows, pins) kept. `is_per_head`: heads may have evicted different rows.
+    `rule` gives the reason in words.
+    """
 
     seq_id: int
     layer: int
@@ -75,17 +82,18 @@ class EvictedRows:
 
     @property
     def num_rows(self) -> int:
-        """Rows that went, of all heads that are told."""
+        """Number of evicted rows, summed over the heads if these may differ."""
         return self.positions.numel() if self.is_per_head else self.positions.shape[1]
 
 
-Evicted = EvictedRows | Eviction  # of whole pages the host knows which went: their table is its own
+# `Eviction` for whole pages: the page table is on the host, so it is known there at once which rows were evicted
+Evicted = EvictedRows | Eviction
 
 
 @dataclass(frozen=True, eq=False)
 class StateMatrix:
-    """A part of the state of one layer, of a size that no token changes: `[R, C]`, as it lies in memory; `shape` is
-    that of the whole tensor which it is of."""
+    """One matrix `[R, C]` of a recurrent layer's state, whose size does not depend on the number of tokens, in its own
+    dtype; `shape` is that of the whole state tensor of which the matrix is a part."""
 
     name: str
     values: torch.Tensor
@@ -93,7 +101,7 @@ class StateMatrix:
 
 
 def rows_from(rows: HeldRows | None, first_position: int) -> HeldRows | None:
-    """The rows of one run from a position on; None where there are none."""
+    """The rows from `first_position` on, of rows with consecutive positions; None if there are none."""
     if rows is None or rows.stop <= first_position:
         return None
     start = max(0, first_position - rows.first)
@@ -102,7 +110,8 @@ def rows_from(rows: HeldRows | None, first_position: int) -> HeldRows | None:
 
 @dataclass(frozen=True)
 class PageCounts:
-    """Pages of one sequence. `why_not_reused` was found at admission, or says in words why nothing can be shared."""
+    """Pages of one sequence: held, shared with other sequences, and the prompt tokens found by prefix. `why_not_reused`
+    tells why no more tokens were found at admission, or why this cache can share nothing at all."""
 
     held: int = 0
     shared: int = 0

@@ -1,4 +1,4 @@
-"""What can be done by hand to the rows of a cache: the part of a sequence's cache that edits ask."""
+"""The part of a sequence's cache that edits by hand call: write, hide, pin and drop rows."""
 
 from __future__ import annotations
 
@@ -17,45 +17,49 @@ class EditableRows(ReadableRows):
     """Rows that are written, hidden, pinned and dropped by hand."""
 
     def why_no_edit(self) -> str:
-        """Why no row can be edited here; empty where rows can."""
+        """The reason why no row can be edited in this cache; empty where rows can be edited."""
         return "keeps nothing between steps, so there are no rows to edit" if self.spec.recomputes else ""
 
     @torch.inference_mode()
     def write_rows(self, writes: Sequence[RowWrite]) -> None:
-        """Put numbers in the place of rows held, written as the layers write theirs. What can fail comes first."""
+        """Overwrite held rows with other numbers, encoded as each layer encodes its own rows. All that can fail runs
+        before anything is written."""
         self.prepare_write(writes)
         for write in writes:
             self.layers[write.layer].write_rows(write.part, write.heads, write.slots, write.numbers)
         self.note_edit(min(write.span.start for write in writes))
 
     def prepare_write(self, writes: Sequence[RowWrite]) -> None:
-        """Before rows are written: what can fail."""
+        """Do what can fail before rows are overwritten; here there is nothing."""
 
     def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
-        """Drop rows, by layer the positions `[H_kv, E]`; an `InputError` says why that cannot be done here."""
+        """Drop the rows at `positions` `[H_kv, E]` of each layer; raises `InputError` where this cache cannot drop
+        rows."""
         raise InputError(
             "This cache keeps every row of every layer, so none can be dropped: mask the rows, or take a cache with a "
             "rule for dropping rows, or one in pages."
         )
 
     def check_are_decoded(self, layers: Iterable[int]) -> None:
-        """Refuse to drop rows of cross layers."""
+        """Raise `InputError` if any of these layers is a cross layer, whose rows cannot be dropped."""
         if any(isinstance(self.live.layers[index], CrossLayer) for index in layers):
             raise InputError(
                 "Rows of what the encoder read are written once and in one run, so none can be dropped: mask the rows."
             )
 
     def check_pinned(self, pinned: RowMarks) -> None:
-        """An `InputError` says why these rows cannot be kept from being dropped."""
+        """Raise `InputError` if these rows cannot be pinned, that is, kept from eviction."""
         raise InputError("This cache keeps every row, so none needs a pin: take one with a rule for dropping rows.")
 
     def note_edit(self, first_position: int) -> None:
-        """From here on states with fewer tokens than now, and more than those before that position, are not known."""
+        """Note an edit that changed rows from `first_position` on: states with more tokens than that and fewer than now
+        can no longer be restored."""
         self.by_hand = self.by_hand.edited(self.num_tokens, first_position)
         self._deltas.clear()
 
     def mark_rows(self, first_position: int, *, hidden: RowMarks | None = None, pinned: RowMarks | None = None) -> None:
-        """Hide these rows from attention, or keep these from being dropped, from now on."""
+        """Set which rows are hidden from attention and which are pinned from now on; None leaves the marks as they
+        are."""
         before = self.by_hand
         self.by_hand = replace(
             before,
@@ -66,18 +70,19 @@ class EditableRows(ReadableRows):
 
     @property
     def is_fed_alone(self) -> bool:
-        """Whether no other sequence may be in its forward: what is hidden from attention differs."""
+        """Whether this sequence needs a forward of its own, because rows are hidden from its attention."""
         return bool(self.by_hand.hidden)
 
     def held_positions(self, layer_index: int) -> torch.Tensor:
-        """Positions `[H_kv, S]` of the rows that a layer held before the forward in progress, if any."""
+        """Positions `[H_kv, S]` of the rows that a layer held before the current forward, if one is running; `[1, S]`
+        if all heads hold the same."""
         layer, scattered = self.layers[layer_index], self.positions(layer_index)
         if scattered is not None:
             return scattered[:, : int((scattered[0] < self.num_tokens).sum())]
         return torch.arange(layer.first_position(), self.num_tokens)[None]
 
     def hidden_rows(self) -> dict[int, torch.Tensor] | None:
-        """Which of the rows held `[H_kv, S]` attention must not see, by layer; None where it sees all."""
+        """For each layer, which of its held rows `[H_kv, S]` are hidden from attention; None where no row is hidden."""
         hidden = self.by_hand.hidden
         if not hidden:
             return None

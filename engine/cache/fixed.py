@@ -1,8 +1,8 @@
-"""The rows of a cache as a step sees them that is recorded once and replayed: at addresses that stay.
+"""The rows of a cache as a recorded step (a CUDA graph) reads and writes them: at fixed addresses.
 
-Where a row is written and which rows are read is worked out of tensors on the device, the position and the page table,
-which are changed in place between two replays. Nothing of it is a number in Python: that would be baked into the
-recording, and wrong from the next step on.
+Which row is written and which rows are read is computed on the device, from the position and the page table; these
+tensors are overwritten in place between two replays. None of it may be a Python number: it would be recorded as a
+constant, and wrong from the next step on.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.store import PageStore
 from engine.wire.page_events import NULL_PAGE_ID
 
-# index of a layer, new keys and values [B, H_kv, 1, D] -> the first rows of its room, [B, H_kv, bucket, D]
+# index of a layer, new keys and values [B, H_kv, 1, D] -> the first rows of its buffers, [B, H_kv, bucket, D]
 Append = Callable[[int, torch.Tensor, torch.Tensor], Pair]
 # index of a layer, new keys and values -> the keys and values of the whole pool, [1, H_kv, slots, D]
 Write = Callable[[int, torch.Tensor, torch.Tensor], Pair]
-# K or V of the whole pool -> the first rows of each sequence, [B, H_kv, bucket, D]
+# K or V of the whole pool [1, H_kv, slots, D] -> the first rows of each sequence, [B, H_kv, bucket, D]
 Gather = Callable[[torch.Tensor], torch.Tensor]
-Layout = tuple[object, ...]  # all of it that a recording depends on: kind, room, addresses
+Layout = tuple[object, ...]  # what a recording depends on (kind, capacity, addresses): if it changes, record again
 
 
 class Buffers(Protocol):
-    """K and V of every layer, and nothing else of their cache: a recording holds them as long as it lives."""
+    """The K and V tensors of every layer. A recording keeps them alive, and therefore references nothing else of the
+    cache."""
 
     def appending(self, positions: torch.Tensor, table: torch.Tensor | None, bucket: int) -> Append:
-        """How a step writes rows at `positions` `[B, 1]` and reads the first `bucket` rows, out of these tensors."""
+        """A function that writes the rows at `positions` `[B, 1]` and returns the first `bucket` rows of each
+        sequence."""
         ...
 
     def newest(self, positions: torch.Tensor, table: torch.Tensor | None) -> dict[int, Pair]:
@@ -43,8 +45,8 @@ class Buffers(Protocol):
 
 
 class FixedRows(Protocol):
-    """The rows of the sequences of one forward. `owner` is what the buffers live and die with; `room` is how many rows
-    a sequence has place for, None where pages are taken as they are needed."""
+    """The rows of all sequences of one forward, at fixed addresses. `owner` is the object with whose life the buffers
+    end; `room` is the number of rows that a sequence has place for, None where pages are taken as they are needed."""
 
     @property
     def owner(self) -> object: ...
@@ -59,20 +61,22 @@ class FixedRows(Protocol):
     def buffers(self) -> Buffers: ...
 
     def tables(self, bucket: int) -> torch.Tensor | None:
-        """Which pages the sequences have now, `[B, pages]` on the host; None where there are no pages."""
+        """The page ids of each sequence now, `[B, pages]` on the host; None where there are no pages."""
         ...
 
     def prepare(self, length: int) -> None:
-        """Rows from `length` on hold numbers, whatever they are: they are read, with a weight of zero."""
+        """Make the rows from `length` on finite: the step reads them, with a weight of zero, and zero times NaN is
+        NaN."""
         ...
 
     def count(self) -> None:
-        """A row was written behind those of every layer."""
+        """Count the row that the step has written in every layer."""
         ...
 
 
 def fixed_rows(cache: Any, lengths: Sequence[int] | None) -> FixedRows | None:
-    """The rows of a cache of the model, if every layer keeps exact rows where they are; None of any other."""
+    """The rows of the cache that the model is called with, if every layer keeps exact rows at fixed addresses; else
+    None. `lengths` are those of a batch of sequences, None for one alone."""
     layers = cache.layers
     if all(type(layer) is PagedLayer for layer in layers):
         return PagedRows.of(layers[0].store)
@@ -83,7 +87,7 @@ def fixed_rows(cache: Any, lengths: Sequence[int] | None) -> FixedRows | None:
 
 
 class RoomRows:
-    """Rows of one sequence in buffers with room to spare."""
+    """Rows of one sequence in contiguous buffers with spare capacity."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
         self._layers, self.owner = layers, layers[0]
@@ -128,7 +132,8 @@ class RoomBuffers:
 
 
 class PagedRows:
-    """Rows of some sequences in one pool; what stands behind a sequence is read from the null page, which is zero."""
+    """Rows of some sequences in one pool. Columns behind the end of a sequence are read from the null page, which is
+    zero."""
 
     room: int | None = None
 
@@ -139,7 +144,7 @@ class PagedRows:
 
     @classmethod
     def of(cls, store: PageStore) -> PagedRows | None:
-        """None where pages are coded, were dropped from between, or leave a window."""
+        """The rows of a pool; None where pages are quantised, evicted in between, or leave a window."""
         pairs = [(keys.exact, values.exact) for _, (keys, values) in sorted(store.rows_of.items())]
         if len(store.groups) > 1 or store.groups[0].window is not None or not store.spec.retention.keeps_all:
             return None
@@ -151,10 +156,10 @@ class PagedRows:
         return torch.tensor([ids[:width] + [NULL_PAGE_ID] * (width - len(ids)) for ids in self._page_ids])
 
     def prepare(self, length: int) -> None:
-        """Nothing is read of gathered pages that was not written."""
+        """Nothing to do: the gathered rows were all written, or are those of the null page."""
 
     def count(self) -> None:
-        """The tables have counted it when they took the room."""
+        """Nothing to do: the page tables counted the row when room was reserved."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +180,7 @@ class PagedBuffers:
         return append
 
     def gathering(self, positions: torch.Tensor, table: torch.Tensor, bucket: int) -> Gather:
-        """How a step copies together the rows up to `positions` `[B, 1]`."""
+        """A function that copies the rows up to `positions` `[B, 1]` of every sequence into one tensor."""
         size, batch = self.page_size, len(positions)
         offsets, columns = (torch.arange(count, device=table.device) for count in (size, bucket))
         slots = (table[:, :, None] * size + offsets).flatten(1)[:, :bucket]
@@ -188,7 +193,7 @@ class PagedBuffers:
         return gather
 
     def writing(self, positions: torch.Tensor, table: torch.Tensor) -> Write:
-        """How a step writes rows at `positions` `[B, 1]`, and hands over the whole pool."""
+        """A function that writes the rows at `positions` `[B, 1]` and returns K and V of the whole pool."""
         writes = self._slots(positions, table)
 
         def write(layer: int, keys: torch.Tensor, values: torch.Tensor) -> Pair:
@@ -209,15 +214,15 @@ class PagedBuffers:
         return {layer: (read(keys), read(values)) for layer, (keys, values) in enumerate(self.pairs)}
 
     def _slots(self, positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        """Where the rows at `positions` `[B, 1]` lie in the pool, `[B]`."""
+        """Slots in the pool `[B]` of the rows at `positions` `[B, 1]`."""
         size = self.page_size
         return (table.gather(1, positions // size) * size + positions % size)[:, 0]
 
     def blocks(self, positions: torch.Tensor, table: torch.Tensor) -> PageBlocks:
-        """The pages that queries at `positions` `[B, 1]` read where they lie."""
+        """The pages that queries at `positions` `[B, 1]` read in place, as blocks of a flex attention mask."""
         return PageBlocks.of(table, positions, self.pairs[0][0].shape[1] // self.page_size, self.page_size)
 
 
 def addresses(pairs: Sequence[Pair]) -> tuple[int, ...]:
-    """Where K and V of every layer begin."""
+    """The memory addresses of K and V of every layer."""
     return tuple(part.data_ptr() for pair in pairs for part in pair)

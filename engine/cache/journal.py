@@ -1,4 +1,5 @@
-"""What makes a cache that evicts reversible: rows that went, and what its rule remembered, in a bounded memory."""
+"""The journal that makes evictions reversible: evicted rows and the eviction rule's state after each step, within a
+memory limit."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class EvictedMark(Protocol):
-    """Rows that were evicted when `at` tokens had been seen, with all that is needed to restore them."""
+    """Rows that were evicted when the sequence had `at` tokens, with all that is needed to restore them."""
 
     @property
     def at(self) -> int: ...
@@ -23,37 +24,37 @@ Memory = TypeVar("Memory")
 
 
 class EvictionJournal(Generic[Entry, Memory]):
-    """The latest evictions, oldest first, and a rule's memory after each step; `None` is the memory of a rule that
-    remembers nothing. What exceeds the bounds is forgotten from the oldest on, and going back there is refused."""
+    """The latest evictions, oldest first, and the state ("memory") of the eviction rule after each step; a rule without
+    state notes `None`. What exceeds the limits is dropped from the oldest on, and going back there is refused."""
 
     def __init__(self, *, max_bytes: int, max_memory_bytes: int) -> None:
         self._max_bytes, self._max_memory_bytes = max_bytes, max_memory_bytes
         self._entries: deque[Entry] = deque()
         self._entry_bytes = 0
-        self._memories: dict[int, tuple[Memory, int]] = {}  # by tokens seen, with its bytes
+        self._memories: dict[int, tuple[Memory, int]] = {}  # by number of tokens: the rule's state and its bytes
         self._memory_bytes = 0
-        self._forgets_from: int | None = None  # with so many tokens and more, nothing is remembered
-        self._floor = 0  # states with fewer tokens cannot be restored
+        self._forgets_from: int | None = None  # from this number of tokens on, the rule had no state
+        self._floor = 0  # the cache cannot go back to fewer tokens than these
 
     @property
     def num_bytes(self) -> int:
         return self._entry_bytes + self._memory_bytes
 
     def bytes_beside(self, memory: Memory | None) -> int:
-        """`num_bytes` without those of the `memory` that the rule goes on from: it is the latest noted, and the rule's
-        own."""
+        """`num_bytes` without those of `memory`, the rule's current state: if it is also the latest in the journal, it
+        is counted as the rule's, not the journal's."""
         latest, num_bytes = next(reversed(self._memories.values()), (None, 0))
         return self.num_bytes - (num_bytes if latest is memory else 0)
 
     @property
     def never_evicted(self) -> bool:
-        """Whether no row was ever evicted, going back considered."""
+        """Whether no row is missing from the cache by eviction, evictions that were undone not counted."""
         return not self._entries and not self._floor
 
     # ---- one step ------------------------------------------------------------------------------------------------
 
     def add(self, entry: Entry) -> None:
-        num_bytes = entry.num_bytes  # of many tensors: all that can fail comes before the entry is there
+        num_bytes = entry.num_bytes  # computed first: a failure must leave the journal unchanged
         self._forget_oldest(self._max_bytes - num_bytes)
         self._entries.append(entry)
         self._entry_bytes += num_bytes
@@ -65,13 +66,13 @@ class EvictionJournal(Generic[Entry, Memory]):
             self._floor = oldest.at
 
     def shrink(self, max_bytes: int) -> None:
-        """Forget from the oldest on what is beyond so many bytes."""
+        """Drop the oldest contents until at most `max_bytes` are left; the latest state of the rule stays."""
         while self._memory_bytes > max_bytes and len(self._memories) > 1:
             self._drop_memory(next(iter(self._memories)))
         self._forget_oldest(max(0, max_bytes - self._memory_bytes))
 
     def note_memory(self, num_tokens: int, memory: Memory | None, num_bytes: int) -> None:
-        """What the rule remembers with so many tokens."""
+        """Note the rule's state when the sequence had `num_tokens` tokens; None if the rule has no state."""
         if memory is None:
             self._forgets_from = num_tokens if self._forgets_from is None else self._forgets_from
             return
@@ -88,25 +89,26 @@ class EvictionJournal(Generic[Entry, Memory]):
     # ---- going back ----------------------------------------------------------------------------------------------
 
     def knows_rows(self, num_tokens: int) -> bool:
-        """Whether the rows held with so many tokens can be told."""
+        """Whether the rows held at `num_tokens` tokens can be restored."""
         return num_tokens >= self._floor
 
     def knows_memory(self, num_tokens: int) -> bool:
-        """Whether it is known what the rule remembered with so many tokens."""
+        """Whether the rule's state at `num_tokens` tokens is known."""
         forgets = self._forgets_from is not None and num_tokens >= self._forgets_from
         return num_tokens == 0 or forgets or num_tokens in self._memories
 
     def memory(self, num_tokens: int) -> Memory | None:
-        """What the rule remembered with so many tokens, as far as `knows_memory` says."""
+        """The rule's state at `num_tokens` tokens, which `knows_memory` says is known; None if the rule had no
+        state."""
         known = self._memories.get(num_tokens)
         return None if known is None else known[0]
 
     def since(self, num_tokens: int) -> list[Entry]:
-        """What was evicted after so many tokens, oldest first."""
+        """The evictions that happened after `num_tokens` tokens, oldest first."""
         return list(takewhile(lambda entry: entry.at > num_tokens, reversed(self._entries)))[::-1]
 
     def back_to(self, num_tokens: int) -> None:
-        """Forget everything later."""
+        """Drop everything noted after `num_tokens` tokens."""
         while self._entries and self._entries[-1].at > num_tokens:
             self._entry_bytes -= self._entries.pop().num_bytes
         for later in [seen for seen in self._memories if seen > num_tokens]:
@@ -115,7 +117,8 @@ class EvictionJournal(Generic[Entry, Memory]):
             self._forgets_from = None
 
     def forget(self, num_tokens: int) -> None:
-        """From here on nothing before the present, which has so many tokens, can be restored."""
+        """Drop all that would restore an earlier state: from now on the cache cannot go back before the present, which
+        has `num_tokens` tokens."""
         self._entries.clear()
         self._entry_bytes = 0
         for earlier in [seen for seen in self._memories if seen != num_tokens]:
@@ -124,11 +127,11 @@ class EvictionJournal(Generic[Entry, Memory]):
         self._floor = num_tokens
 
     def noted_bytes(self) -> Iterator[tuple[int, int]]:
-        """The bytes of every entry, by its identity: copies share entries."""
+        """The identity and bytes of every entry: copies of a journal share entries, which are to be counted once."""
         return ((id(entry), entry.num_bytes) for entry in self._entries)
 
     def copy(self) -> EvictionJournal[Entry, Memory]:
-        """The same entries, to be changed apart."""
+        """A journal with the same entries that can be changed independently of this one."""
         made: EvictionJournal[Entry, Memory] = EvictionJournal(
             max_bytes=self._max_bytes, max_memory_bytes=self._max_memory_bytes
         )
@@ -138,5 +141,5 @@ class EvictionJournal(Generic[Entry, Memory]):
         return made
 
     def __deepcopy__(self, memo: object) -> EvictionJournal[Entry, Memory]:
-        """What is noted is never written again, so a copy shares it."""
+        """Share the entries with the copy: an entry is never changed once it is noted."""
         return self.copy()

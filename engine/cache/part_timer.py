@@ -1,5 +1,5 @@
-"""What the layers of a forward spend on attention, on their cache, on dequantising and on copies, where that is asked
-for. What is timed inside something else is taken out of that."""
+"""The time that each layer of a forward spends on attention, on its cache, on dequantising and on copies, measured only
+on request. The time of a nested part is not counted in the part around it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ LayerPart = Literal["attention", "cache", "dequantise", "copies"]
 
 
 class PartTimer:
-    """Notes when each part of each layer begins and ends; nothing is read before `parts_ms`."""
+    """Notes when each part of each layer begins and ends; the times are read only in `parts_ms`, so that a GPU is not
+    waited for."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -24,7 +25,7 @@ class PartTimer:
 
     @contextmanager
     def timed(self, part: LayerPart, layer: int) -> Iterator[None]:
-        """What passes meanwhile is that part of that layer."""
+        """Count the time spent inside this context as `part` of `layer`."""
         began = mark(self._device)
         if self._open:
             self._close(*self._open[-1], began)
@@ -42,7 +43,7 @@ class PartTimer:
         self._spans.append((part, layer, began, ended))
 
     def parts_ms(self) -> dict[tuple[LayerPart, int], float]:
-        """Milliseconds by part and layer; on a GPU once it has done the forward."""
+        """Milliseconds by part and layer; on a GPU, to be read after the forward has finished there."""
         found: dict[tuple[LayerPart, int], float] = {}
         for part, layer, began, ended in self._spans:
             found[part, layer] = found.get((part, layer), 0.0) + ended.ms_since(began)
@@ -50,14 +51,14 @@ class PartTimer:
 
 
 def timed(timer: PartTimer | None, part: LayerPart, layer: int | None) -> Any:
-    """`timer.timed`, or nothing where nobody asks."""
+    """`timer.timed`, or an empty context without a timer."""
     return nullcontext() if timer is None or layer is None else timer.timed(part, layer)
 
 
 @contextmanager
 def timed_layers(cache: Any, timer: PartTimer | None) -> Iterator[None]:
-    """Meanwhile the layers of a cache tell the timer what taking new rows costs, and reading those that they hold: what
-    is decoded counts as dequantising, what has to be gathered as copies."""
+    """While this context is open, measure what the layers of a cache spend on taking new rows ("cache") and on reading
+    held ones: decoding codes counts as "dequantise", gathering exact rows as "copies"."""
     undo: list[Callable[[], None]] = []
     try:
         for index, layer in enumerate(cache.layers if timer is not None else ()):
@@ -73,7 +74,7 @@ def timed_layers(cache: Any, timer: PartTimer | None) -> Iterator[None]:
 
 
 def rows_of(layer: Any) -> list[Any]:
-    """What holds the keys and the values of a layer, where it keeps them apart from itself."""
+    """The objects that store the keys and the values of a layer, if the layer does not do so itself."""
     stores = [getattr(layer, name, None) for name in ("key_store", "value_store")]
     paged = getattr(getattr(layer, "store", None), "rows_of", None)
     if paged is not None:

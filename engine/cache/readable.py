@@ -1,4 +1,4 @@
-"""What can be read of the cache of a sequence: rows, now and as they were, what steps did to them, and bytes."""
+"""The part of a sequence's cache that is only read: rows now and at earlier steps, what steps changed, and bytes."""
 
 from __future__ import annotations
 
@@ -18,40 +18,41 @@ from engine.spec.codec import Part
 
 
 class ReadableRows:
-    """Rows of a sequence, layer by layer; nothing here changes them. `by_hand` is what edits did so far."""
+    """The rows of a sequence, layer by layer; nothing here changes them. `by_hand` holds the edits made so far."""
 
     spec: CacheSpec
     live: Any  # what the model is called with
     layers: list[LayerHandle]
     num_tokens: int
     by_hand = UNTOUCHED
-    _idle: Any  # a cache that is reserved and never read, in the layout that has one
+    _idle: Any  # in layout `allocated`: a static cache that is reserved and never read; else None
     _deltas: deque[tuple[int, int, list[RowDelta]]]
 
     @torch.inference_mode()
     def rows(self, layer_index: int) -> HeldRows | None:
-        """The rows a layer holds, as views where they are exact; None where it keeps no K and V (linear, shared or
-        empty layers)."""
+        """The rows that a layer holds, as views where they are stored exactly; None where it keeps no K and V (linear,
+        shared or empty layers)."""
         return self.layers[layer_index].rows() if layer_index < len(self.layers) else None
 
     def knows(self, num_tokens: int) -> bool:
-        """Whether `rows_at` that many tokens are those that stood there then, bit for bit."""
+        """Whether `rows_at(layer, num_tokens)` are, bit for bit, the rows that the cache held when it had `num_tokens`
+        tokens."""
         if num_tokens >= self.num_tokens and not self.spec.recomputes:  # a scratch may have more rows than tokens
             return True
         return self.by_hand.knows(num_tokens) and all(layer.knows(num_tokens) for layer in self.layers)
 
     def decodes(self, num_tokens: int) -> bool:
-        """Whether attention read any of the rows of so many tokens from their codes, in any layer."""
+        """Whether attention read any row of the first `num_tokens` tokens from quantised codes, in any layer."""
         return any(layer.decodes(num_tokens) for layer in self.layers)
 
     @torch.inference_mode()
     def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
-        """The rows of a layer when the sequence had `num_tokens` tokens; later ones may stand behind them."""
+        """The rows of a layer when the sequence had `num_tokens` tokens; rows of later tokens may follow them."""
         return self.layers[layer_index].rows_at(num_tokens) if layer_index < len(self.layers) else None
 
     @torch.inference_mode()
     def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
-        """The rows from a position on, none of which was dropped yet; None where the layer has none of them."""
+        """The rows from a position on, none of which has been evicted yet; None where the layer has none of them."""
         return self.layers[layer_index].newest_rows(first_position) if layer_index < len(self.layers) else None
 
     def all_newest_rows(self, first_position: int) -> dict[int, Pair]:
@@ -64,51 +65,53 @@ class ReadableRows:
 
     @torch.inference_mode()
     def states(self, layer_index: int) -> tuple[StateMatrix, ...]:
-        """The state that a layer keeps beside rows, as it is now, or instead of any."""
+        """The recurrent state that a layer keeps now, beside rows or instead of them; empty where it has none."""
         return self.layers[layer_index].states() if layer_index < len(self.layers) else ()
 
     def positions(self, layer_index: int) -> torch.Tensor | None:
-        """Positions `[H_kv, S]` of the rows a layer holds, None where they are one run."""
+        """Positions `[H_kv, S]` of the rows that a layer holds; None where they are consecutive."""
         return self.layers[layer_index].row_positions() if layer_index < len(self.layers) else None
 
     @property
     def journal_bytes(self) -> int:
-        """Bytes kept only for going back."""
+        """Bytes kept only in order to go back."""
         return sum(layer.held_bytes().journal for layer in self.layers) if self.spec.is_compressed else 0
 
     @property
     def prompt_ended_at(self) -> int | None:
-        """Tokens of the prompt, once what waits for its end was coded or dropped."""
+        """Number of tokens at which the prompt ended, once codecs or rules that wait for its end have run; None before,
+        and where none waits."""
         return None
 
     @property
     def kept_ratio(self) -> float:
-        """The part of the rows seen that is held, over the layers that drop rows or code them."""
+        """Rows held divided by rows seen, over the layers that evict or quantise rows."""
         return 1.0
 
     def all_bytes(self) -> list[HeldBytes]:
-        """Of every layer the bytes in rows that hold tokens (or in state), and in all its storages."""
+        """For every layer, the bytes of rows that hold tokens (or of state), and of all its storage."""
         return [layer.held_bytes() for layer in self.layers]
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes that hold tokens, or state."""
+        """Bytes that hold tokens or recurrent state, over all layers."""
         return sum(layer.held_bytes().stored for layer in self.layers)
 
     def idle_bytes(self, layer_index: int) -> int:
-        """Room of one layer that is reserved and never read: the layout `allocated` has it, no other does."""
+        """Bytes of one layer that are reserved and never read; only the layout `allocated` has any."""
         return 0 if self._idle is None else handle_of(self._idle.layers[layer_index]).held_bytes().reserved
 
     @property
     def num_idle_rows_written(self) -> int:
-        """Rows of that room that hold anything but zeros, over all layers: none, since nothing writes there."""
+        """Rows of that reserved storage that hold anything but zeros, over all layers. Nothing writes there, so it is
+        0."""
         layers = [] if self._idle is None else self._idle.layers
         rows = [t.abs().amax(dim=(0, 1, 3)) for layer in layers for t in (layer.keys, layer.values) if t is not None]
         return sum(int(row.count_nonzero()) for row in rows)
 
     def changes_since(self, num_tokens: int, until: int | None = None) -> list[RowDelta] | None:
-        """What happened to the rows of each layer since the sequence had so many tokens, and until it had some more;
-        None where that is not known, or something else was done than stepping."""
+        """What happened to the rows of each layer between `num_tokens` tokens and `until` tokens (default: now). None
+        where the deltas of these steps are no longer kept, or something other than a step changed the rows."""
         until = self.num_tokens if until is None else until
         if num_tokens == until:
             return [RowDelta(NO_ROWS)] * len(self.layers)
@@ -124,5 +127,5 @@ class ReadableRows:
         return None
 
     def num_final(self, layer_index: int, part: Part) -> int:
-        """How many rows of a layer, from the first held on, no later step will write anew."""
+        """How many rows of a layer, from the first held on, no later step will overwrite."""
         return 0 if self.spec.recomputes else self.layers[layer_index].num_final(part)

@@ -1,4 +1,4 @@
-"""What a step did to the rows of one layer, in positions."""
+"""What one step did to the rows of one layer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ NO_ROWS = range(0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowDelta:
-    """What happened to the rows of one layer, in positions: rows `written`; older rows whose numbers changed, because a
-    codec quantised their group or a sink was rotated, apart for K and V; and rows that went, `evicted` `[H_kv, E]` by
-    a rule or `left_window` before the rest."""
+    """What happened to the rows of one layer, given in positions.
+
+    `written`: new rows. `rewritten_keys`, `rewritten_values`: older rows whose numbers changed because a codec
+    quantised their group or a sink was rotated again. `evicted`: tensors `[H_kv, E]` of rows that an eviction rule
+    dropped. `left_window`: rows that fell out of a sliding window.
+    """
 
     written: range
     rewritten_keys: range = NO_ROWS
@@ -25,7 +28,7 @@ class RowDelta:
 
     @property
     def is_plain(self) -> bool:
-        """Whether rows were written and nothing else."""
+        """Whether rows were written and nothing else happened."""
         return not (self.rewritten_keys or self.rewritten_values or self.left_window or self.evicted)
 
     def rewritten(self, part: Part) -> range:
@@ -38,7 +41,8 @@ class RowDelta:
         return any(position in run for run in runs) or any(bool((went == position).any()) for went in self.evicted)
 
     def then(self, later: RowDelta) -> RowDelta:
-        """Both in one; of rows rewritten at least these."""
+        """This delta followed by `later`, as one. Runs are joined to the shortest run that covers both, so more rows
+        than were changed may count as rewritten."""
         if self.is_plain and later.is_plain:
             return RowDelta(hull(self.written, later.written))
         return RowDelta(
@@ -51,20 +55,21 @@ class RowDelta:
 
 
 def all_then(earlier: list[RowDelta], later: list[RowDelta]) -> list[RowDelta]:
-    """Both in one for every layer; where all layers did the same, as rows kept as they are do, it is made once."""
+    """The deltas of two successive steps as one for each layer. Where all layers did the same, as in append-only
+    caches, it is computed once."""
     if later and earlier.count(earlier[0]) == later.count(later[0]) == len(later):
         return [earlier[0].then(later[0])] * len(later)
     return [mine.then(after) for mine, after in zip(earlier, later, strict=True)]
 
 
 def hull(one: range, other: range) -> range:
-    """The shortest run that has all of both."""
+    """The shortest range that covers both ranges."""
     if not (one and other):
         return one or other
     return range(min(one.start, other.start), max(one.stop, other.stop))
 
 
 def slid(written: RowDelta, num_kept: int) -> RowDelta:
-    """The same, where the latest rows alone are kept."""
+    """The same delta for a layer that keeps only the latest `num_kept` rows: older ones have left its window."""
     before, after = (max(0, count - num_kept) for count in (written.written.start, written.written.stop))
     return written if after == before else RowDelta(written.written, left_window=range(before, after))

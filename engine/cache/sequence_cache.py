@@ -1,4 +1,4 @@
-"""The K and V of one sequence, whatever layout holds them: what everything outside this room sees of a cache."""
+"""The K and V of one sequence: the interface of a cache for all code outside this folder, whatever its layout."""
 
 from __future__ import annotations
 
@@ -17,65 +17,68 @@ if TYPE_CHECKING:
 
 
 class SequenceCache(SteppedRows):
-    """The cache of one sequence in one of the contiguous layouts: beside its steps, how it takes over the rows of
-    another one, and is written and read again. What only pages can do is nothing here."""
+    """The cache of one sequence in a contiguous layout, and the base of the paged one. Beside taking part in steps it
+    can be filled from another cache, stored and restored. Methods that only pages can do something in do nothing
+    here."""
 
-    most_at_once: int | None = None  # tokens that fit into one forward, where that has a limit
-    tables: list[PageTable]  # of a paged layout
+    most_at_once: int | None = None  # most tokens that one forward may feed; None: no limit
+    tables: list[PageTable]  # in a paged layout only
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all rows and edits: the cache is as new."""
         self._use(self._build())
         self.num_tokens, self.by_hand = 0, UNTOUCHED
 
     def close(self) -> None:
-        """The sequence is gone: give back what it shares with others."""
+        """Release what is shared with other sequences; the sequence is removed."""
 
     def shrink_journal(self, max_bytes: int) -> None:
-        """Forget the oldest of what is kept for going back, until so many bytes are left."""
+        """Drop the oldest contents of the journal, kept for going back, until at most `max_bytes` are left."""
 
     def forget_journal(self) -> None:
-        """From here on nothing before the present can be restored from what was noted."""
+        """Drop the journal: from now on nothing before the present can be restored from it."""
 
     # ---- what pages can do -------------------------------------------------------------------------------------------
 
     def admit(self, token_ids: list[int], spare_pages: int, at_most: int | None = None) -> int:
-        """Start from rows that are known already; returns how many, `at_most` so many. Contiguous layouts know none."""
+        """Start with the rows of a known prefix of these tokens. Returns how many tokens were reused, at most
+        `at_most`; contiguous layouts reuse none."""
         return 0
 
     def copy_from(self, other: SequenceCache) -> None:
-        """Hold what a cache of the same mode holds, which lies in another pool; this one is empty."""
+        """Fill this cache, which is empty, with the rows of a cache of the same mode in another pool."""
         raise NotImplementedError("only pages lie in pools")
 
     def page_counts(self) -> PageCounts:
-        """Pages held, shared and hit, and why no more was reused; nothing outside paged layouts."""
+        """Pages held, shared and found by prefix, and why no more were reused; all zero outside paged layouts."""
         return PageCounts()
 
     def own_last_page(self) -> None:
-        """Share the page of the last token with nobody, where there are pages."""
+        """Copy the page of the last token if other sequences share it, so that it can be written."""
 
     def own(self, seq_id: int) -> None:
-        """From now on its pages, where it has any, are those of `seq_id`, or of a moment that is kept."""
+        """Note that this cache's pages belong to `seq_id`, or to a saved moment; nothing outside paged layouts."""
 
     def page_ids_at(self, num_tokens: int) -> list[list[int]]:
-        """Pages in logical order when the sequence had so many tokens, one list a table; none outside paged layouts."""
+        """For each page table, the pages in logical order when the sequence had `num_tokens` tokens; empty outside
+        paged layouts."""
         return []
 
     def register_prefix(self, token_ids: list[int]) -> None:
-        """Let other sequences find what this one holds, where the layout can share."""
+        """Register the full pages of these tokens so that other sequences find them; nothing outside paged layouts."""
 
     # ---- rows of another cache ---------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def fork_from(self, other: SequenceCache, num_tokens: int, *, as_itself: bool = False) -> bool:
-        """Hold what another cache of the same layout held with `num_tokens` tokens; False, and empty, where that cannot
-        be copied exactly. `as_itself`: it is the same sequence at an earlier moment, and keeps what it knows of its own
-        past."""
+        """Fill this cache with what another one of the same layout held at `num_tokens` tokens. Returns False, and
+        leaves this cache empty, where that cannot be copied exactly. `as_itself`: it is the same sequence at an earlier
+        moment, and keeps its journal."""
         if self.spec.recomputes:
-            self._use(other.live)  # nobody writes to it: every step recomputes into a cache of its own
+            self._use(other.live)  # safe to share: every step recomputes into a new cache and never writes to this one
             self.num_tokens = other.num_tokens
         elif other.spec == self.spec and num_tokens == other.num_tokens and not other.keeps_all_rows:
-            self.copy_layers(other)  # what cannot be cropped, or has dropped rows, is copied as it is
+            self.copy_layers(other)  # layers that cannot crop, or have evicted rows, are copied as they are
             self.num_tokens = num_tokens
         elif not self.convert_from(other):
             if other.spec != self.spec or not all(layer.can_crop(num_tokens) for layer in other.layers):
@@ -93,8 +96,8 @@ class SequenceCache(SteppedRows):
 
     @torch.inference_mode()
     def convert_from(self, other: SequenceCache) -> bool:
-        """Copy the rows of another layout, and what was done to them by hand; False (and nothing done) if they cannot
-        be carried over exactly."""
+        """Fill this cache with the rows of another layout and with its edits by hand. Returns False, and does nothing,
+        if they cannot be carried over exactly."""
         if self.spec.recomputes or other.spec.recomputes:
             return self.spec.recomputes
         if not all(layer.takes_rows for layer in self.layers) or not other.keeps_all_rows:
@@ -104,21 +107,22 @@ class SequenceCache(SteppedRows):
         return True
 
     def _take_rows(self, other: SequenceCache) -> None:
-        """Those of every layer, as a forward would hand them in."""
+        """Append every layer's rows, as a forward would."""
         for index in range(len(other.layers)):
             rows = other.rows(index)
             if rows is not None and rows.keys.shape[2]:
                 self.live.update(rows.keys, rows.values, index)
 
     def copy_layers(self, other: SequenceCache) -> None:
-        """Hold a copy of the layers of another cache that codes and drops alike."""
+        """Hold a copy of the layers of a cache with the same codec and eviction rule."""
         self._use(self._copied_layers(other.live))
 
-    # ---- written and read again --------------------------------------------------------------------------------------
+    # ---- storing and restoring -----------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def stored(self, num_tokens: int) -> StoredCache:
-        """What is kept of the first `num_tokens` tokens, as far as `knows` says, as views where it can be."""
+        """What the cache keeps of the first `num_tokens` tokens, as views where possible; `knows(num_tokens)` must
+        hold."""
         found = {index: layer.stored(num_tokens) for index, layer in enumerate(self.layers)}
         by_hand = self.by_hand.back_to(num_tokens)
         hidden, pinned = by_hand.hidden.layers, by_hand.pinned.layers
@@ -139,7 +143,7 @@ class SequenceCache(SteppedRows):
 
     @torch.inference_mode()
     def restore(self, stored: StoredCache) -> None:
-        """Hold what `stored` gave in another cache of this mode; this one is empty."""
+        """Fill this cache, which is empty, with what `stored` returned for a cache of the same mode."""
         for index, layer in stored.layers.items():
             self.layers[index].restore(layer)
         for index, states in stored.states.items():

@@ -1,4 +1,4 @@
-"""Tensors alike in shape as one: what would be thirty small kernels is one."""
+"""Tensors of the same shape as one tensor, so that one kernel does what would take thirty small ones."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import torch
 
 
 def on_one_device(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """The same tensors where they stand on one device; else those that stand elsewhere as copies beside the first: the
-    layers of a model may be on several GPUs, and a cache's rows partly in main memory."""
+    """The same tensors on one device, that of the first: the layers of a model may be on several GPUs, and a cache's
+    rows partly in main memory. Copies are made only where devices differ."""
     found = list(tensors)
     return [tensor.to(found[0].device) for tensor in found] if len({t.device for t in found}) > 1 else found
 
 
 def stacked_view(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`[N, …]` of N tensors of one shape: a view where they lie evenly spaced in one storage, else a copy."""
+    """`[N, …]` of N tensors of one shape: a view where they are evenly spaced in one storage, else a copy."""
     view = evenly_spaced(tensors)
     return torch.stack(list(tensors)) if view is None else view
 
 
 def evenly_spaced(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The view `[N, …]` of N tensors of one shape that lie evenly spaced in one storage; None where they do not."""
+    """A view `[N, …]` of N tensors of one shape that are evenly spaced in one storage; None where they are not."""
     first, last = tensors[0], tensors[-1]
     if len(tensors) == 1:
         return first[None]

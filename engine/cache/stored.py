@@ -1,4 +1,5 @@
-"""What a cache keeps of its rows and states, as it lies in memory: written to a file, or taken up by another cache.
+"""The contents of a cache as stored in memory: what is written to a snapshot file, or put into another cache of the
+same mode.
 
 Shapes: `[B, H_kv, S, D]`, with B = 1.
 """
@@ -15,7 +16,8 @@ from engine.cache.contract import HeldRows
 
 
 class InPieces(Protocol):
-    """Numbers that are no tensor yet: read as far as they are asked for, so that no second copy of them is made."""
+    """Numbers that are gathered only piece by piece while they are read, so that no second copy of all of them is
+    made."""
 
     @property
     def dtype(self) -> torch.dtype: ...
@@ -24,26 +26,26 @@ class InPieces(Protocol):
     def shape(self) -> torch.Size: ...
 
     def pieces(self, num_bytes: int) -> Iterator[torch.Tensor]:
-        """All of it in order, so many bytes at a time."""
+        """All numbers in order, about `num_bytes` at a time."""
         ...
 
 
 class RowsInPieces(InPieces, Protocol):
-    """Rows `[1, H_kv, S, …]` of a layer."""
+    """Rows `[1, H_kv, S, …]` of a layer that are gathered piece by piece."""
 
     def of_heads(self, heads: Sequence[int]) -> RowsInPieces:
-        """Of these alone, counted among its own."""
+        """The rows of some heads, given as indices among the heads of this object."""
         ...
 
     def picked(self, rows: slice | torch.Tensor) -> torch.Tensor:
-        """Some rows of all heads, `[H_kv, …]`."""
+        """Some rows of all heads as a tensor, `[H_kv, …]`."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Scattered:
-    """Rows `[1, H_kv, S, …]` of `heads` that lie in `slots` `[S]` of a `buffer` `[H, N, …]`: gathered as far as they
-    are asked for, so that a cache in pages is written without a second copy of it."""
+    """Rows `[1, H_kv, S, …]` of `heads` in `slots` `[S]` of a pool's `buffer` `[H, N, …]`. They are gathered only as
+    far as they are read, so that a paged cache is written without a second copy of it."""
 
     buffer: torch.Tensor
     slots: torch.Tensor
@@ -77,8 +79,10 @@ class Scattered:
 
 @dataclass(frozen=True, eq=False)
 class StoredPart:
-    """K or V of one layer as it is kept. What is `kept` is named by what it is: `rows` as they were computed
-    `[1, H_kv, S, D]`; of the first `num_coded` rows instead what `codec` wrote, and then the others in `exact`.
+    """K or V of one layer as stored.
+
+    `kept` has the tensors by name: exact `rows` `[1, H_kv, S, D]`; or, where `codec` has quantised the first
+    `num_coded` rows, its tensors of the table below for these, and `exact` for the other rows.
 
     ============================ =============================================================================
     exact                        `rows`
@@ -88,7 +92,8 @@ class StoredPart:
     transformers-fp8             `codes`, `scale` `[1]`
     ============================ =============================================================================
 
-    `quantised_at` is the number of rows at the end of the prompt, when what waited for it was coded; None before.
+    `quantised_at` is the number of rows at the end of the prompt, which is when a codec that waits for it quantised
+    them; None before that.
     """
 
     kept: Mapping[str, torch.Tensor | Scattered]
@@ -98,7 +103,7 @@ class StoredPart:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What is kept, gathered where it lies scattered."""
+        """The tensors by name; rows scattered over pages are gathered."""
         return {
             name: each if isinstance(each, torch.Tensor) else each.picked(slice(None))[None]
             for name, each in self.kept.items()
@@ -107,10 +112,13 @@ class StoredPart:
 
 @dataclass(frozen=True, eq=False)
 class StoredLayer:
-    """What one layer keeps of `num_tokens` tokens, as it lies in memory: enough to make a layer that goes on as it
-    would, bit for bit, unless `why_not` says what is missing. `dtype` is that of the rows attention reads; `memory` is
-    what a rule remembers of them, `sinks` the keys of the sinks before they were rotated; `hidden` and `pinned` say of
-    each head and position `[H_kv, P]` whether it was marked so by hand, those from P on were not."""
+    """What one layer keeps of `num_tokens` tokens: enough to make a layer that continues from it bit for bit, unless
+    `why_not` says what is missing.
+
+    `num_rows` rows from position `first` on, or at `positions`. `dtype` is that of the rows that attention reads;
+    `memory` the state of the eviction rule; `sinks` the keys of the sinks before rotation; `hidden` and `pinned` masks
+    `[H_kv, P]` over positions of rows so marked by hand (positions from P on are not marked).
+    """
 
     keys: StoredPart
     values: StoredPart
@@ -128,7 +136,8 @@ class StoredLayer:
 
 @dataclass(frozen=True)
 class StoredTable:
-    """The page table of a sequence in one group of layers; page 0 stands where one left the window or was dropped."""
+    """The page table of a sequence in one group of layers; page id 0 stands for a page that left the window or was
+    evicted."""
 
     layers: tuple[int, ...]
     page_size: int
@@ -138,8 +147,9 @@ class StoredTable:
 
 @dataclass(frozen=True, eq=False)
 class StoredCache:
-    """The cache of a sequence as it is kept: layers that have rows, by index, and where they lie; of recurrent layers
-    their states by name. `why_no_states`: the states of then are not known, without which nothing goes on."""
+    """The contents of a sequence's cache: `layers` that have rows, by layer index; the page `tables`; and the `states`
+    of recurrent layers by name. `why_no_states`, if not empty, says why these states are missing: the sequence cannot
+    be continued without them."""
 
     num_tokens: int
     layers: dict[int, StoredLayer]
@@ -151,7 +161,8 @@ class StoredCache:
 
 
 def stored_rows(rows: HeldRows | None, num_tokens: int, why_not: str = "") -> StoredLayer | None:
-    """A layer whose rows stand in one run and are kept as they are."""
+    """The contents of a layer whose rows are consecutive and stored exactly: its rows of the first `num_tokens` tokens;
+    None if it has none."""
     count = 0 if rows is None else min(rows.keys.shape[2], num_tokens - rows.first)
     if rows is None or count <= 0:
         return None

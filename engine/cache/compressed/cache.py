@@ -1,4 +1,4 @@
-"""The cache of one sequence that codes its rows, drops some of them, or both, over growing buffers."""
+"""The cache of one sequence that quantises its rows, evicts some of them, or both, in growing buffers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from engine.spec.retention import budgets_by_layer, layers_that_drop
 
 @dataclass(eq=False)
 class LayerPlan:
-    """What will become of one layer when all layers have a plan."""
+    """The new state of one layer after `compress`, applied only when every layer has a plan, so that all change or
+    none."""
 
     layer: CompressedLayer
     key_store: Store
@@ -37,11 +38,11 @@ class LayerPlan:
     dropped: Dropped | None = None
     sinks: torch.Tensor | None = None
     evicted: EvictedRows | None = None
-    held: int = 0  # rows, known before anything is changed
+    held: int = 0  # number of rows, computed before anything is changed
 
     def apply(self) -> None:
-        """What goes is journaled first: from there on plain assignments, which cannot fail half-way, and a layer before
-        one whose entry fails gets its rows back from the journal."""
+        """Install the new state. The journal entry comes first, because adding it can fail; the assignments after it
+        cannot. If a later layer's entry fails, going back restores this layer's rows from its journal."""
         if self.dropped is not None:
             self.layer.journal.add(self.dropped)
         self.layer.key_store, self.layer.value_store = self.key_store, self.value_store
@@ -50,9 +51,9 @@ class LayerPlan:
 
 
 class CompressedCache(SequenceCache):
-    """A cache of layers that code their rows, drop some of them, or both.
+    """A cache whose layers quantise their rows, evict some of them, or both.
 
-    `rotation` is there when sinks are to be rotated; `seq_id` names the sequence in the records of what was dropped.
+    `rotation` is given when sinks are to be rotated; `seq_id` names the sequence in the records of evicted rows.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class CompressedCache(SequenceCache):
     # ---- one step ------------------------------------------------------------------------------------------------
 
     def begin(self, num_new: int) -> None:
-        """Buffers grow when rows come; a failure there is undone by cropping."""
+        """Only check: buffers grow when rows are appended, and a failure there is undone by cropping."""
         held = {self._of(index).held for index in self._retention}
         # transformers makes one mask for all layers of a kind, sized by the first; a single query needs none
         assert num_new == 1 or len(held) < 2, "layers that keep different numbers of rows are fed one token at a time"
@@ -99,7 +100,7 @@ class CompressedCache(SequenceCache):
 
     @torch.inference_mode()
     def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Evicted, ...]:
-        """When the prompt has ended, code what waited for it; from then on drop rows over budget."""
+        """At the end of the prompt, quantise the rows that waited for it; from then on evict rows over budget."""
         is_over = num_tokens >= num_prompt_tokens
         if is_over and self.num_prompt_tokens is None:
             own = self.num_decoded(num_prompt_tokens)
@@ -130,11 +131,12 @@ class CompressedCache(SequenceCache):
         if rule is not None and drops:
             self._plan_drop(plan, index, rule, probe)
         if is_over and self.spec.retention.only_at_prompt_end:
-            plan.memory = None  # it has done its work
+            plan.memory = None  # such a rule evicts only once, and needs no state any more
         return plan
 
     def _plan_drop(self, plan: LayerPlan, index: int, rule: Rule, probe: Probe | None) -> None:
-        """Extend the plan by the rows over budget; a rule that has seen no attention yet waits for the next forward."""
+        """Add the eviction of rows over budget to a plan. A rule that needs attention weights and has none waits for
+        the next forward."""
         layer, retention = plan.layer, self._retention[index]
         num_kept = retention.num_kept(layer.seen)
         seen = probe.rows() if probe is not None else {}
@@ -175,7 +177,8 @@ class CompressedCache(SequenceCache):
             plan.memory = plan.memory.gather(1, chosen.kept)
 
     def _rotate_sinks(self, plan: LayerPlan, chosen: Cut, gap: int) -> None:
-        """Sinks stand as far from the window as if no row had been dropped: rotated once, from the originals."""
+        """Rotate the sinks so that they are directly before the window: always from their original keys, so that
+        rounding does not add up."""
         assert self._rotation is not None
         assert isinstance(plan.key_store, RowStore)
         if plan.sinks is None:
@@ -187,7 +190,7 @@ class CompressedCache(SequenceCache):
 
     @torch.inference_mode()
     def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
-        """As a rule drops them: from all heads of a layer the same number."""
+        """Drop rows as a rule does: the same number in all heads of a layer."""
         self.check_are_decoded(spans)
         plans = []
         for index, positions in spans.items():
@@ -250,7 +253,8 @@ class CompressedCache(SequenceCache):
 
     @torch.inference_mode()
     def fork_from(self, other: SequenceCache, num_tokens: int, *, as_itself: bool = False) -> bool:
-        """A copy of codes, positions and memory; what only the journal knows stays with another sequence."""
+        """Copy codes, positions and the rule's state. The journal is copied only for the same sequence
+        (`as_itself`)."""
         if not isinstance(other, CompressedCache) or other.spec != self.spec:
             return False
         self.copy_layers(other)
@@ -269,7 +273,7 @@ class CompressedCache(SequenceCache):
             layer.journal.shrink(max_bytes // len(layers))
 
     def forget_journal(self) -> None:
-        """From here on nothing before the present can be restored."""
+        """Drop the journals: nothing before the present can be restored any more."""
         for _, layer in self.compressed_layers:
             layer.journal.forget(layer.seen)
 
@@ -289,7 +293,7 @@ class CompressedCache(SequenceCache):
         layers = [layer for _, layer in self.compressed_layers]
         return sum(layer.held for layer in layers) / max(1, sum(layer.seen for layer in layers))
 
-    # ---- written and read again ----------------------------------------------------------------------------------
+    # ---- storing and restoring -----------------------------------------------------------------------------------
 
     def stored(self, num_tokens: int) -> StoredCache:
         ended_at = self.num_prompt_tokens
@@ -310,6 +314,6 @@ class CompressedCache(SequenceCache):
 
     @torch.inference_mode()
     def convert_from(self, other: SequenceCache) -> bool:
-        """Code the rows of an exact cache; `compress` drops what is over budget. False for rules that would have needed
-        to watch attention all along."""
+        """Quantise the rows of an exact cache; `compress` then evicts rows over budget. Returns False for rules that
+        would have had to observe attention from the first token on."""
         return not (self.rule is not None and self.rule.remembers) and super().convert_from(other)

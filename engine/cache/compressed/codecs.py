@@ -1,8 +1,9 @@
-"""Codecs that write every row by itself: e4m3 and int8, packed for real. KIVI, whose keys share groups, is in `kivi`.
+"""Codecs that quantise every row independently of the others: fp8 (e4m3) and int8, packed in one byte a number. KIVI,
+whose keys share scales in groups, is in `kivi`.
 
-Shapes: rows `[B, H, T, D]`; codes have one byte a number; scales stand beside them with the axis they are shared along
-reduced. Infinities become NaN before they are coded, so that clamping never hides them. Error bounds, with s the stored
-scale: int8 |x - x'| <= s/2; e4m3 |x - x'| <= max(|x| 2^-4, s 2^-10).
+Shapes: rows `[B, H, T, D]`; codes have one byte a number; scales have the same axes, with the axis along which they are
+shared reduced. Infinities become NaN before quantisation, so that clamping never hides them. Error bounds, with s the
+stored scale: int8 |x - x'| <= s/2; e4m3 |x - x'| <= max(|x| 2^-4, s 2^-10).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from engine.spec.codec import Coding
 
 E4M3 = torch.float8_e4m3fn
 E4M3_MAX = 448.0
-# the bits of a float16 that e4m3 has: sign, four of the exponent, three of the fraction
+# mask of the float16 bits that e4m3 also has: sign, four bits of the exponent, three of the fraction
 HALF_OF_E4M3 = 0xBF80 - 0x10000
 INT8_MAX = 127.0
 TINY_HALF = 2.0**-14  # the smallest normal float16: below it a scale loses its own precision
@@ -27,29 +28,30 @@ Codes = tuple[torch.Tensor, ...]
 
 
 class RowCodec(Protocol):
-    """Writes rows one by one: `decode(encode(rows))` is what attention will read."""
+    """Encodes rows independently of each other: `decode(encode(rows))` is what attention reads."""
 
     def encode(self, rows: torch.Tensor) -> Codes:
-        """Rows `[B, H, T, D]` as tensors `[B, H, T, …]`: the numbers, and scales if each row brings its own."""
+        """Rows `[B, H, T, D]` as tensors `[B, H, T, …]`: the codes, and scales if each row has its own."""
         ...
 
     def decode(self, codes: Codes, dtype: torch.dtype) -> torch.Tensor:
-        """Rows `[B, H, T, D]` again. They are multiplied where they were widened: a second tensor of all rows would
-        cost a step as much again. A decoded copy that stays would be the memory that coding saves."""
+        """The rows `[B, H, T, D]` from their codes. They are multiplied by their scales in place after widening,
+        because a second tensor of all rows would double the time. No decoded copy is kept: it would take the memory
+        that quantising saves."""
         ...
 
     def freeze(self, rows: torch.Tensor) -> RowCodec:
-        """The codec with what it shares among rows fixed, from the rows of a whole prompt."""
+        """This codec with the scale that all rows share fixed, computed from the rows of a whole prompt."""
         ...
 
     @property
     def shared(self) -> torch.Tensor | None:
-        """The scale that all rows share, once it is fixed."""
+        """The scale that all rows share; None before it is fixed, and where each row has its own."""
         ...
 
 
 class Exact:
-    """The numbers as they are."""
+    """Rows without quantisation."""
 
     shared = None
 
@@ -64,7 +66,7 @@ class Exact:
 
 
 class Fp8Frozen:
-    """e4m3 with one float32 scale for the tensor, or one a head: amax / 448 of the prompt, kept for what follows.
+    """e4m3 with one float32 scale for the tensor, or one for each head: amax / 448 of the prompt, fixed from then on.
 
     Later numbers beyond the prompt's amax saturate, as in transformers' fp8 quantiser.
     """
@@ -91,9 +93,9 @@ class Fp8Frozen:
 
 
 class Fp8Grouped:
-    """e4m3 with a scale per token, head and group of `group` numbers along D (None: all of D), float32 or e8m0.
+    """e4m3 with a scale per token, head and group of `group` numbers along D (None: all of D), in float32 or e8m0.
 
-    An e8m0 scale is the next power of two from amax / 448 up, so that nothing saturates.
+    An e8m0 scale is rounded up to a power of two from amax / 448, so that nothing saturates.
     """
 
     shared = None
@@ -132,7 +134,7 @@ class Int8:
         exact = no_infinities(rows.float())
         scales = (exact.abs().amax(-1, keepdim=True) / INT8_MAX).clamp(min=TINY_HALF).half()
         codes = (exact / scales.float()).round().clamp(-INT8_MAX, INT8_MAX)
-        return codes.nan_to_num(0.0).to(torch.int8), scales  # a NaN lives on in the row's scale
+        return codes.nan_to_num(0.0).to(torch.int8), scales  # NaN is kept by the row's scale
 
     def decode(self, codes: Codes, dtype: torch.dtype) -> torch.Tensor:
         numbers, scales = codes
@@ -140,7 +142,8 @@ class Int8:
 
 
 def row_codec(coding: Coding, shared: torch.Tensor | None = None) -> RowCodec:
-    """The codec of a coding that writes rows by themselves; `shared` is the scale of all rows, where it is fixed."""
+    """The codec of a coding that quantises rows independently; `shared` is the scale of all rows, if it is fixed
+    already."""
     match coding.name:
         case "exact":
             return Exact()
@@ -163,13 +166,15 @@ def no_infinities(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def to_e4m3(numbers: torch.Tensor) -> torch.Tensor:
-    """e4m3 bytes. Clamped first: casting out of range gives NaN in some builds. As uint8, which every kernel takes."""
+    """Numbers as e4m3 bytes in uint8, which every kernel supports. Clamped first: casting out of range gives NaN in
+    some builds."""
     return no_infinities(numbers).clamp(-E4M3_MAX, E4M3_MAX).to(E4M3).view(torch.uint8)
 
 
 def from_e4m3(codes: torch.Tensor) -> torch.Tensor:
-    """float32 of e4m3 bytes, a tensor of its own. torch's cast takes them one by one on a CPU; a float16 of the same
-    bits is widened many at once: its exponents are 8 higher, and it has finite numbers where e4m3 has NaN."""
+    """e4m3 bytes as a new float32 tensor. On a CPU torch casts e4m3 one by one, but float16 vectorised; so the bits are
+    moved to their places in a float16, and the product with 256 corrects the exponent, whose bias is larger by 8.
+    e4m3's NaN becomes a finite float16 above 448, and is set to NaN afterwards."""
     if codes.device.type != "cpu":
         return codes.view(E4M3).float()
     halves = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(7).bitwise_and_(HALF_OF_E4M3)
@@ -178,7 +183,7 @@ def from_e4m3(codes: torch.Tensor) -> torch.Tensor:
 
 
 def to_e8m0(scales: torch.Tensor) -> torch.Tensor:
-    """Exponent bytes of the next power of two from each scale up; 255 is NaN."""
+    """Scales rounded up to a power of two, as exponent bytes; 255 is NaN."""
     exponents = scales.log2().ceil() + E8M0_BIAS
     return exponents.clamp(0, E8M0_NAN - 1).nan_to_num(E8M0_NAN).to(torch.uint8)
 

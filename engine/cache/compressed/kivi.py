@@ -43,7 +43,7 @@ def decode_values(parts: Packed, bits: int, group: int, dtype: torch.dtype) -> t
 def quantised(groups: torch.Tensor, axis: int, bits: int) -> Packed:
     """Codes 0 … 2^b - 1 as float32, with the float16 scale and offset of each group along `axis`.
 
-    A group with a NaN or an infinity gets a NaN scale: what cannot be written is not written as something else.
+    A group with a NaN or an infinity gets a NaN scale, so that all of it is decoded to NaN and never to other numbers.
     """
     low, high = groups.amin(axis, keepdim=True), groups.amax(axis, keepdim=True)
     top = 2**bits - 1
@@ -54,13 +54,14 @@ def quantised(groups: torch.Tensor, axis: int, bits: int) -> Packed:
 
 
 def grouped(numbers: torch.Tensor, axis: int, group: int) -> torch.Tensor:
-    """The axis as two: groups, and `group` numbers in each."""
+    """The axis split into two: groups, and `group` numbers in each."""
     shape = numbers.shape
     return numbers.reshape(*shape[:axis], shape[axis] // group, group, *shape[axis + 1 :])
 
 
 def rounded_down(numbers: torch.Tensor) -> torch.Tensor:
-    """float16 at or below each number; beyond its range it is infinite, which makes the group NaN."""
+    """The largest float16 that is at most each number, or one step lower; beyond float16's range it is infinite, which
+    makes the group NaN."""
     half = numbers.half()
     lower = (half.float() - half.float().abs() * 2.0**-10 - TINY_HALF * 2.0**-10).half()
     return torch.where(half.float() > numbers, lower, half)
@@ -82,7 +83,7 @@ def packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """Codes `[…, N]` as float32 from words `[…, N b / 32]`, byte by byte, the lowest first as they lie in memory."""
+    """Codes `[…, N]` as float32 from words `[…, N b / 32]`, byte by byte, the lowest first as they are in memory."""
     held = words.contiguous().view(torch.uint8)
     codes = [(held >> shift).bitwise_and_(2**bits - 1) for shift in range(0, 8, bits)]
     return torch.stack(codes, -1).flatten(-2).float()

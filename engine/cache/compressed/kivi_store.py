@@ -1,4 +1,4 @@
-"""Where one tensor of one layer lives in KIVI: packed groups, and the latest rows as they are."""
+"""K or V of one layer in KIVI's format: quantised groups, and the latest rows exact."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from engine.cache.stored import StoredPart
 from engine.predict.capacity import grown_capacity
 from engine.spec.codec import CodedBytes, Coding, Part
 
-JOURNAL_ROWS = 1024  # exact rows kept behind a KIVI residual, so that steps can be taken back
+JOURNAL_ROWS = 1024  # quantised rows whose exact numbers are still kept, so that going back can restore them
 
 
 class KiviStore:
-    """KIVI's packed groups and exact residual. A prompt is coded when it ends; then keys leave the residual a whole
-    residual at a time and values one by one, always after the attention that still read them exactly.
+    """KIVI's packed groups and exact residual.
 
-    Exact rows behind the residual are kept for going back, the latest 1,024 at least; they are no part of the cache.
+    A prompt is quantised when it ends. After that, keys are quantised a whole residual at a time and values one by one,
+    always after the attention that still read them exactly. The exact numbers of at least the latest 1,024 quantised
+    rows are kept for going back; they are not counted as part of the cache.
     """
 
     def __init__(self, coding: Coding, part: Part) -> None:
@@ -29,11 +30,11 @@ class KiviStore:
         self._exact_first = 0
         self._coded = 0
         self._quantised_at: int | None = None
-        self.rewritten = NO_ROWS  # slots that the step in progress has written anew
+        self.rewritten = NO_ROWS  # slots that the current step has overwritten
 
     @property
     def num_final(self) -> int:
-        """Rows that are never written anew."""
+        """Number of rows that no later step will overwrite."""
         return self._coded
 
     @property
@@ -41,7 +42,8 @@ class KiviStore:
         return self._exact_first + self._exact.length
 
     def append(self, rows: torch.Tensor) -> torch.Tensor:
-        """Keep rows `[B, H, T, D]`; returns what attention reads: coded rows, the exact residual, the new rows."""
+        """Append rows `[B, H, T, D]`; returns what attention reads: dequantised rows, the exact residual, the new
+        rows."""
         self._exact.append(rows)
         read = self.read()
         if self._quantised_at is not None:
@@ -63,7 +65,7 @@ class KiviStore:
         return decode((words, scales, offsets), bits, group, dtype)
 
     def _packed_counts(self, coded: int) -> tuple[int, int, int]:
-        """Rows of words, scales and offsets that so many coded tokens fill."""
+        """The number of rows of words, scales and offsets that `coded` quantised tokens take."""
         if self.part == "values":
             return coded, coded, coded
         groups = coded // self.coding.group_size
@@ -85,8 +87,9 @@ class KiviStore:
             self._exact_first = kept_from
 
     def write(self, heads: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
-        """Rows `[N, T, D]` of heads `[N]` take the place of those in slots `[N, T]`, the same in every head. A group
-        that has a number which changed is coded again from what it stood for; every other keeps its bits."""
+        """Overwrite the rows in slots `[N, T]` (the same in every head) of heads `[N]` with rows `[N, T, D]`. A group
+        in which a number has changed is quantised again from its dequantised numbers; every other group keeps its
+        bits."""
         places = slots[0]
         is_exact = places >= self._coded
         if bool(is_exact.any()):
@@ -109,7 +112,8 @@ class KiviStore:
             kept.copy_(torch.where(is_recoded, part, kept))
 
     def quantised(self) -> KiviStore:
-        """The store once the prompt has ended: what leaves the residual is coded, and its exact rows are let go."""
+        """The store at the end of the prompt: the rows that leave the residual are quantised, and their exact numbers
+        dropped."""
         if self._quantised_at is not None or self._exact.is_empty:
             return self
         made = KiviStore(self.coding, self.part)
@@ -120,7 +124,7 @@ class KiviStore:
         return made
 
     def decodes(self, num_rows: int) -> bool:
-        """Whether some of the first so many rows are read from their codes: not while all are in the residual."""
+        """Whether any of the first `num_rows` rows is read from codes; none is while all are in the residual."""
         return self._quantised_at is not None and self.coding.num_coded(num_rows, self.part) > 0
 
     def can_crop(self, num_rows: int) -> bool:
@@ -129,7 +133,8 @@ class KiviStore:
         return num_rows >= self._quantised_at and self.coding.num_coded(num_rows, self.part) >= self._exact_first
 
     def crop(self, num_rows: int) -> None:
-        """Back to the first rows: those that were still exact then are taken from the rows kept for going back."""
+        """Go back to the first `num_rows` rows: those that were exact then are taken from the exact rows kept for
+        that."""
         self.rewritten = NO_ROWS
         if self._quantised_at is not None:
             self._coded = min(self._coded, self.coding.num_coded(num_rows, self.part))
@@ -151,7 +156,7 @@ class KiviStore:
 
     @property
     def journal_bytes(self) -> int:
-        """Exact rows behind the residual, kept for going back, and the room that the buffer has because of them."""
+        """Bytes of the exact rows kept for going back, and of the capacity that the buffer has because of them."""
         return self._exact.reserved_bytes - self._residual_room
 
     @property
@@ -161,8 +166,8 @@ class KiviStore:
 
     @property
     def _residual_room(self) -> int:
-        """Bytes of the buffer that the exact rows would have if none were kept for going back: all of it where none
-        are, however much room a step that failed has left."""
+        """Bytes that the buffer of exact rows would have if no rows were kept for going back. Where none are, all of
+        the buffer, however much capacity a failed step has left."""
         length, num_kept = self._exact.length, self._coded - self._exact_first
         if not num_kept:
             return self._exact.reserved_bytes
@@ -170,10 +175,10 @@ class KiviStore:
             return 0
         return min(self._exact.reserved_bytes, self._exact.stored_bytes // length * grown_capacity(length - num_kept))
 
-    # ---- written and read again ----------------------------------------------------------------------------------
+    # ---- storing and restoring -----------------------------------------------------------------------------------
 
     def written(self) -> StoredPart:
-        """The rows as they are kept; those that are exact only for going back are left out."""
+        """The stored tensors, without the exact rows that are kept only for going back."""
         exact = self._exact.view[:, :, self._coded - self._exact_first :]
         if not self._coded:
             return StoredPart({"rows": exact}, self.coding.name, 0, self._quantised_at)
@@ -183,7 +188,7 @@ class KiviStore:
         return StoredPart({**tensors, "exact": exact}, self.coding.name, self._coded, self._quantised_at)
 
     def refill(self, part: StoredPart, dtype: torch.dtype) -> None:
-        """Hold what `written` gave in another store of the same coding."""
+        """Fill this store with what `written` returned for another one of the same coding."""
         self._exact.append(part.tensors["exact" if part.num_coded else "rows"].to(dtype))
         self._exact_first = self._coded = part.num_coded
         self._quantised_at = part.quantised_at

@@ -1,4 +1,4 @@
-"""One layer of a cache that codes or drops rows, and how it goes back exactly."""
+"""One layer of a cache that quantises or evicts rows, and its exact way back."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from engine.cache.row_delta import NO_ROWS, RowDelta
 from engine.cache.stored import StoredLayer
 from engine.spec.codec import CodedBytes, Coding, Part
 
-JOURNAL_BYTES = 32 << 20  # of dropped rows, a layer
-MEMORY_BYTES = 8 << 20  # of what a rule remembered at each step, a layer
+JOURNAL_BYTES = 32 << 20  # limit for evicted rows, for each layer
+MEMORY_BYTES = 8 << 20  # limit for the rule's states at earlier steps, for each layer
 
 
 @dataclass(frozen=True, eq=False)
 class Dropped:
-    """Rows dropped when `at` tokens had been seen: their positions `[H_kv, E]` and their codes."""
+    """Rows evicted when the sequence had `at` tokens: their positions `[H_kv, E]` and their stored K and V."""
 
     at: int
     positions: torch.Tensor
@@ -37,11 +37,12 @@ class Dropped:
 
 
 class CompressedLayer(OwnLayer):
-    """Coded K and V of one layer; attention is handed the numbers that the codes stand for.
+    """K and V of one layer, quantised or partly evicted; attention reads the dequantised numbers.
 
-    `positions` `[H_kv, S]` say where the rows held stand, None while none was dropped. `seen` counts tokens, held or
-    not: position ids and masks follow it. A rule that `remembers` can go back only to where its memory is known;
-    `rotation` is there when sinks are to be rotated.
+    `positions` `[H_kv, S]` are those of the rows held, None while none was evicted. `seen` counts all tokens, held or
+    not: position ids and masks follow it. `memory` is the eviction rule's state. If the rule `remembers`, that is, has
+    such a state, the layer can go back only to steps at which it is known. `rotation` is given when sinks are to be
+    rotated.
     """
 
     def __init__(
@@ -54,18 +55,18 @@ class CompressedLayer(OwnLayer):
     ) -> None:
         super().__init__()
         self.remembers, self._rotation = remembers, rotation
-        self.is_sliding = is_sliding  # masks of full and of sliding layers are sized apart; rows are kept all the same
+        self.is_sliding = is_sliding  # read by transformers when it sizes masks; a sliding layer too keeps all its rows
         self.key_store = store_of(keys, "keys")
         self.value_store = store_of(values, "values")
         self.seen = 0
-        self.held = 0  # rows, the same number in every head; counted when both K and V are in
+        self.held = 0  # number of rows, equal in every head; counted when both K and V are written
         self.num_heads = 0
         self.positions: torch.Tensor | None = None
         self.memory: torch.Tensor | None = None
         self.journal: EvictionJournal[Dropped, torch.Tensor] = EvictionJournal(
             max_bytes=JOURNAL_BYTES, max_memory_bytes=MEMORY_BYTES
         )
-        self.sinks: torch.Tensor | None = None  # keys of the sinks as they were before they were rotated
+        self.sinks: torch.Tensor | None = None  # keys of the sinks before rotation
 
     # ---- transformers' contract ----------------------------------------------------------------------------------
 
@@ -89,7 +90,7 @@ class CompressedLayer(OwnLayer):
     def get_seq_length(self) -> int:
         return self.seen
 
-    # ---- its own handle ------------------------------------------------------------------------------------------
+    # ---- LayerHandle ---------------------------------------------------------------------------------------------
 
     def all_positions(self) -> torch.Tensor:
         """Positions of the rows held, `[H_kv, S]`."""
@@ -109,7 +110,7 @@ class CompressedLayer(OwnLayer):
 
     @torch.inference_mode()
     def rows_at(self, num_tokens: int) -> HeldRows | None:
-        """As going back there would have them: the journal undoes a copy of the counts, the layer stays as it is."""
+        """The rows after going back to `num_tokens`: a copy of the layer goes back, this one is unchanged."""
         if num_tokens >= self.seen:
             return self.rows()
         past = self.twin()
@@ -145,7 +146,8 @@ class CompressedLayer(OwnLayer):
         return self.journal.noted_bytes()
 
     def commit(self, written: RowDelta) -> RowDelta:
-        """Slots are positions wherever rows are rewritten: a codec that does so drops none, and sinks come first."""
+        """What the step did. Rewritten slots are reported as positions: a codec that rewrites rows evicts none, and
+        rotated sinks have the first positions."""
         before, now = written.written.start, written.written.stop
         keys, values = (within(store.rewritten, before) for store in (self.key_store, self.value_store))
         self.key_store.rewritten = self.value_store.rewritten = NO_ROWS
@@ -163,13 +165,13 @@ class CompressedLayer(OwnLayer):
 
     @property
     def journal_bytes(self) -> int:
-        """Bytes kept only for going back."""
+        """Bytes kept only in order to go back."""
         return self.journal.bytes_beside(self.memory) + self.key_store.journal_bytes + self.value_store.journal_bytes
 
     # ---- going back ----------------------------------------------------------------------------------------------
 
     def note_memory(self, is_small: bool) -> None:
-        """Note what the rule remembers now, so that going back here can restore it: large memories are not noted."""
+        """Note the rule's state after this step, so that going back can restore it; a large state is not noted."""
         if self.memory is None or is_small:
             num_bytes = 0 if self.memory is None else int(self.memory.nbytes)
             self.journal.note_memory(self.seen, self.memory, num_bytes)
@@ -202,7 +204,8 @@ class CompressedLayer(OwnLayer):
         return sum(entry.positions.numel() for entry in undone)
 
     def _restore_sinks(self) -> None:
-        """The sinks as they stood then: rotated again from the originals, which gives the same bits."""
+        """Rotate the sinks again from their original keys, for the gap that there was then; this gives the same
+        bits."""
         if self.sinks is None or self._rotation is None:
             return
         assert isinstance(self.key_store, RowStore)
@@ -214,14 +217,16 @@ class CompressedLayer(OwnLayer):
             self.sinks = None
 
     def twin(self) -> CompressedLayer:
-        """The same rows with counts and a journal of its own: what it goes back to can be looked at, this one stays."""
+        """A copy that shares the rows' storage but has its own counts and journal: it can go back and be read while
+        this layer is unchanged."""
         made = copy.copy(self)
         made.key_store, made.value_store = twin_of(self.key_store), twin_of(self.value_store)
         made.journal = self.journal.copy()
         return made
 
     def _restore(self, undone: list[Dropped], num_tokens: int) -> None:
-        """Undo several drops at once: of the rows here and those dropped since, those before `num_tokens`, in order."""
+        """Undo several evictions at once: keep, of the rows held and those evicted since, those before `num_tokens`, in
+        order of position."""
         assert self.positions is not None
         assert isinstance(self.key_store, RowStore)
         assert isinstance(self.value_store, RowStore)
@@ -235,7 +240,7 @@ class CompressedLayer(OwnLayer):
         self.positions = ordered.values[:, :count]
         self.seen, self.held = num_tokens, count
 
-    # ---- written and read again ----------------------------------------------------------------------------------
+    # ---- storing and restoring -----------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def stored(self, num_tokens: int) -> StoredLayer | None:
@@ -277,13 +282,14 @@ class CompressedLayer(OwnLayer):
             self._rewrite_sinks(before)
 
     def _sinks_now(self) -> torch.Tensor:
-        """Keys `[1, H_kv, sinks, D]` of the sinks as they stand, rotated."""
+        """Keys `[1, H_kv, sinks, D]` of the sinks as attention reads them, rotated."""
         assert self.sinks is not None
         return self.key_store.read()[:, :, : self.sinks.shape[2]]
 
     def _rewrite_sinks(self, before: torch.Tensor) -> None:
-        """Rows are rotated from the originals whenever others go: those written by hand are originals from now on. Both
-        ways are rounded, so the rows become what the originals give, which is what they will be gone back to."""
+        """Update the original keys of sinks that were overwritten by hand, because sinks are rotated from the originals
+        at each eviction. Rotating back and forth rounds twice, so the rows are then set to what the originals give:
+        going back will give the same."""
         assert self.sinks is not None
         assert self._rotation is not None
         assert isinstance(self.key_store, RowStore)
@@ -301,5 +307,5 @@ class CompressedLayer(OwnLayer):
 
 
 def within(slots: range, stop: int) -> range:
-    """Those below `stop`."""
+    """The slots below `stop`."""
     return range(slots.start, min(slots.stop, stop))

@@ -1,8 +1,9 @@
-"""Rules for dropping rows. A new rule is one small class with a `score`: rows with the lowest scores go first.
+"""Eviction rules for single rows. To add a rule, add a small class with a `score`: the rows with the lowest scores are
+evicted.
 
-Shapes: keys `[H_kv, S, D]`, scores `[H_kv, S]`, slots `[H_kv, K]`. The prompt attends in full; from its end on each
-step drops what exceeds the budget, after its forward, the same number of rows in every layer and head, so that masks
-stay true: every kept row lies in the past of every later query.
+Shapes: keys `[H_kv, S, D]`, scores `[H_kv, S]`, slots `[H_kv, K]`. The prompt is attended in full. From its end on,
+each step evicts the rows over budget after its forward, the same number in every layer and head. Masks stay correct,
+because every row kept is before every later query.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from engine.cache.attention_probe import Probe
 from engine.spec.retention import RetentionSpec
 from engine.spec.rules import SNAPKV_WINDOW
 
-POOL_WIDTH = 5  # SnapKV's kernel
+POOL_WIDTH = 5  # tokens; width of SnapKV's pooling
 
 
 @dataclass(frozen=True, eq=False)
 class LayerView:
-    """What a rule may look at: keys as attention reads them, true positions `[H_kv, S]`, what the rule remembers of the
-    layer, and the newest query's weights `[H, S]`, None where none were seen. The latest `recent` rows stay whatever
+    """What a rule may read of a layer: keys as attention reads them, positions `[H_kv, S]`, the rule's state
+    (`memory`), and the newest query's weights `[H, S]` (None if there are none). The latest `recent` rows stay whatever
     their scores."""
 
     layer: int
@@ -33,8 +34,9 @@ class LayerView:
 
 
 class Rule:
-    """Scores rows, for the specs of that `names`. `remembers` says that the rule carries something from step to step,
-    and `is_per_row` that this is one number `[H_kv, S]` for each row, which is journaled and goes with its row."""
+    """A rule for the specs whose name is in `names`; it scores rows. `per_head`: heads may keep different rows.
+    `remembers`: it has a state that is updated at each step. `is_per_row`: this state is one number `[H_kv, S]` for
+    each row, which is journaled and evicted with its row."""
 
     names: tuple[str, ...] = ()
     per_head = True
@@ -46,24 +48,24 @@ class Rule:
 
     @property
     def words(self) -> str:
-        """Why a row went, as people read it."""
+        """The reason why a row is evicted, for people."""
         return self.spec.row.victim if self.spec.row is not None else ""
 
     def probe(self) -> Probe | None:
-        """What it needs to see of attention; None: nothing."""
+        """What the rule needs of attention; None if nothing."""
         return None
 
     def remember(self, memory: torch.Tensor | None, probe: Probe, layer: int, kv_heads: int) -> torch.Tensor | None:
-        """The memory after a forward: `[…, S]`, with a column for every row."""
+        """The rule's state after a forward: `[…, S]`, with a column for every row."""
         return None
 
     def score(self, view: LayerView) -> torch.Tensor:
-        """Scores `[H_kv, S]`; the lowest go first."""
+        """Scores `[H_kv, S]`; the rows with the lowest ones are evicted."""
         raise NotImplementedError
 
 
 class Latest(Rule):
-    """The latest rows stay: windows, with or without sinks."""
+    """Sliding windows, with or without sinks: the latest rows stay."""
 
     names = ("window", "sinks+window")
     per_head = False
@@ -73,7 +75,8 @@ class Latest(Rule):
 
 
 class HeavyHitters(Rule):
-    """H2O: the rows that received most attention, summed over all queries so far and averaged over a group's heads."""
+    """H2O: the rows that received the most attention stay, summed over all queries so far and averaged over a group's
+    heads."""
 
     names = ("h2o",)
     remembers = True
@@ -94,11 +97,11 @@ class HeavyHitters(Rule):
 
 
 class ObservationWindow(Rule):
-    """SnapKV: mean attention of the prompt's last queries to the rows before them, pooled along the tokens so that
-    neighbours stay together. The rows of these queries themselves stay.
+    """SnapKV: rows score by the mean attention that they receive from the prompt's last queries, pooled along the
+    tokens so that neighbours stay together. The rows of these last queries themselves stay.
 
-    As in the authors' code (FasterDecoding/SnapKV, `SnapKVCluster`) and in kvpress: as many queries as there are rows
-    that stay, pooled over what comes before them alone, and an edge counts as zeros in the mean of five.
+    As in the authors' code (FasterDecoding/SnapKV, `SnapKVCluster`) and in kvpress: there are as many queries as rows
+    that always stay, only the rows before them are pooled, and beyond an edge the mean of five counts zeros.
     """
 
     names = ("snapkv",)
@@ -119,7 +122,7 @@ class ObservationWindow(Rule):
         if memory is not None:
             older = torch.nn.functional.pad(memory, (0, rows.shape[2] - memory.shape[2]))
             rows = torch.cat([older, rows], 1)
-        # a view would keep the queries before these
+        # contiguous, because a view would keep the older queries' memory alive
         return rows[:, -self._num_queries :].contiguous()
 
     def score(self, view: LayerView) -> torch.Tensor:
@@ -133,7 +136,8 @@ class ObservationWindow(Rule):
 
 
 class NewestWeights(Rule):
-    """TOVA: the newest query's attention, averaged over all heads, so that a layer's heads keep the same rows."""
+    """TOVA: rows score by the newest query's attention, averaged over all heads, so that a layer's heads keep the same
+    rows."""
 
     names = ("tova",)
     per_head = False
@@ -147,7 +151,7 @@ class NewestWeights(Rule):
 
 
 class SmallNorms(Rule):
-    """Knorm: keys of small L2 norm tend to receive much attention, so large ones go."""
+    """Knorm: keys of large L2 norm are evicted, because keys of small norm tend to receive much attention."""
 
     names = ("knorm",)
 
@@ -157,7 +161,7 @@ class SmallNorms(Rule):
 
 
 class DistinctKeys(Rule):
-    """KeyDiff: keys least like the mean of all normalised keys stay."""
+    """KeyDiff: the keys that are least similar to the mean of all normalised keys stay."""
 
     names = ("keydiff",)
 
@@ -167,7 +171,8 @@ class DistinctKeys(Rule):
 
 
 class Chance(Rule):
-    """A number drawn from seed, layer, head and position: what any rule must beat, and the same every time."""
+    """Random scores, the baseline for any rule: computed from seed, layer, head and position, and so the same every
+    time."""
 
     names = ("random",)
 
@@ -176,7 +181,7 @@ class Chance(Rule):
         number = (
             view.positions * 0x9E3779B1 + heads * 0x85EBCA77 + view.layer * 0xC2B2AE3D + self.spec.seed * 0x27D4EB2F
         )
-        for shift in (15, 13, 16):  # mix, so that neighbours share nothing
+        for shift in (15, 13, 16):  # mix the bits, so that neighbouring positions get unrelated scores
             number = (number ^ (number >> shift)) * 0x2C1B3C6D & 0x7FFFFFFF
         return number.float() / 0x7FFFFFFF
 
@@ -191,8 +196,8 @@ def rule_of(spec: RetentionSpec) -> Rule:
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """Which slots stay, `[H_kv, K]`, and which go, `[H_kv, E]`, both ascending; `on_merit` `[H_kv, S]` marks the rows
-    that no protection kept."""
+    """Which slots are kept, `[H_kv, K]`, and which are dropped, `[H_kv, E]`, both ascending; `on_merit` `[H_kv, S]`
+    marks the rows that are not protected."""
 
     kept: torch.Tensor
     dropped: torch.Tensor
@@ -206,8 +211,8 @@ def cut(
     num_kept: int,
     pinned: torch.Tensor | None = None,
 ) -> Cut:
-    """Sinks, the latest rows and those `pinned` `[H_kv, S]` stay whatever their score; of equal scores the older row
-    stays."""
+    """Choose the `num_kept` rows to keep. Sinks, the latest rows and those `pinned` `[H_kv, S]` stay whatever their
+    score; of rows with equal scores the older one stays."""
     num_rows = scores.shape[1]
     recent = spec.recent(num_kept)
     is_protected = positions < spec.sinks
@@ -219,5 +224,5 @@ def cut(
 
 
 def by_group(per_head: torch.Tensor, kv_heads: int) -> torch.Tensor:
-    """Query heads `[H, S]` -> the mean over the heads that share a kv head, `[H_kv, S]`."""
+    """The mean over the query heads of each kv head: `[H, S]` -> `[H_kv, S]`."""
     return per_head.reshape(kv_heads, -1, per_head.shape[1]).mean(1)

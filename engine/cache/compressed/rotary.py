@@ -31,10 +31,10 @@ class KeyRotation:
 
 
 def rotates_at_any_position(model: Any) -> bool:
-    """Whether keys are rotated with their position by frequencies that no position changes.
+    """Whether the model's keys are rotated with frequencies that are the same at every position.
 
-    Such a model can be fed beyond the positions that it was built for, as long as its cache keeps what attention looks
-    at near (Xiao et al., 2023, streaming language models).
+    Such a model can be fed beyond the positions that it was trained for, as long as its cache keeps the rows that
+    attention reads at near positions (Xiao et al., 2023, streaming language models).
     """
     parameters = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
     if parameters.get("rope_type", "default") not in FIXED_FREQUENCIES:
@@ -48,10 +48,10 @@ def rotates_at_any_position(model: Any) -> bool:
 
 @torch.inference_mode()
 def key_rotation_of(model: Any) -> KeyRotation:
-    """The rotation of a model whose keys really are rotated that way, or an `InputError`.
+    """The rotation of a model, after a test that its keys really are rotated this way; raises `InputError` if not.
 
-    Nothing is taken from names: the same two tokens at positions five further on must give the same keys rotated by
-    five, in every layer. Learned positions, ALiBi, interleaved or partial rotation and latent caches fail it.
+    The test does not rely on names: the same two tokens five positions later must give the same keys rotated by five,
+    in every layer. Models with learned positions, ALiBi, interleaved or partial rotation or latent caches fail it.
     """
     if getattr(model.config, "is_encoder_decoder", False):
         raise InputError("Re-rotation is not done behind an encoder: keep the positions.")
@@ -71,7 +71,7 @@ def key_rotation_of(model: Any) -> KeyRotation:
     for one, other in zip(near.layers, far.layers, strict=True):
         keys = getattr(one, "keys", None)
         if keys is None:
-            continue  # a layer without keys has nothing to rotate
+            continue  # the layer keeps no keys
         if keys.shape[-1] != 2 * len(frequencies):
             raise refusal
         error = (rotation.rotate(keys, SHIFT) - other.keys).abs().max()

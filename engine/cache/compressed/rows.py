@@ -1,4 +1,4 @@
-"""Buffers that grow along the token axis: the storage under every row that a compressed cache keeps."""
+"""Growing buffers along the token axis, in which compressed caches keep their rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from engine.predict.capacity import grown_capacity, tight_capacity
 
 
 class RowBuffer:
-    """Rows `[B, H, S, …]` in a buffer of larger capacity along S: appending writes the new rows and nothing else."""
+    """Rows `[B, H, S, …]` in a buffer with spare capacity along S: appending copies the new rows and, while there is
+    room, nothing else."""
 
     def __init__(self) -> None:
         self._data: torch.Tensor | None = None
@@ -36,7 +37,7 @@ class RowBuffer:
         return 0 if self._data is None else int(self._data.nbytes)
 
     def reserve(self, like: torch.Tensor, num_new: int) -> None:
-        """Room for `num_new` more rows shaped `like`; a failed allocation changes nothing."""
+        """Make room for `num_new` more rows shaped like `like`; a failed allocation changes nothing."""
         needed = self.length + num_new
         if self._data is None:
             self._make(like, grown_capacity(needed))
@@ -55,31 +56,31 @@ class RowBuffer:
         self.length += rows.shape[2]
 
     def crop(self, num_rows: int) -> None:
-        """Keep the first `num_rows`; the room stays."""
+        """Keep the first `num_rows`; the capacity stays."""
         self.length = min(self.length, num_rows)
 
     def without_first(self, num_rows: int) -> RowBuffer:
-        """A fresh buffer that holds all rows but the first `num_rows`."""
+        """A new buffer with all rows but the first `num_rows`."""
         made = RowBuffer()
         if self._data is not None:
             made.append(self.view[:, :, num_rows:])
         return made
 
     def picked(self, slots: torch.Tensor) -> torch.Tensor:
-        """Rows of slots `[H, K]`, each head its own: `[1, H, K, …]`."""
+        """The rows in slots `[H, K]`, which may differ between heads: `[1, H, K, …]`."""
         heads = torch.arange(slots.shape[0], device=slots.device)[:, None]
         return self.view[0][heads, slots][None]
 
     @classmethod
     def doubling(cls, rows: torch.Tensor) -> RowBuffer:
-        """A buffer that holds these rows, as if they had been appended."""
+        """A buffer with these rows and the capacity that appending them gives."""
         made = cls()
         made.append(rows)
         return made
 
     @classmethod
     def of(cls, rows: torch.Tensor) -> RowBuffer:
-        """A buffer that holds these rows, with little room."""
+        """A buffer with these rows and little spare capacity."""
         made = cls()
         made._make(rows, tight_capacity(rows.shape[2]))
         made.append(rows)
@@ -90,7 +91,8 @@ Stored = TypeVar("Stored")
 
 
 def twin_of(store: Stored) -> Stored:
-    """A store with counts of its own over the same storage: cropping it, or reading it, leaves the first as it is."""
+    """A copy of a store that shares its storage but has its own counts: cropping or reading the copy leaves the
+    original unchanged."""
     made = copy.copy(store)
     for name, value in vars(store).items():
         if isinstance(value, RowBuffer):

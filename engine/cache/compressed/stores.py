@@ -1,7 +1,7 @@
-"""Where one tensor of one layer lives when it is coded: what is written at once, what waits, what can be taken back.
+"""K or V of one layer in a compressed cache: which rows are quantised at once, which wait, and how far it can go back.
 
-A store mutates only by appending and by cropping. Quantising a prompt and dropping rows make a new store, so that
-several layers can change together or not at all.
+A store is changed in place only by appending, cropping and edits by hand. Quantising a prompt and evicting rows make a
+new store, so that several layers can change together or not at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from engine.spec.codec import CodedBytes, Coding, Part
 
 
 class RowStore:
-    """Rows written one by one. With a frozen scale they stay exact until the prompt ends (`quantised`)."""
+    """Rows of a codec that quantises them independently. With a codec whose scale is fixed from the prompt, they stay
+    exact until the prompt ends (`quantised`)."""
 
     def __init__(self, coding: Coding, part: Part) -> None:
         self.coding, self.part = coding, part
@@ -28,7 +29,7 @@ class RowStore:
         self._quantised_at = 0
         self._dtype = torch.float32
         self.row_bytes = 0  # of one row of all heads as attention reads it
-        self.rewritten = NO_ROWS  # slots that the step in progress has written anew
+        self.rewritten = NO_ROWS  # slots that the current step has overwritten
 
     @property
     def length(self) -> int:
@@ -37,7 +38,7 @@ class RowStore:
         return self._codes[0].length if self._codes else 0
 
     def append(self, rows: torch.Tensor) -> torch.Tensor:
-        """Keep rows `[B, H, T, D]`; returns what attention reads, `[B, H, S + T, D]`."""
+        """Append rows `[B, H, T, D]`; returns what attention reads, `[B, H, S + T, D]`."""
         self._dtype, self.row_bytes = rows.dtype, int(rows[:, :, :1].nbytes)
         if self._waiting is not None:
             self._waiting.append(rows)
@@ -58,7 +59,7 @@ class RowStore:
         return self._codec.decode(tuple(buffer.view[:, :, first:] for buffer in self._codes), self._dtype)
 
     def quantised(self) -> RowStore:
-        """The store once the prompt has ended; itself where nothing waits."""
+        """The store at the end of the prompt; this one itself where nothing waited for that."""
         if self._waiting is None or self._waiting.is_empty:
             return self
         rows = self._waiting.view
@@ -71,11 +72,11 @@ class RowStore:
 
     @property
     def num_final(self) -> int:
-        """Rows that are never written anew."""
+        """Number of rows that no later step will overwrite."""
         return 0 if self._waiting is not None else self.length
 
     def decodes(self, num_rows: int) -> bool:
-        """Whether some of the first so many rows are read from their codes."""
+        """Whether any of the first `num_rows` rows is read from codes."""
         return not self.coding.is_exact and self._waiting is None and num_rows > 0
 
     def can_crop(self, num_rows: int) -> bool:
@@ -88,7 +89,7 @@ class RowStore:
                 buffer.crop(num_rows)
 
     def kept(self, slots: torch.Tensor) -> RowStore:
-        """A store of the rows in slots `[H, K]`, each head its own."""
+        """A store with only the rows in slots `[H, K]`, which may differ between heads."""
         made = self._like()
         made._codec, made._waiting, made._quantised_at = self._codec, None, self._quantised_at
         made._codes = [RowBuffer.of(buffer.picked(slots)) for buffer in self._codes]
@@ -96,11 +97,12 @@ class RowStore:
         return made
 
     def picked(self, slots: torch.Tensor) -> list[torch.Tensor]:
-        """The codes of slots `[H, E]`, to be restored one day."""
+        """The stored tensors of the rows in slots `[H, E]`, for the journal."""
         return [buffer.picked(slots) for buffer in self._codes]
 
     def rebuilt(self, num_rows: int, dropped: list[list[torch.Tensor]], slots: torch.Tensor) -> RowStore:
-        """A store of the rows in `slots` `[H, K]`, counted over the first `num_rows` here and then those dropped."""
+        """A store with the rows in `slots` `[H, K]`, which count the first `num_rows` rows of this store and after them
+        the `dropped` ones."""
         made = self._like()
         made._codec, made._waiting, made._quantised_at = self._codec, None, self._quantised_at
         heads = torch.arange(slots.shape[0], device=slots.device)[:, None]
@@ -110,12 +112,12 @@ class RowStore:
         return made
 
     def overwrite(self, first: int, rows: torch.Tensor) -> None:
-        """Exact rows take the place of those from slot `first` on: for keys that are rotated."""
+        """Replace exact rows from slot `first` on, for keys that are rotated again."""
         self._codes[0].view[:, :, first : first + rows.shape[2]] = rows
         self.rewritten = range(first, first + rows.shape[2])
 
     def write(self, heads: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
-        """Rows `[N, T, D]` of heads `[N]` take the place of those in slots `[N, T]`, coded as rows are."""
+        """Overwrite the rows in slots `[N, T]` of heads `[N]` with rows `[N, T, D]`, encoded by the store's codec."""
         if self._waiting is not None:
             put(self._waiting.view[0], heads, slots, rows)
             return
@@ -149,10 +151,10 @@ class RowStore:
 
     journal_bytes = 0
 
-    # ---- written and read again ----------------------------------------------------------------------------------
+    # ---- storing and restoring -----------------------------------------------------------------------------------
 
     def written(self) -> StoredPart:
-        """The rows as they are kept."""
+        """The stored tensors of all rows."""
         if self._waiting is not None:
             return StoredPart({"rows": self._waiting.view}, self.coding.name)
         views = [buffer.view for buffer in self._codes]
@@ -164,7 +166,7 @@ class RowStore:
         return StoredPart(tensors, self.coding.name, self.length, self._quantised_at)
 
     def refill(self, part: StoredPart, dtype: torch.dtype) -> None:
-        """Hold what `written` gave in another store of the same coding."""
+        """Fill this store with what `written` returned for another one of the same coding."""
         tensors = part.tensors
         if self._waiting is not None and part.num_coded == 0:
             self.append(tensors["rows"])

@@ -1,1 +1,2 @@
-"""Layers that honour transformers' cache contract."""
+"""Cache layers that the model's forward calls (transformers' cache interface), and a handle for each layer of
+transformers."""

@@ -1,4 +1,4 @@
-"""transformers' caches as each layout starts with them."""
+"""Builds the cache object of transformers that each contiguous layout starts with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
     if spec.form == "static":
         kind = CompiledStaticCache if spec.row.is_compiled else StaticCache
         cache = kind(config=config, max_cache_len=capacity, offloading=spec.row.needs_cuda)
-        if not spec.row.needs_cuda:  # rows that come and go have no place where a recorded step would find them
+        if not spec.row.needs_cuda:  # offloaded rows move between devices, so a recorded step could not find them
             cache.layers = list(map(counted, cache.layers))
         return cache
     if spec.quantizer is not None:
@@ -41,7 +41,7 @@ def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
 
 
 def decoder_config(config: Any) -> Any:
-    """The config that a cache is made from: that of the text decoder, with its own number of layers."""
+    """The config from which a cache is made: that of the text decoder, with the number of the decoder's own layers."""
     found = config.get_text_config(decoder=True)
     if getattr(found, "is_encoder_decoder", False):
         found.num_hidden_layers = CacheGeometry.from_config(config).num_blocks
@@ -49,7 +49,8 @@ def decoder_config(config: Any) -> Any:
 
 
 def handles_of(live: Cache) -> list[LayerHandle]:
-    """Who answers for each layer of a cache."""
+    """The handle of each layer of a cache; in an encoder-decoder first the decoder's own layers, then the cross
+    layers."""
     if not isinstance(live, SourceCache):
         return [handle_of(layer) for layer in live.layers]
     own = [DecoderRows(handle_of(layer), live.num_source) for layer in live.self_attention_cache.layers]
@@ -58,11 +59,13 @@ def handles_of(live: Cache) -> list[LayerHandle]:
 
 
 def quantized_cache(quantizer: Quantizer, config: Any) -> Cache:
-    """transformers' QuantizedCache, or why there is none."""
+    """transformers' QuantizedCache; raises `InputError` where its package is missing or refuses the model or the
+    settings."""
     names = {"nbits": quantizer.bits, "q_group_size": quantizer.group, "residual_length": quantizer.residual}
     try:
         return QuantizedCache(quantizer.backend, config, **{k: v for k, v in names.items() if v is not None})
-    except (ImportError, AttributeError, OSError, RuntimeError) as error:  # as packages fail that do not fit others
+    # what importing a package raises that does not fit the installed torch
+    except (ImportError, AttributeError, OSError, RuntimeError) as error:
         package = {"quanto": "optimum-quanto", "hqq": "hqq"}.get(quantizer.backend)
         if package is None or is_of_machine(error):
             raise
@@ -85,7 +88,8 @@ def quantized_cache(quantizer: Quantizer, config: Any) -> Cache:
 
 @torch.inference_mode()
 def idle_cache(config: Any, max_length: int) -> Cache:
-    """A static cache for the whole context, zeroed before the first token, as a serving layer reserves it."""
+    """A static cache for the whole context, zeroed before the first token and never read: what a serving engine
+    reserves."""
     geometry = CacheGeometry.from_config(config)
     cache = StaticCache(config=config, max_cache_len=min(max_length, DEFAULT_STATIC_TOKENS))
     dtype = getattr(config, "dtype", None) or torch.float32

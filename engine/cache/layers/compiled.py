@@ -1,4 +1,5 @@
-"""transformers' static cache for a decode step that is compiled: all that it counts is in tensors meanwhile."""
+"""transformers' static cache for a decode step compiled by torch.compile, which reads and updates the row counts on the
+device."""
 
 from __future__ import annotations
 
@@ -12,25 +13,25 @@ from engine.cache.layers.handles import CountedStaticLayer
 
 
 class CompiledStaticCache(StaticCache):  # type: ignore[misc]
-    """The decode step over it is to go through torch.compile."""
+    """A static cache whose decode step runs through torch.compile."""
 
     def settle(self) -> None:
-        """Before a compiled step, which knows the numbers on the device alone."""
+        """Write the number of rows to the device in every layer: a compiled step reads it there."""
         for layer in self._counted:
             layer.settle()
 
     def count(self) -> None:
-        """Behind a compiled step, which has written a row of every layer."""
+        """Count the row that a compiled step has written in every layer."""
         for layer in self._counted:
             layer.num_rows += 1
 
     def kept(self) -> list[tuple[Any, dict[str, Any]]]:
-        """What a step changes of each layer, to be given to `put_back`. Of rows that stay where they are nothing is
-        kept: the same step writes them again."""
+        """Copies of what a step changes in each layer, for `put_back`. K and V of static layers are not copied: a
+        repeated step writes the same rows again."""
         return [(layer, _changed_by_a_step(layer)) for layer in self.layers]
 
     def put_back(self, kept: list[tuple[Any, dict[str, Any]]]) -> None:
-        """In place: a step is compiled for tensors that stay where they are."""
+        """Restore what `kept` copied, in place: a step is compiled for tensors at fixed addresses."""
         for layer, values in kept:
             for name, value in values.items():
                 held = getattr(layer, name)
@@ -48,7 +49,8 @@ class CompiledStaticCache(StaticCache):  # type: ignore[misc]
 
 
 def compiled_static(cache: Any) -> CompiledStaticCache | None:
-    """The rows of a decoder that such a step writes; None of any other cache, and before an encoder has read."""
+    """The decoder's cache if its decode steps are compiled; None for any other cache, and in an encoder-decoder before
+    the encoder has run."""
     if isinstance(cache, SourceCache):
         cache = cache.self_attention_cache if cache.has_source else None
     return cache if isinstance(cache, CompiledStaticCache) else None

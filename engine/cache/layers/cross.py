@@ -1,7 +1,8 @@
-"""The cache of an encoder-decoder: rows of what the encoder read, written once, beside those of the decoder's tokens.
+"""The cache of an encoder-decoder: cross-attention rows of the encoder's tokens, written once, beside the decoder's own
+rows.
 
-A sequence is one run of tokens, those of the source first and behind them those of the decoder: a cross layer holds the
-rows of positions `0 … num_source`, the decoder's own layers those from `num_source` on.
+Both parts count positions in one sequence of tokens, the source first and then the decoder's: a cross layer holds the
+rows of positions `0 … num_source - 1`, the decoder's own layers those from `num_source` on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from engine.spec.codec import Part
 
 
 class CrossLayer(OwnLayer):
-    """K and V `[B, H_kv, S, D]` of the tokens that the encoder read: written by the first forward, constant then."""
+    """K and V `[B, H_kv, S, D]` of the tokens that the encoder read: written by the first forward, constant from then
+    on."""
 
     is_sliding = False
     keeps_all_rows = True
@@ -41,13 +43,14 @@ class CrossLayer(OwnLayer):
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.get_seq_length(), 0
 
-    # ---- its own handle ------------------------------------------------------------------------------------------
+    # ---- LayerHandle ---------------------------------------------------------------------------------------------
 
     def rows(self) -> HeldRows | None:
         return None if self.keys is None else HeldRows(self.keys, self.values, 0)
 
     def row_positions(self) -> torch.Tensor | None:
-        """Said, though they are one run: those of the newest tokens are not among them."""
+        """The positions of the source. They are given although they are consecutive, because they do not reach to the
+        newest token, as readers of `None` would assume."""
         if self.keys is None:
             return None
         return torch.arange(self.get_seq_length(), device=self.keys.device).expand(self.keys.shape[1], -1)
@@ -70,10 +73,11 @@ class CrossLayer(OwnLayer):
 
 
 class SourceCache(EncoderDecoderCache):  # type: ignore[misc]
-    """What a decoder with an encoder is called with: `layers` are its own, and behind them a cross layer for each.
+    """The cache that a decoder behind an encoder is called with: `layers` are the decoder's own layers and after them a
+    cross layer for each.
 
-    `encoded` `[B, S, D]` is what the encoder made of the source, until every cross layer has its rows, and in a scratch
-    that is made anew for every forward as long as it is asked for again. `encoder_s` is what that took.
+    `encoded` `[B, S, D]` is the encoder's output. It is dropped once every cross layer has its rows, but kept in layout
+    `none`, where every forward computes them anew. `encoder_s` is how many seconds the encoder took.
     """
 
     encoder_s = 0.0
@@ -94,12 +98,12 @@ class SourceCache(EncoderDecoderCache):  # type: ignore[misc]
         self.self_attention_cache.layers, self.cross_attention_cache.layers = layers[:half], layers[half:]
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *args: object, **kwargs: object) -> Pair:
-        """Add rows to one of all its layers; a decoder asks the one or the other half for itself."""
+        """Append rows to a layer, counted over both halves. A decoder calls the two half caches directly."""
         return self.layers[layer_idx].update(keys, values, *args, **kwargs)  # type: ignore[no-any-return]
 
     @property
     def is_updated(self) -> dict[int, bool]:
-        """Which cross layers have their rows; a decoder asks before it makes them."""
+        """For each cross layer, whether it has its rows; transformers' decoder reads this before it computes them."""
         return {index: layer.is_initialized for index, layer in enumerate(self.cross_attention_cache.layers)}
 
     @property
@@ -109,14 +113,15 @@ class SourceCache(EncoderDecoderCache):  # type: ignore[misc]
 
 
 class DecoderRows(LayerHandle):
-    """The handle of one of the decoder's own layers: its first row is that of the first token behind the source."""
+    """The handle of one of the decoder's own layers. It translates positions: the layer's row 0 is that of the first
+    token behind the source."""
 
     def __init__(self, layer: LayerHandle, num_source: int) -> None:
         self._layer, self._source = layer, num_source
         self.keeps_all_rows, self.takes_rows, self.has_state = layer.keeps_all_rows, layer.takes_rows, layer.has_state
 
     def _own(self, num_tokens: int) -> int:
-        """How many of so many tokens are the decoder's."""
+        """How many of the first `num_tokens` tokens are the decoder's."""
         return max(0, num_tokens - self._source)
 
     def _moved(self, rows: HeldRows | None) -> HeldRows | None:
@@ -170,7 +175,8 @@ class DecoderRows(LayerHandle):
 
     def restore(self, stored: StoredLayer) -> None:
         own, positions = self._own(stored.num_tokens), stored.positions
-        if positions is not None and int(positions.max()) == stored.num_tokens - 1:  # older files count from the source
+        # files of older versions have positions that count from the first token behind the source, and need no shift
+        if positions is not None and int(positions.max()) == stored.num_tokens - 1:
             positions = shifted(positions, -self._source)
         self._layer.restore(replace(stored, num_tokens=own, first=stored.first - self._source, positions=positions))
 
@@ -188,23 +194,23 @@ class DecoderRows(LayerHandle):
 
 
 def shifted(positions: torch.Tensor | None, by: int) -> torch.Tensor | None:
-    """The same positions, so many later."""
+    """The positions plus `by`."""
     return None if positions is None else positions + by
 
 
 def within(delta: RowDelta, span: range) -> RowDelta:
-    """What of it happened to the rows of a span of positions."""
+    """The part of a delta that concerns the positions of `span`."""
     return on_runs(delta, lambda run: common(run, span))
 
 
 def moved(delta: RowDelta, by: int) -> RowDelta:
-    """The same, so many positions later."""
+    """The same delta with all positions moved by `by`."""
     found = on_runs(delta, lambda run: range(run.start + by, run.stop + by) if run else NO_ROWS)
     return replace(found, evicted=tuple(positions + by for positions in delta.evicted)) if delta.evicted else found
 
 
 def on_runs(delta: RowDelta, change: Callable[[range], range]) -> RowDelta:
-    """The same with every run of positions changed."""
+    """The same delta with `change` applied to every range of positions."""
     return replace(
         delta,
         written=change(delta.written),
@@ -215,6 +221,6 @@ def on_runs(delta: RowDelta, change: Callable[[range], range]) -> RowDelta:
 
 
 def common(one: range, other: range) -> range:
-    """The run that both have."""
+    """The intersection of two ranges."""
     found = range(max(one.start, other.start), min(one.stop, other.stop))
     return found if found else NO_ROWS

@@ -1,4 +1,4 @@
-"""Caches of other programs, read as rows: the adapter to every cache class of transformers, and to plain pairs."""
+"""Reads the rows of caches that other programs made: every cache class of transformers, and lists of (keys, values)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from engine.errors import InputError
 
 @torch.inference_mode()
 def foreign_rows(cache: Any) -> dict[int, tuple[HeldRows, bool]]:
-    """The rows of every layer that has any, by index, each `[B, H_kv, S, D]`, and whether it keeps a window; of an
-    encoder-decoder the decoder's own. Raises `InputError` for what is no cache."""
+    """For each layer that has rows, by index: its rows `[B, H_kv, S, D]`, and whether it keeps a sliding window. Of an
+    encoder-decoder only the decoder's own layers. Raises `InputError` for an object that is not a cache."""
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
     if isinstance(cache, Cache):
@@ -30,7 +30,7 @@ def foreign_rows(cache: Any) -> dict[int, tuple[HeldRows, bool]]:
 
 
 def _of_layer(layer: Any) -> tuple[HeldRows | None, bool]:
-    """The rows of one layer of transformers, those of room that was never written left out."""
+    """The rows of one layer of transformers (without reserved room), and whether it keeps a sliding window."""
     return handle_of(layer).rows(), bool(getattr(layer, "is_sliding", False))
 
 

@@ -1,4 +1,4 @@
-"""Preallocated room that doubles: appending a row writes that row and nothing else."""
+"""Preallocated buffers that double in size: appending a row copies that row and, while there is room, nothing else."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from engine.cache.layers.own import OwnLayer
 from engine.cache.stacking import evenly_spaced
 from engine.predict.capacity import grown_capacity
 
-SHARED_CAPACITY = 512
+SHARED_CAPACITY = 512  # rows; larger buffers are allocated for each layer separately
 
 
 class LayerBuffers:
-    """Where the layers of a small cache have their buffers, side by side in one storage `[L, B, H_kv, capacity, D]`.
+    """Buffers of all layers of a small cache, side by side in one storage `[L, B, H_kv, capacity, D]`.
 
-    What is asked of every layer in every step can then be asked of all at once.
+    What is computed for every layer at every step can then be computed for all layers in one operation.
     """
 
     def __init__(self, num_layers: int) -> None:
@@ -26,7 +26,8 @@ class LayerBuffers:
         self._blocks: dict[str, torch.Tensor] = {}
 
     def buffer(self, name: str, layer: int, like: torch.Tensor, capacity: int) -> torch.Tensor:
-        """An empty buffer `[B, H_kv, capacity, D]`; one of its own where it is large, or of another shape or device."""
+        """An uninitialised buffer `[B, H_kv, capacity, D]` for one layer: a part of the shared storage, or a separate
+        tensor where it is large or has another shape, dtype or device."""
         shape = (*like.shape[:2], capacity, like.shape[3])
         if capacity > SHARED_CAPACITY:
             self._blocks.pop(name, None)
@@ -57,7 +58,7 @@ class GrowingLayer(OwnLayer):
         super().__init__()
         self._room, self._index = room or LayerBuffers(1), index
         self.length = 0
-        self.reserved_bytes = 0  # of the room, used or not
+        self.reserved_bytes = 0  # bytes of both buffers, used or not
 
     # ---- transformers' contract ----------------------------------------------------------------------------------
 
@@ -93,7 +94,7 @@ class GrowingLayer(OwnLayer):
     def get_seq_length(self) -> int:
         return self.length
 
-    # ---- its own handle ------------------------------------------------------------------------------------------
+    # ---- LayerHandle ---------------------------------------------------------------------------------------------
 
     @property
     def held_keys(self) -> torch.Tensor:
@@ -111,7 +112,8 @@ class GrowingLayer(OwnLayer):
         return HeldBytes(stored, self.reserved_bytes)
 
     def reserve(self, num_new: int) -> None:
-        """Room for `num_new` more rows. Both buffers are made before either is taken: a failure changes nothing."""
+        """Make room for `num_new` more rows. Both buffers are allocated before either replaces the old one, so a
+        failure changes nothing."""
         if not self.is_initialized or self.length + num_new <= self.keys.shape[2]:
             return
         capacity = grown_capacity(self.length + num_new)
@@ -121,8 +123,8 @@ class GrowingLayer(OwnLayer):
         self.reserved_bytes = int(keys.nbytes + values.nbytes)
 
     def crop(self, num_tokens: int) -> int:
-        """Keep the first `num_tokens` rows. The room stays, zeroed: a step that is replayed reads it with a weight of
-        zero, and zero times NaN is not zero."""
+        """Keep the first `num_tokens` rows and zero the others: a replayed step reads the whole buffer with a weight of
+        zero, and zero times NaN is NaN."""
         if num_tokens < self.length:
             for held in (self.held_keys, self.held_values):
                 held[:, :, num_tokens:].zero_()
@@ -131,14 +133,14 @@ class GrowingLayer(OwnLayer):
 
 
 def grown(buffer: torch.Tensor, length: int, larger: torch.Tensor) -> torch.Tensor:
-    """The first `length` rows of a buffer in a larger one."""
+    """Copy the first `length` rows of a buffer into a larger one, and return that."""
     larger[:, :, :length] = buffer[:, :, :length]
     return larger
 
 
 def rows_at_once(layers: Sequence[LayerHandle], first_position: int) -> list[Pair] | None:
-    """The rows from a position on of layers that all grow, asked of all at once where they lie in one room; None where
-    some layer is of another kind, or without new rows."""
+    """K and V of the rows from `first_position` on for all layers, sliced in one operation where the layers share one
+    storage. None where some layer is not a `GrowingLayer`, or has no such rows."""
     growing = [layer for layer in layers if isinstance(layer, GrowingLayer) and layer.is_initialized]
     count = min((layer.length for layer in growing), default=0) - first_position
     if len(growing) < len(layers) or count <= 0:

@@ -1,4 +1,4 @@
-"""The layers that transformers makes, each with a handle that answers for it: nobody else looks inside them."""
+"""A handle for each kind of cache layer that transformers makes. Only this folder looks inside such layers."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from engine.cache.stored import StoredLayer, stored_rows
 
 
 class CountedStaticLayer(StaticLayer):  # type: ignore[misc]
-    """transformers keeps the length in a tensor on the device: to read it there is to wait for all that was begun.
-    `num_rows` is the same number."""
+    """A static layer that counts its rows on the host too, in `num_rows`. transformers keeps that number in a tensor on
+    the device, and reading it there waits for all queued work."""
 
     num_rows = 0
-    is_ahead = False  # of the number on the device
+    is_ahead = False  # whether `num_rows` has changed and the number on the device has not
 
     def count_row(self, count: int = 1) -> None:
-        """A row was written behind those that are there; the number on the device follows when it is needed."""
+        """Count `count` rows that were written behind the counted ones; the number on the device is updated by
+        `settle`."""
         self.num_rows += count
         self.is_ahead = True
 
     def settle(self) -> None:
-        """The number on the device is this one."""
+        """Write `num_rows` to the device if the number there is out of date."""
         if self.is_ahead:
             self.cumulative_length.fill_(self.num_rows)
             self.is_ahead = False
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Pair:
-        if torch.compiler.is_compiling():  # a number of the host would be compiled in, and another one at every step
+        if torch.compiler.is_compiling():  # a Python number would become a constant of the compiled step
             found: Pair = super().update(key_states, value_states, *args, **kwargs)
             return found
         self.settle()
@@ -53,12 +54,12 @@ class CountedStaticLayer(StaticLayer):  # type: ignore[misc]
 
 
 def counted(layer: Any) -> Any:
-    """A static layer, still empty, as one that counts; any other as it is."""
+    """An empty static layer as a `CountedStaticLayer`; any other layer unchanged."""
     return CountedStaticLayer(layer.max_cache_len) if type(layer) is StaticLayer else layer
 
 
 class RowsOfTransformers(LayerOfTransformers):
-    """K and V of every token."""
+    """The handle of a layer that keeps K and V of every token."""
 
     keeps_all_rows = takes_rows = True
 
@@ -70,15 +71,15 @@ class RowsOfTransformers(LayerOfTransformers):
 
 
 class DynamicRows(RowsOfTransformers):
-    """Rows grown by concatenation."""
+    """The handle of a layer that grows by concatenation."""
 
     def rows(self) -> HeldRows | None:
         keys = self.layer.keys
         return None if keys is None or keys.dim() != 4 else HeldRows(keys, self.layer.values, 0)
 
     def crop(self, num_tokens: int) -> int:
-        """Each by itself: after a step that had no room for V, K has rows that V has not, and the layer's own way back
-        takes as many from both."""
+        """Crop K and V separately: after a step that ran out of memory for V, K has rows that V has not, and the
+        layer's own `crop` would remove equally many from both."""
         layer = self.layer
         layer.keys, layer.values = (
             held if held is None or held.dim() != 4 else held[:, :, :num_tokens] for held in (layer.keys, layer.values)
@@ -87,10 +88,10 @@ class DynamicRows(RowsOfTransformers):
 
 
 class StaticRows(RowsOfTransformers):
-    """Rows in room that was reserved for all of them."""
+    """The handle of a layer with preallocated room for all rows."""
 
     def rows(self) -> HeldRows | None:
-        if not self.layer.is_initialized:  # room for K may be there, and none for V
+        if not self.layer.is_initialized:  # if memory ran out, K may be allocated and V not
             return None
         held = int(self.layer.get_seq_length())
         return HeldRows(self.layer.keys[:, :, :held], self.layer.values[:, :, :held], 0)
@@ -105,7 +106,7 @@ class StaticRows(RowsOfTransformers):
 
 
 class CountedStaticRows(StaticRows):
-    """The same, where the layer itself counts them."""
+    """The handle of a `CountedStaticLayer`."""
 
     def crop(self, num_tokens: int) -> int:
         super().crop(num_tokens)
@@ -125,15 +126,15 @@ class CountedStaticRows(StaticRows):
 
 
 class WindowRows(RowsOfTransformers):
-    """The latest rows, as many as the window has; what has left it is gone. `counter` is what the layer calls the
-    number of tokens that it has seen."""
+    """The handle of a sliding-window layer: rows that have left the window are gone. `counter` is the name of the
+    layer's attribute that has the number of tokens seen."""
 
     keeps_all_rows = takes_rows = False
     counter = "cumulative_length"
 
     @property
     def num_kept(self) -> int:
-        """Rows that stay when a step is done."""
+        """Number of rows that remain after a step."""
         raise NotImplementedError
 
     @property
@@ -161,7 +162,7 @@ class WindowRows(RowsOfTransformers):
 
 
 class DynamicWindow(WindowRows, DynamicRows):
-    """A window grown by concatenation, and cut."""
+    """The handle of a window that grows by concatenation and is then cut."""
 
     @property
     def num_kept(self) -> int:
@@ -173,7 +174,7 @@ class DynamicWindow(WindowRows, DynamicRows):
 
 
 class StaticWindow(WindowRows, StaticRows):
-    """A window in room that was reserved for it."""
+    """The handle of a window in preallocated room."""
 
     counter = "cumulative_length_int"
 
@@ -182,14 +183,15 @@ class StaticWindow(WindowRows, StaticRows):
         return int(self.layer.max_cache_len)
 
     def rows(self) -> HeldRows | None:
-        if not self.layer.is_initialized:  # room for K may be there, and none for V
+        if not self.layer.is_initialized:  # if memory ran out, K may be allocated and V not
             return None
         held = min(self.num_seen, self.num_kept)
         return HeldRows(self.layer.keys[:, :, :held], self.layer.values[:, :, :held], self.num_seen - held)
 
 
 class RowsAndState(LayerOfTransformers):
-    """Rows with a recurrent state or an indexer's keys beside them: once it holds something it cannot go back."""
+    """The handle of a layer that keeps rows and beside them a recurrent state or an indexer's keys: once it holds any
+    tokens, it cannot go back."""
 
     def __init__(self, rows: LayerOfTransformers) -> None:
         super().__init__(rows.layer)
@@ -229,7 +231,7 @@ HANDLES: dict[type, type[LayerOfTransformers]] = {
 
 
 def handle_of(layer: Any) -> LayerHandle:
-    """Who answers for a layer: itself if it is ours, else the handle of its kind."""
+    """The handle of a layer: the layer itself if it is an `OwnLayer`, else a handle for its kind."""
     if isinstance(layer, OwnLayer):
         return layer
     if hasattr(layer, "_dequantize"):
@@ -241,5 +243,5 @@ def handle_of(layer: Any) -> LayerHandle:
 
 
 def is_pageable(layer: Any) -> bool:
-    """A layer that keeps rows of K and V and nothing else, so that one of ours can take its place."""
+    """Whether a layer keeps rows of K and V and nothing else, so that an `OwnLayer` can replace it."""
     return type(layer) in (DynamicLayer, DynamicSlidingWindowLayer)

@@ -1,4 +1,4 @@
-"""What the rest of the program may ask of the cache of one layer, answered as most layers do."""
+"""The interface through which the rest of the program uses the cache of one layer, with default answers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from engine.spec.codec import Part
 
 
 class LayerHandle:
-    """One layer of one sequence's cache. There is one class for each kind of layer; nobody asks which it is.
-    What is not said otherwise holds of rows that stand in one run, each written once, and never dropped.
+    """One layer of one sequence's cache. There is a subclass for each kind of layer, and callers never check which one
+    it is. The defaults are right for rows that are consecutive, written once and never evicted.
 
-    `keeps_all_rows`: it holds every row, in order and as it was computed, and nothing else, so that another layout can
-    be filled from it. `takes_rows`: rows computed elsewhere may be written to it. `has_state`: beside rows it keeps
-    what only moves forward, a recurrent state or an indexer's keys.
+    `keeps_all_rows`: the layer holds every row, in order and as computed, and nothing else, so that a cache in another
+    layout can be filled from it. `takes_rows`: rows computed elsewhere may be appended to it. `has_state`: beside rows
+    it keeps a recurrent state or an indexer's keys, which cannot go back.
     """
 
     keeps_all_rows = False
@@ -27,95 +27,101 @@ class LayerHandle:
     has_state = False
 
     def rows(self) -> HeldRows | None:
-        """The rows held, as attention reads them, as views where they are exact; None where there is no K and V."""
+        """The rows held, as attention reads them; views where they are stored exactly. None where the layer has no K
+        and V."""
         return None
 
     def rows_at(self, num_tokens: int) -> HeldRows | None:
-        """The rows when the sequence had so many tokens, as far as `knows` says; later ones may stand behind them."""
+        """The rows when the sequence had `num_tokens` tokens, for which `knows` must hold; rows of later tokens may
+        follow them."""
         return self.rows()
 
     def newest_rows(self, first_position: int) -> HeldRows | None:
-        """The rows from a position on, none of which was dropped yet; None where there are none of them."""
+        """The rows from a position on, none of which has been evicted yet; None where there are none."""
         return rows_from(self.rows(), first_position)
 
     def row_positions(self) -> torch.Tensor | None:
-        """Positions `[H_kv, S]` of the rows held; None where they are one run."""
+        """Positions `[H_kv, S]` of the rows held; None where they are consecutive and end with the newest token."""
         return None
 
     def held_bytes(self) -> HeldBytes:
-        """What it takes."""
+        """The bytes that the layer takes."""
         raise NotImplementedError
 
     def noted_bytes(self) -> Iterable[tuple[int, int]]:
-        """Of these, what is noted for going back and never written again, by its identity: copies share it."""
+        """The identity and bytes of the journal's entries in this layer. An entry is never changed and copies of a
+        cache share it, so bytes of one identity are counted once."""
         return ()
 
     def states(self) -> tuple[StateMatrix, ...]:
-        """What it keeps beside rows that moves on with every token and does not grow."""
+        """The recurrent state, which every token changes and which does not grow; empty where there is none."""
         return ()
 
     def reserve(self, num_new: int) -> None:
-        """Room for `num_new` more rows; a failed allocation changes nothing."""
+        """Make room for `num_new` more rows; a failed allocation changes nothing."""
 
     @property
     def has_row_behind(self) -> bool:
-        """Whether there is room for a row behind those that are held which is none of them yet: `hide_row`."""
+        """Whether there is room for one more row behind the counted ones, which `hide_row` keeps uncounted."""
         return False
 
     def hide_row(self) -> None:
-        """The newest row is written, and not counted."""
+        """Stop counting the newest row; its numbers stay written."""
         raise NotImplementedError
 
     def count_row(self) -> None:
-        """A row was written behind those that are counted, and is one of them."""
+        """Count the row that was written behind the counted ones."""
         raise NotImplementedError
 
     def commit(self, written: RowDelta) -> RowDelta:
-        """A step is done: what it did to the rows, where it did more than `written`."""
+        """Conclude a step and return what it did to the rows, where that is more than `written`."""
         return written
 
     def num_final(self, part: Part) -> int:
-        """How many rows, from the first held on, no later step will write anew; they may be dropped."""
+        """How many rows, from the first held on, no later step will overwrite; they may still be evicted."""
         raise NotImplementedError
 
     def decodes(self, num_tokens: int) -> bool:
-        """Whether any of the rows of the first so many tokens are decoded for attention."""
+        """Whether attention reads any row of the first `num_tokens` tokens from quantised codes."""
         return False
 
     def knows(self, num_tokens: int) -> bool:
-        """Whether `rows_at` that many tokens are those that stood there then, bit for bit."""
+        """Whether `rows_at(num_tokens)` are, bit for bit, the rows that the layer held when there were `num_tokens`
+        tokens."""
         return True
 
     def can_crop(self, num_tokens: int) -> bool:
-        """Whether `crop` to so many tokens is exact."""
+        """Whether `crop(num_tokens)` is exact."""
         return not self.has_state
 
     def crop(self, num_tokens: int) -> int:
-        """Back to the state after `num_tokens` tokens; returns how many dropped rows were restored."""
+        """Go back to the state after `num_tokens` tokens; returns how many evicted rows were restored."""
         return 0
 
     def stored(self, num_tokens: int) -> StoredLayer | None:
-        """What is kept of the first `num_tokens` tokens, as far as `knows` says; None where there are no rows."""
+        """The contents of the layer at `num_tokens` tokens, for which `knows` must hold; None where there are no
+        rows."""
         return stored_rows(self.rows(), num_tokens)
 
     def restore(self, stored: StoredLayer) -> None:
-        """Fill the layer, which is empty, with what `stored` gave in another one of its kind."""
+        """Fill the layer, which is empty, with what `stored` returned for another layer of its kind."""
         raise NotImplementedError
 
     def stored_states(self) -> dict[str, torch.Tensor]:
-        """A copy of what it keeps of a recurrence, by name; a step writes to the tensors themselves."""
+        """Copies of the recurrent state's tensors, by name: steps overwrite the tensors themselves."""
         return {}
 
     def restore_states(self, states: Mapping[str, torch.Tensor]) -> None:
-        """Keep what `stored_states` gave of another layer of its kind; this one has read no token."""
+        """Set the recurrent state to what `stored_states` returned for another layer of its kind; this one has seen no
+        token."""
 
     def first_position(self) -> int:
-        """Where the first row held stands, if they are one run."""
+        """The position of the first row held, if rows are consecutive."""
         return 0
 
     def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
-        """Put numbers `[N, T, D]` in the place of those held of kv heads `[N]` in slots `[N, T]`, written as the layer
-        writes rows."""
+        """Overwrite K or V of some rows with numbers `[N, T, D]`: of kv heads `[N]`, in slots `[N, T]`; encoded as the
+        layer encodes its own rows."""
         rows = self.rows()
         assert rows is not None, "a layer without rows is not edited"
         put((rows.keys if part == "keys" else rows.values)[0], heads, slots, numbers)

@@ -1,4 +1,4 @@
-"""The handle of a layer that is none of ours: what is common to those of all kinds."""
+"""The base of all handles of layers that transformers makes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from engine.spec.codec import Part
 
 
 class LayerOfTransformers(LayerHandle):
-    """The handle of a layer that is none of ours: by itself, of one without K and V."""
+    """The handle of a layer that transformers makes; used directly for layers without K and V."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
         self.has_state = hasattr(layer, "conv_states")
 
     def held_bytes(self) -> HeldBytes:
-        """Where it keeps no rows, all of its storage is state."""
+        """All storage of the layer. Without rows all of it is state."""
         reserved = sum(int(tensor.untyped_storage().nbytes()) for tensor in distinct_storages(self.layer))
         rows = self.rows()
         if rows is None:
@@ -57,7 +57,7 @@ class LayerOfTransformers(LayerHandle):
 
 
 def tensors_of(layer: Any) -> Iterator[torch.Tensor]:
-    """Every tensor a layer object holds, whatever its class calls them."""
+    """Every tensor that a layer object holds, whatever its attributes are named."""
     for value in vars(layer).values():
         for item in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
             if isinstance(item, torch.Tensor) and item.dim() > 0:

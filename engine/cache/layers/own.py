@@ -1,4 +1,4 @@
-"""What the cache layers of our own have in common, and one whose rows a forward only reads."""
+"""The base of this program's own cache layers, and a layer that a forward reads without changing it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from engine.spec.codec import Part
 
 
 class OwnLayer(LayerHandle, CacheLayerMixin):  # type: ignore[misc]
-    """A layer of ours: it honours transformers' contract and is its own handle."""
+    """A cache layer of this program: it implements transformers' layer interface and is its own handle."""
 
     takes_rows = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object) -> Pair:
-        """What a forward calls: `append`, and before the first rows `lazy_initialization`."""
+        """Called by the forward: append rows, after `lazy_initialization` if these are the first."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         return self.append(key_states, value_states)
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
-        """Add rows `[B, H_kv, T, D]`; returns what attention reads, `[B, H_kv, S + T, D]`."""
+        """Append rows `[B, H_kv, T, D]`; returns what attention reads, `[B, H_kv, S + T, D]`."""
         raise NotImplementedError
 
     def get_max_length(self) -> int:
@@ -40,8 +40,8 @@ class OwnLayer(LayerHandle, CacheLayerMixin):  # type: ignore[misc]
 
 
 class ReadOnlyLayer(OwnLayer):
-    """Rows `[1, H_kv, S, D]` that a forward reads. `keeps` those that come behind them; else new ones are let go, for
-    the rows have them already."""
+    """Rows `[1, H_kv, S, D]` that a forward reads. If `keeps`, the rows of its new tokens are appended to a copy; else
+    they are ignored, because the rows given already contain them."""
 
     def __init__(self, held: HeldRows, seen: int, is_sliding: bool, keeps: bool) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class ReadOnlyLayer(OwnLayer):
         self.dtype, self.device, self.is_initialized = held.keys.dtype, held.keys.device, True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """It has its rows."""
+        """Nothing to do: the rows were given."""
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
         if self.keeps:
@@ -66,7 +66,7 @@ class ReadOnlyLayer(OwnLayer):
 
 
 def read_only_cache(config: Any, layers: list[Any]) -> DynamicCache:
-    """transformers' cache of these layers."""
+    """transformers' DynamicCache with these layers."""
     made = DynamicCache(config=config)
     made.layers = layers
     return made

@@ -1,4 +1,4 @@
-"""The handle of transformers' quantised layers, whose latest rows are still exact."""
+"""The handle of transformers' quantised layers, which keep their latest rows exact."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from engine.spec.codec import Part
 
 
 class QuantizedRows(LayerOfTransformers):
-    """Rows as transformers' quantisers write them, the latest still exact."""
+    """The handle of a layer of transformers' QuantizedCache; its latest rows (the residual) are exact."""
 
     takes_rows = True
 
     def rows(self) -> HeldRows | None:
-        """What attention would be handed."""
+        """The rows as attention would read them: dequantised, and then the residual."""
         layer = self.layer
-        if getattr(layer, "_quantized_keys", None) is None:  # some releases name it with the first rows
+        if getattr(layer, "_quantized_keys", None) is None:  # some releases create the attribute with the first rows
             return None
         made = []
         for coded, residual in ((layer._quantized_keys, layer.keys), (layer._quantized_values, layer.values)):
@@ -29,7 +29,7 @@ class QuantizedRows(LayerOfTransformers):
         return HeldRows(made[0], made[1], 0)
 
     def commit(self, written: RowDelta) -> RowDelta:
-        """All of it may have been quantised anew."""
+        """Count all older rows as rewritten: the quantiser may have quantised them again."""
         before = range(written.written.start)
         return RowDelta(written.written, before, before)
 
@@ -46,7 +46,8 @@ class QuantizedRows(LayerOfTransformers):
         return self.layer.keys is None
 
     def stored(self, num_tokens: int) -> StoredLayer | None:
-        """The codes of the fp8 backend; what those of the others stand for, which are objects of their packages."""
+        """The codes of the fp8 backend; for the other backends, whose codes are objects of their packages, the
+        dequantised rows."""
         coded = self.layer._quantized_keys, self.layer._quantized_values
         if not all(isinstance(part, tuple) for part in coded):
             return stored_rows(self.rows(), num_tokens, "its quantiser keeps its codes to itself")
@@ -59,8 +60,8 @@ class QuantizedRows(LayerOfTransformers):
         return 0
 
     def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
-        """With the frozen scale of the fp8 backend the rows alone are coded again; the others quantise all they have
-        coded anew, as they do themselves when their residual is full."""
+        """Overwrite rows. With the fp8 backend, whose scale is fixed, only these rows are quantised again; the other
+        backends quantise all quantised rows again, as they do when their residual is full."""
         name, residual = (f"_quantized_{part}", getattr(self.layer, part))
         coded = getattr(self.layer, name)
         rows = self.layer._dequantize(coded)

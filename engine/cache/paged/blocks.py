@@ -1,7 +1,8 @@
-"""Which pages of a pool the queries of a forward read, as tensors: for a kernel that reads pages where they lie.
+"""Which pages of a pool the queries of a forward read, as the tensors of a flex attention block mask: for a kernel that
+reads pages in place.
 
-The lists of pages are in the order of the sequence, not of the pool: what is added up, and in which order, does not
-depend on where pages lie.
+Pages are listed in the order of the sequence, not of the pool, so that the order of summation, and with it the result,
+does not depend on where in the pool the pages are.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from dataclasses import dataclass
 
 import torch
 
-QUERIES = 128  # that share a list of pages
+QUERIES = 128  # queries in a block; the queries of a block share one list of pages
 
 
 @dataclass(frozen=True, eq=False)
 class PageBlocks:
-    """`places` `[B, T]` are the positions of the queries, -1 of padding; `numbers` `[B, pages]` say which page of its
-    sequence a page of the pool is, -1: it belongs to others. For each `QUERIES` queries `partly` and `wholly` list the
-    pages that they read in part and all of: how many `[B, 1, Q]`, and which `[B, 1, Q, pages]`, then any."""
+    """The pages that each block of queries reads.
+
+    `places` `[B, T]`: positions of the queries, -1 for padding. `numbers` `[B, pages]`: which page of its sequence a
+    page of the pool is, -1 if it is no page of that sequence. `partly` and `wholly`: for each block of `QUERIES`
+    queries, the pages that are read in part and the pages that are read completely, as a count `[B, 1, Q]` and a list
+    of page ids `[B, 1, Q, pages]`, in which entries beyond the count mean nothing.
+    """
 
     places: torch.Tensor
     numbers: torch.Tensor
@@ -30,8 +35,8 @@ class PageBlocks:
     def of(
         cls, table: torch.Tensor, places: torch.Tensor, num_pages: int, page_size: int, window: int | None = None
     ) -> PageBlocks:
-        """`table` `[B, W]` has the pages of each sequence in order, 0 where there is none. Sequences and queries are
-        padded to powers of two, so that few shapes have to be compiled."""
+        """The blocks for queries at `places` `[B, T]`. `table` `[B, W]` has the page ids of each sequence in order,
+        padded with 0. Sequences and queries are padded to powers of two, so that few shapes have to be compiled."""
         batch, count = places.shape
         more, longer = room_for(batch) - batch, (room_for(count) if count > 1 else 1) - count
         table, places = (torch.nn.functional.pad(part, pad, value=value) for part, pad, value in (
@@ -56,13 +61,13 @@ class PageBlocks:
 
 
 def room_for(count: int) -> int:
-    """The next power of two."""
+    """The smallest power of two that is at least `count`."""
     return 1 << (count - 1).bit_length()
 
 
 def listed(chosen: torch.Tensor, table: torch.Tensor, num_pages: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many columns of a table are chosen `[B, Q, W]`, and their pages first, in order, in a list as long as the
-    pool has pages: a length that does not change."""
+    """For each block, the number of chosen columns `[B, 1, Q]` of a table (`chosen` `[B, Q, W]`), and their page ids in
+    order `[B, 1, Q, num_pages]`: the length of the list does not depend on the sequence."""
     places = torch.where(chosen, chosen.cumsum(2) - 1, num_pages)
     pages = torch.zeros(*chosen.shape[:2], num_pages + 1, device=table.device, dtype=torch.int32)
     pages.scatter_(2, places, table[:, None].expand(chosen.shape).int())

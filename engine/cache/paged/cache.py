@@ -1,4 +1,5 @@
-"""One sequence in pages: its tables in a shared store, shared prefixes, copy-on-write, windows, whole pages dropped."""
+"""The cache of one sequence in pages: page tables in a shared store, shared prefixes, copy-on-write, sliding windows
+and eviction of whole pages."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from engine.cache.layers.handles import is_pageable
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.paged.pool import PagePool
-from engine.cache.paged.row_behind import RowBehindPages
+from engine.cache.paged.row_ahead import RowBehindPages
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
 from engine.cache.row_delta import RowDelta
@@ -26,7 +27,8 @@ from engine.wire.prefix_match import Converted, Forked, PrefixMatch, WhyNotReuse
 
 
 class PagedCache(RowBehindPages):
-    """One sequence's tables in a shared store, with layers that cannot be paged kept as transformers made them."""
+    """The cache of one sequence in pages of a shared store. Layers that cannot be paged stay as transformers made
+    them."""
 
     def __init__(self, store: PageStore, config: Any, max_length: int, seq_id: int, num_source: int = 0) -> None:
         self.store, self.num_source = store, num_source
@@ -37,12 +39,13 @@ class PagedCache(RowBehindPages):
         super().__init__(store.spec, config, max_length, num_source)
         self.capacity = cache_capacity(store.spec, max_length, store.geometry)
         self.most_at_once = tokens_at_once(store.spec, max_length, store.geometry)
-        for group, table in zip(store.groups, self.tables, strict=True):  # all that can fail comes before
+        # last, so that a cache whose constructor failed is in no group
+        for group, table in zip(store.groups, self.tables, strict=True):
             group.tables.append(table)
 
     def _build_own(self) -> Any:
         cache = super()._build_own()
-        self._paged_layers: list[list[int]] = []  # of each group
+        self._paged_layers: list[list[int]] = []  # for each group, the indices of its paged layers
         for number, group in enumerate(self.store.groups):
             paged = [layer.index for layer in group.layers if is_pageable(cache.layers[layer.index])]
             self._paged_layers.append(paged)
@@ -52,7 +55,7 @@ class PagedCache(RowBehindPages):
 
     @torch.inference_mode()
     def all_newest_rows(self, first_position: int) -> dict[int, Pair]:
-        """The layers of a group stand in the same slots, which are worked out once."""
+        """`newest_rows` of every layer. The layers of a group have the same slots, which are computed once."""
         found: dict[int, Pair] = {}
         for layers, table in zip(self._paged_layers, self.tables, strict=True):
             first = max(self.num_decoded(first_position), table.first_held_position)
@@ -67,11 +70,11 @@ class PagedCache(RowBehindPages):
     # ---- room ------------------------------------------------------------------------------------------------------
 
     def admit(self, token_ids: list[int], spare_pages: int, at_most: int | None = None) -> int:
-        """Take over the pages of a known prefix, from the device and then from the host; returns the tokens served,
-        `at_most` so many.
+        """Reuse the pages of the longest known prefix of the prompt, on the device and then in the host tier. Returns
+        the number of tokens reused, at most `at_most`.
 
-        Raises `PoolExhausted`, having changed nothing, when the rest of the prompt would not fit beside it and leave
-        `spare_pages` for the sequences that run: a newcomer let in too early is thrown out again at once.
+        Raises `PoolExhausted`, having changed nothing, when the rest of the prompt would not fit and leave
+        `spare_pages` for the running sequences: a sequence admitted too early would be preempted at once.
         """
         if self.store.why_no_sharing:
             for group in self.store.groups:
@@ -107,14 +110,14 @@ class PagedCache(RowBehindPages):
         pool.commit(table, token_ids)
 
     def begin(self, num_new: int) -> None:
-        """Take the pages for `num_new` rows in every group, or raise `PoolExhausted` and take none."""
+        """Take pages for `num_new` tokens in every group, or raise `PoolExhausted` and take none."""
         self._keep_states()
         num_new, done = self._num_new_rows(num_new), 0
         try:
             for group, table in zip(self.store.groups, self.tables, strict=True):
                 copied = group.pool.append(table, num_new)
                 done += 1
-                if copied is not None:  # fill the page that took the place of a shared one, or leave that where it was
+                if copied is not None:  # copy the shared page's rows; if that fails, share that page again
                     try:
                         self.store.copy_page(group, copied)
                     except BaseException:
@@ -126,14 +129,14 @@ class PagedCache(RowBehindPages):
             raise
 
     def _num_new_rows(self, num_new: int) -> int:
-        """How many of the next tokens have rows in pages."""
+        """How many of the next `num_new` tokens get rows in pages: all but those that an encoder reads."""
         return self.num_decoded(self.num_tokens + num_new) - self.num_decoded(self.num_tokens)
 
     def give_room_back(self) -> None:
         self._truncate(self.num_tokens)
 
     def _truncate(self, num_tokens: int) -> None:
-        """The tables of the first `num_tokens` tokens."""
+        """Cut the page tables to the first `num_tokens` tokens and free the pages behind them."""
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.truncate(table, self.num_decoded(num_tokens))
 
@@ -154,7 +157,7 @@ class PagedCache(RowBehindPages):
 
     @torch.inference_mode()
     def fork_from(self, other: SequenceCache, num_tokens: int, *, as_itself: bool = False) -> bool:
-        """Share every page of the other sequence; who writes to a shared page first gets a copy of it."""
+        """Share every page of the other sequence; the first of the two to write to a shared page gets a copy of it."""
         if not isinstance(other, PagedCache) or other.store is not self.store:
             return False
         self.why_not_reused = other.why_not_reused if as_itself else Forked(other.tables[0].seq_id)
@@ -179,14 +182,15 @@ class PagedCache(RowBehindPages):
         return True
 
     def copy_from(self, other: SequenceCache) -> None:
-        """Pages of this pool, or `PoolExhausted`; the order of pages and those that are missing are the same."""
+        """Copy the rows into pages of this pool, with the same pages missing as in the other cache; raises
+        `PoolExhausted` if the pool is too small."""
         assert isinstance(other, PagedCache)
         self.restore(other.stored(other.num_tokens))
         self.by_hand = other.by_hand
 
     def own_last_page(self) -> None:
-        """At once, and not with the first write: whether others have it by then must not matter to what is found of
-        it."""
+        """Copy the shared last page now rather than at the first write, so that its contents do not depend on whether
+        the other sequences still share it then."""
         self.begin(1)
         self._truncate(self.num_tokens)
 
@@ -204,12 +208,13 @@ class PagedCache(RowBehindPages):
         return PageCounts(held, shared, self.hit_tokens, self.store.why_no_sharing or self.why_not_reused)
 
     def register_prefix(self, token_ids: list[int]) -> None:
-        """Make full pages findable by what they hold, and write them through to the host.
+        """Make full pages findable by their tokens, and write them through to the host tier.
 
-        Rows that were computed after others had been dropped are not what their tokens stand for elsewhere.
+        Not for rows that were computed after others had been evicted or edited: they differ from what the same tokens
+        give in another sequence.
         """
         ended_at = self.keeper.prompt_ended_at if self.keeper else None
-        if self.by_hand:  # nor are rows that were computed after some had been edited
+        if self.by_hand:
             return
         if not self.store.why_no_sharing and (ended_at is None or self.num_tokens <= ended_at):
             self.store.write_through(self.store.groups[0].pool.commit(self.tables[0], token_ids))
@@ -224,7 +229,7 @@ class PagedCache(RowBehindPages):
         is_kept = self._states is not None and self._states[0] == num_tokens
         has_state = any(layer.has_state for layer in self.layers) and not is_kept
         if has_state and not num_tokens == self.num_tokens == now:
-            return False  # a forward that has begun may have moved some of the states on
+            return False  # an unfinished forward may have changed some of the recurrent states
         if self.keeper is not None and not self._take_pages_back(self.keeper, num_tokens):
             return False
         self._truncate(num_tokens)
@@ -238,7 +243,7 @@ class PagedCache(RowBehindPages):
         return True
 
     def close(self) -> None:
-        """Give every page back; the cache is not used again."""
+        """Free every page; the cache is not used again."""
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.release(table)
             group.tables.remove(table)
@@ -250,13 +255,14 @@ class PagedCache(RowBehindPages):
 
     @property
     def _maps_row_for_row(self) -> bool:
-        """Whether every layer is paged and holds every row, so that the rows of another layout can be copied in."""
+        """Whether every layer is paged and can hold every row, so that the rows of another layout can be copied into
+        pages."""
         group, *others = self.store.groups
         if self.num_source:
             return not others and group.window is None and not self.spec.retention.watches_all
         return not others and not self.store.why_no_sharing
 
-    # ---- written and read again ----------------------------------------------------------------------------------
+    # ---- storing and restoring -----------------------------------------------------------------------------------
 
     def stored(self, num_tokens: int) -> StoredCache:
         found = super().stored(num_tokens)
@@ -271,8 +277,8 @@ class PagedCache(RowBehindPages):
 
     @torch.inference_mode()
     def restore(self, stored: StoredCache) -> None:
-        """The pages are other ones than they were; their order, and those that are missing, are the same. Raises
-        `PoolExhausted` where the pool does not have so many."""
+        """Fill the cache, taking new pages of the pool in the same logical order and with the same pages missing.
+        Raises `PoolExhausted` where the pool has too few."""
         for number, (group, kept) in enumerate(zip(self.store.groups, stored.tables, strict=True)):
             held = [place for place, page_id in enumerate(kept.page_ids) if page_id]
             num_slid = 0 if group.window is None else held[0]

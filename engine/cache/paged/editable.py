@@ -1,4 +1,4 @@
-"""What can be done by hand to rows that lie in pages, some of which are others' too."""
+"""Edits by hand of a sequence in pages, some of which other sequences may share."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from engine.errors import InputError
 
 
 class EditablePages(SequenceCache):
-    """A sequence in pages, as far as edits go."""
+    """The part of a paged cache that edits by hand call."""
 
     store: PageStore
     keeper: PageKeeper | None
     _paged_layers: list[list[int]]
-    _states: tuple[int, dict[int, Any]] | None = None  # of layers beside the pages, while a step may fail
+    # number of tokens and copies of the layers that are not paged, kept while a step may fail
+    _states: tuple[int, dict[int, Any]] | None = None
 
     def prepare_write(self, writes: Listing[RowWrite]) -> None:
-        """A page that others read stays theirs: this sequence gets a copy, and loses what its pages were known by."""
+        """Make the pages that will be written this sequence's own: shared ones are copied, and the prefix cache forgets
+        the pages from the first of them on."""
         touched: dict[int, set[int]] = {}
         size = self.store.page_size
         for write in writes:
@@ -47,7 +49,7 @@ class EditablePages(SequenceCache):
             self.keeper.check_pinned(self.tables[0], pinned.behind(self.num_source))
 
     def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
-        """Whole pages, from all layers at once."""
+        """Drop whole pages, in all layers at once; raises `InputError` for anything else."""
         self.check_are_decoded(spans)
         group, table = self.store.groups[0], self.tables[0]
         size, heads = self.store.page_size, {layer.index: layer.num_kv_heads for layer in group.layers}
@@ -70,7 +72,7 @@ class EditablePages(SequenceCache):
     def is_fed_alone(self) -> bool:
         return super().is_fed_alone or any(table.num_dropped_pages for table in self.tables)
 
-    # ---- recurrent states beside edited rows, which nothing could compute again ------------------------------------
+    # ---- recurrent states beside edited rows: recomputing the tokens would not restore them ------------------------
 
     @property
     def _unpaged(self) -> list[int]:
@@ -79,7 +81,8 @@ class EditablePages(SequenceCache):
 
     @torch.inference_mode()
     def _keep_states(self) -> None:
-        """Before a step: what has a state, where the tokens alone would not give it back."""
+        """Before a step, copy the layers with recurrent states if rows were edited by hand: recomputing the tokens
+        would then not restore the states."""
         if self.by_hand and any(layer.has_state for layer in self.layers):
             self._states = self.num_tokens, {i: copy.deepcopy(self.live.layers[i]) for i in self._unpaged}
 
@@ -89,7 +92,7 @@ class EditablePages(SequenceCache):
         self._states = None
 
     def _put(self, layers: Mapping[int, Any]) -> None:
-        """These layers take the place of others of their index."""
+        """Replace the layers with these indices."""
         self.live.layers = [layers.get(index, layer) for index, layer in enumerate(self.live.layers)]
         self._use(self.live)
 

@@ -1,4 +1,4 @@
-"""What a rule drops of the pages of a sequence, and how those pages come back."""
+"""Eviction of whole pages of a sequence by a rule, and the restoring of evicted pages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from engine.cache.stored import StoredCache
 
 
 class EvictingPages(EditablePages):
-    """A sequence in pages, as far as a rule for dropping them goes; `keeper` is None where none is dropped."""
+    """The part of a paged cache that evicts pages; `keeper` is None where the spec evicts nothing."""
 
     def _new_keeper(self, seq_id: int) -> PageKeeper | None:
-        """The rule for the full layers' pages, where there is one: theirs is the first group."""
+        """The eviction rule for the pages of full-attention layers, which are the first group; None where there is
+        none."""
         group = self.store.groups[0]
         if self.store.spec.retention.keeps_all or group.window is not None:
             return None
@@ -30,7 +31,8 @@ class EvictingPages(EditablePages):
 
     @torch.inference_mode()
     def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Evicted, ...]:
-        """From the end of the prompt on, drop the pages over budget: from this sequence, in all full layers at once."""
+        """From the end of the prompt on, evict the pages over budget from this sequence, in all full-attention layers
+        at once."""
         if self.keeper is None:
             return ()
         group, table = self.store.groups[0], self.tables[0]
@@ -49,7 +51,8 @@ class EvictingPages(EditablePages):
         return self.keeper.evictions(cut, self.num_source)
 
     def knows(self, num_tokens: int) -> bool:
-        """Rows of pages are written once: those of then are a prefix of those of now, unless pages went in between."""
+        """Rows in pages are written once, so earlier rows are a prefix of the present ones unless pages were evicted
+        since."""
         if num_tokens >= self.num_tokens:
             return True
         return super().knows(num_tokens) and (
@@ -57,8 +60,8 @@ class EvictingPages(EditablePages):
         )
 
     def page_ids_at(self, num_tokens: int) -> list[list[int]]:
-        """Pages in logical order when the sequence had so many tokens, one list a table; 0: left a window, or dropped
-        so long ago that it is not known any more."""
+        """For each page table, the pages in logical order when the sequence had `num_tokens` tokens. 0 stands for a
+        page that left the window, or was evicted so long ago that the journal no longer has it."""
         num_tokens = self.num_decoded(num_tokens)
         count = -(-num_tokens // self.store.page_size)
         tables = [table.page_ids[:count] for table in self.tables]
@@ -84,25 +87,25 @@ class EvictingPages(EditablePages):
         return super().prompt_ended_at if ended_at is None else ended_at + self.num_source
 
     def _with_memory(self, keeper: PageKeeper, found: StoredCache) -> StoredCache:
-        """With what the rule remembers of its layers."""
+        """The stored cache with the eviction rule's state of each layer."""
         found = keeper.stored(found, self.num_decoded(found.num_tokens), found.num_tokens < self.num_tokens)
         ended_at = found.prompt_ended_at
         return found if ended_at is None else replace(found, prompt_ended_at=ended_at + self.num_source)
 
     @property
     def planned_tokens(self) -> int:
-        """Tokens with room, those of the forward in progress included."""
+        """Tokens that have room in pages, including those of an unfinished forward."""
         count = self.tables[0].num_tokens
         return count + self.num_source if count else 0
 
     def _take_pages_back(self, keeper: PageKeeper, num_tokens: int) -> bool:
-        """Pages and memory as they were with `num_tokens` tokens; False, and nothing done, where that is not known any
-        more or the pool has no room for it."""
+        """Restore pages and the rule's state as they were at `num_tokens` tokens. Returns False, and does nothing,
+        where the journal no longer has them or the pool has too few pages."""
         pool, table = self.store.groups[0].pool, self.tables[0]
         num_tokens = self.num_decoded(num_tokens)
         if not keeper.can_go_back(num_tokens, table.num_tokens):
             return False
-        # a step that failed may have noted pages that are still there
+        # a step that failed may have journaled pages that it did not drop
         gone = {n: entry for n, entry in keeper.dropped_since(num_tokens).items() if not table.page_ids[n]}
         behind = table.page_ids[-(-num_tokens // self.store.page_size) :]
         room = pool.num_available_pages + sum(pool.ref_count(page_id) == 1 for page_id in behind if page_id)

@@ -1,6 +1,6 @@
-"""The order in which unreferenced pages are taken again: a doubly linked list inside two flat arrays.
+"""The queue of unreferenced pages, in the order in which they are reused: a doubly linked list inside two flat arrays.
 
-The head is taken next. Free and cached pages stand in the same list, so that taking from the head evicts the least
+The head is taken next. Free and cached pages are in the same list, so that taking from the head evicts the least
 recently used cached page. Every operation is O(1), removal from the middle included.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 
 
 class FreeList:
-    """Ids `first_id` .. `stop_id - 1`, all of them in the list and in ascending order at the start.
+    """A queue of page ids `first_id` .. `stop_id - 1`, at the start all of them in ascending order.
 
-    Inside, id `stop_id` is the sentinel that closes the ring, and an id that is not in the list links to itself.
-    Arrays of C ints, not objects: a million pages are 8 MB and one cache line each.
+    Inside, id `stop_id` is the sentinel that closes the ring, and an id that is not in the list links to itself. Arrays
+    of C ints, not objects: a million pages are 8 MB and one cache line each.
     """
 
     __slots__ = ("_length", "_next", "_prev", "_sentinel")
@@ -64,7 +64,7 @@ class FreeList:
         return page_id
 
     def push(self, page_ids: Sequence[int]) -> None:
-        """Put ids that are not in the list at its tail, the last of them last: all of them, for nothing can fail."""
+        """Append ids that are not in the list to its tail, in the order given. Cannot fail."""
         sentinel = self._sentinel
         forward, backward = self._next, self._prev
         last = backward[sentinel]
@@ -77,14 +77,14 @@ class FreeList:
         self._length += len(page_ids)
 
     def put_back(self, page_id: int) -> None:
-        """The id that was popped last is the head again: nothing has happened to the list since."""
+        """Make the id that was popped last the head again. The list must not have changed since."""
         sentinel, head = self._sentinel, self._next[self._sentinel]
         self._next[sentinel] = self._prev[head] = page_id
         self._next[page_id], self._prev[page_id] = head, sentinel
         self._length += 1
 
     def remove(self, page_ids: Sequence[int]) -> None:
-        """Take ids out from wherever they stand: all of them, for nothing can fail."""
+        """Take ids out from wherever they are in the list. Cannot fail."""
         forward, backward = self._next, self._prev
         for page_id in page_ids:
             before, after = backward[page_id], forward[page_id]
@@ -94,7 +94,7 @@ class FreeList:
         self._length -= len(page_ids)
 
     def faults(self) -> list[str]:
-        """What is wrong with the links, in words; nothing when they are sound. O(ids), ends on any damage."""
+        """Faults in the links, in words; empty when they are sound. O(ids), and ends whatever the damage."""
         seen = 0
         before, page_id = self._sentinel, self._next[self._sentinel]
         while page_id != self._sentinel and seen <= self._length:

@@ -1,10 +1,10 @@
-"""The host tier: a second-level prefix cache in host memory. Numbers only; the caller copies K and V.
+"""The host tier: a second-level prefix cache in host memory. This is its bookkeeping; the caller copies K and V.
 
 The rules are those of MAX's local connector: every page that becomes findable on the device is written through once;
-when the run of device pages that starts a prompt ends, the host is asked for the following pages until its first
-miss; the least recently used host page makes room. Running sequences are never swapped.
+where the cached pages of a prompt's prefix end on the device, the following pages are looked up on the host until the
+first miss; the least recently used host page is evicted to make room. Running sequences are never swapped out.
 
-Copies take time and can fail, so both directions have two halves: `begin_*` pins the host page, `finish_*` makes the
+A copy takes time and can fail, so each direction has three calls: `begin_*` pins the host page, `finish_*` makes the
 copy known with its duration, `abandon_*` undoes a copy that failed.
 """
 
@@ -33,7 +33,7 @@ from engine.wire.prefix_match import PrefixMatch
 
 @dataclass(frozen=True, slots=True)
 class HostStore:
-    """A copy to the host that the caller has to do: device page -> host page."""
+    """A copy from a device page to a host page that the caller has to do."""
 
     committed: PageCommitted
     host_page_id: int
@@ -42,7 +42,7 @@ class HostStore:
 class HostIndex:
     """Bookkeeping of `num_pages` host pages (ids from 0) of `bytes_per_page` bytes, K and V of all layers together.
 
-    Give it the pool's own `events` list and all happenings stand in one order.
+    Give it the pool's own `events` list, so that the events of both are in one order.
     """
 
     __slots__ = ("_free", "_hash_page", "_index", "_pins", "bytes_per_page", "events", "num_pages", "page_size")
@@ -73,7 +73,7 @@ class HostIndex:
 
     @property
     def num_stored_pages(self) -> int:
-        """Pages that can be found."""
+        """Number of findable host pages."""
         return self._index.num_pages()
 
     def entry(self, host_page_id: int) -> PageCommitted | None:
@@ -85,8 +85,8 @@ class HostIndex:
     def begin_store(self, committed: PageCommitted) -> HostStore | None:
         """Take a host page for a page that became findable on the device, evicting the least recently used one.
 
-        None means that there is nothing to copy: the host has these tokens already, has other tokens under the
-        same hash, or is copying all of its pages.
+        None means that there is nothing to copy: the host has these tokens already, has other tokens under the same
+        hash, or is copying all of its pages.
         """
         if committed.tier is not Tier.DEVICE:
             raise PoolMisuse(f"Page {committed.page_id} lies on the host already.")
@@ -106,7 +106,7 @@ class HostIndex:
         device = store.committed
         self._move(MoveDirection.TO_HOST, device.page_id, store.host_page_id, device.page_hash, duration_ms)
         if self._index.first(device.page_hash) is not None:
-            return  # two copies of the same tokens were under way; the first one is found, this page is free
+            return  # the same tokens were copied twice at the same time: the first copy is findable, this one is freed
         entry = PageCommitted(store.host_page_id, device.page_hash, device.parent_hash, device.token_bytes, Tier.HOST)
         self._index.add(entry)
         self.events.append(entry)
@@ -147,9 +147,9 @@ class HostIndex:
             self._pins[entry.page_id] += 1
 
     def finish_load(self, entries: Sequence[PageCommitted], page_ids: Sequence[int], duration_ms: float) -> None:
-        """The copies to the device pages `page_ids` are done; each page is charged its share of the time.
+        """Note that the copies to the device pages `page_ids` are done; each page is charged its share of the time.
 
-        The pages become the most recently used ones, the first of the prefix last to go.
+        The host pages become the most recently used ones; of these, the first of the prefix will be evicted last.
         """
         if len(entries) != len(page_ids):
             raise PoolMisuse(f"{len(entries)} host pages cannot have gone to {len(page_ids)} device pages.")
@@ -159,14 +159,14 @@ class HostIndex:
         self.abandon_load(entries)
 
     def abandon_load(self, entries: Sequence[PageCommitted]) -> None:
-        """Let the host pages go; they stay findable."""
+        """Unpin host pages after a copy; they stay findable."""
         for entry in reversed(entries):
             self._unpin(entry.page_id)
 
     # --- forgetting --------------------------------------------------------------------------------------------
 
     def evict(self, host_page_ids: Iterable[int]) -> int:
-        """Forget what these host pages hold; returns how many held something."""
+        """Remove these host pages from the prefix cache; returns how many were findable."""
         findable = [page_id for page_id in host_page_ids if self._index.entry(page_id) is not None]
         for page_id in findable:
             self.events.append(PageEvicted(self._index.remove(page_id), EvictReason.REQUEST))

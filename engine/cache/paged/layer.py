@@ -1,4 +1,4 @@
-"""transformers' view of one paged layer of one sequence, and its own handle."""
+"""One paged layer of one sequence, as transformers' forward calls it; it is its own handle."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from engine.spec.codec import Part
 
 
 class PagedLayer(OwnLayer):
-    """One layer of a sequence whose rows lie in pages: it writes and reads where the store's plan says.
+    """One layer of a sequence whose rows are in pages. It writes and reads the slots that the store's plan gives.
 
-    `tables` are those of the sequence, one for each group of layers; the list is the cache's own, which puts another
-    table in it when it is forked.
+    `tables` are those of the sequence, one for each group of layers. The list is the cache's own: `fork_from` replaces
+    tables in it.
     """
 
     def __init__(self, store: PageStore, layer_index: int, group: int, tables: list[PageTable]) -> None:
         super().__init__()
         self.store, self.layer_index, self.group, self._tables = store, layer_index, group, tables
-        # transformers sizes the masks of full and of sliding layers by the first layer of each that says what it is
+        # transformers sizes the masks of full and of sliding layers by the first layer of each kind
         self.is_sliding = store.groups[group].window is not None
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """The pool was made with the session."""
+        """Nothing to do: the pool was allocated with the session."""
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
-        """Scatter rows `[B, H_kv, T, D]`; returns all rows, `[B, H_kv, S + T, D]`, right-aligned, or the new ones alone
-        where pages are read in place."""
+        """Write rows `[B, H_kv, T, D]` to their slots. Returns all rows, `[B, H_kv, S + T, D]`, right-aligned; only the
+        new ones where attention reads pages in place."""
         plan = self.write(keys, values)
         if plan.is_in_place:
             return keys, values
@@ -49,7 +49,7 @@ class PagedLayer(OwnLayer):
         return read[0], read[1]
 
     def write(self, keys: torch.Tensor, values: torch.Tensor) -> GroupPlan:
-        """Scatter rows `[B, H_kv, T, D]` where the plan of the forward, which is returned, says."""
+        """Write rows `[B, H_kv, T, D]` to their slots; returns the forward's plan."""
         plan = self.store.plans[self.group]
         for stored, new in zip(self.store.rows_of[self.layer_index], (keys, values), strict=True):
             stored.write(plan.writes, new.transpose(0, 1).flatten(1, 2))
@@ -58,9 +58,9 @@ class PagedLayer(OwnLayer):
     def append_apart(
         self, keys: torch.Tensor, values: torch.Tensor, rooms: tuple[ReadRoom, ReadRoom], most_kept: int
     ) -> Iterator[Pair]:
-        """As `append`, and gives the rows of each sequence by themselves, `[1, H_kv, S + T, D]`, one after the other:
-        nothing is padded, and what lies in one run is not copied. More than `most_kept` rows that do not are gathered
-        in `rooms`: they are good until the next are asked for."""
+        """As `append`, but yields the rows of one sequence after the other, `[1, H_kv, S + T, D]`: without padding, and
+        without a copy where they are consecutive in the pool. Otherwise they are gathered; more than `most_kept` rows
+        into the buffers `rooms`, which the next sequence overwrites."""
         plan = self.write(keys, values)
         return (self._read_in(rooms, most_kept, reads) for reads in plan.reads_of)
 
@@ -79,7 +79,7 @@ class PagedLayer(OwnLayer):
     def get_seq_length(self) -> int:
         return self.store.longest
 
-    # ---- its own handle ------------------------------------------------------------------------------------------
+    # ---- LayerHandle ---------------------------------------------------------------------------------------------
 
     @property
     def _table(self) -> PageTable:
@@ -89,7 +89,7 @@ class PagedLayer(OwnLayer):
         return self.store.rows(self._table, self.layer_index) if self._table.num_held_tokens else None
 
     def newest_rows(self, first_position: int) -> HeldRows | None:
-        """The rows from a position on alone: whatever else is held stays coded."""
+        """The rows from a position on; earlier ones are not decoded."""
         first = max(first_position, self._table.first_held_position)
         return self.store.rows(self._table, self.layer_index, first) if first < self._table.num_tokens else None
 
@@ -100,7 +100,7 @@ class PagedLayer(OwnLayer):
         return held_positions(self._table, keys.device).expand(keys.num_heads, -1)
 
     def held_bytes(self) -> HeldBytes:
-        """The rows held and the pages that hold them; shared pages count for each sharer."""
+        """Bytes of the rows held and of their pages; shared pages count for each sharer."""
         table = self._table
         num_pages = len(table.page_ids) - table.num_slid_pages - table.num_dropped_pages
         return self.store.layer_bytes(self.layer_index, table.num_held_tokens, num_pages)
@@ -119,25 +119,26 @@ class PagedLayer(OwnLayer):
         return not all(rows.coding.is_exact for rows in self.store.rows_of[self.layer_index])
 
     def knows(self, num_tokens: int) -> bool:
-        """Rows of pages are written once; a window still has those that a query at `num_tokens` reads."""
+        """Whether the rows are still there: they are written once, and a window must still hold those that a query at
+        `num_tokens` reads."""
         window = self.store.groups[self.group].window
         first_read = max(0, num_tokens - (window or num_tokens) + 1)
         return window is None or self._table.first_held_position <= first_read
 
     def crop(self, num_tokens: int) -> int:
-        """The cache crops the tables, which all layers of a group share."""
+        """Nothing to do: the cache crops the tables, which all layers of a group share."""
         return 0
 
     def first_position(self) -> int:
         return self._table.first_held_position
 
     def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
-        """The cache has seen to it that the pages are this sequence's alone."""
+        """Overwrite rows; the cache has made these pages this sequence's own."""
         table, pair = self._table, self.store.rows_of[self.layer_index]
         held = held_slots(table, table.first_held_position, table.num_tokens, pair[0].device, as_tensor=True)
         pair[0 if part == "keys" else 1].write_heads(heads, held[slots], numbers)
 
-    # ---- written and read again ----------------------------------------------------------------------------------
+    # ---- storing and restoring -----------------------------------------------------------------------------------
 
     def stored(self, num_tokens: int) -> StoredLayer | None:
         table, pair = self._table, self.store.rows_of[self.layer_index]
@@ -152,7 +153,7 @@ class PagedLayer(OwnLayer):
         return StoredLayer(keys, values, num_tokens, count, pair[0].dtype, first, positions)
 
     def restore(self, stored: StoredLayer) -> None:
-        """The cache has given its table the pages."""
+        """Write the stored rows into the pages that the cache has taken for them."""
         table, pair = self._table, self.store.rows_of[self.layer_index]
         slots = held_slots(table, table.first_held_position, table.num_tokens, pair[0].device)
         for rows, part in zip(pair, (stored.keys, stored.values), strict=True):

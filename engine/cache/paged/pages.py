@@ -1,8 +1,9 @@
-"""The pages of a pool, one by one: reference counts, the order of reuse, what each is known to hold. Numbers only.
+"""The bookkeeping of single pages of a pool: reference counts, the order of reuse, and the tokens that each cached page
+holds. No K and V.
 
-A page is *free* (nobody's), *used* (one sequence), *shared* (several) or *cached* (nobody's, but findable by what it
-holds). Every operation costs O(1) per page that it touches, whatever the size of the pool, and appends what it did
-to `events`. An operation that cannot be done raises before it changes anything.
+A page is *free* (no references, not findable), *used* (referenced by one sequence), *shared* (by several) or *cached*
+(no references, but findable by its tokens). Every operation costs O(1) per page that it touches, whatever the size of
+the pool, and appends what it did to `events`. An operation that cannot be done raises before it changes anything.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class PoolCorrupted(RuntimeError):
 MAX_PAGE_SIZE = 1024
 MAX_NUM_PAGES = 2**31 - 2  # page ids live in arrays of C ints
 
-_ROOM = EvictReason.ROOM  # Python 3.11 takes ten times as long to read a member from its enumeration, once per page
+_ROOM = EvictReason.ROOM  # a constant, because Python 3.11 takes ten times as long to read an enumeration's member
 
 
 class PageState(StrEnum):
-    """What a page is to the sequences."""
+    """The state of a page, as defined at the top of this module."""
 
     NULL = "null"
     FREE = "free"
@@ -104,7 +105,7 @@ class Pages:
         self._index = PrefixIndex(num_pages)
         self._num_cached = 0
         self._num_shared = 0
-        self.num_share_changes = 0  # how often somebody came to, or went from, a page that another has too
+        self.num_share_changes = 0  # how often a reference was added to or removed from a page with another reference
 
     # --- looking -----------------------------------------------------------------------------------------------
 
@@ -114,7 +115,7 @@ class Pages:
         return len(self._free)
 
     def has_unknown(self, count: int) -> bool:
-        """Whether the next so many pages to be taken are there, and nobody would find anything by them."""
+        """Whether the next `count` pages to be taken are all free, so that taking them evicts no cached page."""
         upcoming = list(islice(self._free, count))
         return len(upcoming) == count and all(self._index.entry(page_id) is None for page_id in upcoming)
 
@@ -137,7 +138,7 @@ class Pages:
         return self._index.entry(page_id)
 
     def state(self, page_id: int) -> PageState:
-        """What the page is to the sequences. O(1)."""
+        """The state of a page. O(1)."""
         if page_id == NULL_PAGE_ID:
             return PageState.NULL
         ref_count = self._refs[page_id]
@@ -148,7 +149,7 @@ class Pages:
     # --- page by page ------------------------------------------------------------------------------------------
 
     def share(self, page_ids: Sequence[int], seq_id: int) -> None:
-        """One more reference to each page; a cached page leaves the order of reuse. Null pages are skipped.
+        """Add a reference to each page; a cached page leaves the free list. Null pages are skipped.
 
         Raises PoolMisuse for a page that is neither referenced nor findable: its contents mean nothing.
         """
@@ -160,7 +161,7 @@ class Pages:
                 self._share_all([page_id], seq_id)
 
     def free(self, page_ids: Sequence[int], seq_id: int) -> None:
-        """Drop one reference to each page, the last page first, so that a prefix outlives what follows from it.
+        """Drop one reference to each page, the last page first, so that the first pages of a prefix are reused last.
 
         Null pages are skipped. Raises PoolMisuse for a page without a reference and for one named twice.
         """
@@ -173,7 +174,8 @@ class Pages:
         self._free_all(held, seq_id)
 
     def evict(self, page_ids: Iterable[int]) -> int:
-        """Forget what these pages hold; used pages stay with their sequences. Returns how many were findable.
+        """Remove these pages from the prefix cache; used pages stay with their sequences. Returns how many were
+        findable.
 
         Whoever edits K or V of a committed page evicts it and every later page of its sequence.
         """
@@ -199,8 +201,8 @@ class Pages:
         return page_id
 
     def _put_back(self, page_id: int) -> None:
-        """As if the page that was taken last had not been. Raises PoolMisuse, having changed nothing, if something was
-        done since, or if the page was findable before."""
+        """Undo the latest `_take`. Raises PoolMisuse, having changed nothing, if another event has happened since, or
+        if taking the page evicted it from the prefix cache."""
         last, before = self.events[-1:], self.events[-2:-1]
         is_last = len(last) == 1 and isinstance(last[0], PageAllocated) and last[0].page_id == page_id
         was_findable = bool(before) and isinstance(before[0], PageEvicted) and before[0].committed.page_id == page_id
@@ -211,7 +213,7 @@ class Pages:
         self._free.put_back(page_id)
 
     def _share_all(self, page_ids: Sequence[int], seq_id: int) -> None:
-        """One more reference to each of these, all of them other pages; or an error, and nothing changed."""
+        """Add a reference to each of these pages, all of them different; an error changes nothing."""
         refs, revived, num_shared, events = self._refs, [], 0, []
         for page_id in page_ids:
             ref_count = refs[page_id] + 1
@@ -228,8 +230,7 @@ class Pages:
         self.events += events
 
     def _free_all(self, page_ids: Sequence[int], seq_id: int) -> None:
-        """One reference less to each of these, all of them other pages, the last first; or an error, and nothing
-        changed."""
+        """Drop a reference to each of these pages, all of them different, the last first; an error changes nothing."""
         refs, entry_of, unused, num_cached, num_unshared, events = self._refs, self._index.entry, [], 0, 0, []
         for page_id in reversed(page_ids):
             ref_count, is_findable = refs[page_id] - 1, entry_of(page_id) is not None

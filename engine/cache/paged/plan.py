@@ -1,4 +1,4 @@
-"""Where one forward of some sequences writes and reads in the pages of one group of layers."""
+"""Which slots one forward of some sequences writes and reads, in the pages of one group of layers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from engine.wire.page_events import NULL_PAGE_ID
 
 @dataclass(eq=False)
 class GroupPlan:
-    """`tables` are those of the sequences of the forward, which feeds `num_new` tokens of each; the longest of them had
-    `longest` tokens before, in any group. In columns of the right-aligned batch, `held` rows were there before, and the
-    leftmost stands in column `first`. `is_in_place`: whoever attends reads the pages itself, and is handed the new rows
-    alone."""
+    """The slots of one forward in one group of layers.
+
+    `tables` are those of the sequences; each is fed `num_new` tokens. `longest` is the number of tokens that the
+    longest sequence had before (dropped pages included). In the right-aligned batch each sequence has `held` columns of
+    earlier rows, and the leftmost column is at position `first` of the longest one. `is_in_place`: attention reads the
+    pages itself, so that layers return only the new rows.
+    """
 
     tables: Sequence[PageTable]
     num_new: int
@@ -50,8 +53,8 @@ class GroupPlan:
         return torch.cat([held_slots(t, n - self.num_new, n, self.device, as_tensor=True) for t, n in stops])
 
     def slack(self) -> torch.Tensor | None:
-        """Slots behind the new rows in pages that this forward begins: a kernel that reads whole pages must not meet
-        there what somebody left, which may be no number. None where no page begins."""
+        """Slots behind the new rows in pages that this forward starts. A kernel that reads whole pages reads them too,
+        so they must be cleared of what an earlier owner left, which may be NaN. None where no page is started."""
         slots = []
         for table in self.tables:
             rest, size = table.num_slack_tokens, table.page_size
@@ -61,7 +64,7 @@ class GroupPlan:
         return torch.cat(slots) if slots else None
 
     def blocks(self, num_pages: int) -> PageBlocks:
-        """The pages that the queries read where they lie, in a pool of so many; made once."""
+        """The pages that the queries read in place, in a pool of `num_pages`; computed once for each plan."""
         if self._blocks is None:
             width = max(len(table.page_ids) for table in self.tables)
             ids = [table.page_ids + [NULL_PAGE_ID] * (width - len(table.page_ids)) for table in self.tables]
@@ -72,8 +75,8 @@ class GroupPlan:
         return self._blocks
 
     def mask_of(self, number: int, count: int) -> torch.Tensor | None:
-        """Which rows held `[1, 1, count, S]` the newest queries of a sequence read; None: each all before it and
-        itself."""
+        """Which of the rows held the newest `count` queries of a sequence read, `[1, 1, count, S]`; None for plain
+        causal attention."""
         if self.window is None:
             return None
         table = self.tables[number]
@@ -83,7 +86,7 @@ class GroupPlan:
 
     @cached_property
     def reads_of(self) -> list[Reads]:
-        """Where all rows of each sequence lie, a slice where they are one run."""
+        """Where all rows of each sequence are: a slice if they are consecutive, else pages."""
         return [held_pages(t, t.first_held_position, t.num_tokens, self.device) for t in self.tables]
 
     @cached_property
@@ -98,7 +101,7 @@ class GroupPlan:
 
     @cached_property
     def reads(self) -> Reads:
-        """Slots of all rows of all sequences, right-aligned, `[B * S]`; the null page stands for padding."""
+        """Slots `[B * S]` of all rows of all sequences, right-aligned; the null page is the padding."""
         if len(self.tables) == 1:
             return self.reads_of[0]
         index = torch.zeros(len(self.tables), self._width, dtype=torch.long, device=self.device)

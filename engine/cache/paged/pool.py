@@ -1,4 +1,4 @@
-"""Which page is whose: the page tables of sequences over one pool, and the prefixes found in it. No K and no V.
+"""Which page belongs to which sequence: page tables over one pool, with the prefix cache below. No K and V.
 
 Every operation costs O(1) per page that it touches; one that cannot be done raises before it changes anything. The
 rules are those of vLLM V1's block pool and KV cache manager, with MAX's where a `DuplicatePolicy` asks for them.
@@ -16,7 +16,7 @@ from engine.wire.page_events import NULL_PAGE_ID, EvictReason, PageCopied, PageE
 
 
 class PagePool(PrefixCache):
-    """Pages and the tables that refer to them."""
+    """The pages of a pool and the page tables that refer to them."""
 
     __slots__ = ()
 
@@ -32,8 +32,8 @@ class PagePool(PrefixCache):
         return num_pages + (num_tokens > 0 and self._is_last_page_foreign(table))
 
     def has_room(self, table: PageTable, num_tokens: int) -> bool:
-        """Whether the next tokens have room on the last page, which nobody else has and nobody finds: they take
-        nothing."""
+        """Whether the next tokens fit on the last page, and can be written there at once: no other table refers to it,
+        and it is not findable."""
         page_ids = table.page_ids
         if len(page_ids) * self.page_size - table.num_tokens < num_tokens:
             return False
@@ -64,9 +64,8 @@ class PagePool(PrefixCache):
         return copied
 
     def undo_append(self, table: PageTable) -> None:
-        """As if the newest token had never been given room: the page that it began, if it did, is the next to be taken
-        again, and nobody is told of it. Right behind the `append` of that one token, which copied and evicted nothing;
-        of several, the latest first."""
+        """Undo the `append` of one token that copied and evicted nothing, right after it. A page that it took becomes
+        the next to be taken again, and its event is removed. To undo several appends, undo the latest first."""
         if table.num_tokens % self.page_size == 1 % self.page_size:
             self._put_back(table.page_ids[-1])
             table.page_ids.pop()
@@ -86,8 +85,8 @@ class PagePool(PrefixCache):
         return fork
 
     def relabel(self, table: PageTable, seq_id: int) -> None:
-        """The pages of a table belong to another owner from now on; each is told as shared with it, and then as freed
-        by the one before."""
+        """Give the pages of a table to another owner. The events say for each page that it was shared with `seq_id`,
+        and then freed by the former owner."""
         if table.seq_id == seq_id:
             return
         held, refs = table.held_pages, self._refs
@@ -118,10 +117,10 @@ class PagePool(PrefixCache):
         table.num_dropped_pages -= dropped.count(NULL_PAGE_ID)
 
     def drop(self, table: PageTable, numbers: Sequence[int]) -> None:
-        """Give up full pages of a sequence, named by their place in its table: null pages stand there from now on.
+        """Remove full pages from a sequence, given by their index in its table, where null pages take their place.
 
-        A page that others share stays theirs. Raises PoolMisuse, having changed nothing, for a page that is not there,
-        not full or the last.
+        A page that other sequences share stays theirs. Raises PoolMisuse, having changed nothing, for a page that is
+        not there, not full or the last.
         """
         last = (table.num_tokens - 1) // self.page_size
         if len(set(numbers)) != len(numbers) or not all(n < last and table.page_ids[n] for n in numbers):
@@ -132,7 +131,8 @@ class PagePool(PrefixCache):
         table.num_dropped_pages += len(numbers)
 
     def take_back(self, table: PageTable, numbers: Sequence[int]) -> None:
-        """Fresh pages where pages were dropped; the caller writes the rows. Or PoolExhausted, nothing changed."""
+        """Take new pages in the place of dropped ones; the caller writes their rows. Raises PoolExhausted, having
+        changed nothing."""
         if any(table.page_ids[number] for number in numbers):
             raise PoolMisuse(f"Pages {list(numbers)} of {table} were not dropped.")
         self._require(len(numbers))
@@ -141,8 +141,9 @@ class PagePool(PrefixCache):
         table.num_dropped_pages -= len(numbers)
 
     def own(self, table: PageTable, numbers: Sequence[int]) -> list[PageCopied]:
-        """Make pages of a sequence, named by their place in its table, safe to write anew: shared ones give way to
-        fresh ones, which the caller fills, and no page from the first of them on is known by its tokens any more.
+        """Make pages of a sequence, given by their index in its table, safe to overwrite. Shared ones are replaced by
+        new pages, which the caller fills as the returned copies say; and from the first of these pages on, the table's
+        pages are no longer known by their tokens.
 
         Raises PoolExhausted, having changed nothing.
         """
@@ -160,7 +161,7 @@ class PagePool(PrefixCache):
         return copies
 
     def undo_copy(self, table: PageTable, copied: PageCopied) -> None:
-        """The copy of a shared page could not be made: the sequence shares it as before."""
+        """Undo a copy-on-write whose copy failed: the sequence refers to the shared page again."""
         number = table.page_ids.index(copied.dst_page_id)
         self._share_all([copied.src_page_id], table.seq_id)
         table.page_ids[number] = copied.src_page_id
@@ -198,7 +199,7 @@ class PagePool(PrefixCache):
         return table.num_tokens % self.page_size != 0 and self._refs[table.page_ids[-1]] > 1
 
     def _own_last_page(self, table: PageTable) -> PageCopied | None:
-        """Make the partial last page safe to write: copy it when shared, forget its old tokens when findable."""
+        """Make the partial last page safe to write: copy it if it is shared, make it unfindable if it is findable."""
         page_id = table.page_ids[-1]
         if self._refs[page_id] == 1:
             if self._index.entry(page_id) is not None:
@@ -207,7 +208,8 @@ class PagePool(PrefixCache):
         return self._give_way(table, -1, table.num_tokens % self.page_size)
 
     def _give_way(self, table: PageTable, number: int, num_tokens: int) -> PageCopied:
-        """A fresh page in the place of a shared one, or an error and none: the copy that the caller must do."""
+        """Replace a shared page in a table by a new one, and return the copy that the caller must do; an error changes
+        nothing."""
         page_id = table.page_ids[number]
         self._free_all([page_id], table.seq_id)
         freed = self.events.pop()

@@ -1,8 +1,8 @@
-"""Finding pages by what they hold: full pages under the chained hash of their tokens.
+"""The index of the prefix cache: full pages by the chained hash of their tokens.
 
-The hash of a page covers its tokens and the hash of the page before it, so equal hashes mean equal prefixes. The
-tokens are stored too and compared, so that two pages with the same hash by accident are never taken for each other.
-Both tiers use this index; it knows nothing of reference counts.
+The hash of a page covers its tokens and the hash of the page before it, so equal hashes mean equal prefixes. The tokens
+are stored too and compared, so that two pages with the same hash by accident are never mistaken for each other. Device
+and host tier use this index; it knows nothing of reference counts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from engine.wire.page_events import PageCommitted
 
 HashPage = Callable[[bytes, bytes], bytes]
 
-_NONE = -1  # ends a sibling chain inside the flat arrays; never leaves this file
+_NONE = -1  # ends a sibling chain inside the flat arrays; used in this file only
 
 
 def hash_page(parent_hash: bytes, token_bytes: bytes) -> bytes:
-    """The 16-byte BLAKE2b digest of the page before and this page's tokens: the same in every process and machine.
+    """The 16-byte BLAKE2b digest of the parent page's hash and this page's tokens: the same in every process and
+    machine.
 
-    vLLM and MAX chain in the same way with other digests (SHA-256, xxHash, aHash); transformers' continuous
-    batching uses BLAKE2b too, with 8 bytes.
+    vLLM and MAX chain in the same way with other digests (SHA-256, xxHash, aHash); transformers' continuous batching
+    uses BLAKE2b too, with 8 bytes.
     """
     return blake2b(parent_hash + token_bytes, digest_size=16).digest()
 
@@ -41,7 +42,7 @@ def encode_token_ids(token_ids: Sequence[int]) -> bytes:
 
 
 def num_equal_tokens(left: bytes, right: bytes) -> int:
-    """How many leading tokens two encoded runs have in common."""
+    """How many leading tokens two encoded sequences have in common."""
     num_bytes = min(len(left), len(right))
     difference = int.from_bytes(left[:num_bytes], "big") ^ int.from_bytes(right[:num_bytes], "big")
     first_byte = num_bytes - (difference.bit_length() + 7) // 8
@@ -49,9 +50,11 @@ def num_equal_tokens(left: bytes, right: bytes) -> int:
 
 
 class PrefixIndex:
-    """Entries by hash, by page id and by parent. Page ids lie in 0 .. num_ids - 1. All operations O(1) per page.
+    """Findable pages by hash, by page id and by parent. Page ids are 0 .. num_ids - 1. All operations are O(1) per
+    page.
 
-    Several pages may hold the same prefix: the first one committed is found, the others wait behind it.
+    Several pages may hold the same prefix: the first one committed is found; if it is removed, the oldest of the others
+    is.
     """
 
     __slots__ = ("_by_hash", "_copies", "_entry_of", "_first_child", "_next_sibling", "_orphans", "_prev_sibling")
@@ -69,15 +72,16 @@ class PrefixIndex:
         self._orphans: dict[bytes, int] = {}
 
     def entry(self, page_id: int) -> PageCommitted | None:
-        """What a page is known to hold, or None when it cannot be found."""
+        """The hash and tokens of a findable page; None for a page that cannot be found."""
         return self._entry_of[page_id]
 
     def first(self, page_hash: bytes) -> PageCommitted | None:
-        """The page that is known by this hash, with whatever tokens."""
+        """The page that has this hash, whatever its tokens."""
         return self._by_hash.get(page_hash)
 
     def find(self, page_hash: bytes, parent_hash: bytes, token_bytes: bytes) -> PageCommitted | None:
-        """The page that holds these tokens after this prefix; None on a miss and on an accidental equal hash."""
+        """The page that holds these tokens after this prefix; None on a miss, and if the hash is equal by accident
+        only."""
         found = self._by_hash.get(page_hash)
         if found is None or found.token_bytes != token_bytes or found.parent_hash != parent_hash:
             return None
@@ -113,7 +117,7 @@ class PrefixIndex:
             self._prev_sibling[newest] = page_id
 
     def remove(self, page_id: int) -> PageCommitted:
-        """Forget a page that has an entry, and hand that entry back; the oldest duplicate takes its place."""
+        """Remove a findable page and return its entry; the oldest duplicate, if any, is found instead of it."""
         entry = self._entry_of[page_id]
         assert entry is not None
         self._unlink_sibling(page_id, entry.parent_hash)
@@ -148,7 +152,7 @@ class PrefixIndex:
         return self._orphans.get(parent_hash, _NONE) if parent is None else self._first_child[parent.page_id]
 
     def _start_chain(self, parent_hash: bytes, child: int) -> None:
-        """Let the chain after a prefix start with `child`, or end it."""
+        """Set the first child of a prefix to `child`, or to none."""
         parent = self._by_hash.get(parent_hash)
         if parent is not None:
             self._first_child[parent.page_id] = child
@@ -169,7 +173,7 @@ class PrefixIndex:
             self._next_sibling[page_id] = _NONE
 
     def faults(self) -> list[str]:
-        """What is inconsistent, in words; nothing when all views agree. O(ids)."""
+        """Inconsistencies, in words; empty when hashes, ids and chains agree. O(ids)."""
         entries = {page_id: entry for page_id, entry in enumerate(self._entry_of) if entry is not None}
         return [*self._hash_faults(entries), *self._chain_faults(entries), *self._stray_faults(entries)]
 
@@ -202,7 +206,7 @@ class PrefixIndex:
             yield f"{num_met} pages follow some prefix, but {len(entries)} have an entry"
 
     def _stray_faults(self, entries: dict[int, PageCommitted]) -> Iterator[str]:
-        """Links that nothing should use any more."""
+        """Links that should have been removed."""
         parents = {entry.parent_hash for entry in entries.values()}
         for parent_hash in self._orphans:
             if parent_hash in self._by_hash or parent_hash not in parents:

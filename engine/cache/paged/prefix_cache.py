@@ -1,4 +1,4 @@
-"""The prefix cache of a pool: full pages found again by the tokens that they and all before them hold."""
+"""The prefix cache of a pool: finds full pages by their tokens and all tokens before them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from engine.wire.prefix_match import (
     num_hashable_pages,
 )
 
-_DEVICE = Tier.DEVICE  # Python 3.11 takes ten times as long to read a member from its enumeration, once per page
+_DEVICE = Tier.DEVICE  # a constant, because Python 3.11 takes ten times as long to read an enumeration's member
 
 
 class DuplicatePolicy(Enum):
@@ -38,8 +38,7 @@ class DuplicatePolicy(Enum):
 
 
 class PrefixCache(Pages):
-    """Pages, and which of them hold the beginning of a prompt. `page_hasher` is there for tests of
-    accidental equal hashes."""
+    """The pages of a pool, findable by prefix. `page_hasher` can be replaced to test accidental equal hashes."""
 
     __slots__ = ("_hash_page", "duplicates")
 
@@ -77,7 +76,7 @@ class PrefixCache(Pages):
         return PrefixMatch(self.page_size, tuple(page_ids), tuple(page_hashes), token_bytes)
 
     def find_again(self, table: PageTable, token_ids: Sequence[int]) -> None:
-        """Make the pages of a table findable that were, and of which that was forgotten meanwhile."""
+        """Make the committed pages of a table findable again if they were evicted from the prefix cache meanwhile."""
         parent_hash, width = ROOT_HASH, self.page_size
         for number, page_hash in enumerate(table.page_hashes):
             page_id = table.page_ids[number]
@@ -89,10 +88,10 @@ class PrefixCache(Pages):
             parent_hash = page_hash
 
     def explain(self, match: PrefixMatch, max_candidates: int = 64) -> WhyNotReused:
-        """Why the rest of a prompt is not reused. Ask before the pool changes.
+        """Why no more of a prompt was reused. To be called before the pool changes.
 
-        Compares the first page that missed with up to `max_candidates` pages that follow the same prefix, the
-        newest first, so that its cost has a bound.
+        Compares the first page that missed with up to `max_candidates` pages that follow the same prefix, the newest
+        first, so that its cost has a bound.
         """
         num_hits = len(match.page_ids)
         if num_hits == match.num_hashable_pages:
@@ -109,10 +108,10 @@ class PrefixCache(Pages):
         return TokensDiffer(match.num_hit_tokens + num_equal, num_equal, is_exact=True)
 
     def adopt(self, table: PageTable, match: PrefixMatch, num_new_tokens: int = 0) -> None:
-        """Start an empty table with the pages of a match, if the pages for `num_new_tokens` more can be had as well.
+        """Give an empty table the pages of a match, if the pages for `num_new_tokens` more are available as well.
 
-        Raises PoolExhausted, having changed nothing, when they cannot: cached pages that are hit are no longer
-        there to be taken. Raises PoolMisuse for a table with tokens and for a match that is out of date.
+        Raises PoolExhausted, having changed nothing, when they are not: cached pages that are hit can no longer be
+        taken for new tokens. Raises PoolMisuse for a table with tokens and for a match that is out of date.
         """
         if table.num_tokens:
             raise PoolMisuse(f"Sequence {table.seq_id} has tokens already and cannot adopt a prefix.")
@@ -139,11 +138,11 @@ class PrefixCache(Pages):
         table.num_tokens = num_hit_tokens
 
     def commit(self, table: PageTable, token_ids: Sequence[int]) -> list[PageCommitted]:
-        """Make the full pages of a sequence findable whose K and V have been written since the last commit.
+        """Make those full pages of a sequence findable whose K and V have been written since the last commit.
 
-        `token_ids` are the sequence's tokens from position 0 on. Returns the pages that are new in the index: what
-        the host tier writes through. A page whose hash is taken by other tokens ends the chain; it and what
-        follows stay unfindable. Raises InputError when there are fewer token ids than full pages need.
+        `token_ids` are the sequence's tokens from position 0 on. Returns the pages that are new in the index, which the
+        host tier copies. A page whose hash already belongs to other tokens ends the chain: it and the following pages
+        stay unfindable. Raises InputError when there are fewer token ids than full pages need.
         """
         page_size = self.page_size
         first, stop = len(table.page_hashes), table.num_tokens // page_size
@@ -168,10 +167,11 @@ class PrefixCache(Pages):
         return committed
 
     def _commit_page(self, table: PageTable, page: int, entry: PageCommitted, twin: PageCommitted | None) -> bool:
-        """Whether the page came into the index by this call; `twin` is the page that holds its tokens already."""
+        """Add a page to the index; returns whether this call did so. `twin` is the page that holds the same tokens
+        already."""
         page_id = entry.page_id
         if page_id == NULL_PAGE_ID:
-            return False  # it left the window or was dropped before it was committed: only the chain goes on
+            return False  # it left the window or was evicted before it was committed; its hash continues the chain
         own = self._index.entry(page_id)
         if own is not None:
             if own.page_hash != entry.page_hash:

@@ -1,8 +1,8 @@
-"""Dropping whole pages of one sequence: which, why, and how they come back.
+"""Eviction of whole pages of one sequence: which pages, the reason, and how they are restored.
 
-A page holds rows of all layers, so it is kept or dropped in all of them: its score is the mean of its rows' scores over
-tokens, kv heads and layers. Pages with a sink or one of the latest rows stay. What is dropped leaves this sequence's
-table alone: other sequences keep a page that they share, and a page that nobody uses goes back to the pool.
+A page holds rows of all layers, so it is kept or evicted in all of them: its score is the mean of its rows' scores over
+tokens, kv heads and layers. Pages with a sink or one of the latest rows stay. An evicted page leaves this sequence's
+table only: other sequences keep it if they share it, else the pool gets it back.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from engine.geometry.dimensions import LayerGeometry
 from engine.spec.retention import RetentionSpec
 from engine.wire.evictions import Eviction
 
-JOURNAL_BYTES = 128 << 20  # of dropped pages, all layers
-MEMORY_BYTES = 32 << 20  # of what a rule remembered at each step, all layers
+JOURNAL_BYTES = 128 << 20  # limit for the rows of evicted pages, all layers together
+MEMORY_BYTES = 32 << 20  # limit for the rule's states at earlier steps, all layers together
 
 MemoryOfLayers = dict[int, torch.Tensor | None]
 PageRowsOf = dict[int, tuple[PageRows, PageRows]]
@@ -36,8 +36,8 @@ PageRowsOf = dict[int, tuple[PageRows, PageRows]]
 
 @dataclass(frozen=True, eq=False)
 class DroppedPages:
-    """Pages dropped when `at` tokens had been seen: their numbers, which pages of the pool they were, and per layer
-    what was stored of K and of V."""
+    """Pages evicted when the sequence had `at` tokens: their indices in the table (`numbers`), their page ids, and for
+    each layer the stored tensors of K and of V."""
 
     at: int
     numbers: tuple[int, ...]
@@ -51,7 +51,8 @@ class DroppedPages:
 
 @dataclass(frozen=True, eq=False)
 class PageCut:
-    """Page numbers that go, ascending, the scores they had, and the lowest score that stayed on merit."""
+    """The pages to evict: their indices in the table, ascending, and their scores; and the lowest score among the pages
+    that stay without being protected."""
 
     numbers: tuple[int, ...]
     scores: tuple[float, ...]
@@ -59,7 +60,7 @@ class PageCut:
 
 
 class PageKeeper:
-    """The rule of one sequence: what it remembers, what it dropped, and how both go back."""
+    """The eviction rule of one sequence in pages: its state, its journal of evicted pages, and going back."""
 
     def __init__(
         self, retention: RetentionSpec, layers: tuple[LayerGeometry, ...], page_size: int, seq_id: int
@@ -72,7 +73,7 @@ class PageKeeper:
         self._journal: EvictionJournal[DroppedPages, MemoryOfLayers] = EvictionJournal(
             max_bytes=JOURNAL_BYTES, max_memory_bytes=MEMORY_BYTES
         )
-        self.prompt_ended_at: int | None = None  # tokens seen when the rule was first asked to drop
+        self.prompt_ended_at: int | None = None  # number of tokens at the first step at or after the prompt's end
 
     # ---- one step ------------------------------------------------------------------------------------------------
 
@@ -85,8 +86,11 @@ class PageKeeper:
         positions: torch.Tensor,
         pinned: RowMarks,
     ) -> tuple[PageCut | None, MemoryOfLayers]:
-        """What to drop after a forward, and what the rule remembers then. `rows` gives a layer's keys `[H_kv, S, D]`,
-        `positions` `[S]` where they stand; pages with a row `pinned` in any layer stay. Changes nothing."""
+        """Decide what to evict after a forward, and compute the rule's new state. Changes nothing.
+
+        `is_over`: the prompt has ended. `rows` gives a layer's keys `[H_kv, S, D]`, `positions` `[S]` their positions;
+        pages with a row `pinned` in any layer stay.
+        """
         memory = dict(self._memory)
         if self.rule.remembers and probe is not None:
             for layer in self._layers:
@@ -102,14 +106,15 @@ class PageKeeper:
         return self._cut(table, pages, scores, num_kept, self._pages_of(pinned)), memory
 
     def _pages_of(self, marks: RowMarks) -> set[int]:
-        """Numbers of the pages that have a marked row."""
+        """Indices in the table of the pages that have a marked row."""
         places = (mask.any(0).nonzero()[:, 0] // self._page_size for mask in marks.layers.values())
         return {number for found in places for number in found.tolist()}
 
     def check_pinned(self, table: PageTable, pinned: RowMarks) -> None:
-        """Raises `InputError` where the budget cannot hold the pages of pinned rows beside those that always stay."""
+        """Raise `InputError` if the budget cannot hold the pages of pinned rows beside those that always stay."""
         num_kept = self.retention.num_kept_pages(max(table.num_tokens, self.retention.budget or 0), self._page_size)
-        recent = -(-max(1, self._recent(table.num_tokens)) // self._page_size) + 1  # they may begin within a page
+        # one page more, as these rows may start in the middle of a page
+        recent = -(-max(1, self._recent(table.num_tokens)) // self._page_size) + 1
         always = num_kept if self.retention.is_by_position else -(-self.retention.sinks // self._page_size) + recent
         count = len(self._pages_of(pinned))
         if always + count > num_kept:
@@ -133,7 +138,7 @@ class PageKeeper:
             weights = seen[layer][0] if layer in seen else None
             view = LayerView(layer, keys, positions.expand(len(keys), -1), memory.get(layer), weights, recent)
             total += self.rule.score(view).double().mean(0).to(total.device)
-        # the one wait of a step that drops: which pages go must be known to the host, whose the table of pages is
+        # waits for the device: the page table is on the host, so the host must know which pages are evicted
         total = total.cpu()
         padded = torch.nn.functional.pad(total / len(self._layers), (0, -len(total) % self._page_size))
         sums = padded.view(-1, self._page_size).sum(1)
@@ -148,7 +153,7 @@ class PageKeeper:
     def _cut(
         self, table: PageTable, pages: list[int], scores: torch.Tensor, num_kept: int, pinned: set[int]
     ) -> PageCut:
-        """The lowest scores go; of equal ones the older page stays."""
+        """Choose the pages with the lowest scores; of pages with equal scores the older one stays."""
         size, seen = self._page_size, table.num_tokens
         recent = max(1, self._recent(seen))
         numbers = torch.tensor(pages)
@@ -167,13 +172,14 @@ class PageKeeper:
     def note(
         self, table: PageTable, cut: PageCut | None, memory: MemoryOfLayers, stored: PageRowsOf, is_over: bool
     ) -> None:
-        """The plan becomes true: the pages' rows are journaled, their memory goes. The caller drops the pages."""
+        """Carry out the bookkeeping of a plan: journal the pages' rows, and remove them from the rule's state. The
+        caller drops the pages from the table afterwards."""
         entry = self._entry(table, cut, stored) if cut is not None else None
         if cut is not None and self.rule.is_per_row:
             stays = self._columns_that_stay(table, cut)
             memory = {layer: None if m is None else m[:, stays.to(m.device)] for layer, m in memory.items()}
         if is_over and self.retention.only_at_prompt_end:
-            memory = {}  # it has done its work
+            memory = {}  # such a rule evicts only once, and needs no state any more
         if entry is not None:
             self._journal.add(entry)
         self._memory = memory
@@ -183,7 +189,7 @@ class PageKeeper:
             self._journal.note_memory(table.num_tokens, memory or None, memory_bytes(memory))
 
     def drop_by_hand(self, table: PageTable, numbers: tuple[int, ...], stored: PageRowsOf) -> None:
-        """Pages go although no score said so; the caller drops them."""
+        """Journal pages that a user drops, whatever their scores; the caller drops them from the table."""
         cut = PageCut(numbers, (0.0,) * len(numbers), None)
         self.note(table, cut, dict(self._memory), stored, self.prompt_ended_at is not None)
 
@@ -201,7 +207,7 @@ class PageKeeper:
         return stays.repeat_interleave(self._page_size)[: table.num_held_tokens]
 
     def evicted_with(self, num_tokens: int) -> torch.Tensor | None:
-        """Positions `[E]` of the pages that were dropped with so many tokens; None where none was."""
+        """Positions `[E]` of the rows evicted when the sequence had `num_tokens` tokens; None where there are none."""
         numbers = [number for entry in self._journal.since(num_tokens - 1) for number in entry.numbers]
         if not numbers:
             return None
@@ -209,33 +215,35 @@ class PageKeeper:
         return (torch.tensor(numbers)[:, None] * size + torch.arange(size)).flatten()
 
     def evictions(self, cut: PageCut, first: int = 0) -> tuple[Eviction, ...]:
-        """The same rows in every layer and head: one record a layer; the first row of the first page stands at
-        position `first`."""
+        """The evicted rows as one record for each layer; all layers and heads evict the same. `first` is the position
+        of the first row of the table's first page."""
         size = self._page_size
         positions = (first + np.array(cut.numbers, np.int64)[:, None] * size + np.arange(size)).ravel()
         scores = np.repeat(np.array(cut.scores, np.float32), size)
         positions.flags.writeable = scores.flags.writeable = False
-        # in float32, as the scores are told
+        # rounded to float32, like the recorded scores
         lowest = None if cut.lowest_kept is None else float(np.float32(cut.lowest_kept))
         return tuple(
             Eviction(self.seq_id, layer, None, positions, scores, lowest, self.rule.words) for layer in self._layers
         )
 
-    # ---- how much --------------------------------------------------------------------------------------------------
+    # ---- bytes -----------------------------------------------------------------------------------------------------
 
     @property
     def journal_bytes(self) -> int:
-        """Bytes kept only for going back."""
+        """Bytes kept only in order to go back."""
         return self._journal.bytes_beside(self._memory)
 
     @property
     def score_bytes(self) -> dict[int, int]:
-        """Bytes of what the rule remembers, by layer."""
+        """Bytes of the rule's state, by layer."""
         return {layer: memory_bytes({layer: memory}) for layer, memory in self._memory.items()}
 
     # ---- going back ------------------------------------------------------------------------------------------------
 
     def can_go_back(self, num_tokens: int, now: int) -> bool:
+        """Whether pages and the rule's state at `num_tokens` tokens can be restored; `now` is the present number of
+        tokens."""
         if num_tokens == now or num_tokens == 0:
             return True
         if self.rule.remembers and not self._journal.knows_memory(num_tokens):
@@ -243,16 +251,19 @@ class PageKeeper:
         return self._journal.knows_rows(num_tokens)
 
     def kept_all_since(self, num_tokens: int) -> bool:
+        """Whether no page was evicted since the sequence had `num_tokens` tokens."""
         return self._journal.knows_rows(num_tokens) and not self._journal.since(num_tokens)
 
     def dropped_since(self, num_tokens: int) -> dict[int, DroppedPages]:
-        """Pages that were there with `num_tokens` tokens and are gone, and what was stored of them."""
+        """Pages, by index in the table, that the sequence had at `num_tokens` tokens and were evicted since, each with
+        its journal entry."""
         pages = -(-num_tokens // self._page_size)
         undone = self._journal.since(num_tokens)
         return {number: entry for entry in undone for number in entry.numbers if number < pages}
 
     def go_back(self, table: PageTable, num_tokens: int, taken: dict[int, DroppedPages], stored: PageRowsOf) -> None:
-        """Write the rows of pages that were taken back, and remember what was remembered then."""
+        """Write the rows of the pages `taken` back, for which the caller has taken new pages, and restore the rule's
+        state."""
         for number, entry in taken.items():
             place = entry.numbers.index(number)
             page = slice(place * self._page_size, (place + 1) * self._page_size)
@@ -266,11 +277,11 @@ class PageKeeper:
         if self.prompt_ended_at is not None and num_tokens < self.prompt_ended_at:
             self.prompt_ended_at = None
 
-    # ---- written and read again ------------------------------------------------------------------------------------
+    # ---- storing and restoring -------------------------------------------------------------------------------------
 
     def stored(self, found: StoredCache, num_tokens: int, is_past: bool) -> StoredCache:
-        """The cache, of now or of an earlier step with so many tokens in pages, with what the rule remembered of its
-        layers."""
+        """The stored cache with the rule's state for each layer. `num_tokens` counts tokens in pages; `is_past`: the
+        cache is that of an earlier step."""
         ended_at = self.prompt_ended_at
         memory = (self._journal.memory(num_tokens) or {}) if is_past else self._memory
         forgets = self.rule.remembers and is_past and not self._journal.knows_memory(num_tokens)
@@ -280,7 +291,8 @@ class PageKeeper:
         return replace(found, layers=layers, prompt_ended_at=ended_at)
 
     def restore(self, stored: StoredCache, num_tokens: int, ended_at: int | None) -> None:
-        """Remember what was written with so many tokens in pages; nothing before it can be restored."""
+        """Restore the rule's state from a stored cache with `num_tokens` tokens in pages. If pages are missing from it,
+        nothing before it can be restored."""
         self._memory = {i: each.memory for i, each in stored.layers.items() if each.memory is not None}
         self.prompt_ended_at = ended_at
         if self.rule.remembers and (self.rule.is_per_row or not self._memory):
@@ -289,17 +301,17 @@ class PageKeeper:
             self._journal.forget(num_tokens)
 
     def fork(self, seq_id: int) -> PageKeeper:
-        """The same memory and journal for another sequence."""
+        """A keeper with the same state and journal for another sequence."""
         made = copy.copy(self)
         made.seq_id, made._journal = seq_id, self._journal.copy()
         return made
 
     def shrink_journal(self, max_bytes: int) -> None:
-        """Forget the oldest of what was dropped, until so many bytes are left."""
+        """Drop the oldest journal entries until at most `max_bytes` are left."""
         self._journal.shrink(max_bytes)
 
     def forget_journal(self, num_tokens: int) -> None:
-        """From here on nothing before the present can be restored."""
+        """Drop the journal: nothing before the present can be restored any more."""
         self._journal.forget(num_tokens)
 
 

@@ -1,4 +1,5 @@
-"""The row of a token that nobody has read yet: where in the pages of a sequence it stands, and how it is taken back."""
+"""The row of a token that is not yet part of the sequence: its forward runs ahead, and its room in the pages is given
+back until the step takes it again."""
 
 from __future__ import annotations
 
@@ -8,16 +9,17 @@ from engine.cache.paged.evicting import EvictingPages
 
 
 class RowBehindPages(EvictingPages):
-    """A sequence in pages, as far as the row behind those that are counted goes."""
+    """The part of a paged cache that lets a forward write one row ahead of the counted tokens."""
 
-    _hidden_in: list[int]  # pages
+    _hidden_in: list[int]  # for each table, the page in which the hidden row is
 
     def has_row_behind(self, num_tokens: int, num_sequences: int = 1) -> bool:
-        """Not where a page leaves a window behind `num_tokens`: it is read up to then. A page begins for the row where
-        the next of the pool are free: it stands in no table and is told to nobody until its step takes the same one.
+        """Whether the row at position `num_tokens` can be written ahead.
 
-        Not one that could be found by what it holds, which would be lost where the token ends the text; nor where the
-        page that is full now gives way to a twin, or is copied to the host, which waits for all that was begun.
+        Not if that takes a page out of a window that is still read at `num_tokens`. If the row starts a new page, the
+        next pages of the pool must be free: the page is in no table and no event names it until the step takes the same
+        page again. It must not be a cached page, whose tokens would be lost for nothing if the text ends there; nor may
+        the page that is now full be replaced by a duplicate, or be copied to the host, which waits for all queued work.
         """
         if self.by_hand or self.num_source or self.keeper is not None or self._unpaged:
             return False
@@ -35,21 +37,21 @@ class RowBehindPages(EvictingPages):
         self._take_room_back(num_tokens)
 
     def count_row(self) -> None:
-        """`begin` has counted it in the tables, and given it the page that it was written to."""
+        """Nothing to do: `begin` has counted the row in the tables, and must have given it the same page again."""
         assert self._hidden_in == [table.page_ids[-1] for table in self.tables]
 
     @torch.inference_mode()
     def clear_row_behind(self, num_tokens: int) -> None:
         self._take_room_back(num_tokens)
         for group, table in zip(self.store.groups, self.tables, strict=True):
-            if table.num_slack_tokens:  # else it lies in a page that is nobody's
+            if table.num_slack_tokens:  # else the row is in a free page, where nobody reads it
                 slot = table.slot(num_tokens - 1) + 1
                 for layer in group.layers:
                     for rows in self.store.rows_of[layer.index]:
                         rows.clear(slice(slot, slot + 1))
 
     def _take_room_back(self, num_tokens: int) -> None:
-        """The room of the one row behind so many tokens is as if it had never been taken, where it was."""
+        """Take the room of the row at position `num_tokens` back out of the tables, where it is counted."""
         for group, table in zip(self.store.groups, self.tables, strict=True):
             if table.num_tokens > num_tokens:
                 group.pool.undo_append(table)

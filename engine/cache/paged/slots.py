@@ -1,4 +1,4 @@
-"""Which slots of a pool, and which positions, the rows of one sequence have."""
+"""Computes which slots of a pool, and which positions, the rows of one sequence have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.to_device import sent
 
 @dataclass(frozen=True, eq=False)
 class HeldPages:
-    """`count` rows in `pages` `[W]`, which do not lie in one run, from slot `offset` of the first page on."""
+    """`count` rows in `pages` `[W]` that are not consecutive in the pool, from slot `offset` of the first page on."""
 
     pages: torch.Tensor
     page_size: int
@@ -22,13 +22,14 @@ class HeldPages:
 
     @property
     def slots(self) -> torch.Tensor:
-        """Where they lie, `[count]`."""
+        """The slots of the rows, `[count]`."""
         slots = self.pages[:, None] * self.page_size + torch.arange(self.page_size, device=self.pages.device)
         return slots.flatten()[self.offset : self.offset + self.count]
 
 
 def held_slots(table: PageTable, first: int, stop: int, device: torch.device, as_tensor: bool = False) -> Any:
-    """Slots of positions `first … stop - 1`: a slice where they are one run (read without a copy), else a tensor."""
+    """Slots of positions `first … stop - 1`: a slice where they are consecutive (read without a copy), else a
+    tensor."""
     found = held_pages(table, first, stop, device, as_pages=as_tensor)
     return found if isinstance(found, slice) else found.slots
 
@@ -36,7 +37,8 @@ def held_slots(table: PageTable, first: int, stop: int, device: torch.device, as
 def held_pages(
     table: PageTable, first: int, stop: int, device: torch.device, as_pages: bool = False
 ) -> slice | HeldPages:
-    """The same as pages where they are not one run: whole pages are copied in less time than their rows."""
+    """Where positions `first … stop - 1` are: a slice of slots if these are consecutive, else pages, because copying
+    whole pages takes less time than copying rows."""
     size = table.page_size
     pages = table.page_ids[first // size : -(-stop // size)]
     offset = first % size
@@ -57,6 +59,6 @@ def held_positions(table: PageTable, device: torch.device) -> torch.Tensor:
 
 
 def slots_of(table: PageTable, numbers: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Slots of all rows of some pages of a sequence."""
+    """Slots of all rows of some pages, given by their index in the table."""
     pages = sent(torch.tensor([table.page_ids[number] for number in numbers]), device)
     return (pages[:, None] * table.page_size + torch.arange(table.page_size, device=device)).flatten()

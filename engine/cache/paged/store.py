@@ -1,9 +1,9 @@
-"""All pages of a session: one pool of pages per group of layers, their rows, the host tier behind them.
+"""All pages of a session: one pool for each group of layers, the K and V in its pages, and the host tier.
 
 The rows of a layer are `[H_kv, pages * page_size, D]`: a page is a run of `page_size` slots, and slot
-`page_id * page_size + offset` holds one row, exact or coded. Heads come first so that a table which is one run of
-pages is read without a copy. Writing scatters new rows to slots; reading gathers slots, right-aligned when a batch is
-ragged, with the null page (always zero) as padding.
+`page_id * page_size + offset` holds one row, exact or quantised. Heads are the first axis so that a table of
+consecutive pages is read without a copy. Writing scatters new rows to slots; reading gathers slots, right-aligned when
+sequences of a batch differ in length, with the null page (always zero) as padding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from engine.wire.page_map import PoolStep
 
 @dataclass(eq=False)
 class PageGroup:
-    """Layers whose pages live and die together: one pool, one table per sequence. `window` is None for full layers."""
+    """Layers that share page tables: one pool, one table per sequence. `window` is the sliding window, None for full
+    attention."""
 
     pool: PagePool
     layers: tuple[LayerGeometry, ...]
@@ -47,17 +48,17 @@ class PageGroup:
 
     @cached_property
     def layer_indices(self) -> frozenset[int]:
-        """Numbers of its layers."""
+        """The indices of its layers in the model."""
         return frozenset(layer.index for layer in self.layers)
 
 
 class PageStore:
-    """All pages of a session: pools, buffers, the host tier. One owner, the session."""
+    """All pages of a session: pools, K and V buffers, the host tier. Its only owner is the session."""
 
     def __init__(
         self, spec: CacheSpec, geometry: CacheGeometry, max_length: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """Refuses impossible sizes with an `InputError` before anything is allocated."""
+        """Raises `InputError` for impossible sizes before anything is allocated."""
         spec.codec.check(geometry)
         self.spec = spec
         self.geometry = geometry
@@ -83,17 +84,17 @@ class PageStore:
                 if self.host
                 else {}
             )
-        self._findable: list[tuple[int, PageCommitted]] = []  # which page became findable with which step
-        self._num_noted = [0] * len(self.groups)  # of the events not drained yet
-        self._drained: tuple[int | None, list[list[PageEvent]]] = None, []  # by the newest step, of each group
+        self._findable: list[tuple[int, PageCommitted]] = []  # (step at which a page became findable, its entry)
+        self._num_noted = [0] * len(self.groups)  # for each group, how many undrained events `note_step` has seen
+        self._drained: tuple[int | None, list[list[PageEvent]]] = None, []  # step and events of the latest `drain`
         self.plans: dict[int, GroupPlan] = {}
         self.batch = 1
         self.longest = 0
-        self._first_pool = secrets.randbits(48)  # whoever keeps maps of pools must see that these are others
+        self._first_pool = secrets.randbits(48)  # readers that keep page maps must not mistake new pools for old ones
 
     def check(self) -> None:
-        """Verify what pools, tables and the host tier say of each other; raises `PoolCorrupted` with all that is wrong
-        in one of them. O(pages)."""
+        """Verify the invariants of pools, tables and the host tier; raises `PoolCorrupted` with all that is wrong in
+        the first of them that is damaged. O(pages)."""
         for group in self.groups:
             group.pool.check(group.tables)
         if self.host is not None:
@@ -104,7 +105,7 @@ class PageStore:
         return pageable(self.geometry)
 
     def layer_bytes(self, layer_index: int, num_rows: int, num_pages: int = 0) -> HeldBytes:
-        """What rows of one layer take, and the pages that hold them."""
+        """Bytes of `num_rows` rows of one layer, and of `num_pages` pages that hold them."""
         pair = self.rows_of[layer_index]
         width = sum(rows.row_bytes for rows in pair)
         return HeldBytes(
@@ -115,11 +116,11 @@ class PageStore:
         )
 
     def reserved_bytes(self, layer_index: int) -> int:
-        """The whole pool of one layer."""
+        """Bytes of the whole pool of one layer."""
         return sum(rows.reserved_bytes for rows in self.rows_of[layer_index])
 
     def shared_rows(self, layer: LayerGeometry) -> int:
-        """Rows that more than one live table refers to, counted once less than their sharers: what sharing saves."""
+        """Rows saved by sharing: for every page, the rows of all live tables that refer to it but one, the longest."""
         group = next(group for group in self.groups if layer in group.layers)
         if group.pool.counts().num_shared == 0:
             return 0
@@ -139,7 +140,7 @@ class PageStore:
     def _buffers(
         self, layer: LayerGeometry, num_pages: int, dtype: torch.dtype, device: torch.device
     ) -> tuple[PageRows, PageRows]:
-        """K and V room of one layer, untouched but for the null page, which must be zero: padding reads it."""
+        """K and V buffers of one layer. Only the null page is initialised, to zero, because padding reads it."""
         made = []
         for coding, dim in zip(self.spec.codec.at(layer.index), (layer.key_dim, layer.value_dim), strict=True):
             rows = PageRows(coding, layer.num_kv_heads, num_pages * self.page_size, dim, dtype, device)
@@ -149,16 +150,16 @@ class PageStore:
 
     def _host_tier(self, dtype: torch.dtype, device: torch.device) -> HostIndex | None:
         if self.spec.host_gib is None or self.why_no_sharing:
-            return None  # a host tier keeps shared prefixes; where there can be none it would stay empty
+            return None  # the host tier stores shared prefixes, so where sharing is impossible it would stay empty
         count = num_host_pages(self.spec.host_gib, self.bytes_per_page(dtype))
         free = free_bytes(torch.device("cpu"))
         if device.type == "cpu":
-            free = max(0, free - self._pool_bytes)  # which is still to be taken from the same memory
+            free = max(0, free - self._pool_bytes)  # the pool will be allocated from the same memory
         check_room(f"A host tier of {self.spec.host_gib:g} GiB", count * self.bytes_per_page(dtype), free)
         return HostIndex(count, self.page_size, self.bytes_per_page(dtype), events=self.groups[0].pool.events)
 
     def bytes_per_page(self, dtype: torch.dtype) -> int:
-        """K and V of all layers for one page."""
+        """Bytes of K and V of all layers for one page."""
         return page_bytes(self.spec, self.geometry, str(dtype).removeprefix("torch."))
 
     @property
@@ -168,15 +169,15 @@ class PageStore:
 
     @property
     def can_batch(self) -> bool:
-        """Whether sequences of different lengths can go through one forward: every layer with a cache must be paged,
-        and a rule that drops pages watches one sequence at a time."""
+        """Whether sequences of different lengths can be fed in one forward: every layer with a cache must be paged, and
+        there must be no eviction rule, as these observe one sequence at a time."""
         if not self.spec.retention.keeps_all:
             return False
         paged = {layer.index for layer in self._layers}
         return all(layer.index in paged or layer.kind in ("shared", "none") for layer in self.geometry.layers)
 
     def note_step(self, step: int) -> None:
-        """A step was done: what became findable since the one before it did so with this one."""
+        """Note which pages became findable with this step, which is done."""
         for number, group in enumerate(self.groups):
             new = group.pool.events[self._num_noted[number] :]
             self._findable += [(step, event) for event in new if isinstance(event, PageCommitted)]
@@ -185,8 +186,8 @@ class PageStore:
             self._findable = [(at, entry) for at, entry in self._findable if self._is_findable(entry)]
 
     def drain(self, step: int) -> tuple[tuple[PageEvent, ...], tuple[PoolStep, ...]]:
-        """What happened to pages since the last call, in order within each group, and every pool as it stands now, for
-        the record of a step."""
+        """The page events since the last call, in order within each group, and the present state of every pool: for the
+        record of a step."""
         pools = tuple(self._pool_step(number, group) for number, group in enumerate(self.groups))
         self._drained = step, [[*group.pool.events] for group in self.groups]
         for number, group in enumerate(self.groups):
@@ -195,7 +196,7 @@ class PageStore:
         return tuple(event for events in self._drained[1] for event in events), pools
 
     def take_back_events(self, step: int) -> None:
-        """A step failed: what its record had of pages, if it had one, is told with the next."""
+        """Undo `drain` for a step that failed: its page events will be part of the next step's record."""
         if self._drained[0] == step:
             for group, events in zip(self.groups, self._drained[1], strict=True):
                 group.pool.events[:0] = events
@@ -206,8 +207,9 @@ class PageStore:
         return owner is not None and owner.entry(entry.page_id) is entry
 
     def forget_beside(self, path: Container[int]) -> None:
-        """Another moment is the live one: what became findable with steps that are not on its path is no prefix that
-        anybody could be served there, unless its own tables hold it."""
+        """Going back has made another moment the present one: remove pages from the prefix cache that became findable
+        with steps not on its `path`, unless its own tables hold them, because no sequence could have found them
+        there."""
         held = {page_hash for t in self.groups[0].tables if t.seq_id != KEPT for page_hash in t.page_hashes}
         kept, beside = [], []
         for at, entry in self._findable:
@@ -223,7 +225,7 @@ class PageStore:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the pages that belong to kept moments alone."""
+        """Bytes of the pages that only saved moments refer to."""
         found = 0
         for group in self.groups:
             live = {page_id for table in group.tables if table.seq_id != KEPT for page_id in table.held_pages}
@@ -233,7 +235,7 @@ class PageStore:
         return found
 
     def forget_steps(self) -> None:
-        """Steps count anew: what is findable now was so before the first."""
+        """Restart the numbering of steps: pages findable now count as findable before the first step."""
         self._findable.clear()
         self._drained = None, []
 
@@ -260,7 +262,8 @@ class PageStore:
 
     @torch.inference_mode()
     def copy_page(self, group: PageGroup, copied: PageCopied) -> None:
-        """Copy-on-write: the rows of a shared partial page go to the page that will be written."""
+        """Do the copy of a copy-on-write: copy the rows of the shared partial page to the new page and clear its other
+        rows."""
         size, count = self.page_size, copied.num_tokens
         src, dst = copied.src_page_id * size, copied.dst_page_id * size
         for layer in group.layers:
@@ -306,8 +309,8 @@ class PageStore:
                 dst.copy_from(src, source_page * size, target_page * size, size)
 
     def rows(self, table: PageTable, layer_index: int, first: int | None = None) -> HeldRows:
-        """What a sequence holds in one layer (from a held position on): a view where exact rows lie in one run, else a
-        gathered copy."""
+        """The rows of a sequence in one layer, from position `first` on if given: a view where they are exact and
+        consecutive, else a gathered copy."""
         keys, values = self.rows_of[layer_index]
         start = table.first_held_position if first is None else first
         slots = held_pages(table, start, table.num_tokens, keys.device)
@@ -317,20 +320,20 @@ class PageStore:
         return HeldRows(keys.read(slots)[None], values.read(slots)[None], start, positions)
 
     def rows_of_layers(self, table: PageTable, layers: Listing[int], first: int) -> dict[int, Pair]:
-        """Keys and values `[H_kv, T, D]` of some layers of one group from a held position on, by layer."""
+        """Keys and values `[H_kv, T, D]` from position `first` on for some layers of one group, by layer index."""
         slots = held_pages(table, first, table.num_tokens, self.rows_of[layers[0]][0].device)
         pairs = ((index, self.rows_of[index]) for index in layers)
         return {index: (keys.read(slots), values.read(slots)) for index, (keys, values) in pairs}
 
     def plan_of(self, layer_index: int) -> GroupPlan:
-        """Where the forward that is planned writes and reads in a layer."""
+        """The plan of the present forward for a layer."""
         return self.plans[next(n for n, group in enumerate(self.groups) if layer_index in group.layer_indices)]
 
     # ---- one forward ---------------------------------------------------------------------------------------------
 
     def plan(self, tables_of: Listing[Listing[PageTable]], num_new: int) -> None:
-        """Say where the next forward of some sequences, `num_new` tokens each, writes and what it reads; `tables_of`
-        has the tables of each sequence."""
+        """Plan the next forward: which slots it writes and reads when each sequence is fed `num_new` tokens.
+        `tables_of` has the tables of each sequence, which already have room for these."""
         self.batch = len(tables_of)
         self.longest = max(tables[0].num_tokens for tables in tables_of) - num_new
         for number, group in enumerate(self.groups):

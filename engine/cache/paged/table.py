@@ -1,4 +1,4 @@
-"""Where one sequence's tokens lie: logical order of pages, and the slot of every position."""
+"""The page table of a sequence: its pages in logical order, and the slot of every position."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from engine.wire.page_events import NULL_PAGE_ID
 class PageTable:
     """The pages of one sequence in one pool. Only the `PagePool` changes it; everybody may read it.
 
-    `page_ids` has one id for every started page. The first `num_slid_pages` of them are the null page: their
-    tokens left the window. `num_dropped_pages` full pages behind them, never the last, are null as well: a rule dropped
-    them. `page_hashes` are the chained hashes of the leading full pages that were committed.
+    `page_ids` has one id for every started page. The first `num_slid_pages` of them are the null page: their tokens
+    left the window. Of the later ones, `num_dropped_pages` full pages, never the last, are null as well: they were
+    evicted. `page_hashes` are the chained hashes of the leading full pages that were committed.
     """
 
     __slots__ = ("num_dropped_pages", "num_slid_pages", "num_tokens", "page_hashes", "page_ids", "page_size", "seq_id")
@@ -27,7 +27,8 @@ class PageTable:
 
     @classmethod
     def of_gaps(cls, seq_id: int, page_size: int, num_tokens: int, num_slid_pages: int) -> PageTable:
-        """A table of so many tokens without a single page: the pool's `take_back` gives it those that it holds."""
+        """A table of `num_tokens` tokens without a single page; the pool's `take_back` gives it the pages that it
+        holds."""
         table = cls(seq_id, page_size)
         table.num_tokens, table.num_slid_pages = num_tokens, num_slid_pages
         table.page_ids = [NULL_PAGE_ID] * -(-num_tokens // page_size)
@@ -39,7 +40,7 @@ class PageTable:
 
     @property
     def first_held_position(self) -> int:
-        """The first position whose page is still there."""
+        """The first position whose page has not left the window."""
         return self.num_slid_pages * self.page_size
 
     @property
@@ -55,7 +56,7 @@ class PageTable:
 
     @property
     def held_numbers(self) -> list[int]:
-        """Which pages of the sequence are there, counted from its first."""
+        """The indices in the table of the pages held."""
         return [n for n, page_id in enumerate(self.page_ids) if page_id]
 
     @property
