@@ -11,7 +11,7 @@ from engine.cache.part_timer import PartTimer
 from engine.cache.stacking import evenly_spaced, stacked_view
 
 # rows; longer keys are not copied into one tensor: the copy would cost more than one product for each layer
-SMALL = 128
+MAX_COPIED_ROWS = 128
 
 
 class NewestQuery(NamedTuple):
@@ -35,7 +35,7 @@ class Probe:
     The newest weights of all layers are computed together after the forward: thirty times a handful of small kernels
     between the large ones would cost three times as much. Where the sequences of a batch are attended one by one, each
     has a probe in `parts`, and what is read here is right-aligned. `is_borrowed`: the next forward overwrites the
-    weights, so whoever keeps them must copy them (`keep`). `timer` measures the time that attention takes.
+    weights, so whoever keeps them must copy them (`copy_borrowed`). `timer` measures the time that attention takes.
     """
 
     num_rows: int = 1
@@ -57,7 +57,7 @@ class Probe:
         """Of how many of the latest queries the weights are needed."""
         return num_queries if self.wants_sums else min(self.num_rows, num_queries)
 
-    def take(self, layer: int, weights: torch.Tensor, is_first: bool = True) -> None:
+    def record(self, layer: int, weights: torch.Tensor, is_first: bool = True) -> None:
         """Record weights `[B, H, t, S]` of one layer: of the forward's first queries, or of those that follow the ones
         recorded so far. Only what the probe needs is kept of them."""
         newest = weights[:, :, -1]
@@ -71,14 +71,14 @@ class Probe:
             together = latest.clone() if is_first else torch.cat([self.latest[layer], latest], 2)
             self.latest[layer] = together[:, :, -self.num_rows :]
 
-    def keep(self) -> None:
+    def copy_borrowed(self) -> None:
         """Copy borrowed weights, which the next forward would overwrite."""
         if self.is_borrowed:
             rows, is_one_kind = list(self.weights.values()), len({row.shape for row in self.weights.values()}) == 1
             kept = torch.stack(rows) if is_one_kind else [row.clone() for row in rows]
             self.weights, self.is_borrowed = dict(zip(self.weights, kept, strict=True)), False
 
-    def apart(self, count: int) -> list[Probe]:
+    def split(self, count: int) -> list[Probe]:
         """Make a probe for each of `count` sequences, which are attended one by one."""
         self.parts = [Probe(timer=self.timer) for _ in range(count)]
         return self.parts
@@ -122,28 +122,28 @@ def right_aligned(parts: list[torch.Tensor]) -> torch.Tensor:
     return made
 
 
-def wide(rows: torch.Tensor) -> torch.Tensor:
+def upcast(rows: torch.Tensor) -> torch.Tensor:
     """Queries or keys in the dtype in which they are multiplied: a float16 product can exceed 65,504 before it is
     scaled, and the weights would be NaN, so float16 becomes float32."""
-    return rows.float() if rows.dtype == torch.float16 else wide_on_cpu(rows)
+    return rows.float() if rows.dtype == torch.float16 else upcast_on_cpu(rows)
 
 
-def wide_on_cpu(rows: torch.Tensor) -> torch.Tensor:
+def upcast_on_cpu(rows: torch.Tensor) -> torch.Tensor:
     """16-bit rows as float32 on a CPU, which compiles a 16-bit product anew for each new shape: that takes a
     millisecond and keeps 0.7 MB. In float32 it does not, and is faster."""
     is_narrow = rows.dtype in (torch.bfloat16, torch.float16)
     return rows.float() if is_narrow and rows.device.type == "cpu" else rows
 
 
-def keys_at_once(keys: list[torch.Tensor]) -> torch.Tensor | None:
+def joined_keys(keys: list[torch.Tensor]) -> torch.Tensor | None:
     """Keys `[B, H_kv, S, D]` of L layers as one tensor `[L * B * H_kv, S, D]` for one product: a view where they are
     evenly spaced in one storage, a copy where they are short. Else None: a copy would cost more than a product for each
     layer."""
     batch, heads = keys[0].shape[:2]
     view = evenly_spaced(keys) if batch == 1 else None
-    if view is not None and wide(view) is view and view.stride(0) == heads * view.stride(2):
+    if view is not None and upcast(view) is view and view.stride(0) == heads * view.stride(2):
         return view.flatten(0, 2)
-    return wide(stacked_view(keys)).flatten(0, 2) if keys[0].shape[2] <= SMALL else None
+    return upcast(stacked_view(keys)).flatten(0, 2) if keys[0].shape[2] <= MAX_COPIED_ROWS else None
 
 
 def newest_weights(seen: list[NewestQuery]) -> torch.Tensor:
@@ -151,14 +151,14 @@ def newest_weights(seen: list[NewestQuery]) -> torch.Tensor:
     scale."""
     first = seen[0]
     (batch, heads, dim), (_, kv_heads, tokens, _) = first.query.shape, first.keys.shape
-    queries = wide(stacked_view([one.query for one in seen])).reshape(len(seen) * batch * kv_heads, -1, dim)
-    keys = keys_at_once([one.keys for one in seen])
+    queries = upcast(stacked_view([one.query for one in seen])).reshape(len(seen) * batch * kv_heads, -1, dim)
+    keys = joined_keys([one.keys for one in seen])
     if keys is not None:
         scores = torch.bmm(queries, keys.mT)
     else:
         scores = queries.new_empty(len(seen), batch * kv_heads, heads // kv_heads, tokens)
         for query, one, out in zip(queries.chunk(len(seen)), seen, scores.unbind(0), strict=True):
-            torch.bmm(query, wide(one.keys).flatten(0, 1).mT, out=out)
+            torch.bmm(query, upcast(one.keys).flatten(0, 1).mT, out=out)
     scores = scores.reshape(len(seen), batch, heads, tokens).float() * first.scale
     if first.mask is not None:
         is_kept = first.mask.dtype == torch.bool

@@ -122,6 +122,6 @@ class RowWrite:
     span: range
 
 
-def put(rows: torch.Tensor, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
+def write_slots(rows: torch.Tensor, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:
     """Write numbers `[N, T, …]` into rows `[H_kv, S, …]` at the given heads `[N]` and slots `[N, T]`, in place."""
     rows[heads.to(rows.device)[:, None], slots.to(rows.device)] = numbers.to(rows)

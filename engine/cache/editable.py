@@ -69,7 +69,7 @@ class EditableRows(ReadableRows):
         self.note_edit(first_position)
 
     @property
-    def is_fed_alone(self) -> bool:
+    def needs_own_forward(self) -> bool:
         """Whether this sequence needs a forward of its own, because rows are hidden from its attention."""
         return bool(self.by_hand.hidden)
 

@@ -46,7 +46,7 @@ class Buffers(Protocol):
 
 class FixedRows(Protocol):
     """The rows of all sequences of one forward, at fixed addresses. `owner` is the object with whose life the buffers
-    end; `room` is the number of rows that a sequence has place for, None where pages are taken as they are needed."""
+    end; `capacity` is how many rows a sequence has place for, None where pages are taken as they are needed."""
 
     @property
     def owner(self) -> object: ...
@@ -55,7 +55,7 @@ class FixedRows(Protocol):
     def layout(self) -> Layout: ...
 
     @property
-    def room(self) -> int | None: ...
+    def capacity(self) -> int | None: ...
 
     @property
     def buffers(self) -> Buffers: ...
@@ -64,12 +64,12 @@ class FixedRows(Protocol):
         """The page ids of each sequence now, `[B, pages]` on the host; None where there are no pages."""
         ...
 
-    def prepare(self, length: int) -> None:
+    def clear_from(self, length: int) -> None:
         """Make the rows from `length` on finite: the step reads them, with a weight of zero, and zero times NaN is
         NaN."""
         ...
 
-    def count(self) -> None:
+    def count_row(self) -> None:
         """Count the row that the step has written in every layer."""
         ...
 
@@ -83,33 +83,33 @@ def fixed_rows(cache: Any, lengths: Sequence[int] | None) -> FixedRows | None:
     is_one_kind = {type(layer) for layer in layers} in ({GrowingLayer}, {CountedStaticLayer})
     if lengths is not None or not is_one_kind or not all(layer.is_initialized for layer in layers):
         return None
-    return RoomRows(layers)
+    return ContiguousRows(layers)
 
 
-class RoomRows:
+class ContiguousRows:
     """Rows of one sequence in contiguous buffers with spare capacity."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
         self._layers, self.owner = layers, layers[0]
-        self.buffers = RoomBuffers([(layer.keys, layer.values) for layer in layers])
-        self.room: int | None = min(layer.keys.shape[2] for layer in layers)
-        self.layout: Layout = (type(self.owner).__name__, self.room, *addresses(self.buffers.pairs))
+        self.buffers = ContiguousBuffers([(layer.keys, layer.values) for layer in layers])
+        self.capacity: int | None = min(layer.keys.shape[2] for layer in layers)
+        self.layout: Layout = (type(self.owner).__name__, self.capacity, *addresses(self.buffers.pairs))
 
     def tables(self, bucket: int) -> torch.Tensor | None:
         return None
 
-    def prepare(self, length: int) -> None:
+    def clear_from(self, length: int) -> None:
         for pair in self.buffers.pairs:
             for part in pair:
                 part[:, :, length:].zero_()
 
-    def count(self) -> None:
+    def count_row(self) -> None:
         for layer in self._layers:
             layer.count_row()
 
 
 @dataclass(frozen=True, eq=False)
-class RoomBuffers:
+class ContiguousBuffers:
     """Buffers `[1, H_kv, capacity, D]` of each layer."""
 
     pairs: list[Pair]
@@ -135,7 +135,7 @@ class PagedRows:
     """Rows of some sequences in one pool. Columns behind the end of a sequence are read from the null page, which is
     zero."""
 
-    room: int | None = None
+    capacity: int | None = None
 
     def __init__(self, store: PageStore, pairs: list[Pair]) -> None:
         self.owner, self.buffers = store, PagedBuffers(pairs, store.page_size)
@@ -155,11 +155,11 @@ class PagedRows:
         width = -(-bucket // self.buffers.page_size)
         return torch.tensor([ids[:width] + [NULL_PAGE_ID] * (width - len(ids)) for ids in self._page_ids])
 
-    def prepare(self, length: int) -> None:
+    def clear_from(self, length: int) -> None:
         """Nothing to do: the gathered rows were all written, or are those of the null page."""
 
-    def count(self) -> None:
-        """Nothing to do: the page tables counted the row when room was reserved."""
+    def count_row(self) -> None:
+        """Nothing to do: the page tables counted the row when its page was taken."""
 
 
 @dataclass(frozen=True, eq=False)

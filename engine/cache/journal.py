@@ -40,7 +40,7 @@ class EvictionJournal(Generic[Entry, Memory]):
     def num_bytes(self) -> int:
         return self._entry_bytes + self._memory_bytes
 
-    def bytes_beside(self, memory: Memory | None) -> int:
+    def bytes_without(self, memory: Memory | None) -> int:
         """`num_bytes` without those of `memory`, the rule's current state: if it is also the latest in the journal, it
         is counted as the rule's, not the journal's."""
         latest, num_bytes = next(reversed(self._memories.values()), (None, 0))

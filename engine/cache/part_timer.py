@@ -62,7 +62,7 @@ def timed_layers(cache: Any, timer: PartTimer | None) -> Iterator[None]:
     undo: list[Callable[[], None]] = []
     try:
         for index, layer in enumerate(cache.layers if timer is not None else ()):
-            for name in ("update", "append_apart", "write"):
+            for name in ("update", "append_by_sequence", "write"):
                 _time(layer, name, timer, "cache", index, undo)
             for rows in rows_of(layer):
                 is_exact = getattr(getattr(rows, "coding", None), "is_exact", False)

@@ -12,7 +12,7 @@ from engine.cache.contract import HeldBytes, HeldRows, Pair, StateMatrix
 from engine.cache.layers.growing import rows_at_once
 from engine.cache.layers.handles import handle_of
 from engine.cache.layers.layer_handle import LayerHandle
-from engine.cache.row_delta import NO_ROWS, RowDelta, all_then
+from engine.cache.row_delta import NO_ROWS, RowDelta, combined_by_layer
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 
@@ -121,7 +121,7 @@ class ReadableRows:
                 continue
             if found is None and after < until:
                 return None
-            found = deltas if found is None else all_then(deltas, found)
+            found = deltas if found is None else combined_by_layer(deltas, found)
             if before <= num_tokens:
                 return found if before == num_tokens else None
         return None

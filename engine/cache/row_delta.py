@@ -54,7 +54,7 @@ class RowDelta:
         )
 
 
-def all_then(earlier: list[RowDelta], later: list[RowDelta]) -> list[RowDelta]:
+def combined_by_layer(earlier: list[RowDelta], later: list[RowDelta]) -> list[RowDelta]:
     """The deltas of two successive steps as one for each layer. Where all layers did the same, as in append-only
     caches, it is computed once."""
     if later and earlier.count(earlier[0]) == later.count(later[0]) == len(later):
@@ -69,7 +69,7 @@ def hull(one: range, other: range) -> range:
     return range(min(one.start, other.start), max(one.stop, other.stop))
 
 
-def slid(written: RowDelta, num_kept: int) -> RowDelta:
+def windowed(written: RowDelta, num_kept: int) -> RowDelta:
     """The same delta for a layer that keeps only the latest `num_kept` rows: older ones have left its window."""
     before, after = (max(0, count - num_kept) for count in (written.written.start, written.written.stop))
     return written if after == before else RowDelta(written.written, left_window=range(before, after))

@@ -21,7 +21,7 @@ class SequenceCache(SteppedRows):
     can be filled from another cache, stored and restored. Methods that only pages can do something in do nothing
     here."""
 
-    most_at_once: int | None = None  # most tokens that one forward may feed; None: no limit
+    max_forward_tokens: int | None = None  # most tokens that one forward may feed; None: no limit
     tables: list[PageTable]  # in a paged layout only
 
     def clear(self) -> None:
@@ -53,10 +53,10 @@ class SequenceCache(SteppedRows):
         """Pages held, shared and found by prefix, and why no more were reused; all zero outside paged layouts."""
         return PageCounts()
 
-    def own_last_page(self) -> None:
+    def unshare_last_page(self) -> None:
         """Copy the page of the last token if other sequences share it, so that it can be written."""
 
-    def own(self, seq_id: int) -> None:
+    def set_owner(self, seq_id: int) -> None:
         """Note that this cache's pages belong to `seq_id`, or to a saved moment; nothing outside paged layouts."""
 
     def page_ids_at(self, num_tokens: int) -> list[list[int]]:
@@ -102,11 +102,11 @@ class SequenceCache(SteppedRows):
             return self.spec.recomputes
         if not all(layer.takes_rows for layer in self.layers) or not other.keeps_all_rows:
             return False
-        self._take_rows(other)
+        self._append_rows_of(other)
         self.num_tokens, self.by_hand = other.num_tokens, other.by_hand
         return True
 
-    def _take_rows(self, other: SequenceCache) -> None:
+    def _append_rows_of(self, other: SequenceCache) -> None:
         """Append every layer's rows, as a forward would."""
         for index in range(len(other.layers)):
             rows = other.rows(index)

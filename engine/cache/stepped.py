@@ -106,21 +106,21 @@ class SteppedRows(EditableRows):
         for layer in self.layers:
             layer.reserve(num_new)
 
-    def give_room_back(self) -> None:
+    def cancel_begin(self) -> None:
         """Undo `begin` when no forward follows: free the pages that it took. Contiguous layouts keep their buffers, so
         there is nothing to do."""
 
-    def has_row_behind(self, num_tokens: int, num_sequences: int = 1) -> bool:
+    def can_write_ahead(self, num_tokens: int, num_sequences: int = 1) -> bool:
         """Whether the row at position `num_tokens` can be written before its token is part of the sequence, in
         `num_sequences` sequences at once. This needs append-only rows, not edited by hand, and room that no other
         sequence reads."""
         is_plain = self.spec.is_append_only and not self.by_hand
-        return is_plain and all(layer.has_row_behind for layer in self.layers)
+        return is_plain and all(layer.can_write_ahead for layer in self.layers)
 
-    def hide_row(self, num_tokens: int) -> None:
+    def uncount_row(self, num_tokens: int) -> None:
         """Stop counting the newest row, which is at position `num_tokens`; its numbers stay written."""
         for layer in self.layers:
-            layer.hide_row()
+            layer.uncount_row()
 
     def count_row(self) -> None:
         """Count a hidden row again; `begin` has made room for it."""
@@ -128,7 +128,7 @@ class SteppedRows(EditableRows):
             layer.count_row()
 
     @torch.inference_mode()
-    def clear_row_behind(self, num_tokens: int) -> None:
+    def clear_row_ahead(self, num_tokens: int) -> None:
         """Zero the row at position `num_tokens`, as if it had never been written, whether it is hidden or some layers
         count it."""
         for layer in self.layers:

@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import create_position_bias_mask, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from engine.cache.attention_probe import NewestQuery, Probe, wide, wide_on_cpu
+from engine.cache.attention_probe import NewestQuery, Probe, upcast, upcast_on_cpu
 from engine.cache.part_timer import timed
 
 NAME = "kvloupe"
@@ -161,7 +161,7 @@ def reported(pieces: Iterable[torch.Tensor], probe: Probe | None, layer: int) ->
     """The same weights, shown to the probe one piece after the other."""
     for number, weights in enumerate(pieces):
         if probe is not None:
-            probe.take(layer, weights, is_first=number == 0)
+            probe.record(layer, weights, is_first=number == 0)
         yield weights
 
 
@@ -187,7 +187,7 @@ def parts_of(rows: Rows) -> Sequence[torch.Tensor]:
     """Rows that lie in one piece, or in several. Those that are multiplied as a copy come in pieces of one size: copies
     that grow by a row a step would leave holes in memory that nothing fits into."""
     parts = (rows,) if isinstance(rows, torch.Tensor) else rows
-    if wide_on_cpu(parts[0][:, :, :0]).dtype == parts[0].dtype:
+    if upcast_on_cpu(parts[0][:, :, :0]).dtype == parts[0].dtype:
         return parts
     return [piece for part in parts for piece in torch.split(part, COPIED_ROWS, 2)]
 
@@ -199,7 +199,7 @@ def read_by(weights: torch.Tensor, value: Rows) -> torch.Tensor:
     parts = parts_of(value)
     grouped = weights.view(batch, parts[0].shape[1], -1, tokens)
     output, start = None, 0
-    for part in map(wide_on_cpu, parts):
+    for part in map(upcast_on_cpu, parts):
         product = grouped[..., start : start + part.shape[2]].to(part.dtype) @ part
         output = product if output is None else output.add_(product)
         start += part.shape[2]
@@ -222,8 +222,8 @@ def explicit_weights(
     batch, heads, queries, dim = query.shape
     parts = parts_of(key)
     kv_heads, tokens = parts[0].shape[1], sum(part.shape[2] for part in parts)
-    grouped = wide(query.reshape(batch, kv_heads, heads // kv_heads * queries, dim))
-    products = [grouped @ wide(part).transpose(2, 3) for part in parts]
+    grouped = upcast(query.reshape(batch, kv_heads, heads // kv_heads * queries, dim))
+    products = [grouped @ upcast(part).transpose(2, 3) for part in parts]
     product = products[0] if len(products) == 1 else torch.cat(products, -1)
     scores = product.view(batch, heads, queries, tokens).float().mul_(scale)  # the product is nobody else's
     if softcap is not None:

@@ -52,7 +52,7 @@ class LaunchedAhead:
 
     def _is_as_it_was(self, number: int) -> bool:
         live, cache, length = self.work[number].live, self.caches[number], self.lengths[number]
-        is_same = live.cache is cache and cache.num_tokens == length and cache.has_row_behind(length, len(self.work))
+        is_same = live.cache is cache and cache.num_tokens == length and cache.can_write_ahead(length, len(self.work))
         return is_same and not live.sequence.sampled_is_forced
 
     def count(self) -> None:
@@ -65,14 +65,14 @@ class LaunchedAhead:
         written."""
         for work, cache, length in zip(self.work, self.caches, self.lengths, strict=True):
             if work.live.cache is cache:
-                cache.clear_row_behind(length)
+                cache.clear_row_ahead(length)
 
 
 def may_launch(sequences: LiveSequences, work: Sequence[SequenceWork]) -> bool:
     """Whether the forward behind a step can be launched before its tokens are known. Not where somebody must know them
     first: a token that was forced stands in its place; a sequence is full, or as long as it may get; another sequence
     is next; and where a row cannot stand behind those that are counted: in windows, in codes, where rows were edited by
-    hand, and with some of the pages that begin (`PagedCache.has_row_behind` says which)."""
+    hand, and with some of the pages that begin (`PagedCache.can_write_ahead` says which)."""
     if [live for live in sequences if live.sequence.has_work] != [each.live for each in work]:
         return False
     return all(goes_on(sequences, each.live, each.num_tokens, len(work)) for each in work)
@@ -86,4 +86,4 @@ def goes_on(sequences: LiveSequences, live: LiveSequence, num_tokens: int, num_s
     is_last = most is not None and num_tokens - sequence.num_prompt_tokens + 1 >= most
     if is_last or sequence.forced or sequences.mode.full_at(num_tokens, cache) is not None:
         return False
-    return cache.has_row_behind(num_tokens, num_sequences)
+    return cache.can_write_ahead(num_tokens, num_sequences)

@@ -100,7 +100,7 @@ class ModeDriver(Driver):
         if self.cache.capacity is not None and count + len(token_ids) > self.cache.capacity:
             raise InputError(f"The cache is full after {count:,} tokens: give it more room.")
         try:
-            at_once = self.cache.most_at_once or len(token_ids)
+            at_once = self.cache.max_forward_tokens or len(token_ids)
             for start in range(0, len(token_ids), at_once):
                 logits = super().feed(token_ids[start : start + at_once], check)
             return logits

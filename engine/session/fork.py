@@ -87,7 +87,7 @@ class Forking:
             if count and not child.cache.fork_from(parent.cache, count):
                 raise InputError(f"Sequence {parent.seq_id} cannot be copied in this cache mode: take another one.")
             if num_tokens is not None:
-                child.cache.own_last_page()
+                child.cache.unshare_last_page()
         if num_tokens is None:
             child.set_logits(parent.logits)
         else:

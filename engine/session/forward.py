@@ -89,7 +89,7 @@ class Runner:
         clock.lap("forward")
         clock.encoder_s += cache.take_encoder_s()
         if probe is not None and not is_last:  # the forward of the next sequence comes before anything is measured
-            probe.keep()
+            probe.copy_borrowed()
         return self._seen(work, logits, surprisal, probe, measured_alone(strip), clock)
 
     def launch(
@@ -117,12 +117,12 @@ class Runner:
                     logits.append(feed(self._model, cache, one, 1, probe, strip=strip).clone())
                     strips.append(measured_alone(strip))
                     if probe is not None and cache is not caches[-1]:
-                        probe.keep()
+                        probe.copy_borrowed()
             for cache, length in reversed(pairs):  # of pages that began, the one that was taken last goes back first
-                cache.hide_row(length)
+                cache.uncount_row(length)
         except BaseException:
             for cache, length in reversed(pairs):
-                cache.clear_row_behind(length)
+                cache.clear_row_ahead(length)
             raise
         clock.lap("forward")
         clock.compile_s = runners.compile_s
@@ -223,7 +223,7 @@ def measured_alone(strip: Strip | None) -> MeasuredSequence | None:
 
 def is_fed_together(work: Sequence[SequenceWork], store: PageStore) -> bool:
     """Whether these sequences go through one forward."""
-    return len(work) > 1 and store.can_batch and not any(each.live.cache.is_fed_alone for each in work)
+    return len(work) > 1 and store.can_batch and not any(each.live.cache.needs_own_forward for each in work)
 
 
 def weights_of_one(work: SequenceWork, layer: int, rows: torch.Tensor) -> torch.Tensor:

@@ -110,9 +110,9 @@ class GoingTo:
         store = self._live.mode.store
         if store is None:
             return
-        store.forget_beside(set(self._history.journal.steps))
+        store.evict_outside_path(set(self._history.journal.steps))
         for each in self._live:
-            store.groups[0].pool.find_again(each.cache.tables[0], each.sequence.token_ids)
+            store.groups[0].pool.recommit(each.cache.tables[0], each.sequence.token_ids)
 
     def fill_emptied(self, check: Check = None) -> None:
         """Give sequences that lost their rows to a step that failed what the newest step left them, where their own

@@ -49,7 +49,7 @@ class SessionState:
     def own(self, *, is_live: bool) -> None:
         """Its pages belong to its sequences, or to a kept moment."""
         for live in self.sequences.values():
-            live.cache.own(live.seq_id if is_live else KEPT)
+            live.cache.set_owner(live.seq_id if is_live else KEPT)
 
     def close(self) -> None:
         """Give back what it holds."""

@@ -141,12 +141,12 @@ class Scheduler:
                     chunk = max(1, part.num_tokens - sequence.num_tokens)
                 else:
                     chunk = WHOLE if is_whole else self.plan.next_size(sequence.num_tokens)
-                    chunk = min(chunk, live.cache.most_at_once or chunk)
+                    chunk = min(chunk, live.cache.max_forward_tokens or chunk)
                 work.append(SequenceWork(live, sequence.next_ids(chunk)))
                 live.cache.begin(len(work[-1].token_ids))
         except BaseException:
             for each in work:
-                each.live.cache.give_room_back()
+                each.live.cache.cancel_begin()
             self._live.restore(before, self._history)
             raise
         return Batch("prefill" if chosen[0].sequence.is_prefilling else "decode", work)

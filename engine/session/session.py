@@ -245,4 +245,4 @@ class Session(SessionReading):
         self.kept.clear()
         self.reruns.forget()
         if self.live.mode.store is not None:
-            self.live.mode.store.forget_steps()
+            self.live.mode.store.restart_steps()

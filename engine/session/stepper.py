@@ -285,13 +285,13 @@ class Stepper:
         page found by what the step had written to it."""
         store = None if self._is_aside else self._live.mode.store
         if store is not None:
-            store.take_back_events(self._history.next_step)
+            store.undo_drain(self._history.next_step)
         self._live.restore(before, self._history)
         self._history.journal.forget_notes_after(noted)
         self._scheduler.preempted.clear()
         if store is not None:
             store.note_step(self._history.next_step)
-            store.forget_beside(set(self._history.journal.steps))
+            store.evict_outside_path(set(self._history.journal.steps))
 
 
 def as_planned(choice: Sample | None, part: PlannedPart) -> Sample | None:

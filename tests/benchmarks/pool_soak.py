@@ -116,7 +116,7 @@ class PoolWorld:
 
     def look_ahead(self, row: Row) -> None:
         """Room for one token more that is taken back."""
-        if not self.pool.has_room(row.table, 1) and (row.table.num_slack_tokens or not self.pool.has_unknown(1)):
+        if not self.pool.has_room(row.table, 1) and (row.table.num_slack_tokens or not self.pool.are_next_free(1)):
             return
         before = (self.picture(), repr(row.table), list(row.table.page_hashes))
         assert self.pool.append(row.table, 1) is None

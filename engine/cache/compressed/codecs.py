@@ -17,7 +17,7 @@ from engine.spec.codec import Coding
 E4M3 = torch.float8_e4m3fn
 E4M3_MAX = 448.0
 # mask of the float16 bits that e4m3 also has: sign, four bits of the exponent, three of the fraction
-HALF_OF_E4M3 = 0xBF80 - 0x10000
+E4M3_BITS_IN_HALF = 0xBF80 - 0x10000
 INT8_MAX = 127.0
 TINY_HALF = 2.0**-14  # the smallest normal float16: below it a scale loses its own precision
 TINY_SINGLE = 2.0**-126
@@ -177,7 +177,7 @@ def from_e4m3(codes: torch.Tensor) -> torch.Tensor:
     e4m3's NaN becomes a finite float16 above 448, and is set to NaN afterwards."""
     if codes.device.type != "cpu":
         return codes.view(E4M3).float()
-    halves = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(7).bitwise_and_(HALF_OF_E4M3)
+    halves = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(7).bitwise_and_(E4M3_BITS_IN_HALF)
     numbers = halves.view(torch.float16).float().mul_(256.0)
     return numbers.masked_fill_(numbers.abs() > E4M3_MAX, torch.nan)
 

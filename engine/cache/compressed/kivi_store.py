@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.cache.by_hand import put
+from engine.cache.by_hand import write_slots
 from engine.cache.compressed import kivi
 from engine.cache.compressed.rows import RowBuffer
 from engine.cache.row_delta import NO_ROWS, hull
@@ -94,7 +94,7 @@ class KiviStore:
         is_exact = places >= self._coded
         if bool(is_exact.any()):
             behind = places[is_exact] - self._exact_first
-            put(self._exact.view[0], heads, behind.expand(len(heads), -1), rows[:, is_exact])
+            write_slots(self._exact.view[0], heads, behind.expand(len(heads), -1), rows[:, is_exact])
         if bool((~is_exact).any()):
             self._write_coded(heads, places[~is_exact], rows[:, ~is_exact])
 
@@ -102,7 +102,7 @@ class KiviStore:
         bits, group, axis = self.coding.bits or 0, self.coding.group_size, 2 if self.part == "keys" else 3
         old = self._decoded(self._exact.view.dtype)
         new = old.clone()
-        put(new[0], heads, places.expand(len(heads), -1), rows)
+        write_slots(new[0], heads, places.expand(len(heads), -1), rows)
         is_other = kivi.grouped(new != old, axis, group).any(axis + 1)  # of each group that shares a scale
         encode = kivi.encode_keys if self.part == "keys" else kivi.encode_values
         counts = self._packed_counts(self._coded)

@@ -166,7 +166,7 @@ class CompressedLayer(OwnLayer):
     @property
     def journal_bytes(self) -> int:
         """Bytes kept only in order to go back."""
-        return self.journal.bytes_beside(self.memory) + self.key_store.journal_bytes + self.value_store.journal_bytes
+        return self.journal.bytes_without(self.memory) + self.key_store.journal_bytes + self.value_store.journal_bytes
 
     # ---- going back ----------------------------------------------------------------------------------------------
 

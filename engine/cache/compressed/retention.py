@@ -170,7 +170,7 @@ class DistinctKeys(Rule):
         return -torch.nn.functional.cosine_similarity(units, units.mean(1, keepdim=True), dim=-1)
 
 
-class Chance(Rule):
+class RandomScores(Rule):
     """Random scores, the baseline for any rule: computed from seed, layer, head and position, and so the same every
     time."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.cache.by_hand import put
+from engine.cache.by_hand import write_slots
 from engine.cache.compressed.codecs import RowCodec, row_codec
 from engine.cache.compressed.kivi_store import KiviStore
 from engine.cache.compressed.rows import RowBuffer
@@ -119,12 +119,12 @@ class RowStore:
     def write(self, heads: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
         """Overwrite the rows in slots `[N, T]` of heads `[N]` with rows `[N, T, D]`, encoded by the store's codec."""
         if self._waiting is not None:
-            put(self._waiting.view[0], heads, slots, rows)
+            write_slots(self._waiting.view[0], heads, slots, rows)
             return
         made = rows.new_zeros(1, self._codes[0].view.shape[1], *rows.shape[1:])
         made[0, heads] = rows
         for buffer, code in zip(self._codes, self._codec.encode(made), strict=True):
-            put(buffer.view[0], heads, slots, code[0, heads])
+            write_slots(buffer.view[0], heads, slots, code[0, heads])
 
     def _like(self) -> RowStore:
         made = RowStore(self.coding, self.part)

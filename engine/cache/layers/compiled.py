@@ -15,23 +15,23 @@ from engine.cache.layers.handles import CountedStaticLayer
 class CompiledStaticCache(StaticCache):  # type: ignore[misc]
     """A static cache whose decode step runs through torch.compile."""
 
-    def settle(self) -> None:
+    def write_lengths(self) -> None:
         """Write the number of rows to the device in every layer: a compiled step reads it there."""
         for layer in self._counted:
-            layer.settle()
+            layer.write_length()
 
-    def count(self) -> None:
+    def count_row(self) -> None:
         """Count the row that a compiled step has written in every layer."""
         for layer in self._counted:
             layer.num_rows += 1
 
-    def kept(self) -> list[tuple[Any, dict[str, Any]]]:
-        """Copies of what a step changes in each layer, for `put_back`. K and V of static layers are not copied: a
+    def copy_state(self) -> list[tuple[Any, dict[str, Any]]]:
+        """Copies of what a step changes in each layer, for `restore_state`. K and V of static layers are not copied: a
         repeated step writes the same rows again."""
         return [(layer, _changed_by_a_step(layer)) for layer in self.layers]
 
-    def put_back(self, kept: list[tuple[Any, dict[str, Any]]]) -> None:
-        """Restore what `kept` copied, in place: a step is compiled for tensors at fixed addresses."""
+    def restore_state(self, kept: list[tuple[Any, dict[str, Any]]]) -> None:
+        """Restore what `copy_state` copied, in place: a step is compiled for tensors at fixed addresses."""
         for layer, values in kept:
             for name, value in values.items():
                 held = getattr(layer, name)

@@ -200,16 +200,16 @@ def shifted(positions: torch.Tensor | None, by: int) -> torch.Tensor | None:
 
 def within(delta: RowDelta, span: range) -> RowDelta:
     """The part of a delta that concerns the positions of `span`."""
-    return on_runs(delta, lambda run: common(run, span))
+    return map_ranges(delta, lambda run: intersection(run, span))
 
 
 def moved(delta: RowDelta, by: int) -> RowDelta:
     """The same delta with all positions moved by `by`."""
-    found = on_runs(delta, lambda run: range(run.start + by, run.stop + by) if run else NO_ROWS)
+    found = map_ranges(delta, lambda run: range(run.start + by, run.stop + by) if run else NO_ROWS)
     return replace(found, evicted=tuple(positions + by for positions in delta.evicted)) if delta.evicted else found
 
 
-def on_runs(delta: RowDelta, change: Callable[[range], range]) -> RowDelta:
+def map_ranges(delta: RowDelta, change: Callable[[range], range]) -> RowDelta:
     """The same delta with `change` applied to every range of positions."""
     return replace(
         delta,
@@ -220,7 +220,7 @@ def on_runs(delta: RowDelta, change: Callable[[range], range]) -> RowDelta:
     )
 
 
-def common(one: range, other: range) -> range:
+def intersection(one: range, other: range) -> range:
     """The intersection of two ranges."""
     found = range(max(one.start, other.start), min(one.stop, other.stop))
     return found if found else NO_ROWS

@@ -81,11 +81,11 @@ class GrowingLayer(OwnLayer):
     def count_row(self) -> None:
         self.length += 1
 
-    def hide_row(self) -> None:
+    def uncount_row(self) -> None:
         self.length -= 1
 
     @property
-    def has_row_behind(self) -> bool:
+    def can_write_ahead(self) -> bool:
         return self.is_initialized and self.length < self.keys.shape[2]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from engine.cache.layers.layer_handle import LayerHandle
 from engine.cache.layers.of_transformers import LayerOfTransformers
 from engine.cache.layers.own import OwnLayer
 from engine.cache.layers.quantized import QuantizedRows
-from engine.cache.row_delta import RowDelta, slid
+from engine.cache.row_delta import RowDelta, windowed
 from engine.cache.stored import StoredLayer, stored_rows
 
 
@@ -22,25 +22,25 @@ class CountedStaticLayer(StaticLayer):  # type: ignore[misc]
     the device, and reading it there waits for all queued work."""
 
     num_rows = 0
-    is_ahead = False  # whether `num_rows` has changed and the number on the device has not
+    is_device_stale = False  # whether `num_rows` has changed and the number on the device has not
 
     def count_row(self, count: int = 1) -> None:
         """Count `count` rows that were written behind the counted ones; the number on the device is updated by
-        `settle`."""
+        `write_length`."""
         self.num_rows += count
-        self.is_ahead = True
+        self.is_device_stale = True
 
-    def settle(self) -> None:
+    def write_length(self) -> None:
         """Write `num_rows` to the device if the number there is out of date."""
-        if self.is_ahead:
+        if self.is_device_stale:
             self.cumulative_length.fill_(self.num_rows)
-            self.is_ahead = False
+            self.is_device_stale = False
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Pair:
         if torch.compiler.is_compiling():  # a Python number would become a constant of the compiled step
             found: Pair = super().update(key_states, value_states, *args, **kwargs)
             return found
-        self.settle()
+        self.write_length()
         pair: Pair = super().update(key_states, value_states, *args, **kwargs)
         self.num_rows += key_states.shape[-2]
         return pair
@@ -50,7 +50,7 @@ class CountedStaticLayer(StaticLayer):  # type: ignore[misc]
 
     def reset(self) -> None:
         super().reset()
-        self.num_rows, self.is_ahead = 0, False
+        self.num_rows, self.is_device_stale = 0, False
 
 
 def counted(layer: Any) -> Any:
@@ -111,14 +111,14 @@ class CountedStaticRows(StaticRows):
     def crop(self, num_tokens: int) -> int:
         super().crop(num_tokens)
         if self.layer.is_initialized:
-            self.layer.num_rows, self.layer.is_ahead = num_tokens, False
+            self.layer.num_rows, self.layer.is_device_stale = num_tokens, False
         return 0
 
     @property
-    def has_row_behind(self) -> bool:
+    def can_write_ahead(self) -> bool:
         return bool(self.layer.is_initialized) and self.layer.num_rows < self.layer.max_cache_len
 
-    def hide_row(self) -> None:
+    def uncount_row(self) -> None:
         self.layer.count_row(-1)
 
     def count_row(self) -> None:
@@ -142,7 +142,7 @@ class WindowRows(RowsOfTransformers):
         return int(getattr(self.layer, self.counter))
 
     def commit(self, written: RowDelta) -> RowDelta:
-        return slid(written, self.num_kept)
+        return windowed(written, self.num_kept)
 
     def knows(self, num_tokens: int) -> bool:
         return num_tokens >= self.num_seen or self.num_seen <= self.num_kept

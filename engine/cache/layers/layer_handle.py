@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from engine.cache.by_hand import put
+from engine.cache.by_hand import write_slots
 from engine.cache.contract import HeldBytes, HeldRows, StateMatrix, rows_from
 from engine.cache.row_delta import RowDelta
 from engine.cache.stored import StoredLayer, stored_rows
@@ -61,11 +61,11 @@ class LayerHandle:
         """Make room for `num_new` more rows; a failed allocation changes nothing."""
 
     @property
-    def has_row_behind(self) -> bool:
-        """Whether there is room for one more row behind the counted ones, which `hide_row` keeps uncounted."""
+    def can_write_ahead(self) -> bool:
+        """Whether there is room for one more row behind the counted ones, which `uncount_row` keeps uncounted."""
         return False
 
-    def hide_row(self) -> None:
+    def uncount_row(self) -> None:
         """Stop counting the newest row; its numbers stay written."""
         raise NotImplementedError
 
@@ -124,4 +124,4 @@ class LayerHandle:
         layer encodes its own rows."""
         rows = self.rows()
         assert rows is not None, "a layer without rows is not edited"
-        put((rows.keys if part == "keys" else rows.values)[0], heads, slots, numbers)
+        write_slots((rows.keys if part == "keys" else rows.values)[0], heads, slots, numbers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.cache.by_hand import put
+from engine.cache.by_hand import write_slots
 from engine.cache.contract import HeldRows
 from engine.cache.layers.of_transformers import LayerOfTransformers
 from engine.cache.row_delta import RowDelta
@@ -72,12 +72,12 @@ class QuantizedRows(LayerOfTransformers):
             codes, scale = coded
             new, _ = self.layer._quantize(made, scale=scale)
             codes = codes.clone()
-            put(codes.view(torch.uint8)[0], heads, slots, new.view(torch.uint8)[0, heads])
+            write_slots(codes.view(torch.uint8)[0], heads, slots, new.view(torch.uint8)[0, heads])
             setattr(self.layer, name, (codes, scale))
             return
         if residual is not None and residual.dim() == 4:
             rows = torch.cat([rows, residual], 2)
-        put(rows[0], heads, slots, numbers)
+        write_slots(rows[0], heads, slots, numbers)
         axis = self.layer.axis_key if part == "keys" else self.layer.axis_value
         setattr(self.layer, name, self.layer._quantize(rows[:, :, :num_coded].contiguous(), axis=axis))
         if num_coded < rows.shape[2]:

@@ -38,7 +38,7 @@ class PageBlocks:
         """The blocks for queries at `places` `[B, T]`. `table` `[B, W]` has the page ids of each sequence in order,
         padded with 0. Sequences and queries are padded to powers of two, so that few shapes have to be compiled."""
         batch, count = places.shape
-        more, longer = room_for(batch) - batch, (room_for(count) if count > 1 else 1) - count
+        more, longer = next_power_of_two(batch) - batch, (next_power_of_two(count) if count > 1 else 1) - count
         table, places = (torch.nn.functional.pad(part, pad, value=value) for part, pad, value in (
             (table, (0, 0, 0, more), 0), (places, (0, longer, 0, more), -1)))  # fmt: skip
         order = torch.arange(table.shape[1], device=table.device, dtype=torch.int32)
@@ -56,16 +56,16 @@ class PageBlocks:
         if window is not None:
             read &= ends > first - window
             whole &= read & (begins > last - window)
-        partly, wholly = (listed(some, table, num_pages) for some in (read & ~whole, whole))
+        partly, wholly = (page_lists(some, table, num_pages) for some in (read & ~whole, whole))
         return cls(places.int(), numbers, partly, wholly, page_size, window)
 
 
-def room_for(count: int) -> int:
+def next_power_of_two(count: int) -> int:
     """The smallest power of two that is at least `count`."""
     return 1 << (count - 1).bit_length()
 
 
-def listed(chosen: torch.Tensor, table: torch.Tensor, num_pages: int) -> tuple[torch.Tensor, torch.Tensor]:
+def page_lists(chosen: torch.Tensor, table: torch.Tensor, num_pages: int) -> tuple[torch.Tensor, torch.Tensor]:
     """For each block, the number of chosen columns `[B, 1, Q]` of a table (`chosen` `[B, Q, W]`), and their page ids in
     order `[B, 1, Q, num_pages]`: the length of the list does not depend on the sequence."""
     places = torch.where(chosen, chosen.cumsum(2) - 1, num_pages)

@@ -16,7 +16,7 @@ from engine.cache.layers.handles import is_pageable
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.paged.pool import PagePool
-from engine.cache.paged.row_ahead import RowBehindPages
+from engine.cache.paged.row_ahead import RowAheadPages
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
 from engine.cache.row_delta import RowDelta
@@ -26,7 +26,7 @@ from engine.predict.capacity import cache_capacity, tokens_at_once
 from engine.wire.prefix_match import Converted, Forked, PrefixMatch, WhyNotReused
 
 
-class PagedCache(RowBehindPages):
+class PagedCache(RowAheadPages):
     """The cache of one sequence in pages of a shared store. Layers that cannot be paged stay as transformers made
     them."""
 
@@ -38,7 +38,7 @@ class PagedCache(RowBehindPages):
         self.keeper = self._new_keeper(seq_id)
         super().__init__(store.spec, config, max_length, num_source)
         self.capacity = cache_capacity(store.spec, max_length, store.geometry)
-        self.most_at_once = tokens_at_once(store.spec, max_length, store.geometry)
+        self.max_forward_tokens = tokens_at_once(store.spec, max_length, store.geometry)
         # last, so that a cache whose constructor failed is in no group
         for group, table in zip(store.groups, self.tables, strict=True):
             group.tables.append(table)
@@ -88,11 +88,11 @@ class PagedCache(RowBehindPages):
             match = match.cut(at_most // self.store.page_size)
         self.why_not_reused = pool.explain(match)
         pool.adopt(table, match, len(token_ids) - match.num_hit_tokens + spare_pages * self.store.page_size)
-        self._load_from_host(pool, table, match, token_ids, at_most)
+        self._reuse_host_pages(pool, table, match, token_ids, at_most)
         self.num_tokens = self.hit_tokens = table.num_tokens
         return self.hit_tokens
 
-    def _load_from_host(
+    def _reuse_host_pages(
         self, pool: PagePool, table: PageTable, match: PrefixMatch, token_ids: Listing[int], at_most: int | None
     ) -> None:
         host, room = self.store.host, pool.num_available_pages
@@ -103,7 +103,7 @@ class PagedCache(RowBehindPages):
             return
         pool.append(table, len(entries) * self.store.page_size)
         try:
-            self.store.read_back(entries, table.page_ids[len(match.page_ids) :])
+            self.store.load_from_host(entries, table.page_ids[len(match.page_ids) :])
         except BaseException:
             pool.truncate(table, match.num_hit_tokens)
             raise
@@ -132,7 +132,7 @@ class PagedCache(RowBehindPages):
         """How many of the next `num_new` tokens get rows in pages: all but those that an encoder reads."""
         return self.num_decoded(self.num_tokens + num_new) - self.num_decoded(self.num_tokens)
 
-    def give_room_back(self) -> None:
+    def cancel_begin(self) -> None:
         self._truncate(self.num_tokens)
 
     def _truncate(self, num_tokens: int) -> None:
@@ -188,13 +188,13 @@ class PagedCache(RowBehindPages):
         self.restore(other.stored(other.num_tokens))
         self.by_hand = other.by_hand
 
-    def own_last_page(self) -> None:
+    def unshare_last_page(self) -> None:
         """Copy the shared last page now rather than at the first write, so that its contents do not depend on whether
         the other sequences still share it then."""
         self.begin(1)
         self._truncate(self.num_tokens)
 
-    def own(self, seq_id: int) -> None:
+    def set_owner(self, seq_id: int) -> None:
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.relabel(table, seq_id)
 
@@ -230,14 +230,14 @@ class PagedCache(RowBehindPages):
         has_state = any(layer.has_state for layer in self.layers) and not is_kept
         if has_state and not num_tokens == self.num_tokens == now:
             return False  # an unfinished forward may have changed some of the recurrent states
-        if self.keeper is not None and not self._take_pages_back(self.keeper, num_tokens):
+        if self.keeper is not None and not self._restore_pages(self.keeper, num_tokens):
             return False
         self._truncate(num_tokens)
         if self.num_source:
             for layer in self.layers:
                 layer.crop(num_tokens)
         if is_kept:
-            self._put_states_back()
+            self._restore_kept_states()
         self.num_tokens, self.by_hand = num_tokens, self.by_hand.back_to(num_tokens)
         self._deltas.clear()
         return True
@@ -285,7 +285,7 @@ class PagedCache(RowBehindPages):
             old = self.tables[number]
             count = self.num_decoded(stored.num_tokens)
             table = PageTable.of_gaps(old.seq_id, self.store.page_size, count, num_slid)
-            group.pool.take_back(table, held)
+            group.pool.restore_pages(table, held)
             group.tables[group.tables.index(old)] = self.tables[number] = table
         super().restore(stored)
         if self.keeper is not None:
@@ -308,7 +308,7 @@ class PagedCache(RowBehindPages):
             return False
         self.begin(other.num_tokens)
         self.plan_forward(other.num_tokens)
-        self._take_rows(other)
+        self._append_rows_of(other)
         self.commit(other.num_tokens)
         self.by_hand = other.by_hand
         return True

@@ -38,7 +38,7 @@ class EditablePages(SequenceCache):
                     touched.setdefault(number, set()).update(pages)
         for number, mine in touched.items():
             group, table = self.store.groups[number], self.tables[number]
-            for copied in group.pool.own(table, sorted(mine)):
+            for copied in group.pool.make_writable(table, sorted(mine)):
                 self.store.copy_page(group, copied)
 
     def check_pinned(self, pinned: RowMarks) -> None:
@@ -69,8 +69,8 @@ class EditablePages(SequenceCache):
         self.note_edit(source + first)
 
     @property
-    def is_fed_alone(self) -> bool:
-        return super().is_fed_alone or any(table.num_dropped_pages for table in self.tables)
+    def needs_own_forward(self) -> bool:
+        return super().needs_own_forward or any(table.num_dropped_pages for table in self.tables)
 
     # ---- recurrent states beside edited rows: recomputing the tokens would not restore them ------------------------
 
@@ -86,7 +86,7 @@ class EditablePages(SequenceCache):
         if self.by_hand and any(layer.has_state for layer in self.layers):
             self._states = self.num_tokens, {i: copy.deepcopy(self.live.layers[i]) for i in self._unpaged}
 
-    def _put_states_back(self) -> None:
+    def _restore_kept_states(self) -> None:
         assert self._states is not None
         self._put(self._states[1])
         self._states = None

@@ -98,7 +98,7 @@ class EvictingPages(EditablePages):
         count = self.tables[0].num_tokens
         return count + self.num_source if count else 0
 
-    def _take_pages_back(self, keeper: PageKeeper, num_tokens: int) -> bool:
+    def _restore_pages(self, keeper: PageKeeper, num_tokens: int) -> bool:
         """Restore pages and the rule's state as they were at `num_tokens` tokens. Returns False, and does nothing,
         where the journal no longer has them or the pool has too few pages."""
         pool, table = self.store.groups[0].pool, self.tables[0]
@@ -112,7 +112,7 @@ class EvictingPages(EditablePages):
         if len(gone) > room:
             return False
         pool.truncate(table, num_tokens)
-        pool.take_back(table, sorted(gone))
+        pool.restore_pages(table, sorted(gone))
         keeper.go_back(table, num_tokens, gone, self.store.rows_of)
         self.num_restored = len(gone) * self.store.page_size
         return True

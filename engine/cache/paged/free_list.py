@@ -76,7 +76,7 @@ class FreeList:
         backward[sentinel] = last
         self._length += len(page_ids)
 
-    def put_back(self, page_id: int) -> None:
+    def undo_pop(self, page_id: int) -> None:
         """Make the id that was popped last the head again. The list must not have changed since."""
         sentinel, head = self._sentinel, self._next[self._sentinel]
         self._next[sentinel] = self._prev[head] = page_id

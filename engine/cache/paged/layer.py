@@ -9,7 +9,7 @@ import torch
 from engine.cache.contract import HeldBytes, HeldRows, Pair
 from engine.cache.layers.own import OwnLayer
 from engine.cache.paged.plan import GroupPlan
-from engine.cache.paged.rows import ReadRoom, Reads
+from engine.cache.paged.rows import GatherBuffer, Reads
 from engine.cache.paged.slots import HeldPages, held_positions, held_slots
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
@@ -55,20 +55,20 @@ class PagedLayer(OwnLayer):
             stored.write(plan.writes, new.transpose(0, 1).flatten(1, 2))
         return plan
 
-    def append_apart(
-        self, keys: torch.Tensor, values: torch.Tensor, rooms: tuple[ReadRoom, ReadRoom], most_kept: int
+    def append_by_sequence(
+        self, keys: torch.Tensor, values: torch.Tensor, buffers: tuple[GatherBuffer, GatherBuffer], most_kept: int
     ) -> Iterator[Pair]:
         """As `append`, but yields the rows of one sequence after the other, `[1, H_kv, S + T, D]`: without padding, and
         without a copy where they are consecutive in the pool. Otherwise they are gathered; more than `most_kept` rows
-        into the buffers `rooms`, which the next sequence overwrites."""
+        into the buffers `buffers`, which the next sequence overwrites."""
         plan = self.write(keys, values)
-        return (self._read_in(rooms, most_kept, reads) for reads in plan.reads_of)
+        return (self._read_in(buffers, most_kept, reads) for reads in plan.reads_of)
 
-    def _read_in(self, rooms: tuple[ReadRoom, ReadRoom], most_kept: int, reads: Reads) -> Pair:
+    def _read_in(self, buffers: tuple[GatherBuffer, GatherBuffer], most_kept: int, reads: Reads) -> Pair:
         is_long = isinstance(reads, HeldPages) and reads.count > most_kept
         keys, values = (
             rows.read(reads, room if is_long else None)[None]
-            for rows, room in zip(self.store.rows_of[self.layer_index], rooms, strict=True)
+            for rows, room in zip(self.store.rows_of[self.layer_index], buffers, strict=True)
         )
         return keys, values
 

@@ -114,7 +114,7 @@ class Pages:
         """Pages that can be taken now: free and cached ones."""
         return len(self._free)
 
-    def has_unknown(self, count: int) -> bool:
+    def are_next_free(self, count: int) -> bool:
         """Whether the next `count` pages to be taken are all free, so that taking them evicts no cached page."""
         upcoming = list(islice(self._free, count))
         return len(upcoming) == count and all(self._index.entry(page_id) is None for page_id in upcoming)
@@ -200,7 +200,7 @@ class Pages:
         self.events.append(taken)
         return page_id
 
-    def _put_back(self, page_id: int) -> None:
+    def _undo_take(self, page_id: int) -> None:
         """Undo the latest `_take`. Raises PoolMisuse, having changed nothing, if another event has happened since, or
         if taking the page evicted it from the prefix cache."""
         last, before = self.events[-1:], self.events[-2:-1]
@@ -210,7 +210,7 @@ class Pages:
             raise PoolMisuse(f"Page {page_id} cannot be put back where it was taken from.")
         self.events.pop()
         self._refs[page_id] = 0
-        self._free.put_back(page_id)
+        self._free.undo_pop(page_id)
 
     def _share_all(self, page_ids: Sequence[int], seq_id: int) -> None:
         """Add a reference to each of these pages, all of them different; an error changes nothing."""

@@ -57,7 +57,7 @@ class PagePool(PrefixCache):
             return None
         num_slack = len(page_ids) * page_size - table.num_tokens
         self._require(self.num_pages_needed(table, num_tokens))
-        copied = self._own_last_page(table) if num_slack else None
+        copied = self._unshare_last_page(table) if num_slack else None
         for _ in range(-(-stop // page_size) - len(page_ids)):
             page_ids.append(self._take(table.seq_id))
         table.num_tokens = stop
@@ -67,7 +67,7 @@ class PagePool(PrefixCache):
         """Undo the `append` of one token that copied and evicted nothing, right after it. A page that it took becomes
         the next to be taken again, and its event is removed. To undo several appends, undo the latest first."""
         if table.num_tokens % self.page_size == 1 % self.page_size:
-            self._put_back(table.page_ids[-1])
+            self._undo_take(table.page_ids[-1])
             table.page_ids.pop()
         table.num_tokens -= 1
 
@@ -130,7 +130,7 @@ class PagePool(PrefixCache):
             table.page_ids[number] = NULL_PAGE_ID
         table.num_dropped_pages += len(numbers)
 
-    def take_back(self, table: PageTable, numbers: Sequence[int]) -> None:
+    def restore_pages(self, table: PageTable, numbers: Sequence[int]) -> None:
         """Take new pages in the place of dropped ones; the caller writes their rows. Raises PoolExhausted, having
         changed nothing."""
         if any(table.page_ids[number] for number in numbers):
@@ -140,7 +140,7 @@ class PagePool(PrefixCache):
             table.page_ids[number] = self._take(table.seq_id)
         table.num_dropped_pages -= len(numbers)
 
-    def own(self, table: PageTable, numbers: Sequence[int]) -> list[PageCopied]:
+    def make_writable(self, table: PageTable, numbers: Sequence[int]) -> list[PageCopied]:
         """Make pages of a sequence, given by their index in its table, safe to overwrite. Shared ones are replaced by
         new pages, which the caller fills as the returned copies say; and from the first of these pages on, the table's
         pages are no longer known by their tokens.
@@ -154,7 +154,7 @@ class PagePool(PrefixCache):
             page_id = table.page_ids[number]
             if self._refs[page_id] > 1:
                 count = min(self.page_size, table.num_tokens - number * self.page_size)
-                copies.append(self._give_way(table, number, count))
+                copies.append(self._replace_shared(table, number, count))
             elif self._index.entry(page_id) is not None:
                 self._forget(page_id, EvictReason.OVERWRITE)
         del table.page_hashes[min(numbers, default=len(table.page_hashes)) :]
@@ -198,16 +198,16 @@ class PagePool(PrefixCache):
         """Whether the next token would be written into a page that other sequences read."""
         return table.num_tokens % self.page_size != 0 and self._refs[table.page_ids[-1]] > 1
 
-    def _own_last_page(self, table: PageTable) -> PageCopied | None:
+    def _unshare_last_page(self, table: PageTable) -> PageCopied | None:
         """Make the partial last page safe to write: copy it if it is shared, make it unfindable if it is findable."""
         page_id = table.page_ids[-1]
         if self._refs[page_id] == 1:
             if self._index.entry(page_id) is not None:
                 self._forget(page_id, EvictReason.OVERWRITE)
             return None
-        return self._give_way(table, -1, table.num_tokens % self.page_size)
+        return self._replace_shared(table, -1, table.num_tokens % self.page_size)
 
-    def _give_way(self, table: PageTable, number: int, num_tokens: int) -> PageCopied:
+    def _replace_shared(self, table: PageTable, number: int, num_tokens: int) -> PageCopied:
         """Replace a shared page in a table by a new one, and return the copy that the caller must do; an error changes
         nothing."""
         page_id = table.page_ids[number]

@@ -75,7 +75,7 @@ class PrefixCache(Pages):
             parent_hash = page_hash
         return PrefixMatch(self.page_size, tuple(page_ids), tuple(page_hashes), token_bytes)
 
-    def find_again(self, table: PageTable, token_ids: Sequence[int]) -> None:
+    def recommit(self, table: PageTable, token_ids: Sequence[int]) -> None:
         """Make the committed pages of a table findable again if they were evicted from the prefix cache meanwhile."""
         parent_hash, width = ROOT_HASH, self.page_size
         for number, page_hash in enumerate(table.page_hashes):

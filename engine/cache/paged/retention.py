@@ -232,7 +232,7 @@ class PageKeeper:
     @property
     def journal_bytes(self) -> int:
         """Bytes kept only in order to go back."""
-        return self._journal.bytes_beside(self._memory)
+        return self._journal.bytes_without(self._memory)
 
     @property
     def score_bytes(self) -> dict[int, int]:

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from engine.cache.by_hand import put
+from engine.cache.by_hand import write_slots
 from engine.cache.compressed.codecs import row_codec
 from engine.cache.paged.slots import HeldPages
 from engine.cache.stored import Scattered, StoredPart
@@ -20,7 +20,7 @@ Slots = slice | torch.Tensor
 Reads = Slots | HeldPages
 
 
-class ReadRoom:
+class GatherBuffer:
     """A buffer that rows are gathered into, enlarged as needed; each use overwrites the one before. Reused memory is in
     the processor's caches, and needs no new pages from the operating system."""
 
@@ -76,9 +76,9 @@ class PageRows:
         made = rows.new_zeros(1, self.num_heads, *rows.shape[1:])
         made[0, heads] = rows
         for buffer, part in zip(self._buffers, self._codec.encode(made.to(self.dtype)), strict=True):
-            put(buffer, heads, slots, part[0, heads])
+            write_slots(buffer, heads, slots, part[0, heads])
 
-    def read(self, slots: Reads, room: ReadRoom | None = None) -> torch.Tensor:
+    def read(self, slots: Reads, room: GatherBuffer | None = None) -> torch.Tensor:
         """Rows `[H_kv, N, D]` as attention reads them. A view where they are exact and consecutive; exact ones that are
         not are gathered into `room`, if given."""
         if not self._is_exact:
@@ -87,7 +87,7 @@ class PageRows:
             return self._buffers[0][:, slots]
         return self.codes(slots, room)[0]
 
-    def codes(self, slots: Reads, room: ReadRoom | None = None) -> list[torch.Tensor]:
+    def codes(self, slots: Reads, room: GatherBuffer | None = None) -> list[torch.Tensor]:
         """The stored tensors of these rows, each `[H_kv, N, …]`. With `room`, which holds one tensor, only for rows
         that are stored exactly."""
         if isinstance(slots, HeldPages):
@@ -131,7 +131,7 @@ class PageRows:
             buffer[:, slots] = 0
 
 
-def gathered(buffer: torch.Tensor, held: HeldPages, room: ReadRoom | None) -> torch.Tensor:
+def gathered(buffer: torch.Tensor, held: HeldPages, room: GatherBuffer | None) -> torch.Tensor:
     """Rows `[H, count, …]` from a buffer of slots `[H, pages * page_size, …]`, copied page by page."""
     by_page = buffer.view(len(buffer), -1, held.page_size, *buffer.shape[2:])
     into = None if room is None else room.view(buffer, len(buffer), len(held.pages), *by_page.shape[2:])

@@ -195,7 +195,7 @@ class PageStore:
             self._num_noted[number] = 0
         return tuple(event for events in self._drained[1] for event in events), pools
 
-    def take_back_events(self, step: int) -> None:
+    def undo_drain(self, step: int) -> None:
         """Undo `drain` for a step that failed: its page events will be part of the next step's record."""
         if self._drained[0] == step:
             for group, events in zip(self.groups, self._drained[1], strict=True):
@@ -206,7 +206,7 @@ class PageStore:
         owner = self.groups[0].pool if entry.tier is Tier.DEVICE else self.host
         return owner is not None and owner.entry(entry.page_id) is entry
 
-    def forget_beside(self, path: Container[int]) -> None:
+    def evict_outside_path(self, path: Container[int]) -> None:
         """Going back has made another moment the present one: remove pages from the prefix cache that became findable
         with steps not on its `path`, unless its own tables hold them, because no sequence could have found them
         there."""
@@ -234,7 +234,7 @@ class PageStore:
             found += len(kept - live) * self.page_size * width
         return found
 
-    def forget_steps(self) -> None:
+    def restart_steps(self) -> None:
         """Restart the numbering of steps: pages findable now count as findable before the first step."""
         self._findable.clear()
         self._drained = None, []
@@ -289,7 +289,7 @@ class PageStore:
             self.host.finish_store(store, (time.perf_counter() - began) * 1e3)
 
     @torch.inference_mode()
-    def read_back(self, entries: Listing[PageCommitted], page_ids: Listing[int]) -> None:
+    def load_from_host(self, entries: Listing[PageCommitted], page_ids: Listing[int]) -> None:
         """Copy host pages into device pages."""
         assert self.host is not None
         self.host.begin_load(entries)

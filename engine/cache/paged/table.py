@@ -27,7 +27,7 @@ class PageTable:
 
     @classmethod
     def of_gaps(cls, seq_id: int, page_size: int, num_tokens: int, num_slid_pages: int) -> PageTable:
-        """A table of `num_tokens` tokens without a single page; the pool's `take_back` gives it the pages that it
+        """A table of `num_tokens` tokens without a single page; the pool's `restore_pages` gives it the pages that it
         holds."""
         table = cls(seq_id, page_size)
         table.num_tokens, table.num_slid_pages = num_tokens, num_slid_pages

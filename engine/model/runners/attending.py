@@ -117,7 +117,7 @@ def attended(
     if count == 1 and is_long:  # as `attention` does it
         weights = explicit_weights(query, keys, None, attn.scaling, None, None)
         if probe is not None:
-            probe.take(attn.layer_idx, weights)
+            probe.record(attn.layer_idx, weights)
         return read_by(weights, values)
     is_causal = mask.kept is None and count > 1
     if is_causal:  # a static cache at its first prefill: the rest of the room is still empty

@@ -18,7 +18,7 @@ from torch import nn
 from transformers.masking_utils import create_causal_mask
 
 from engine.cache.attention_probe import Probe
-from engine.cache.paged.rows import ReadRoom
+from engine.cache.paged.rows import GatherBuffer
 from engine.model.attention import LONG_CONTEXT, PagedRowReader
 from engine.model.runners.attending import Apart, AppendApart, Attend, HiddenRows, InPlace, OneCache, RowMask
 from engine.model.runners.guard import Guard
@@ -169,7 +169,7 @@ class FusedDecoder:
         """What the last layer makes of the next tokens `[B, 1]` of sequences of `lengths`, `[B, 1, hidden]`: products
         are made of all of them at once, and attention of each by itself."""
         places = places_of(lengths, ids)
-        attend = Apart(append, probe.apart(len(ids)) if probe is not None else None)
+        attend = Apart(append, probe.split(len(ids)) if probe is not None else None)
         return self.through(self.embedded(ids), places, attend, check, passed)
 
     def through(
@@ -279,8 +279,8 @@ def places_of(starts: Sequence[int], ids: torch.Tensor) -> torch.Tensor:
 
 def appended_apart(cache: Any) -> AppendApart:
     """How a paged cache takes the rows of several sequences."""
-    rooms = ReadRoom(), ReadRoom()
-    return lambda layer, keys, values: cache.layers[layer].append_apart(keys, values, rooms, LONG_CONTEXT)
+    buffers = GatherBuffer(), GatherBuffer()
+    return lambda layer, keys, values: cache.layers[layer].append_by_sequence(keys, values, buffers, LONG_CONTEXT)
 
 
 def norm_of(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -209,8 +209,8 @@ class Launches:
             return None
         had = [cache.get_seq_length()] if lengths is None else list(lengths)
         # what takes minutes to make is made for the whole room, where there is one
-        is_whole = rows.room is not None and self._recorder.name == "compile"
-        bucket = rows.room if is_whole and rows.room else bucket_of(max(had) + 1, rows.room)
+        is_whole = rows.capacity is not None and self._recorder.name == "compile"
+        bucket = rows.capacity if is_whole and rows.capacity else bucket_of(max(had) + 1, rows.capacity)
         numbers = decoder.addresses, decoder.dtype, ids.device
         wanted = strip.wanted if strip is not None and self._recorder.takes_strip else None
         key = LaunchKey(self._recorder.name, *numbers, len(ids), bucket, rows.layout, probe is not None, kernel, wanted)
@@ -224,7 +224,7 @@ class Launches:
                 raise
             self._do_without(key, error)
             return None
-        rows.count()
+        rows.count_row()
         if strip is not None and launch.measured is not None:
             strip.measured = launch.measured.kept()
         if probe is not None:
@@ -270,7 +270,7 @@ class Launches:
             mine.move_to_end(key)
             launch.fill(ids, had, rows)
             return launch
-        rows.prepare(min(had))
+        rows.clear_from(min(had))
         launch = Launch(decoder, rows, key, self._recorder, ids)
         launch.fill(ids, had, rows)
         with self._telling(f"{self._recorder.doing} a step of up to {key.bucket:,} tokens"):
@@ -306,6 +306,6 @@ def show(probe: Probe, weights: dict[int, torch.Tensor], had: Sequence[int], *, 
     if not is_batch:
         probe.weights.update((layer, each[:, :, : had[0] + 1]) for layer, each in weights.items())
         return
-    for number, part in enumerate(probe.apart(len(had))):
+    for number, part in enumerate(probe.split(len(had))):
         own = slice(number, number + 1)
         part.weights.update((layer, each[own, :, : had[number] + 1]) for layer, each in weights.items())

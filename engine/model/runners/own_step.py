@@ -47,12 +47,12 @@ class OwnStep:
         if rows is None:
             return None
         ids, shows = ids.clone(), probe is not None  # a tensor of this forward: others are another kind of argument
-        rows.settle()
+        rows.write_lengths()
         found = self._step.run(ids, cache, shows) if self._is_tried else None
         if found is None:
             found = self._first(ids, cache, rows, shows)
         else:
-            rows.count()
+            rows.count_row()
         if found is None:
             return None
         logits, weights = found
@@ -62,7 +62,7 @@ class OwnStep:
 
     def _first(self, ids: torch.Tensor, cache: Any, rows: CompiledStaticCache, shows: bool) -> Outputs | None:
         """The first step behind a compilation: its own numbers, as they are without it."""
-        kept = rows.kept()
+        kept = rows.copy_state()
         try:
             with self._telling(LABEL):
                 self._step.compile(ids, cache, shows)
@@ -79,7 +79,7 @@ class OwnStep:
             self.refused = first_line(error)
             return None
         finally:
-            rows.put_back(kept)
+            rows.restore_state(kept)
         self._is_tried = True
         expected = self._computed(ids, cache, shows)
         if not are_near(found, expected):

@@ -224,7 +224,7 @@ class PageReader:
         """One for each sequence."""
         if probe is None or count == 1:
             return [probe] * count
-        return probe.parts or probe.apart(count)
+        return probe.parts or probe.split(count)
 
     def _pages(
         self,

@@ -89,7 +89,7 @@ def _of_sequence(session: Session, live: LiveSequence) -> Iterator[tuple[str, st
         (
             f"{count} of {cache.capacity}, {cache.stored_bytes} stored, {cache.journal_bytes} to go back, "
             f"ratio {cache.kept_ratio:.4f}, prompt ended {cache.prompt_ended_at}, restored {cache.num_restored}, "
-            f"room behind {cache.has_row_behind(count)}, edits {cache.by_hand.edits}, "
+            f"room behind {cache.can_write_ahead(count)}, edits {cache.by_hand.edits}, "
             f"knows {[n for n in lengths if cache.knows(n)]} decoded {[n for n in lengths if cache.decodes(n)]}, "
             f"pages {astuple(cache.page_counts())} {cache.page_ids_at(count)} {cache.page_ids_at(max(0, count - 3))}"
         ),

@@ -116,7 +116,7 @@ def test_a_forward_that_finds_no_room_ahead_of_its_step_costs_no_token(monkeypat
         tried.append(1)
         raise MemoryError("no room")
 
-    monkeypatch.setattr(SequenceCache, "hide_row", fail)
+    monkeypatch.setattr(SequenceCache, "uncount_row", fail)
     at_once, late = begun(0), begun(2)
     expected, found = [at_once.step() for _ in range(5)], run(late, 5)
     assert len(tried) == 4

@@ -54,10 +54,10 @@ def test_room_that_was_taken_for_one_token_goes_back_to_where_it_was() -> None:
     pool.append(full, 1)
     pool.commit(full, [1, 2, 3, 4])
     pool.release(full)
-    assert pool.has_unknown(2)
-    assert not pool.has_unknown(3)
+    assert pool.are_next_free(2)
+    assert not pool.are_next_free(3)
     pool.append(other, 4)
-    assert not pool.has_unknown(1)
+    assert not pool.are_next_free(1)
     pool.append(one, 1)  # of a page that could be found: that is forgotten
     with pytest.raises(PoolMisuse, match="cannot be put back"):
         pool.undo_append(one)
@@ -299,8 +299,8 @@ def test_of_a_shared_page_that_is_written_anew_the_tokens_in_it_are_copied() -> 
     pool = PagePool(9, 4)
     table = start(pool, 0, [1, 2, 3, 4, 5, 6])
     fork = pool.fork(table, 1)
-    assert pool.own(fork, [0, 1]) == [PageCopied(1, 1, 3, num_tokens=4), PageCopied(1, 2, 4, num_tokens=2)]
-    assert pool.own(fork, [0, 1]) == []
+    assert pool.make_writable(fork, [0, 1]) == [PageCopied(1, 1, 3, num_tokens=4), PageCopied(1, 2, 4, num_tokens=2)]
+    assert pool.make_writable(fork, [0, 1]) == []
     pool.check([table, fork])
 
 

@@ -46,7 +46,7 @@ OPERATIONS: dict[str, Callable[[PagePool, Tables], object]] = {
     "release what is shared": lambda pool, t: pool.release(t["fork"]),
     "adopt": lambda pool, t: pool.adopt(t["new"], pool.match_prefix(IDS), 4),
     "adopt nothing": lambda pool, t: pool.adopt(t["new"], pool.match_prefix(IDS[1:]), 4),
-    "own": lambda pool, t: pool.own(t["fork"], (3,)),
+    "own": lambda pool, t: pool.make_writable(t["fork"], (3,)),
 }
 
 

@@ -8,12 +8,12 @@ import torch
 from engine.cache.paged.evicting import EvictingPages
 
 
-class RowBehindPages(EvictingPages):
+class RowAheadPages(EvictingPages):
     """The part of a paged cache that lets a forward write one row ahead of the counted tokens."""
 
-    _hidden_in: list[int]  # for each table, the page in which the hidden row is
+    _uncounted_in: list[int]  # for each table, the page in which the hidden row is
 
-    def has_row_behind(self, num_tokens: int, num_sequences: int = 1) -> bool:
+    def can_write_ahead(self, num_tokens: int, num_sequences: int = 1) -> bool:
         """Whether the row at position `num_tokens` can be written ahead.
 
         Not if that takes a page out of a window that is still read at `num_tokens`. If the row starts a new page, the
@@ -27,22 +27,22 @@ class RowBehindPages(EvictingPages):
         for group, table in zip(self.store.groups, self.tables, strict=True):
             if group.window is not None and (num_tokens - group.window + 1) // size > table.num_slid_pages:
                 return False
-            begins = table.num_slack_tokens == 0 and may_begin and group.pool.has_unknown(num_sequences)
+            begins = table.num_slack_tokens == 0 and may_begin and group.pool.are_next_free(num_sequences)
             if not (begins or group.pool.has_room(table, 1)):
                 return False
         return True
 
-    def hide_row(self, num_tokens: int) -> None:
-        self._hidden_in = [table.page_ids[-1] for table in self.tables]
-        self._take_room_back(num_tokens)
+    def uncount_row(self, num_tokens: int) -> None:
+        self._uncounted_in = [table.page_ids[-1] for table in self.tables]
+        self._undo_append(num_tokens)
 
     def count_row(self) -> None:
         """Nothing to do: `begin` has counted the row in the tables, and must have given it the same page again."""
-        assert self._hidden_in == [table.page_ids[-1] for table in self.tables]
+        assert self._uncounted_in == [table.page_ids[-1] for table in self.tables]
 
     @torch.inference_mode()
-    def clear_row_behind(self, num_tokens: int) -> None:
-        self._take_room_back(num_tokens)
+    def clear_row_ahead(self, num_tokens: int) -> None:
+        self._undo_append(num_tokens)
         for group, table in zip(self.store.groups, self.tables, strict=True):
             if table.num_slack_tokens:  # else the row is in a free page, where nobody reads it
                 slot = table.slot(num_tokens - 1) + 1
@@ -50,7 +50,7 @@ class RowBehindPages(EvictingPages):
                     for rows in self.store.rows_of[layer.index]:
                         rows.clear(slice(slot, slot + 1))
 
-    def _take_room_back(self, num_tokens: int) -> None:
+    def _undo_append(self, num_tokens: int) -> None:
         """Take the room of the row at position `num_tokens` back out of the tables, where it is counted."""
         for group, table in zip(self.store.groups, self.tables, strict=True):
             if table.num_tokens > num_tokens:
