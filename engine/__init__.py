@@ -1,1 +1,1 @@
-"""The engine: models, caches, sequences, records. It knows nothing of windows."""
+"""The engine: models, caches, sequences, records. It imports nothing of the window."""

@@ -1,4 +1,4 @@
-"""The headless twin of the window: the same engine from the command line. `--help` lists what it does."""
+"""Runs the engine without a window, from the command line. `--help` lists the sub-commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMANDS = run, replay, verify, sweep, bench, gpu_check, seeds, devices, caches,
 
 
 class CommandLineParser(argparse.ArgumentParser):
-    """Wrong arguments are bad input like any other: one line, exit 2; `--help` has the usage."""
+    """A parser that reports wrong arguments like other bad input: one line, exit code 2; `--help` has the usage."""
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}; see --help", file=sys.stderr)
@@ -25,7 +25,7 @@ class CommandLineParser(argparse.ArgumentParser):
 
 
 def command_line() -> CommandLineParser:
-    """The parser of all sub-commands."""
+    """The parser with all sub-commands."""
     parser = CommandLineParser(prog="kvloupe-engine", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"kvloupe-engine: {printable_line(why)}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""How much of their beginnings two sequences have in common."""
+"""The length of the common prefix of two sequences."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 
 def num_common(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many tokens of two lists, or characters of two texts, are the same before the first that differs."""
+    """How many leading tokens of two lists, or characters of two texts, are equal."""
     shorter = min(len(one), len(other))
-    if one[:shorter] == other[:shorter]:  # most often, and much faster
+    if one[:shorter] == other[:shorter]:  # the usual case, and much faster
         return shorter
     return next((at for at in range(shorter) if one[at] != other[at]), shorter)

@@ -1,4 +1,4 @@
-"""Moments on the clock of a device: events of a GPU, which are read later, and the host's clock of a CPU."""
+"""Measures time on a device: by events on a GPU, which are read later, and by the host's clock on a CPU."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import torch
 
 
 class DeviceMoment(Protocol):
-    """A moment on the clock of the device."""
+    """A point in time on a device."""
 
     def ms_since(self, earlier: DeviceMoment) -> float:
-        """Once both have come."""
+        """Milliseconds between two points; both must have been reached."""
 
 
 class HostMark:
+    """A point in time on the host's clock."""
+
     def __init__(self) -> None:
         self.seconds = time.perf_counter()
 
@@ -25,7 +27,7 @@ class HostMark:
 
 
 class DeviceMark:
-    """An event behind everything that was asked of the device so far."""
+    """An event queued on a GPU, reached when all work queued before it is done."""
 
     def __init__(self, device: torch.device) -> None:
         if device.type == "mps":
@@ -36,13 +38,13 @@ class DeviceMark:
             self.event.record(torch.cuda.current_stream(device))
 
     def ms_since(self, earlier: DeviceMoment) -> float:
-        """Waits until this event has come, where it is asked for before."""
+        """Milliseconds between two events; waits until this one is reached."""
         assert isinstance(earlier, DeviceMark)
         self.event.synchronize()
         return float(earlier.event.elapsed_time(self.event))
 
 
 def mark(device: torch.device) -> DeviceMoment:
-    """Now, as the device sees it."""
+    """The present point in time on the device: on a GPU, the end of all work queued so far."""
     has_events = device.type == "cuda" or (device.type == "mps" and hasattr(torch.mps, "Event"))
     return DeviceMark(device) if has_events else HostMark()

@@ -1,5 +1,5 @@
-"""What the engine raises on purpose, for the person at the keyboard or because that person asked it to stop; and errors
-of the machine, told by what was raised."""
+"""The engine's own exceptions, for users' mistakes and cancelled work; and functions that recognise memory and device
+failures."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import traceback
 
 
 class InputError(ValueError):
-    """Bad input, in one plain sentence: the cause, the thing it concerns, and what to do about it."""
+    """Bad input, in one plain sentence for the user: the cause, what it concerns, and what to do about it."""
 
 
 class RowsMissing(InputError):
-    """A question about rows that are not held any more; it can be answered with rows rebuilt from the tokens."""
+    """Rows that are asked for are no longer held; they can be computed again from the tokens."""
 
 
 class DeviceLost(Exception):
-    """A device failed under the engine; says which, and how."""
+    """A device failed while the engine used it; the message says which one, and how."""
 
 
 class Cancelled(Exception):
-    """The person asked for the work in hand to stop."""
+    """The user cancelled the current work."""
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, short enough for a sentence; a first line that ends with a colon needs the next."""
+    """The error's first line, at most 200 characters, for use in a sentence; with the second if the first ends with a
+    colon."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     if not lines:
         return type(error).__name__
@@ -33,8 +34,8 @@ def first_line(error: BaseException) -> str:
 
 
 def not_imported(error: ImportError) -> str:
-    """Which package that is installed here cannot be imported, and what to do; empty where it is one of ours, whose
-    fault that would be."""
+    """A sentence for an installed package that cannot be imported, with a remedy; empty where the package is one of
+    this program, as that would be a defect."""
     importing = ""
     trace = error.__traceback__
     while trace is not None:
@@ -49,10 +50,10 @@ def not_imported(error: ImportError) -> str:
     )
 
 
-# ---- errors of the machine, by what was raised: torch is not imported here, for that may be what failed -----
+# ---- memory and device failures. torch is not imported here, because importing it may be what failed --------
 
 CPU_ALLOCATOR = "DefaultCPUAllocator: "
-# what has no class of its own: Apple's allocator, and CUDA's libraries, which want memory for themselves
+# messages of failed allocations without an exception class: Apple's allocator, and CUDA's libraries
 ALLOCATION_WORDS = ("MPS backend out of memory", "CUDA error: out of memory", "ALLOC_FAILED")
 DEVICE_WORDS = ("CUDA error", "HIP error", "CUDA driver error", "NCCL", "cuDNN error", "CUBLAS_STATUS", "Metal error")
 _ASKED = re.compile(r"tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)", re.IGNORECASE)
@@ -60,7 +61,8 @@ _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed. torch's CPU allocator only raises a `RuntimeError` that begins with its name."""
+    """Whether an allocation failed. torch's CPU allocator raises a plain `RuntimeError` with its name in the
+    message."""
     torch = sys.modules.get("torch")
     if isinstance(error, MemoryError | getattr(torch, "OutOfMemoryError", MemoryError)):
         return True
@@ -70,7 +72,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_of_device(error: BaseException) -> bool:
-    """Whether a device or its driver failed: nothing on it can be relied on any more."""
+    """Whether a device or its driver failed, after which nothing on the device can be relied on."""
     if is_out_of_memory(error) or isinstance(error, InputError):
         return False
     torch = sys.modules.get("torch")
@@ -80,18 +82,18 @@ def is_of_device(error: BaseException) -> bool:
 
 
 def is_of_machine(error: BaseException) -> bool:
-    """Whether memory ran out or a device failed: nothing is wrong with what was asked."""
+    """Whether memory ran out or a device failed, so that the request itself may be fine."""
     return is_out_of_memory(error) or is_of_device(error)
 
 
 def asked_bytes(error: BaseException) -> int | None:
-    """How much an allocation that failed wanted, where the error says it."""
+    """The bytes that a failed allocation asked for, if the error names them."""
     found = _ASKED.search(str(error))
     return round(float(found[1]) * _UNITS[found[2].lower()]) if found else None
 
 
 def let_go_of_frames(error: BaseException) -> None:
-    """Forget what the functions that an error went through held in their variables: tensors, above all."""
+    """Clear the local variables of all functions that an error passed through, because they keep tensors alive."""
     seen: BaseException | None = error
     while seen is not None:
         traceback.clear_frames(seen.__traceback__)

@@ -1,4 +1,5 @@
-"""Memory of a device: what is free, by NVML's word or the driver's, what is held, giving it back, what does not fit."""
+"""Memory of a device: how much is free (from NVML or the driver) and in use, releasing unused memory, and checks before
+large allocations."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def free_and_total(device: torch.device) -> tuple[int, int]:
-    """Bytes that nobody uses, of any program, and all bytes there are."""
+    """Bytes that no program uses, and all bytes of the device."""
     if device.type == "cuda":
-        # torch's own question makes a context on a GPU that nobody uses, which takes hundreds of megabytes there
+        # NVML first: torch's query would create a CUDA context on an unused GPU, which takes hundreds of megabytes
         free, total = nvml_bytes(device) or torch.cuda.mem_get_info(device)
         return int(free), int(total)
     if device.type == "mps":
@@ -37,8 +38,8 @@ def free_and_total(device: torch.device) -> tuple[int, int]:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that can be had: those that nobody uses, and those that torch keeps for the next tensors; of main memory no
-    more than this process may still map."""
+    """Bytes that can be allocated: those that no program uses, and those that torch has reserved but not in use. Of
+    main memory no more than this process may still map."""
     free = free_and_total(device)[0]
     if device.type == "cuda":
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -46,7 +47,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def mappable_bytes() -> int | None:
-    """What the limit of this process (`ulimit -v`) leaves; None where there is no limit."""
+    """Bytes that this process may still map under its limit (`ulimit -v`); None where there is no limit."""
     if sys.platform == "win32":
         return None
     import resource
@@ -56,7 +57,7 @@ def mappable_bytes() -> int | None:
 
 
 def used_bytes(device: torch.device) -> int:
-    """What this program holds there: what torch's allocator took from a GPU, or all that is resident."""
+    """Bytes that this program uses there: reserved by torch's allocator on GPUs, or resident in main memory."""
     if device.type == "cuda":
         return sum(int(torch.cuda.memory_reserved(index)) for index in range(torch.cuda.device_count()))
     if device.type == "mps":
@@ -65,9 +66,9 @@ def used_bytes(device: torch.device) -> int:
 
 
 class Held(NamedTuple):
-    """What is in memory: `process` is resident of this program, `allocator` in torch's tensors on GPUs (None: there is
-    none), `peak` the most of either since the peak was begun anew (None: it cannot be told), `device` in use on the
-    GPUs by all programs (None: NVML is not here)."""
+    """Memory in use. `process`: resident bytes of this program. `allocator`: bytes of torch's tensors on GPUs (None: no
+    GPU). `peak`: the maximum of `allocator`, or without a GPU of `process`, since the last reset (None: unknown).
+    `device`: bytes that all programs use on these GPUs (None: no NVML)."""
 
     process: int
     allocator: int | None = None
@@ -76,19 +77,19 @@ class Held(NamedTuple):
 
 
 class MemoryMeter:
-    """Reads what is in memory for a model on these devices: the peak is that of GPUs, or where there are none, of the
-    program, as Linux tells it."""
+    """Measures the memory in use for a model on these devices. The peak is that of the GPUs; without one, that of the
+    process, which only Linux reports."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._gpus = [device for device in devices if device.type == "cuda"]
-        self._asks_nvml = all(nvml_bytes(gpu) is not None for gpu in self._gpus)  # looked for once, not every step
+        self._asks_nvml = all(nvml_bytes(gpu) is not None for gpu in self._gpus)  # once, not at every step
 
     @cached_property
     def _process(self) -> psutil.Process:
-        return psutil.Process()  # a session aside never asks, and this reads several files
+        return psutil.Process()  # on demand, because it reads several files and not every session needs it
 
     def read(self, *, begin_anew: bool = False) -> Held:
-        """What is held now; `begin_anew`: the next peak counts from here."""
+        """The memory in use now; `begin_anew` resets the peak."""
         if not self._gpus:
             held = _resident(begin_anew) or Held(int(self._process.memory_info().rss))
             return held._replace(allocator=int(torch.mps.current_allocated_memory())) if _is_mps() else held
@@ -107,7 +108,8 @@ def _is_mps() -> bool:
 
 
 def _resident(begin_anew: bool) -> Held | None:
-    """The program's resident bytes and their peak, which Linux begins anew when it is asked to; None elsewhere."""
+    """The program's resident bytes and their peak, from Linux's /proc, which can also reset the peak; None
+    elsewhere."""
     try:
         status = STATUS.read_bytes()
         now, peak = (int(status.split(name, 1)[1].split(None, 1)[0]) << 10 for name in (b"VmRSS:", b"VmHWM:"))
@@ -119,7 +121,7 @@ def _resident(begin_anew: bool) -> Held | None:
 
 
 def give_back(device: torch.device) -> None:
-    """Let go of what nothing refers to any more, and hand the room to the system or to other programs."""
+    """Free unreferenced objects, and return unused memory to the system."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -130,7 +132,7 @@ def give_back(device: torch.device) -> None:
 
 
 def _libc() -> ctypes.CDLL | None:
-    """The C library, where it can give freed memory back."""
+    """The C library, if it has malloc_trim."""
     try:
         libc = ctypes.CDLL("libc.so.6")
     except OSError:
@@ -139,7 +141,7 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def nvml_bytes(device: torch.device) -> tuple[int, int] | None:
-    """Free and total bytes as NVML counts them; None where it cannot be asked."""
+    """Free and total bytes as NVML counts them; None where NVML is not available."""
     if torch.version.hip is not None or not find_spec("pynvml"):
         return None
     import pynvml
@@ -154,7 +156,7 @@ def nvml_bytes(device: torch.device) -> tuple[int, int] | None:
 
 
 def check_reserved(spec: CacheSpec, geometry: CacheGeometry, dtype: str, device: torch.device) -> None:
-    """Refuse a static or allocated cache that is larger than the memory that is free."""
+    """Raise `InputError` for a static or allocated cache that is larger than the free memory."""
     if spec.form not in ("static", "allocated"):
         return
     needed = sum(need.reserved for need in predict(spec, geometry, Fill(1, 1), dtype))
@@ -163,7 +165,7 @@ def check_reserved(spec: CacheSpec, geometry: CacheGeometry, dtype: str, device:
 
 
 def check_room(what: str, num_bytes: int, free: int) -> None:
-    """Refuse what is larger than the memory that is free."""
+    """Raise `InputError` if `num_bytes` are more than are `free`."""
     if num_bytes > free:
         raise InputError(
             f"{what} takes {num_bytes / 2**30:,.1f} GiB and {free / 2**30:,.1f} GiB are free: ask for less."

@@ -1,4 +1,4 @@
-"""Memory that ran out, in words: what was needed, what is free, and two ways out."""
+"""Messages for memory that ran out: what was needed, what is free, and two remedies."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ OTHER_WAYS = "take a cache that keeps fewer rows or fewer bits, or remove a sequ
 
 
 class Memory(NamedTuple):
-    """How it stands with memory: `needed` is what the caches of the next step would take more, by formula, and its
-    logits: the least that a step wants. None where no formula tells it."""
+    """Free bytes of a device, and `needed`: by formula, the least that the next step takes for its caches and logits.
+    None where no formula applies."""
 
     device: str
     free: int
@@ -24,7 +24,7 @@ class Memory(NamedTuple):
 
 
 def out_of_memory(error: BaseException, first: str, what: str, memory: Memory | None) -> str:
-    """What was needed, what is free, that nothing has changed, and two ways out."""
+    """The message: what was needed, what is free, that nothing has changed, and two remedies."""
     ways = ways_out(what)
     if memory is None:
         return f"There is not enough memory for this ({first}): {ways}."
@@ -44,12 +44,12 @@ def needed_and_free(error: BaseException, memory: Memory) -> str:
 
 
 def ways_out(what: str) -> str:
-    """Two of them, of what was being done."""
+    """Two remedies, depending on what was being done."""
     return WAYS.get(what, OTHER_WAYS)
 
 
 def size(num_bytes: int) -> str:
-    """`12.3 GiB`, or in a smaller unit."""
+    """A size for people: `12.3 GiB`, or in a smaller unit."""
     for unit, width in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if num_bytes >= 1 << width:
             return f"{num_bytes / (1 << width):,.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Numbers on their way to a device, and one number on its way back, without waiting for what else it computes."""
+"""Copies tensors to a device, and single numbers back, without waiting for other work that is queued on the device."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import torch
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of the host on a device. On a GPU nobody waits: an ordinary copy would wait for everything that was
-    asked of the device before it, and the next step could not be launched while this one computes. torch keeps pinned
-    memory until a copy out of it has been made."""
+    """A host tensor on a device. For a GPU it is copied from pinned memory without waiting: an ordinary copy would wait
+    for all work queued before it, and the next step could not be launched while this one computes. torch keeps the
+    pinned memory until the copy is done."""
     if device.type != "cuda":
         return tensor.to(device)
     try:
         pinned = tensor.pin_memory()
-    except RuntimeError:  # some systems have none
+    except RuntimeError:  # some systems have no pinned memory
         return tensor.to(device)
     return pinned.to(device, non_blocking=True)
 
 
 class Returning:
-    """One integer of a device on its way to the host from the moment this is made. Reading a tensor of a GPU waits for
-    everything that was asked of it by then, the step that was launched ahead as well; this waits for the number."""
+    """One integer on its way from a device to the host, started when this object is made. Reading a GPU tensor directly
+    waits for all queued work, the next step included if it was launched ahead; this waits for the number only."""
 
     def __init__(self, number: torch.Tensor) -> None:
         self._number, self._has_come = number, None

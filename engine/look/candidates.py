@@ -1,4 +1,4 @@
-"""The most probable next tokens: found where the logits are, told as `Candidate`s once they have left the device."""
+"""The most probable next tokens: measured on the device, and made into `Candidate`s on the host."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from engine.wire.records import Candidate
 NUM_CANDIDATES = 20
 GROUP = 256
 NO_TOKEN = -1
-IDS = "candidates.ids"  # the name of the most probable tokens among what is measured
-LOWEST = -1e4  # in place of log 0, whose product with 0 is no number
+IDS = "candidates.ids"  # name of the measured ids of the most probable tokens
+LOWEST = -1e4  # replaces log 0, as -inf times 0 is NaN
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The `chosen` token, a number on the device, the log-probabilities of all `[V]`, and the probabilities `[V]` that
-    it was drawn from (None: it was the largest). `is_choice`, on the device as well: whether any token could be chosen
-    (None: some can)."""
+    """A chosen next token, on the device: `chosen`, the log-probabilities of all tokens `[V]`, and the probabilities
+    `[V]` from which it was drawn (None: the largest was taken). `is_choice`, also on the device: whether any token
+    could be chosen at all (None: certainly)."""
 
     chosen: torch.Tensor
     logprobs: torch.Tensor
@@ -35,7 +35,7 @@ class Sample:
     is_choice: torch.Tensor | None = None
 
     def send(self) -> None:
-        """Begin to bring the token to the host: nothing that the device is asked for after this is waited for."""
+        """Start to copy the token to the host; work queued on the device after this does not delay it."""
         _ = self._returning
 
     @cached_property
@@ -44,21 +44,22 @@ class Sample:
 
     @cached_property
     def token_id(self) -> int:
-        """The same, once the host has waited for it. Raises `InputError` where every token is banned."""
+        """The token on the host, which waits for it. Raises `InputError` where every token is banned."""
         if (token_id := int(self._returning)) == NO_TOKEN:
             raise InputError("Every token is banned, so none can be chosen: end the bias of logits.")
         return token_id
 
     @cached_property
     def is_finite(self) -> bool:
-        """Whether the token was chosen by numbers: one NaN or +infinity among the logits makes every log-probability
-        NaN, and token 0 is chosen then. So nothing more is read from the device for any other token."""
+        """Whether the logits were numbers: one NaN or +infinity makes every log-probability NaN, and then token 0 is
+        chosen. So only for token 0 the device has to be read again."""
         return self.token_id != 0 or not bool(self.logprobs[0].isnan())
 
 
 @dataclass(frozen=True)
 class NextToken:
-    """What could come next: the most probable tokens, the entropy in nats, and how many logits are not finite."""
+    """The distribution of the next token: the most probable tokens, the entropy in nats, and how many logits are not
+    finite."""
 
     candidates: tuple[Candidate, ...]
     entropy: float
@@ -66,10 +67,10 @@ class NextToken:
 
 
 def candidate_measures(samples: Sequence[Sample]) -> list[dict[str, torch.Tensor]]:
-    """Of the log-probabilities of each sequence the largest with their ids, what the chosen token has, entropy and the
-    number of those that are not finite; of all sequences at once.
+    """For each sequence: the largest log-probabilities with their ids, that of the chosen token, the entropy and the
+    number of non-finite values; computed for all sequences at once.
 
-    Shapes depend on the vocabulary alone, and nothing is read by the host.
+    Shapes depend on the vocabulary only, and nothing is read by the host.
     """
     if not samples:
         return []
@@ -79,11 +80,11 @@ def candidate_measures(samples: Sequence[Sample]) -> list[dict[str, torch.Tensor
 
 
 def likely_tokens(logprobs: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Of log-probabilities `[B, V]` the largest of each row with their ids, `[B, N]`, and its entropy and the number of
-    those that are not finite, `[B, 2]`."""
+    """For log-probabilities `[B, V]`: the largest of each row with their ids, `[B, N]`; its entropy and number of
+    non-finite values, `[B, 2]`."""
     ids, largest_ones = largest(logprobs, min(NUM_CANDIDATES, logprobs.shape[1]))
     entropy = -torch.linalg.vecdot(logprobs.exp(), logprobs.clamp_min(LOWEST))
-    # a number less itself is 0, or NaN: a seventh of the time of `isfinite`
+    # x - x is 0 for finite x, else NaN: takes a seventh of the time of `isfinite`
     bad = (logprobs - logprobs).ne_(0).sum(1)
     return {
         IDS: ids.int(),
@@ -93,7 +94,8 @@ def likely_tokens(logprobs: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def chosen_measures(samples: Sequence[Sample], likely_ids: Sequence[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    """What the chosen token of each sequence has, and with which probabilities it and the likely ones were drawn."""
+    """The log-probability of each sequence's chosen token, and the probabilities with which it and the likely tokens
+    were drawn."""
     if not samples:
         return []
     logprobs, chosen = (stacked_view([getattr(one, name) for one in samples]) for name in ("logprobs", "chosen"))
@@ -105,8 +107,8 @@ def chosen_measures(samples: Sequence[Sample], likely_ids: Sequence[torch.Tensor
 
 
 def next_token(measured: Mapping[str, npt.NDArray[Any]], token_id: int, text_of: Callable[[int], str]) -> NextToken:
-    """What was measured, in order of probability, equal ones by their number; the chosen token is among them, however
-    improbable."""
+    """The measured numbers as a `NextToken`: in order of probability, equal ones by id. The chosen token is included,
+    however improbable."""
     ids, logprobs = measured[IDS].tolist(), measured["candidates.logprobs"].tolist()
     own_logprob, (entropy, num_non_finite) = float(measured["candidates.own"]), measured["candidates.numbers"].tolist()
     probs = measured.get("candidates.probs")
@@ -118,15 +120,15 @@ def next_token(measured: Mapping[str, npt.NDArray[Any]], token_id: int, text_of:
         known[token_id] = own_logprob, own
     order = sorted(known, key=lambda i: (-known[i][0], i))
     candidates = tuple(Candidate(i, text_of(i), known[i][0], math.exp(known[i][0]), known[i][1]) for i in order)
-    # a token that is certain gives -0.0; NaN stays, it tells of bad logits
+    # a certain token gives -0.0; NaN is kept, because it shows bad logits
     return NextToken(candidates, 0.0 if entropy <= 0.0 else entropy, int(num_non_finite))
 
 
 def largest(raw: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices and values `[B, count]` of the largest of each row of `[B, V]`, exactly.
+    """Indices and values `[B, count]` of the largest numbers in each row of `[B, V]`, exactly.
 
-    They lie in those `count` groups that have the largest maxima: looking there only is five times faster than a search
-    of a whole vocabulary, which would cost as much as a layer.
+    They are in those `count` groups that have the largest maxima. Searching only these is five times faster than
+    searching a whole vocabulary, which would take as long as a layer.
     """
     if raw.shape[1] <= GROUP * count:
         top = raw.topk(count)

@@ -1,4 +1,4 @@
-"""The rows that a step dropped: measured of all layers at once where they are, told once that has left the device."""
+"""The rows that a step evicted: measured for all layers at once on the device, and made into records on the host."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ TOLD = ("positions", "scores", "quantiles", "on_merit")
 
 @dataclass(frozen=True, eq=False)
 class EvictedInStep:
-    """What went in one step, in the order of its record. What the host knows already is told as it is."""
+    """What one step evicted, in the order of its record. Evictions that the host already knows go into the record
+    unchanged."""
 
     evicted: Sequence[Evicted] = ()
 
     @property
     def _alike(self) -> list[dict[int, EvictedRows]]:
-        """By their place, those of layers that dropped as many rows of as many."""
+        """Groups of layers that evicted equally many rows of equally many, each by place in `evicted`."""
         found: dict[tuple[object, ...], dict[int, EvictedRows]] = {}
         for place, each in enumerate(self.evicted):
             if isinstance(each, EvictedRows):
@@ -34,8 +35,8 @@ class EvictedInStep:
         return list(found.values())
 
     def measure(self) -> dict[str, torch.Tensor]:
-        """Which rows went, and the scores of those that went and of those that stayed, by name; nothing is read by the
-        host."""
+        """Measure which rows were evicted, and the scores of these and of the rows kept, by name; nothing is read by
+        the host."""
         return {
             f"{group}.{name}": tensor
             for group, rows in enumerate(self._alike)
@@ -43,7 +44,7 @@ class EvictedInStep:
         }
 
     def told(self, arrays: Arrays) -> tuple[Eviction, ...]:
-        """The same as a record tells it."""
+        """The evictions as records, from the measured arrays on the host."""
         found: dict[int, tuple[Eviction, ...]] = {
             place: (each,) for place, each in enumerate(self.evicted) if isinstance(each, Eviction)
         }
@@ -54,9 +55,9 @@ class EvictedInStep:
 
 
 def measured(rows: Sequence[EvictedRows]) -> tuple[torch.Tensor, ...]:
-    """Of N layers: positions `[N, H_kv, E]` of what went, its scores, the lowest `[N, H_kv, Q]` to the highest of the
-    scores of what stayed on merit, and how many rows did, `[N]`: in every head as many. Q is `NUM_QUANTILES` at most;
-    where fewer stayed on merit, the rest of it means nothing."""
+    """For N layers: positions `[N, H_kv, E]` of the evicted rows, their scores, quantiles `[N, H_kv, Q]` (ascending) of
+    the scores of the unprotected rows kept, and how many of these there are in each head, `[N]`. Q is at most
+    `NUM_QUANTILES`; where there are fewer such rows, the last columns mean nothing."""
 
     def stacked(name: str) -> torch.Tensor:
         return stacked_view(on_one_device(getattr(each, name) for each in rows))
@@ -72,7 +73,8 @@ def measured(rows: Sequence[EvictedRows]) -> tuple[torch.Tensor, ...]:
 
 
 def told_of(rows: EvictedRows, positions: Any, scores: Any, quantiles: Any, on_merit: Any) -> tuple[Eviction, ...]:
-    """What one layer dropped, `[H_kv, E]`: head by head, or once where every head dropped the same."""
+    """The records of one layer's evictions `[H_kv, E]`: one for each head, or a single one where all heads evicted the
+    same."""
     num_merit = int(on_merit)
     staying = Survivors(num_merit, rows.kept.shape[1] - num_merit)
     return tuple(

@@ -1,4 +1,4 @@
-"""Magnitudes counted on a logarithmic scale, sixteen bins to the octave, read straight from the bits of a float32."""
+"""Histograms of magnitudes on a logarithmic scale, sixteen bins to the octave, computed from the bits of float32."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import torch
 from engine.cache.contract import HeldRows
 from engine.cache.stacking import on_one_device, stacked_view
 
-COUNTED_AT_ONCE = 1 << 17
+COUNTED_AT_ONCE = 1 << 17  # numbers
 
-_SHIFT = 19  # of the 23 bits of a mantissa four are kept
+_SHIFT = 19  # bits dropped of the 23 of a mantissa, so that four are kept
 _BINS = 1 << (31 - _SHIFT)
 _FINITE = 255 << (23 - _SHIFT)  # the exponent 255 is that of infinities and NaN
-_LOW, _HIGH = (127 - 40) << 4, (127 + 24) << 4  # kept apart: 2**-40 to 2**24; what is beyond falls into the end bins
+_LOW, _HIGH = (127 - 40) << 4, (127 + 24) << 4  # 2**-40 to 2**24; the end bins take the rest
 EDGES = (np.arange(_LOW, _HIGH + 1, dtype=np.uint32) << _SHIFT).view(np.float32).astype(np.float64)
 EDGES[0] = 0.0
 
-# A layer, its rows [H_kv, T, D], and their positions [H_kv, T] where they stand apart
+# A layer, its rows [H_kv, T, D], and their positions [H_kv, T] if these are not consecutive
 LayerRows = tuple[int, torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(eq=False)
 class LayerCount:
-    """One tensor of one layer: counts of finite magnitudes `[bins]`, and per kv head and channel `[H_kv, D]` the finite
-    number farthest from zero. `num_rows` of them are in. `told` is what was worked out of them: the limit of colours,
-    the largest magnitude, and the share beyond the limit; None where rows came since."""
+    """Histogram of K or of V in one layer: `counts` `[bins]` of finite magnitudes, and `peak` `[H_kv, D]`, per channel
+    the finite number farthest from zero. `num_rows` rows are included. `told` caches what was computed from them
+    (colour limit, largest magnitude, share beyond the limit); None since rows were added."""
 
     counts: npt.NDArray[np.int64]
     peak: npt.NDArray[np.float32]
@@ -37,21 +37,21 @@ class LayerCount:
     told: tuple[float, float, float] | None = None
 
     def add(self, other: LayerCount) -> None:
-        """Take in the count of later rows, in place: both may be rows of a `StackedCounts`."""
+        """Add the histogram of later rows, in place: both may be views of a `StackedCounts`."""
         self.counts += other.counts
         take_farther(self.peak, other.peak)
         self.num_rows += other.num_rows
         self.told = None
 
     def with_later(self, other: LayerCount) -> LayerCount:
-        """Another count, with those of later rows taken in."""
+        """A new histogram of these and of later rows."""
         made = LayerCount(self.counts.copy(), self.peak.copy(), self.num_rows)
         made.add(other)
         return made
 
 
 class StackedCounts:
-    """Counts of several tensors of one form as rows of one array, so that new rows of all are taken in at once."""
+    """Histograms of several tensors of equal shape in one array, so that new rows of all are added at once."""
 
     def __init__(self, parts: Sequence[LayerCount]) -> None:
         self._parts = tuple(parts)
@@ -61,13 +61,14 @@ class StackedCounts:
             part.counts, part.peak = counts, peak
 
     def holds(self, parts: Sequence[LayerCount]) -> bool:
-        """Whether it is made of these, in this order, and none of them has moved into another."""
+        """Whether it consists of these histograms, in this order, and none of them has since become part of another
+        one."""
         return len(parts) == len(self._parts) and all(
             mine is part and part.counts.base is self._counts for mine, part in zip(self._parts, parts, strict=True)
         )
 
     def add(self, counts: npt.NDArray[np.int64], peak: npt.NDArray[np.float32], num_rows: int) -> None:
-        """Take in what `counts_of_rows` found in `num_rows` more rows of each."""
+        """Add what `counts_of_rows` returned for `num_rows` more rows of each."""
         self._counts += counts
         take_farther(self._peak, peak)
         for part in self._parts:
@@ -76,19 +77,19 @@ class StackedCounts:
 
 
 def take_farther(peak: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> None:
-    """Write those of the other numbers into `peak` that are farther from zero."""
+    """Replace numbers in `peak` by those in `other` that are farther from zero."""
     np.copyto(peak, other, where=np.abs(other) > np.abs(peak))
 
 
 def counts_of_rows(
     tensors: Sequence[torch.Tensor], first: int = 0
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Counts `[N, bins]` and peaks `[N, H_kv, D]` of tensors of a few rows each, `[H_kv, T, D]`, all of one form, from
-    row `first` on; for many rows see `counted`."""
+    """Histograms `[N, bins]` and peaks `[N, H_kv, D]` of tensors `[H_kv, T, D]` of equal shape, from row `first` on.
+    For a few rows; for many see `counted`."""
     stacked = stacked_view(on_one_device(tensors))[:, :, first:].float().cpu().contiguous()  # [N, H_kv, T, D]
     values, num_bins = stacked.numpy(), _HIGH - _LOW
     num_tensors = len(values)
-    # without the sign, exponent and mantissa are in the order of the magnitudes
+    # without the sign bit, the bits of floats are in the order of their magnitudes
     bins = np.abs(values).view(np.int32).reshape(num_tensors, -1)
     bins >>= _SHIFT
     is_finite = slice(None) if bins.max(initial=0) < _FINITE else np.isfinite(values).ravel()
@@ -106,8 +107,8 @@ def counts_of_rows(
 def counted(
     items: Sequence[tuple[int, HeldRows, torch.Tensor, int]], num_tokens: int
 ) -> Iterable[tuple[int, LayerCount]]:
-    """Count layers `(index, rows, tensor [1, H_kv, S, D], first row to count)` as far as they are of
-    the first `num_tokens` tokens; those of one form together."""
+    """Yield histograms of layers `(index, rows, tensor [1, H_kv, S, D], first row to count)`, of rows of the first
+    `num_tokens` tokens only; layers of equal shape are computed together."""
     forms: dict[object, list[LayerRows]] = {}
     for layer, rows, tensor, start in items:
         new = tensor[0, :, start:]
@@ -121,7 +122,8 @@ def counted(
 
 
 def _count_in_pieces(parts: Sequence[LayerRows], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
-    """Count layers of one form, so many rows at a time that what is made on the way stays small beside a long cache."""
+    """Histograms of layers of equal shape, computed for a limited number of rows at a time, so that temporary tensors
+    stay small beside a long cache."""
     _, new, _ = parts[0]
     heads, num_rows, dims = new.shape
     rows_at_once = max(1, COUNTED_AT_ONCE // max(1, heads * dims))
@@ -146,9 +148,9 @@ def _count_stacked(parts: Sequence[LayerRows], num_tokens: int) -> Iterable[tupl
         return
     if any(places is not None for _, _, places in parts):
         is_later = torch.stack(on_one_device(at for _, _, at in parts if at is not None)) >= num_tokens
-        if bool(is_later.any()):  # rows of later steps may stand among scattered ones
+        if bool(is_later.any()):  # where positions are not consecutive, rows of later steps may be among them
             values = values.masked_fill(is_later[..., None], torch.nan)
-    # without the sign, exponent and mantissa are in the order of the magnitudes
+    # without the sign bit, the bits of floats are in the order of their magnitudes
     bins = ((values.view(torch.int32) >> _SHIFT) & (_BINS - 1)).flatten(1)
     bins += torch.arange(num_layers, dtype=torch.int32, device=values.device)[:, None] * _BINS
     found = _histogram(bins.flatten(), num_layers * _BINS).view(num_layers, _BINS)
@@ -164,7 +166,7 @@ def _count_stacked(parts: Sequence[LayerRows], num_tokens: int) -> Iterable[tupl
 
 
 def _histogram(bins: torch.Tensor, count: int) -> torch.Tensor:
-    """How often each of `count` numbers occurs; numpy counts five times faster where it can reach them."""
+    """How often each of `count` numbers occurs; on a CPU numpy counts five times faster than torch."""
     if bins.device.type != "cpu":
         return torch.bincount(bins, minlength=count)
     return torch.from_numpy(np.bincount(bins.numpy(), minlength=count))

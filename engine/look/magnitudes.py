@@ -1,8 +1,8 @@
-"""How large the numbers of a layer are: what colours span, the largest of all, and where it stands.
+"""The range of the numbers of each layer (for colour scales), and the largest of them.
 
-Magnitudes are counted on a logarithmic scale, sixteen bins to the octave, read straight from the bits of a float32.
-Rows that no later step writes anew are counted as they come, O(new rows); others, such as those that a codec has still
-to quantise, at every picture, and so is any earlier step.
+Magnitudes are counted on a logarithmic scale, sixteen bins to the octave. Rows that no later step overwrites are added
+to the counts as they come, O(new rows). Others, such as rows that a codec has still to quantise, and rows of earlier
+steps are counted again for every picture.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     from engine.cache.sequence_cache import SequenceCache
 
 QUANTILE = 0.995
-# A channel apart is 1 / (H_kv * D) of a layer: more than the quantile leaves out in small layers. It shall not decide
-# the colours of all others, so these reach no further than so many medians (normal numbers: 4.2 at the quantile).
+# Limit of the colour range in medians. In small layers one outlier channel, 1 / (H_kv * D) of the numbers, is more than
+# the quantile leaves out, and would decide the colours of all others. (Normal numbers: the quantile is 4.2 medians.)
 MEDIANS = 8.0
 
 
 def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
-    """What the window is told of each of those layers."""
+    """The colour ranges of some layers, for the window."""
     work_out(counts)
     told = np.array([count.told for count in counts], np.float32).reshape(len(counts), 3)
     return Magnitudes(*map(read_only_floats, np.ascontiguousarray(told.T)))
 
 
 def work_out(counts: Iterable[LayerCount]) -> None:
-    """Limit, largest magnitude and share beyond the limit of every layer, of all that are not worked out yet at once:
-    for a few layers the number of products costs more than the numbers."""
+    """Compute limit, largest magnitude and share beyond the limit of every layer that has none cached. All at once: for
+    a few layers the number of operations costs more than the numbers."""
     open_counts = [count for count in counts if count.told is None]
     if not open_counts:
         return
     stacked = np.array([count.counts for count in open_counts])  # [L, bins]
-    used = np.flatnonzero(stacked.any(0))  # of a thousand bins some two hundred
+    used = np.flatnonzero(stacked.any(0))  # some two hundred of a thousand bins
     part = slice(int(used[0]), int(used[-1]) + 1) if used.size else slice(0, 1)
     stacked, edges = stacked[:, part], EDGES[part.start : part.stop + 1]
     running = stacked.cumsum(1)
@@ -73,7 +73,7 @@ def _quantiles(
     edges: npt.NDArray[np.float64],
     shares: tuple[float, ...],
 ) -> npt.NDArray[np.float64]:
-    """`[shares, L]`: below which magnitude each share of the numbers lies, to a part of a sixteenth of an octave."""
+    """`[shares, L]`: the magnitude below which each share of the numbers is, interpolated within a bin."""
     target = np.multiply.outer(shares, running[:, -1])
     bins = np.minimum((running < target[..., None]).sum(2), counts.shape[1] - 1)
     layers = np.arange(len(counts))
@@ -89,7 +89,7 @@ def _share_beyond(
     edges: npt.NDArray[np.float64],
     limit: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
-    """`[L]`: the part of the numbers whose magnitude is larger than the limit."""
+    """`[L]`: the share of the numbers whose magnitude is larger than the limit."""
     bins = (edges.searchsorted(limit, "right") - 1).clip(0, counts.shape[1] - 1)
     layers = np.arange(len(counts))
     after = running[:, -1] - running[layers, bins]
@@ -99,15 +99,15 @@ def _share_beyond(
 
 
 def writes_rows_once(cache: RowSource) -> bool:
-    """Whether a row, exact or coded, stays as it was written until it leaves."""
+    """Whether a stored row, exact or quantised, never changes until it is evicted."""
     spec = cache.spec
     return not (spec.recomputes or spec.layout == "quantized" or rewrites(cache)) and spec.retention.keeps_all
 
 
 def num_final(past: RowsAt, layer: int, tensor: TensorName, rows: HeldRows) -> int:
-    """How many rows, from the first on, stay as they are: what is counted of them need not be counted again."""
+    """How many rows, from the first on, never change, so that they need to be counted only once."""
     is_present = past.num_tokens >= past.cache.num_tokens
-    if past.half is not None:  # rows that may be given up again, or are still to be coded
+    if past.half is not None:  # the step may still be undone, and its rows quantised
         return 0
     if rows.positions is not None or rows.first or not (is_present or writes_rows_once(past.cache)):
         return 0
@@ -115,25 +115,25 @@ def num_final(past: RowsAt, layer: int, tensor: TensorName, rows: HeldRows) -> i
 
 
 class RowMagnitudes:
-    """The counts of one sequence's cache, each taken when somebody first looks, and kept up as rows come.
+    """The histograms of one sequence's cache, each computed when it is first needed, and extended as rows come.
 
-    To be thrown away when rows that were counted may have been written anew: after a rewind, or a failed step.
+    To be discarded when counted rows may have been overwritten: after going back, or a failed step.
     """
 
     def __init__(self, cache: RowSource) -> None:
         self.cache = cache
         self._live: dict[tuple[TensorName, int], LayerCount] = {}
         self._other: dict[tuple[TensorName, int], tuple[object, LayerCount]] = {}
-        self._stacked: dict[LayerCount, StackedCounts] = {}  # by the first of the counts that grow together
+        self._stacked: dict[LayerCount, StackedCounts] = {}  # by the first of its histograms
 
     @torch.inference_mode()
     def of(self, tensor: TensorName, past: RowsAt, layers: Iterable[int]) -> dict[int, LayerCount]:
-        """The counts of the rows that those layers held when the sequence had as many tokens."""
+        """The histograms of the rows that these layers held at the time of `past`."""
         found: dict[int, LayerCount] = {}
-        wanted: list[tuple[int, HeldRows, torch.Tensor, int]] = []  # rows that are in no count yet
-        anew: list[
-            tuple[int, HeldRows, torch.Tensor, int]
-        ] = []  # rows that may be written anew, or are of another time
+        # final rows that are in no histogram yet
+        wanted: list[tuple[int, HeldRows, torch.Tensor, int]] = []
+        # rows that may still be overwritten, or are of an earlier step
+        anew: list[tuple[int, HeldRows, torch.Tensor, int]] = []
         kept_up: list[int] = []
         stamp = (past.num_tokens, past.cache.num_tokens, past.provenance, past.half)
         for layer in layers:
@@ -151,7 +151,7 @@ class RowMagnitudes:
             )
             known = 0 if live is None else live.num_rows
             if rows.first and past.num_tokens >= past.cache.num_tokens:
-                self._live.pop((tensor, layer), None)  # rows that were counted have left the window
+                self._live.pop((tensor, layer), None)  # counted rows have left the sliding window
             if not final or known > final:
                 anew.append((layer, rows, numbers, 0))
                 continue
@@ -179,10 +179,11 @@ class RowMagnitudes:
     def follow(
         self, rows: Mapping[int, Pair], first: int, tensors: Sequence[TensorName]
     ) -> dict[TensorName, dict[int, LayerCount]] | None:
-        """The counts of those layers with their newest rows taken in: K and V `[H_kv, T, D]` from position `first` on.
-        None where rows before those were never counted."""
+        """The histograms of these layers with their newest rows added: K and V `[H_kv, T, D]` from position `first` on.
+        None where earlier rows were never counted."""
         found: dict[TensorName, dict[int, LayerCount]] = {tensor: {} for tensor in tensors}
-        forms: dict[object, tuple[list[LayerCount], list[torch.Tensor]]] = {}  # alike in shape, and in what is known
+        # by shape, dtype and number of rows already counted
+        forms: dict[object, tuple[list[LayerCount], list[torch.Tensor]]] = {}
         for tensor in tensors:
             for layer, pair in rows.items():
                 count, held = self._live.get((tensor, layer)), of_pair(pair, tensor)
@@ -198,7 +199,7 @@ class RowMagnitudes:
             num_known = parts[0].num_rows - first
             counts, peak = counts_of_rows(tensors_now, num_known)
             num_new = tensors_now[0].shape[1] - num_known
-            if len(parts) == 1:  # one head's layer, whose count is that of the wall too: it stays where it is
+            if len(parts) == 1:  # added in place, as the wall's `StackedCounts` may contain this histogram too
                 parts[0].add(LayerCount(counts[0], peak[0], num_new))
                 continue
             stacked = self._stacked.get(parts[0])
@@ -209,21 +210,21 @@ class RowMagnitudes:
 
 
 class SessionMagnitudes:
-    """The counts of every sequence of a session, and what its pictures are told of them."""
+    """The histograms of all sequences of a session, and the colour ranges of its pictures."""
 
     def __init__(self) -> None:
         self._of: dict[int, RowMagnitudes] = {}
 
     def forget(self, seq_id: int) -> None:
-        """The sequence is gone, or rows of it that were counted may be written anew."""
+        """Discard those of a sequence that is removed, or whose counted rows may have been overwritten."""
         self._of.pop(seq_id, None)
 
     def forget_all(self) -> None:
-        """Other sequences are the live ones."""
+        """Discard all, when other sequences become the present ones."""
         self._of.clear()
 
     def counts(self, seq_id: int, tensor: TensorName, past: RowsAt, layers: Iterable[int]) -> dict[int, LayerCount]:
-        """By layer; another cache than the last time is counted by itself."""
+        """The histograms by layer; if the sequence has another cache than the last time, they are computed anew."""
         known = self._of.get(seq_id)
         if known is None or known.cache is not past.cache:
             known = self._of[seq_id] = RowMagnitudes(past.cache)
@@ -232,21 +233,21 @@ class SessionMagnitudes:
     def follow(
         self, seq_id: int, cache: SequenceCache, rows: Mapping[int, Pair], first: int, tensors: Sequence[TensorName]
     ) -> dict[TensorName, dict[int, LayerCount]] | None:
-        """`RowMagnitudes.follow` of a sequence; None where this cache of it was never counted."""
+        """`RowMagnitudes.follow` for a sequence; None where this cache was never counted."""
         known = self._of.get(seq_id)
         return known.follow(rows, first, tensors) if known is not None and known.cache is cache else None
 
     def of_all(
         self, seq_id: int, past: RowsAt, geometry: CacheGeometry
     ) -> tuple[dict[int, LayerCount], dict[int, LayerCount]]:
-        """Keys and values of every layer that holds rows."""
+        """The histograms of keys and of values of every layer that holds rows."""
         layers = [layer.index for layer in geometry.attention_layers]
         return self.counts(seq_id, "keys", past, layers), self.counts(seq_id, "values", past, layers)
 
     def of_wall(
         self, request: WallRequest, past: RowsAt, geometry: CacheGeometry
     ) -> tuple[Magnitudes | None, Magnitudes | None]:
-        """Of the tensor that is drawn, and of the other one where it is counted."""
+        """The ranges of the tensor that is drawn, and of the other one where that is counted."""
         if request.max_columns * request.max_rows <= 1:  # asked for the sake of who holds which token
             return None, None
         layers = [layer.index for layer in geometry.attention_layers]
@@ -256,19 +257,19 @@ class SessionMagnitudes:
         return told[0], told[1] if len(told) > 1 else None
 
     def of_head(self, request: HeadRequest, past: RowsAt) -> Magnitudes | None:
-        """Of the layer of a head; None where it holds no rows."""
+        """The range of a head's layer; None where it holds no rows."""
         found = self.counts(request.seq_id, request.tensor, past, [request.layer])
         return magnitudes_of(list(found.values())) if found else None
 
 
 def tensors_counted(request: WallRequest, spec: CacheSpec) -> tuple[TensorName, ...]:
-    """The tensor that a wall draws, and the other one, which may hold what a person looks for, where that is counted as
-    rows come: counting all of it anew would cost as much as the picture."""
+    """The tensor that a wall draws; and the other one, which may have the largest numbers, if its rows are counted as
+    they come: counting all of it again would cost as much as the picture."""
     other: TensorName = "values" if request.tensor == "keys" else "keys"
     is_cheap = spec.retention.keeps_all and not spec.recomputes and spec.layout != "quantized"
     return (request.tensor, other) if is_cheap else (request.tensor,)
 
 
 def of_pair(pair: Pair, tensor: TensorName) -> torch.Tensor:
-    """K or V."""
+    """K or V of a pair."""
     return pair[0] if tensor == "keys" else pair[1]

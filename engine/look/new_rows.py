@@ -1,5 +1,5 @@
-"""The new rows of K and V of a step: measured where they lie, in one kernel for all that are alike, and told once that
-has left the device. O(new rows), however many there are already."""
+"""Measures the new rows of K and V of a step: on the device, in one kernel for all tensors of equal shape. They are
+made into records on the host. The cost does not grow with the context."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_OFFSETS: Mapping[int, int] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Tensors of one `shape` `[H_kv, T, D]` and dtype: the layer of each, and whether it is of keys or values."""
+    """Tensors of one `shape` `[H_kv, T, D]` and dtype: for each its layer, and whether it is keys or values."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -34,9 +34,9 @@ class RowGroup:
 
 @dataclass(frozen=True, eq=False)
 class NewRows:
-    """What there was to measure: layers that have rows, their tensors in groups, and how many tokens were fed. Where a
-    layer has fewer rows, a window has dropped the first of the new ones already, unless `offsets` say where else in the
-    new rows those of a layer begin."""
+    """The new rows of a step: the layers that have any, their tensors in groups, and how many tokens were fed. A layer
+    with fewer rows than that has already dropped the first ones from its window, unless `offsets` gives the index among
+    the new rows at which its rows begin."""
 
     layers: tuple[int, ...]
     groups: tuple[RowGroup, ...]
@@ -55,18 +55,17 @@ class NewRows:
         )
 
     def measure(self, rows: Mapping[int, Pair], *, with_rows: bool = False) -> Tensors:
-        """Of each of N tensors: norms, a checksum of the bits, and how many numbers are not finite.
-        `with_rows`: the rows themselves, bit for bit, and all of that is left to who has them. Nothing is read by the
-        host."""
+        """For each of N tensors: norms, a checksum of the bits, and how many numbers are not finite. `with_rows`: the
+        rows themselves instead, bit for bit, and the host measures. Nothing is read by the host."""
         return self.measure_all([rows], with_rows=with_rows)[0]
 
     def measure_all(self, rows_of: Sequence[Mapping[int, Pair]], *, with_rows: bool) -> list[Tensors]:
-        """The same of several sequences that have such rows, all at once."""
+        """The measurements of several sequences with rows of equal shapes, computed at once."""
         together = self.measure_together(rows_of, with_rows=with_rows)
         return [{name: numbers[n] for name, numbers in together.items()} for n in range(len(rows_of))]
 
     def measure_together(self, rows_of: Sequence[Mapping[int, Pair]], *, with_rows: bool) -> Tensors:
-        """The same, of all of B sequences in each tensor, `[B, N, …]`."""
+        """The measurements of B sequences, in one tensor each, `[B, N, …]`."""
         found: Tensors = {}
         for number, group in enumerate(self.groups):
             stacked = stacked_view([rows[layer][part] for rows in rows_of for layer, part in group.places])
@@ -76,7 +75,7 @@ class NewRows:
         return found
 
     def told(self, measured: Arrays, first_position: int) -> ToldRows:
-        """What was measured, as a record tells it. Heads that a layer does not have are NaN."""
+        """The measured arrays as statistics for a record. Heads that a layer does not have are NaN."""
         if rows := self.rows_of(measured):
             measured = {name: found.numpy() for name, found in self.measure(rows).items()}
         heads = max(measured[f"rows.{number}.norms"].shape[1] for number in range(len(self.groups)))
@@ -103,7 +102,7 @@ class NewRows:
         return ToldRows(stats, {layer: wrapped(total) for layer, total in sums.items()}, tuple(bad))
 
     def rows_of(self, measured: Arrays) -> dict[int, Pair]:
-        """The new rows as they were computed, on the CPU, where `measure` was asked for them."""
+        """The new rows as they were computed, on the CPU, if `measure` was called `with_rows`."""
         parts: dict[tuple[int, int], torch.Tensor] = {}
         for number, group in enumerate(self.groups):
             bits = measured.get(f"rows.{number}.bits")
@@ -113,8 +112,8 @@ class NewRows:
 
 
 def measured_rows(stacked: torch.Tensor) -> Tensors:
-    """What is measured of rows `[N, H_kv, T, D]`."""
-    # a number less itself is 0, or NaN: a quarter of the time of `isfinite`
+    """The measurements of rows `[N, H_kv, T, D]`."""
+    # x - x is 0 for finite x, else NaN: takes a quarter of the time of `isfinite`
     bad = (stacked - stacked).ne_(0).sum(-1, dtype=torch.float32)
     return {
         "norms": torch.linalg.vector_norm(stacked.float(), dim=-1),  # [N, H_kv, T]
@@ -125,7 +124,7 @@ def measured_rows(stacked: torch.Tensor) -> Tensors:
 
 @dataclass(frozen=True, eq=False)
 class ToldRows:
-    """Statistics of the new rows, the checksum of their bits by layer, and where a number is not finite."""
+    """Statistics of the new rows, the checksum of their bits by layer, and where numbers are not finite."""
 
     stats: RowStats
     checksums: dict[int, int]

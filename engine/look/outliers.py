@@ -1,4 +1,5 @@
-"""Where the largest numbers of K and V stand, and which tokens the newest query attends to most."""
+"""The largest numbers of K and V and where they are, and the tokens that receive most of the newest query's
+attention."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def outliers_slice(
     attention: Mapping[int, torch.Tensor],
     num_attended: int,
 ) -> OutliersSlice:
-    """`keys` and `values` by layer; `attention` `[H, S]` by layer, NaN where a row had been dropped, of the newest of
-    `num_attended` tokens."""
+    """The list for the window. `keys` and `values`: histograms by layer. `attention` `[H, S]` by layer: weights of the
+    newest of `num_attended` tokens, NaN where a row had been evicted."""
     return OutliersSlice(
         request=request,
         provenance=past.provenance,
@@ -39,8 +40,8 @@ def outliers_slice(
 
 
 def largest(counts: Mapping[int, LayerCount], past: RowsAt, tensor: TensorName, how_many: int) -> tuple[Outlier, ...]:
-    """The channels farthest beyond the range of their layer, one line each: the same channel is large at many tokens,
-    and layers differ in size, so that neither tokens nor bare values would make a list worth reading."""
+    """The channels whose largest number is farthest beyond the colour range of their layer, one entry each. Not tokens
+    and not bare numbers, because the same channel is large at many tokens, and layers differ in scale."""
     limits = magnitudes_of(list(counts.values())).limit
     found: list[tuple[float, int, int, int]] = []
     for (layer, count), limit in zip(counts.items(), limits, strict=True):
@@ -54,7 +55,7 @@ def largest(counts: Mapping[int, LayerCount], past: RowsAt, tensor: TensorName, 
 
 
 def _located(past: RowsAt, tensor: TensorName, layer: int, head: int, channel: int, ratio: float) -> Outlier:
-    """The token at which a channel is largest."""
+    """The entry of a channel: the token at which its number is largest."""
     rows = past.rows(layer)
     assert rows is not None, "a layer that was counted holds rows"
     column = chosen(rows, tensor)[0, head, :, channel].float().nan_to_num(0.0, 0.0, 0.0)
@@ -68,13 +69,13 @@ def _located(past: RowsAt, tensor: TensorName, layer: int, head: int, channel: i
 def most_attended(
     attention: Mapping[int, torch.Tensor], geometry: CacheGeometry, how_many: int, num_tokens: int
 ) -> tuple[Attended, ...]:
-    """The positions with the largest weight in the mean of all layers and heads, and the head that gave each most."""
+    """The positions with the largest mean weight over all layers and heads, each with the head that gave it most."""
     together = on_one_device(attention.values())
     rows = {layer: row.float().nan_to_num(0.0) for layer, row in zip(attention, together, strict=True)}
     if not rows:
         return ()
     length = max(row.shape[1] for row in rows.values())
-    # rows end at the newest token: a shorter one begins later
+    # rows end at the newest token: a shorter row begins at a later position
     aligned = torch.cat([torch.nn.functional.pad(row, (length - row.shape[1], 0)) for row in rows.values()])
     owners = [(layer, head) for layer, row in rows.items() for head in range(row.shape[0])]
     mean, first = aligned.mean(0), max(0, num_tokens - length)  # where every layer keeps a window

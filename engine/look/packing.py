@@ -1,4 +1,4 @@
-"""Tensors of a step side by side in one buffer, so that they leave the device as one copy."""
+"""Packs the tensors that a step measured into one buffer, so that they leave the device in one copy."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-ALIGNMENT = 16  # bytes: every place can be viewed as any dtype
+ALIGNMENT = 16  # bytes, so that every tensor can be viewed in its dtype
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """Where a tensor of a shape lies in the buffer, from byte `offset` on. What NumPy has no dtype for is bytes."""
+    """The place of a tensor in the buffer, from byte `offset` on. A dtype that NumPy does not have is unpacked as
+    bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -28,14 +29,14 @@ class PackedTensor:
 
 @dataclass(frozen=True)
 class Packing:
-    """The places of all tensors of one step, and how many bytes they take."""
+    """The places of all tensors of one step, and how many bytes they take together."""
 
     places: tuple[PackedTensor, ...]
     num_bytes: int
 
     @classmethod
     def of(cls, tensors: Mapping[str, torch.Tensor]) -> Packing:
-        """One after the other, in the order given."""
+        """The tensors one after the other, in the order given."""
         places, offset = [], 0
         for name, tensor in tensors.items():
             places.append(PackedTensor(name, tuple(tensor.shape), tensor.dtype, offset, tensor.nbytes))
@@ -43,18 +44,18 @@ class Packing:
         return cls(tuple(places), offset)
 
     def pack(self, tensors: Mapping[str, torch.Tensor], buffer: torch.Tensor) -> None:
-        """Copy them into the buffer `[…, num_bytes or more]` of bytes, on its device; each tensor has the axes of the
-        buffer in front of its own. Nothing is read by the host."""
+        """Copy tensors into the buffer `[…, num_bytes or more]` of bytes on their device; each tensor has the buffer's
+        leading axes before its own. Nothing is read by the host."""
         for place in self.places:
             self.view(place, buffer).copy_(tensors[place.name])
 
     def view(self, place: PackedTensor, buffer: torch.Tensor) -> torch.Tensor:
-        """The tensor of a place, where it lies in the buffer."""
+        """A tensor as a view of the buffer."""
         room = buffer.narrow(-1, place.offset, place.num_bytes).view(place.dtype)
         return room.view((*buffer.shape[:-1], *place.shape))
 
     def unpack(self, buffer: npt.NDArray[np.uint8]) -> Arrays:
-        """Copies of them, out of what has left the device."""
+        """Copies of all tensors, from the buffer on the host."""
         found = {}
         for place in self.places:
             content = buffer[place.offset : place.offset + place.num_bytes].copy()

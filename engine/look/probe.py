@@ -1,4 +1,4 @@
-"""What is measured of the newest attention row, and the checksum of rows."""
+"""Measurements of the newest attention row, and checksums of rows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from engine.wire.arrays import read_only_floats
 from engine.wire.records import AttentionSummary
 
 RECENT = 16
-WASTE = 2  # times what is kept
+WASTE = 2  # a storage larger than this multiple of the rows kept in it is not kept alive
 SMALLEST = torch.finfo(torch.float32).tiny
 
 
 def spread(weights: torch.Tensor, positions: torch.Tensor | None, num_tokens: int) -> torch.Tensor:
-    """Weights `[H, S]` of rows at `positions` `[H_kv, S]` as a row over all tokens, `[H, num_tokens]`: what was dropped
-    receives nothing."""
+    """Weights `[H, S]` of rows at `positions` `[H_kv, S]` as a row over all tokens, `[H, num_tokens]`, zero at evicted
+    rows."""
     if positions is None:
         return weights
     places = positions.repeat_interleave(weights.shape[0] // positions.shape[0], 0)
@@ -27,7 +27,7 @@ def spread(weights: torch.Tensor, positions: torch.Tensor | None, num_tokens: in
 
 
 def nan_where_dropped(weights: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
-    """The same row `[H, num_tokens]`, NaN where there is no row to attend to."""
+    """A row of weights over all tokens, `[H, num_tokens]`, with NaN where the layer holds no row."""
     if positions is None:
         return weights
     places = positions.repeat_interleave(weights.shape[0] // positions.shape[0], 0)
@@ -35,7 +35,7 @@ def nan_where_dropped(weights: torch.Tensor, positions: torch.Tensor | None) -> 
 
 
 def row_checksums(rows: dict[int, Pair]) -> dict[int, int]:
-    """The checksums of the new rows alone, by layer."""
+    """The checksum of the new rows, by layer."""
     if not rows:
         return {}
     tensors = on_one_device(tensor for pair in rows.values() for tensor in pair)
@@ -47,13 +47,13 @@ def row_checksums(rows: dict[int, Pair]) -> dict[int, int]:
 
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a number
-AT_ONCE = 1 << 18  # numbers, of which the products take 2 MiB: more are made one tensor after the other, in one place
-MIXED = 0x5DEECE66D  # odd: no number's bits are lost, and exchanged ones are seen
+AT_ONCE = 1 << 18  # numbers, whose products take 2 MiB; for more, tensors are multiplied one by one in the same memory
+MIXED = 0x5DEECE66D  # odd, so that no bits are lost; different at each place, so that exchanged numbers are noticed
 
 
 def bit_sums(stacked: torch.Tensor) -> torch.Tensor:
-    """`[N]` int64: the bits of `[N, H_kv, T, D]` as integers, each times an odd number of its place, summed up with
-    wrapping. The order of a sum of integers is nothing to it, so that every device gives the same."""
+    """Checksums `[N]` int64 of `[N, H_kv, T, D]`: the bits as integers, each times an odd number for its place, summed
+    with wrapping. The order in which integers are summed does not matter, so every device gives the same."""
     bits = stacked.reshape(len(stacked), -1).view(BITS[stacked.element_size()])
     places = torch.arange(bits.shape[1], device=bits.device).mul_(2 * MIXED).add_(MIXED)
     if bits.numel() <= AT_ONCE:
@@ -65,22 +65,25 @@ def bit_sums(stacked: torch.Tensor) -> torch.Tensor:
 
 
 def wrapped(number: int) -> int:
-    """The number in 64 bits, signed."""
+    """The number as a signed 64-bit integer."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def are_alike(tensors: Sequence[torch.Tensor], num_new: int) -> bool:
-    """Whether all are of one shape `[H_kv, T, D]` and hold every new row."""
+    """Whether all have the same shape `[H_kv, T, D]` and contain every new row."""
     return tensors[0].shape[1] == num_new and all(t.shape == tensors[0].shape for t in tensors)
 
 
 def own_rows(
     weights: Mapping[int, torch.Tensor], num_tokens: int, num_together: int = 1, *, is_borrowed: bool = False
 ) -> dict[int, torch.Tensor]:
-    """The newest query's weights `[H, S]` by layer, to be kept; `num_together` sequences keep rows of the same tensors.
-    Static caches give a weight (zero) to room that is still empty: it is cut off. A row that would keep much more than
-    itself alive is copied; copying all of them would cost what there is, and not what is new. Rows that `is_borrowed`
-    says are overwritten soon are all copied."""
+    """The newest query's weights `[H, S]` by layer, in a form that can be kept. `num_together` sequences keep rows of
+    the same tensors.
+
+    Columns behind `num_tokens` are cut off: static caches give empty room a weight (zero). A row is copied if keeping
+    it would keep a much larger tensor alive; copying all rows would cost O(context) at each step. With `is_borrowed`,
+    all rows are copied, because the next forward overwrites them.
+    """
     rows = {layer: row if row.shape[1] <= num_tokens else row[:, :num_tokens] for layer, row in weights.items()}
     if is_borrowed and len({row.shape for row in rows.values()}) == 1:
         return dict(zip(rows, torch.stack(list(rows.values())), strict=True))
@@ -95,16 +98,16 @@ def own_rows(
 
 
 def is_wasteful(storage: torch.UntypedStorage, sizes: Mapping[int, int]) -> bool:
-    """Whether most of what lies there is no row that is kept."""
+    """Whether most of a storage is not rows that are kept."""
     return storage.nbytes() > WASTE * sizes[storage.data_ptr()]
 
 
 def attention_measures(
     rows: Mapping[int, torch.Tensor], num_tokens: int, num_source: int = 0
 ) -> dict[str, torch.Tensor]:
-    """Of the newest query's weights `[H, S]` by layer: the mass on position 0 (none once it has left a window) and on
-    the last 16, `[L, H, 2]`, NaN for heads that a layer does not have: as few numbers are read of a long row as of a
-    short one. The first of a decoder's tokens stands behind `num_source` that an encoder read."""
+    """For the newest query's weights `[H, S]` by layer: the mass on position 0 (none once it has left a window) and on
+    the last 16, `[L, H, 2]`, NaN for heads that a layer does not have. Its cost does not grow with the context. The
+    first decoder token of an encoder-decoder is at position `num_source`."""
     if not rows:
         return {}
     shapes, whole = {row.shape for row in rows.values()}, (num_tokens, num_tokens - num_source)
@@ -122,12 +125,12 @@ def attention_measures(
 
 
 def padded(mass: torch.Tensor, heads: int) -> torch.Tensor:
-    """Masses `[H, 2]`, NaN for heads that are missing."""
+    """Masses `[H, 2]` with NaN for the missing heads."""
     return torch.nn.functional.pad(mass, (0, 0, 0, heads - mass.shape[0]), value=torch.nan)
 
 
 def attention_summary(measured: Mapping[str, Any], layers: Sequence[int]) -> AttentionSummary | None:
-    """What was measured, as a record tells it."""
+    """The measured masses as part of a record."""
     masses = measured.get("attention")
     if masses is None:
         return None
@@ -135,7 +138,7 @@ def attention_summary(measured: Mapping[str, Any], layers: Sequence[int]) -> Att
 
 
 def entropy_of(weights: torch.Tensor) -> torch.Tensor:
-    """Entropy `[…]` in nats of weights `[…, S]`; what was dropped (NaN) has none."""
+    """Entropy `[…]` in nats of weights `[…, S]`; evicted rows (NaN) count as zero."""
     held = weights.nan_to_num(0.0)
-    # p log p by hand: torch's own entr is four times slower; where p is 0, log p must not be -inf
+    # p log p written out, because torch's entr is four times slower; clamped, because 0 times log 0 is NaN
     return -held.clamp_min(SMALLEST).log_().mul_(held).sum(-1)

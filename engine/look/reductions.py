@@ -1,6 +1,7 @@
-"""Tensors reduced to the cells of a picture: extremes, weights, and counts of what is in them.
+"""Reduces tensors to the cells of a picture: extremes, weights, and how many rows are in each cell.
 
-A cell keeps both its smallest and its largest value, so that a single hot channel never averages away; NaN wins.
+A cell keeps both its smallest and its largest value, so that a single outlier channel never averages away. A NaN makes
+its cell NaN.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def per_cell(num: int, max_cells: int) -> int:
-    """How many share a cell where so many are to fit into so many cells."""
+    """How many items share a cell so that `num` of them fit into `max_cells` cells."""
     return max(1, -(-max(1, num) // max(1, max_cells)))
 
 
@@ -36,8 +37,8 @@ def fill_cells(
     per_row: int,
     first_column: int = 0,
 ) -> None:
-    """Write the extremes of layers `(index, [H, S, D], first position)` into cells `[L, H, columns, rows]`, whose
-    columns begin with `first_column`."""
+    """Write the extremes of layers `(index, [H, S, D], first position)` into cells `[L, H, columns, rows]`, of which
+    the first column is column `first_column` of the picture."""
     for layers, tensor, first in stacked(tensors):
         low_cells, high_cells, column = pooled(tensor.float(), first, per_column, per_row)
         num_heads, num_columns, num_rows = low_cells.shape[0] // len(layers), *low_cells.shape[1:]
@@ -48,8 +49,8 @@ def fill_cells(
 
 
 def stacked(tensors: Sequence[tuple[int, torch.Tensor, int]]) -> Iterator[tuple[list[int], torch.Tensor, int]]:
-    """Layers `(index, [H, S, D], first position)` of one form as `[L * H, S, D]`, as many at once as are small: for
-    those the number of products costs more than the numbers, for large ones a copy would."""
+    """Yield layers `(index, [H, S, D], first position)` of equal shape as one tensor `[L * H, S, D]`. Small layers
+    only: for these the number of operations costs more than the numbers, for large ones the copy would."""
     forms: dict[object, list[tuple[int, torch.Tensor, int]]] = {}
     for item in tensors:
         forms.setdefault((item[1].shape, item[1].dtype, item[1].device, item[2]), []).append(item)
@@ -64,7 +65,7 @@ def stacked(tensors: Sequence[tuple[int, torch.Tensor, int]]) -> Iterator[tuple[
 def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> tuple[Floats, Floats, int]:
     """Smallest and largest value of each cell of `[H, S, D]`: two arrays `[H, columns, rows]`, and the first column.
 
-    Columns are aligned to absolute positions, so a cell does not wander when tokens are added or dropped.
+    Columns are aligned to absolute positions, so that a cell does not move when tokens are added or dropped.
     """
     column = first // per_column
     low, high = extremes(tensor, first - column * per_column, per_column, per_row)
@@ -72,7 +73,8 @@ def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> t
 
 
 def extremes(tensor: torch.Tensor, lead: int, per_column: int, per_row: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Smallest and largest value of each cell of `[H, S, D]`, where the first cell has no rows for `lead` tokens."""
+    """Smallest and largest value of each cell of `[H, S, D]`; in the first column, the first `lead` tokens are
+    missing."""
     low = high = tensor
     if per_column > 1:
         tail = -(lead + tensor.shape[1]) % per_column
@@ -88,7 +90,7 @@ def extremes(tensor: torch.Tensor, lead: int, per_column: int, per_row: int) -> 
 
 @dataclass(frozen=True, eq=False)
 class CellExtremes:
-    """Cells `[…, rows]`: the extremes of the rows in them, NaN where there are none, and how many there are."""
+    """Cells `[…, rows]`: the extremes of the rows in each, NaN where there are none, and the number of these rows."""
 
     low: Floats
     high: Floats
@@ -97,7 +99,7 @@ class CellExtremes:
 
 @dataclass(frozen=True, eq=False)
 class RowsInCells:
-    """The rows `[M]` that are in some cells, by head and slot, and the number of the cell `[M]` that each is in."""
+    """The rows `[M]` that are in some cells, by head and slot, with the index of the cell `[M]` of each."""
 
     heads: torch.Tensor
     slots: torch.Tensor
@@ -105,8 +107,8 @@ class RowsInCells:
 
 
 def rows_in(positions: torch.Tensor, wanted: Flags, per_column: int, stop: int) -> RowsInCells:
-    """The rows at `positions` `[H, S]`, from 0 up to `stop`, that are in the wanted ones of cells `[H, columns]`, which
-    are numbered in their order."""
+    """The rows at `positions` `[H, S]`, from 0 up to `stop`, that are in the `wanted` ones of cells `[H, columns]`;
+    wanted cells are numbered in order."""
     columns = wanted.shape[1]
     numbers = np.full((wanted.shape[0], columns + 1), -1, np.int64)  # the last column is that of all other positions
     numbers[:, :columns][wanted] = np.arange(int(wanted.sum()))
@@ -118,7 +120,7 @@ def rows_in(positions: torch.Tensor, wanted: Flags, per_column: int, stop: int) 
 
 
 def cells_of(values: torch.Tensor, cells: torch.Tensor, num_cells: int, per_row: int) -> CellExtremes:
-    """The extremes of rows `[M, D]` in the cells `[M]` that they are in; a NaN in a row wins over everything."""
+    """The extremes of rows `[M, D]`, by the index of the cell `[M]` that each is in. A NaN makes its cell NaN."""
     num_rows = -(-values.shape[1] // per_row)
     low = high = values
     if per_row > 1 and len(values):
@@ -139,7 +141,7 @@ def cells_of(values: torch.Tensor, cells: torch.Tensor, num_cells: int, per_row:
 
 
 def scattered(tensor: torch.Tensor, positions: torch.Tensor, stop: int, per_column: int, per_row: int) -> CellExtremes:
-    """`[H, S, D]` at `positions` `[H, S]`, as cells `[H, columns]` over all positions from 0 up to `stop`."""
+    """`[H, S, D]` at `positions` `[H, S]`, reduced to cells `[H, columns]` over all positions from 0 up to `stop`."""
     columns = -(-stop // per_column)
     shape = (tensor.shape[0], columns)
     rows = rows_in(positions, np.ones(shape, bool), per_column, stop)
@@ -149,7 +151,7 @@ def scattered(tensor: torch.Tensor, positions: torch.Tensor, stop: int, per_colu
 
 
 def touched(delta: RowDelta, rewritten: range, shape: tuple[int, int], first: int, per_column: int) -> Flags:
-    """The cells `[H, columns]`, from position `first` on, of rows that were written, `rewritten` or went."""
+    """The cells `[H, columns]`, from position `first` on, in which rows were written, `rewritten` or dropped."""
     is_touched = np.zeros(shape, bool)
     for run in (delta.written, rewritten, delta.left_window):
         if run.stop > max(first, run.start):
@@ -162,7 +164,7 @@ def touched(delta: RowDelta, rewritten: range, shape: tuple[int, int], first: in
 
 
 def room_of(columns: npt.NDArray[np.int64], per_column: int, stop: int) -> npt.NDArray[np.int64]:
-    """How many positions, of those up to `stop`, are in each of these columns."""
+    """How many positions below `stop` each of these columns covers."""
     return np.clip(stop - columns * per_column, 0, per_column)
 
 
@@ -172,7 +174,7 @@ def split(tensor: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def edge_padded(tensor: torch.Tensor, lead: int, tail: int) -> torch.Tensor:
-    """Repeat the first and last row along axis 1: padding that changes no minimum and no maximum."""
+    """Repeat the first and last row along axis 1, which changes no minimum and no maximum."""
     if not lead and not tail:
         return tensor
     parts = [tensor[:, :1].expand(-1, lead, -1), tensor, tensor[:, -1:].expand(-1, tail, -1)]
@@ -180,18 +182,18 @@ def edge_padded(tensor: torch.Tensor, lead: int, tail: int) -> torch.Tensor:
 
 
 def missing(row: torch.Tensor) -> torch.Tensor:
-    """Where a row `[H, S]` had nothing to look at.
+    """Where a row `[H, S]` of weights has NaN because there was no K and V row to attend to.
 
-    A softmax with a NaN in it is NaN everywhere, and the newest row is always there: so a head whose last weight is a
-    number has NaN only where rows were missing.
+    A softmax over a NaN is NaN everywhere, and the newest row is always there. So if a head's last weight is a number,
+    its NaNs are missing rows.
     """
     is_nan = row.isnan()
     return is_nan & ~is_nan[:, -1:]
 
 
 def pooled_weights(row: torch.Tensor, per_column: int) -> Floats:
-    """The largest weight of each column of a row `[H, S]`; NaN where none of its positions had a row to look at, whose
-    weight is -1."""
+    """The largest weight of each column of a row `[H, S]`. Missing rows are given as -1; a column with nothing else is
+    NaN."""
     weights = row
     if per_column > 1:
         padded = torch.nn.functional.pad(row, (0, -row.shape[1] % per_column), value=-1.0)
@@ -200,7 +202,7 @@ def pooled_weights(row: torch.Tensor, per_column: int) -> Floats:
 
 
 def absent_of(is_gone: torch.Tensor, per_column: int) -> Ints | None:
-    """How many positions of each column of `[H, S]` had no row to look at; None where all had one."""
+    """How many rows are missing from each column of `[H, S]`; None where none is."""
     if not bool(is_gone.any()):
         return None
     gone = torch.nn.functional.pad(is_gone.long(), (0, -is_gone.shape[1] % per_column))
@@ -208,14 +210,14 @@ def absent_of(is_gone: torch.Tensor, per_column: int) -> Ints | None:
 
 
 def most_attended(row: torch.Tensor, base: int) -> tuple[Ints, Floats]:
-    """The positions of a row `[H, S]` from position `base` on that received most, and what they received, `[H, N]`.
-    Negative weights are those of rows that were not there."""
+    """The positions of a row `[H, S]`, counted from position `base`, that received the most attention, and their
+    weights, `[H, N]`. Missing rows are given as negative weights."""
     found = row.topk(min(TOP_POSITIONS, row.shape[1]), dim=1)
     return read_only_ints(found.indices.cpu().numpy() + base), read_only_floats(without_negative(found.values))
 
 
 def without_negative(weights: torch.Tensor) -> Floats:
-    """Weights on the host, NaN in place of negative ones."""
+    """Weights on the host, with NaN in place of negative ones."""
     found: Floats = weights.cpu().numpy()
     return np.where(found < 0, np.float32(np.nan), found) if (found < 0).any() else found
 

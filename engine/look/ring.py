@@ -1,7 +1,7 @@
-"""What was measured of the latest steps, on its way from the device: one packed copy a step, read some steps later.
+"""Transfers what steps measured from the device to the host: one packed copy a step, read some steps later.
 
-On a GPU the copy goes on a stream of its own into pinned memory while the next step computes, and whoever reads it a
-step or two later waits for nothing. On a CPU the same packing is copied at once.
+On a GPU the copy runs on its own stream into pinned memory while the next step computes, so that reading it a step or
+two later does not wait. On a CPU the packed buffer is copied at once.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ import torch
 
 from engine.look.packing import Arrays, Packing
 
-SMALLEST_BYTES = 1 << 16  # of a slot on a GPU
-LATE_STEPS = 2  # so many steps behind are read on a GPU while it runs
-TIMEOUT_S = 2.0  # a copy that takes longer is not waited for: it is made again on the stream of the forward
-SPIN_S = 2e-3  # so long a copy is asked for without a pause
+SMALLEST_BYTES = 1 << 16  # least size of a slot on a GPU
+LATE_STEPS = 2  # on a GPU, by how many steps reading may lag behind
+TIMEOUT_S = 2.0  # after which a copy is no longer waited for, but repeated on the stream of the forward
+SPIN_S = 2e-3  # for which a copy is polled without a pause
 
 
 class Slot(Protocol):
-    """One packed step: room for it on the device, and the bytes once they have arrived."""
+    """A buffer on the device for one packed step, and its bytes on the host once they have arrived."""
 
     def buffer(self, num_bytes: int) -> torch.Tensor:
-        """Bytes on the device to pack into; what lay there has been read."""
+        """A buffer on the device to pack into; its former contents have been read."""
 
     def send(self, num_bytes: int) -> None:
-        """Begin to copy so many bytes of the buffer."""
+        """Start to copy the buffer's first `num_bytes` to the host."""
 
     @property
     def has_arrived(self) -> bool: ...
 
     def bytes(self) -> npt.NDArray[np.uint8]:
-        """What has arrived."""
+        """The bytes that have arrived."""
 
     def copy_again(self) -> npt.NDArray[np.uint8]:
-        """The same bytes by a plain copy that is waited for."""
+        """The same bytes by an ordinary copy, which waits."""
 
 
 class PlainSlot:
-    """A copy that is there at once: of a CPU, and of a device without pinned memory."""
+    """A slot whose copy is complete at once: for CPUs, and devices without pinned memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -70,8 +70,9 @@ class PlainSlot:
 
 
 class StreamSlot:
-    """A copy into pinned memory on a stream of its own. `send` makes that stream wait for what is packed on the current
-    one; the buffer is packed anew only after it was read, so that nothing overtakes the copy."""
+    """A slot whose copy runs on its own stream, into pinned memory. `send` makes that stream wait for the packing,
+    which runs on the current one. The buffer is packed again only after it was read, so it never changes during a
+    copy."""
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream) -> None:
         self._device, self._stream = device, stream
@@ -84,8 +85,8 @@ class StreamSlot:
 
     def buffer(self, num_bytes: int) -> torch.Tensor:
         if len(self._buffer) < num_bytes:
-            self._stream.synchronize()  # the old memory may still be on its way
-            # with room to spare: the first rows that a step drops are no reason to wait again
+            self._stream.synchronize()  # the old buffer may still be being copied
+            # with spare room, so that the first evicted rows do not make it wait again
             self._allocate(max(SMALLEST_BYTES, 1 << (num_bytes - 1).bit_length()))
         return self._buffer
 
@@ -109,16 +110,16 @@ class StreamSlot:
 
 @dataclass(eq=False)
 class Sent:
-    """A step whose measurements are on their way."""
+    """A step whose measurements are being copied."""
 
     slot: Slot
     packing: Packing
 
 
 class ObservationRing:
-    """Slots that are packed and read in turn. `late_steps`: how many steps may be on their way at once while nobody
-    waits for them; 0: every step is read before the next begins. `note` says why the plain copy is used where a better
-    one was wanted; `num_bytes` is what left the device with the newest step."""
+    """Slots that are packed and read in turn. `late_steps`: how many steps may be in transfer at once; with 0 every
+    step is read before the next one begins. `note` says why ordinary copies are used where pinned ones were wanted;
+    `num_bytes` is the size of the newest step's copy."""
 
     def __init__(self, device: torch.device, late_steps: int | None = None, timeout_s: float = TIMEOUT_S) -> None:
         self._device, self._timeout_s = device, timeout_s
@@ -141,7 +142,7 @@ class ObservationRing:
             return self._plain_slots()
 
     def send(self, tensors: Mapping[str, torch.Tensor]) -> Sent:
-        """Pack what a step measured and begin to copy it. At most `late_steps` others may be on their way."""
+        """Pack what a step measured and start to copy it. At most `late_steps` others may be in transfer."""
         packing = Packing.of(tensors)
         slot = self._slots[self._next]
         packing.pack(tensors, slot.buffer(packing.num_bytes))
@@ -151,14 +152,14 @@ class ObservationRing:
         return Sent(slot, packing)
 
     def take_back(self, sent: Sent) -> None:
-        """What was sent last is not read: its step failed. The next has its slot, since others are on their way in
-        those behind it."""
-        if sent.slot in self._slots:  # else others have taken their place
+        """Discard the newest step, which failed: the next step gets its slot, as the other slots may still be in
+        transfer."""
+        if sent.slot in self._slots:  # else the slots were replaced after a timeout
             self._next = self._slots.index(sent.slot)
 
     def read(self, sent: Sent) -> Arrays:
-        """The arrays of a step, once they are there; a copy that does not come is made again, on the stream of the
-        forward, and so are all that follow."""
+        """The arrays of a step; waits until they have arrived. If that takes too long, this copy is repeated on the
+        stream of the forward, and all later ones are ordinary copies."""
         began = time.perf_counter()
         while not sent.slot.has_arrived:
             waited_s = time.perf_counter() - began

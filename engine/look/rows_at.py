@@ -1,4 +1,4 @@
-"""The rows of a sequence as they stood when it had fewer tokens, and questions about held rows."""
+"""The rows of a sequence as they were at an earlier step, and functions on held rows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from engine.wire.requests import TensorName
 
 
 class RowSource(Protocol):
-    """Where rows come from, as whoever looks at them asks: the cache of a live sequence, or a file. What each question
-    means is said at `SequenceCache`."""
+    """A source of rows: the cache of a live sequence, or a file. Its methods are described in `SequenceCache`."""
 
     @property
     def spec(self) -> CacheSpec: ...
@@ -32,7 +31,7 @@ class RowSource(Protocol):
 
     @property
     def layers(self) -> Sequence[object]:
-        """One for each layer of the model."""
+        """One item for each layer of the model."""
         ...
 
     def rows(self, layer_index: int) -> HeldRows | None: ...
@@ -52,8 +51,8 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True)
 class HalfWritten:
-    """What a suspended step has written of a sequence: the first `num_passed` of `num_layers` layers have its rows, up
-    to `num_tokens`; later ones have those of `had` tokens."""
+    """The progress of a suspended step in one sequence: the first `num_passed` of `num_layers` layers have their rows
+    of it, up to `num_tokens` tokens; the others have rows of `had` tokens."""
 
     step: int
     had: int
@@ -62,16 +61,16 @@ class HalfWritten:
     num_layers: int
 
     def has_passed(self, layer: int) -> bool:
-        """Whether a layer has the rows of the step; a cross layer is passed with its block."""
+        """Whether a layer has its rows of the step; a cross layer counts as part of its block."""
         return layer % self.num_layers < self.num_passed
 
     def rows_of(self, layer: int) -> int:
-        """How many tokens a layer has been given rows of."""
+        """Of how many tokens a layer has rows."""
         return self.num_tokens if self.has_passed(layer) else self.had
 
     @property
     def note(self) -> str:
-        """What a picture says of it; nothing where every layer has the rows."""
+        """What a picture says about the suspended step; empty where every layer has its rows."""
         if self.num_passed == self.num_layers:
             return ""
         if not self.num_passed:
@@ -82,10 +81,10 @@ class HalfWritten:
 
 @dataclass(frozen=True, eq=False)
 class RowsAt:
-    """The rows of a sequence when it had `num_tokens` tokens, and where they come from.
+    """The rows of a sequence when it had `num_tokens` tokens, and their provenance.
 
-    `moves` are those of the sequence, through the cache modes that it was in. `live_provenance` is that of the present
-    rows. `half` says which layers have them, while a step is suspended.
+    `moves` are the changes of cache mode and other moves of the sequence. `live_provenance` is the provenance of its
+    present rows. `half` tells which layers have the newest rows while a step is suspended.
     """
 
     cache: RowSource
@@ -97,8 +96,8 @@ class RowsAt:
 
     @property
     def is_known(self) -> bool:
-        """Whether the rows are those of then, bit for bit."""
-        # the last step before a change of the mode had as many tokens as the change, and other rows
+        """Whether the rows are, bit for bit, those that the sequence held then."""
+        # >=, because the last step before a change of mode had equally many tokens, but other rows
         later = (move for move in self.moves if move.had >= self.num_tokens)
         is_present = self.num_tokens >= self.cache.num_tokens
         return (is_present or are_kept(self.num_tokens, later)) and self.cache.knows(self.num_tokens)
@@ -112,7 +111,7 @@ class RowsAt:
         return "recorded" if is_put_back else self.live_provenance
 
     def rows(self, layer: int) -> HeldRows | None:
-        """Asked once of the cache, which may have to decode them."""
+        """The rows of a layer; asked of the cache only once, as it may have to dequantise them."""
         if layer not in self._kept:
             rows = self.cache.rows_at(layer, self.num_tokens) if self.is_known else self.cache.rows(layer)
             written = self.num_tokens if self.half is None else self.half.rows_of(layer)
@@ -120,8 +119,8 @@ class RowsAt:
         return self._kept[layer]
 
     def changes(self, num_tokens: int) -> list[RowDelta]:
-        """What became of the rows of each layer since the sequence had so many tokens: where the cache has forgotten,
-        any older row may have been written anew."""
+        """What happened to the rows of each layer since the sequence had `num_tokens` tokens. If the cache does not
+        know, every older row counts as rewritten."""
         written, older = range(num_tokens, self.num_tokens), range(num_tokens)
         if not rewrites(self.cache):
             return [RowDelta(written)] * len(self.cache.layers)
@@ -129,7 +128,8 @@ class RowsAt:
         return known or [RowDelta(written, older, older)] * len(self.cache.layers)
 
     def before_step(self, num_tokens: int) -> RowsAt:
-        """What the step found that followed on so many tokens: after a change of the mode what that had made of it."""
+        """The rows that the step after `num_tokens` tokens started with; if the cache mode was changed at that point,
+        those after the change."""
         return replace(self, num_tokens=num_tokens, moves=tuple(m for m in self.moves if m.had > num_tokens))
 
 
@@ -145,13 +145,15 @@ def places_of(rows: HeldRows) -> torch.Tensor:
 
 
 def slots_of(held: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The slots of positions `wanted` `[H, S]` among those `held` `[H, R]`, ascending, and which of them are held."""
+    """For positions `wanted` `[H, S]`: their slots among the `held` ones `[H, R]` (ascending), and which of them are
+    held."""
     slots = torch.searchsorted(held.contiguous(), wanted.contiguous()).clamp(max=held.shape[1] - 1)
     return slots, held.gather(1, slots) == wanted
 
 
 def rewrites(cache: RowSource) -> bool:
-    """Whether a step may write older rows anew: residuals that are coded late, scales that wait, keys that turn."""
+    """Whether a step may overwrite older rows: with residuals that are quantised late, scales that wait for the
+    prompt's end, or keys that are rotated again."""
     spec = cache.spec
     return spec.retention.rerotate or any(c.is_kivi or c.waits_for_prompt for c in spec.codec.codings)
 
@@ -159,7 +161,7 @@ def rewrites(cache: RowSource) -> bool:
 def cut(rows: HeldRows | None, num_tokens: int) -> HeldRows | None:
     """The rows as they were when the sequence had `num_tokens` tokens.
 
-    Scattered rows that are not those of then may be of another number in every head: they are cut where they are drawn.
+    Rows whose number would differ between heads are returned whole; they are cut where they are drawn.
     """
     if rows is None or rows.first >= num_tokens:
         return None
@@ -174,7 +176,7 @@ def cut(rows: HeldRows | None, num_tokens: int) -> HeldRows | None:
 
 
 def row_at(rows: HeldRows, position: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """K and V `[H_kv, D]` of one position, NaN in heads that have dropped it; None where no head holds it."""
+    """K and V `[H_kv, D]` of one position, NaN in heads that have evicted it; None where no head holds it."""
     if rows.positions is None:
         if not rows.first <= position < rows.stop:
             return None
@@ -197,7 +199,7 @@ def without(rows: HeldRows, position: int) -> tuple[int, ...]:
 
 
 def holders(held: Iterable[HeldRows], positions: npt.NDArray[np.int64]) -> Ints:
-    """How many kv heads, and how many layers, hold each of those positions `[M]`: `[2, M]`."""
+    """For each of the positions `[M]`, how many kv heads and how many layers hold it: `[2, M]`."""
     found = np.zeros((2, len(positions)), np.int64)
     scattered: dict[torch.device, torch.Tensor] = {}
     for rows in held:

@@ -1,8 +1,9 @@
-"""One screen-sized picture of K, V or attention, now or at an earlier step, reduced where it lives.
+"""Screen-sized pictures (slices) of K, V or attention, now or at an earlier step, reduced on the device where the
+tensors are.
 
-A cell of a reduced picture keeps both its smallest and its largest value, so that a single hot channel never averages
-away. NaN wins over everything. A picture of an earlier step shows the rows as they stood then; where a cache no longer
-knows them, it shows what is stored now and says so.
+A cell of a reduced picture keeps both its smallest and its largest value, so that a single outlier channel never
+averages away; a NaN makes its cell NaN. A slice of an earlier step shows the rows as they were then; where the cache no
+longer knows them, it shows what is stored now and says so.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ from engine.wire.slices import AttentionSlice, HeadSlice, Magnitudes, RowSlice, 
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """The rows `[S, D]` of one head from position `first` up to `stop`; `positions` `[S]` where some were dropped. None
-    of its layer are held: `has_rows` is False."""
+    """The rows `[S, D]` of one head from position `first` up to `stop`, at `positions` `[S]` where some were evicted.
+    `has_rows` is False if the layer holds no rows."""
 
     values: torch.Tensor
     first: int
@@ -81,7 +82,8 @@ class Tile:
 def head_slice(
     request: HeadRequest, past: RowsAt, geometry: CacheGeometry, magnitudes: Magnitudes | None = None
 ) -> HeadSlice:
-    """One head over the token range asked for, with what a colour scale needs to know; `magnitudes` of its layer."""
+    """The picture of one head over the requested tokens, with the numbers that a colour scale needs; `magnitudes` are
+    those of its layer."""
     if geometry.layers[request.layer].kind == "linear" and (state := state_slice(request, past)) is not None:
         return state
     began = time.perf_counter()
@@ -118,7 +120,8 @@ def head_slice(
 
 
 def state_slice(request: HeadRequest, past: RowsAt) -> HeadSlice | None:
-    """A part of the state of a layer as it is now, counted like kv heads; None where there is none to be told."""
+    """The picture of a part of a layer's recurrent state now, where `kv_head` counts the parts; None where there is
+    none."""
     began, matrix = time.perf_counter(), state_of(past, request.layer, request.kv_head)
     if matrix is None:
         return None
@@ -143,7 +146,7 @@ def state_slice(request: HeadRequest, past: RowsAt) -> HeadSlice | None:
 
 
 def numbers_of(statistics: TileStatistics) -> dict[str, Any]:
-    """What a slice of a head says of all numbers of its tile."""
+    """The statistics of a tile as fields of a head's slice."""
     return {
         "counts": read_only_ints(statistics.counts),
         "edges": read_only_floats(statistics.edges),
@@ -162,8 +165,8 @@ def attention_slice(
     geometry: CacheGeometry,
     newest: bool,
 ) -> AttentionSlice:
-    """The newest query's weights `[H, S]` of one layer at one step, as they were computed; `query_position` None: the
-    sequence had no rows then, and so no query that looked at them."""
+    """The newest query's weights `[H, S]` of one layer at one step, as they were computed. `query_position` is None if
+    the sequence had no rows then, and so no query."""
     began = time.perf_counter()
     layer = geometry.layers[request.layer]
     group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
@@ -216,15 +219,15 @@ def attention_slice(
 
 
 def placed(row: torch.Tensor, layer: LayerGeometry, query_position: int) -> tuple[torch.Tensor, int]:
-    """Weights `[H, S]` without the columns that no row of the layer stands for, and the position of the first one: a
-    cross layer has rows of the source alone, any other those up to the query."""
+    """Weights `[H, S]` without the columns for which the layer has no rows, and the position of the first column: a
+    cross layer has rows of the source only, any other layer up to the query."""
     if layer.kind == "cross":
         return row[:, : int((~row.isnan()).any(0).sum())], 0
     return row, query_position + 1 - row.shape[1]
 
 
 def row_slice(request: RowRequest, past: RowsAt, geometry: CacheGeometry) -> RowSlice:
-    """K and V of one position through all layers, exact."""
+    """K and V of one position in all layers, exact."""
     began = time.perf_counter()
     layers, keys, values, dropped, dtype = [], [], [], [], ""
     for layer in geometry.attention_layers:
@@ -246,7 +249,7 @@ def row_slice(request: RowRequest, past: RowsAt, geometry: CacheGeometry) -> Row
 
 
 def table_slice(request: TableRequest, cache: RowSource) -> TableSlice:
-    """The pages of a sequence in logical order, as they were when it had `num_tokens` tokens."""
+    """The pages of a sequence in logical order, when it had `num_tokens` tokens."""
     if not cache.spec.is_paged:
         return TableSlice(request, 1, (), request.num_tokens, "This cache mode has no pages.")
     tables = tuple(read_only_ints(np.array(page_ids, np.int64)) for page_ids in cache.page_ids_at(request.num_tokens))
@@ -254,7 +257,8 @@ def table_slice(request: TableRequest, cache: RowSource) -> TableSlice:
 
 
 def tensor_label(kind: str, tensor: TensorName) -> str:
-    """What a cached tensor is: latent attention caches a compressed latent and one rotary key instead of K and V."""
+    """The name of a cached tensor: latent attention caches a compressed latent and one rotary key instead of K and
+    V."""
     if kind == "latent":
         return "latent" if tensor == "keys" else "rotary key"
     return "K" if tensor == "keys" else "V"
@@ -271,12 +275,13 @@ def no_rows(kind: str, is_now: bool = True) -> str:
 
 
 def missing_note(past: RowsAt, layer: int) -> str:
-    """Why a layer has no rows of a step that is suspended; empty where it has them, or none is."""
+    """Why a layer has no rows of a suspended step; empty where it has them, or no step is suspended."""
     return past.half.note if past.half is not None and not past.half.has_passed(layer) else ""
 
 
 def checked(request: SliceRequest, geometry: CacheGeometry, num_tokens: int, whose: str) -> SliceRequest:
-    """A request as far as there are tokens; refuses a layer, or a head, that `whose` layers do not have."""
+    """A request limited to existing tokens. Raises `InputError` for a layer or head that does not exist; `whose` names
+    the model or file."""
     layer, kv_head = getattr(request, "layer", 0), getattr(request, "kv_head", 0)
     if not 0 <= layer < len(geometry.layers):
         raise InputError(f"There is no layer {layer}: {whose} has layers 0 … {len(geometry.layers) - 1}.")
@@ -286,7 +291,7 @@ def checked(request: SliceRequest, geometry: CacheGeometry, num_tokens: int, who
 
 
 def within(request: SliceRequest, num_tokens: int) -> SliceRequest:
-    """A request as far as there are tokens: one may have been sent before some of them were taken back."""
+    """A request limited to existing tokens: since it was sent, the sequence may have gone back."""
     changes: dict[str, int] = {}
     for name in ("num_tokens", "previous_tokens", "start", "stop"):
         value = getattr(request, name, None)

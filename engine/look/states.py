@@ -1,4 +1,4 @@
-"""What recurrent layers keep instead of rows, reduced to the size of a thumbnail."""
+"""Thumbnails of the states that recurrent layers keep instead of rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from engine.wire.arrays import read_only_floats
 from engine.wire.slices import StatePicture
 
 MOST_COLUMNS, MOST_ROWS = 64, 32
-MOST_MATRICES = 64  # of one layer: a delta rule has one for each head
+MOST_MATRICES = 64  # drawn of one layer; layers with a delta rule have one for each head
 
 
 def state_pictures(past: RowsAt, geometry: CacheGeometry) -> tuple[StatePicture, ...]:
-    """The states of all layers that keep one. Of an earlier moment there are none: a state only moves on."""
+    """The states of all layers that have one. Empty for an earlier step: earlier states are not kept."""
     if not is_now(past):
         return ()
     layers = [layer.index for layer in geometry.layers if layer.kind == "linear" or layer.state_elements]
@@ -26,26 +26,26 @@ def state_pictures(past: RowsAt, geometry: CacheGeometry) -> tuple[StatePicture,
 
 
 def is_now(past: RowsAt) -> bool:
-    """Whether a state that is held now is that of this moment."""
+    """Whether these are the present rows, so that the present states belong to them."""
     return past.half is None and past.num_tokens >= past.cache.num_tokens
 
 
 def state_of(past: RowsAt, layer: int, number: int) -> StateMatrix | None:
-    """One part of the state of a layer; None of an earlier moment, or where there are fewer."""
+    """One part of a layer's state; None for an earlier step, or where there are fewer parts."""
     found = past.cache.states(layer) if is_now(past) else ()
     return found[number] if number < len(found) else None
 
 
 @torch.inference_mode()
 def lying(values: torch.Tensor) -> torch.Tensor:
-    """A matrix as `[columns, rows]` of a picture in which its longer side lies across."""
+    """A matrix as `[columns, rows]` of a picture, with its longer side horizontal."""
     values = values.float()
     return values.mT if values.shape[0] < values.shape[1] else values
 
 
 @torch.inference_mode()
 def state_picture(layer: int, matrix: StateMatrix) -> StatePicture:
-    """One part of a state, reduced."""
+    """The thumbnail of one part of a state."""
     values = lying(matrix.values)
     columns, rows = values.shape
     low, high, _ = pooled(values[None], 0, per_cell(columns, MOST_COLUMNS), per_cell(rows, MOST_ROWS))

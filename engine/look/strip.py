@@ -1,7 +1,7 @@
-"""What is measured of a decode step within its forward, where that is recorded: one strip of bytes a sequence.
+"""Measurements of a decode step that are recorded together with its forward: one strip of bytes for each sequence.
 
-The numbers are those that `engine.session.observe` measures behind a forward; nothing of them is chosen by the host, so
-that a recording holds for every step of its shape.
+The numbers are those that `engine.session.observe` measures after a forward. None of them depends on decisions of the
+host, so that a recording is valid for every step of its shape.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from engine.look.new_rows import NewRows
 from engine.look.packing import Packing
 from engine.look.probe import RECENT
 
-ROUNDING = 1e-5  # between two ways of summing the same numbers up
+ROUNDING = 1e-5  # tolerance between two ways of summing the same numbers
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is measured beside the new rows and the most probable tokens: the newest row of `attention`; the new rows
-    themselves, bit for bit, in place of what is measured of them. It is baked into a recorded step."""
+    """What is measured beside the new rows and the most probable tokens. `attention`: the newest row of attention.
+    `new_rows`: the new rows themselves, bit for bit, instead of their measurements. It is constant in a recorded
+    step."""
 
     attention: bool
     new_rows: bool
@@ -31,7 +32,7 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class StripLayout:
-    """What lies where in each strip, and which rows it tells of."""
+    """The places of the measurements in each strip, and the new rows that they describe."""
 
     packing: Packing
     new_rows: NewRows
@@ -39,14 +40,14 @@ class StripLayout:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What a forward has measured of B sequences: `packed` bytes `[B, bytes]`, and log-probabilities `[B, V]`."""
+    """The measurements of B sequences in one forward: `packed` bytes `[B, bytes]`, and log-probabilities `[B, V]`."""
 
     layout: StripLayout
     packed: torch.Tensor
     logprobs: torch.Tensor
 
     def kept(self) -> Measured:
-        """The same, which the next forward does not overwrite."""
+        """A copy, which the next forward does not overwrite."""
         return Measured(self.layout, self.packed.clone(), self.logprobs.clone())
 
     def of_each(self) -> list[MeasuredSequence]:
@@ -54,7 +55,7 @@ class Measured:
         return [MeasuredSequence(self.layout, packed, logprobs) for packed, logprobs in pairs]
 
     def agrees(self, other: Measured) -> bool:
-        """Whether what was measured of the same numbers is the same but for rounding. It is read by the host."""
+        """Whether two measurements of the same step are equal but for rounding. The host waits for the answer."""
         for place in self.layout.packing.places:
             mine, others = (self.layout.packing.view(place, each.packed) for each in (self, other))
             if not (near(mine, others) if mine.is_floating_point() else torch.equal(mine, others)):
@@ -68,27 +69,28 @@ def near(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredSequence:
-    """The same of one sequence: `packed` `[bytes]`, log-probabilities `[V]`."""
+    """The measurements of one sequence: `packed` `[bytes]`, log-probabilities `[V]`."""
 
     layout: StripLayout
     packed: torch.Tensor
     logprobs: torch.Tensor
 
     def tensor(self, name: str) -> torch.Tensor:
-        """One of the tensors of the strip, where it lies."""
+        """One of the tensors of the strip, as a view."""
         place = next(place for place in self.layout.packing.places if place.name == name)
         return self.layout.packing.view(place, self.packed)
 
 
 @dataclass(eq=False)
 class Strip:
-    """What one forward shall measure; `measured` by a recorded step alone, any other leaves it to who comes behind."""
+    """What one forward is asked to measure. Only a recorded step sets `measured`; after any other the caller measures
+    itself."""
 
     wanted: Wanted
     measured: Measured | None = None
 
     def of_each(self, count: int) -> Sequence[MeasuredSequence | None]:
-        """What was measured of so many sequences."""
+        """The measurements of each of `count` sequences; None where none were made."""
         return [None] * count if self.measured is None else self.measured.of_each()
 
 
@@ -99,8 +101,8 @@ def measured_step(
     weights: torch.Tensor | None,
     positions: torch.Tensor,
 ) -> Measured:
-    """Measure a step of B sequences at `positions` `[B, 1]`: logits `[B, V]`, new rows `[B, H_kv, 1, D]` by layer, and
-    the newest row of attention `[L, B, H, S]`, zero behind the position, where that is wanted."""
+    """Measure a step of B sequences at `positions` `[B, 1]`: logits `[B, V]`, new rows `[B, H_kv, 1, D]` by layer, and,
+    if wanted, the newest row of attention `[L, B, H, S]`, zero behind the position."""
     logprobs = torch.log_softmax(logits.float(), -1)
     rows_of = [{layer: (keys[n], values[n]) for layer, (keys, values) in rows.items()} for n in range(len(logits))]
     new_rows = NewRows.of(rows_of[0], 1)
@@ -115,7 +117,8 @@ def measured_step(
 
 
 def masses(weights: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """The mass of rows `[L, B, H, S]` on position 0 and on the last 16 up to `positions` `[B, 1]`, `[B, L, H, 2]`."""
+    """The mass of attention rows `[L, B, H, S]` on position 0 and on the last 16 up to `positions` `[B, 1]`:
+    `[B, L, H, 2]`."""
     columns = positions + torch.arange(1 - RECENT, 1, device=positions.device)  # [B, 16]
     index = columns.clamp_min(0)[None, :, None].expand(*weights.shape[:3], RECENT)
     recent = weights.gather(3, index).masked_fill_((columns < 0)[:, None], 0.0).sum(-1)

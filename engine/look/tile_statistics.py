@@ -1,4 +1,4 @@
-"""What a colour scale needs to know of a tile: histogram, range and a robust limit, kept up as rows are added."""
+"""Statistics of a tile for colour scales (histogram, range and a robust limit), updated as rows are added."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from engine.wire.records import Ints
 
 HISTOGRAM_BINS = 64
 ROBUST_QUANTILE = 0.995
-_KEPT_SHARE = 2.0  # so many times what the quantile leaves out is kept of the largest magnitudes, and a few more
+# how many of the largest magnitudes are kept: twice as many as are beyond the quantile, and 256 more
+_KEPT_SHARE = 2.0
 _KEPT_AT_LEAST = 256
 
 Values = npt.NDArray[np.float32]
 
 
 class TileStatistics:
-    """The numbers of one tile, a tensor of any shape: `add` takes more of them in without looking at the earlier ones
-    again.
+    """The statistics of one tile, a tensor of any shape; `add` adds numbers without reading the earlier ones again.
 
-    `counts` and `edges` are a histogram of the finite ones between minus and plus the largest magnitude; `limit` is
-    the 99.5th percentile of their magnitudes, exactly. A tile on a GPU is counted there: what leaves it does not grow
-    with the tile.
+    `counts` and `edges` are a histogram of the finite numbers between minus and plus the largest magnitude; `limit` is
+    the 99.5th percentile of their magnitudes, exactly. For a tile on a GPU the counting runs there, and what is copied
+    to the host does not grow with the tile.
     """
 
     def __init__(self, values: torch.Tensor) -> None:
         self.num_nan = self.num_inf = 0
-        # every magnitude beyond `_least_kept` is in `_tail`, and none below it
+        # all magnitudes from `_least_kept` on, and none below it
         self._tail: Values | torch.Tensor
         self._least_kept = np.float32(0.0)
         if values.device.type == "cuda" and values.numel():
@@ -50,7 +50,7 @@ class TileStatistics:
             self._tail = magnitudes[magnitudes >= self._least_kept]
 
     def _count_on_device(self, values: torch.Tensor) -> None:
-        """The same of numbers `[N]` on a GPU: six numbers and the histogram are copied from it."""
+        """Count numbers `[N]` on a GPU; only six numbers and the histogram are copied to the host."""
         is_finite = values.isfinite()
         magnitudes = values.abs().masked_fill(~is_finite, -1.0)
         found = torch.stack(
@@ -83,11 +83,11 @@ class TileStatistics:
 
     @property
     def _num_kept(self) -> int:
-        """How many of the largest magnitudes are kept when all are counted."""
+        """How many of the largest magnitudes are kept after counting all numbers."""
         return min(self._num_finite, int(_KEPT_SHARE * self._num_beyond) + _KEPT_AT_LEAST)
 
     def _counted(self, values: Values) -> Values:
-        """Count what is not a number, and return the rest, flat."""
+        """Count NaN and infinities, and return the finite numbers, flat."""
         is_finite = np.isfinite(values)
         num_nan = int(np.isnan(values).sum())
         self.num_nan += num_nan
@@ -95,18 +95,20 @@ class TileStatistics:
         return values[is_finite]
 
     def _histogram(self, finite: Values) -> Ints:
-        """How many are in each bin, `HISTOGRAM_BINS` between `edges`; the last has its upper edge as well."""
+        """How many numbers are in each of the `HISTOGRAM_BINS` bins between `edges`; the last bin includes its upper
+        edge."""
         bins = self._edges[1:-1].searchsorted(finite.astype(np.float64), "right")  # float32 would overflow
         return np.bincount(bins, minlength=HISTOGRAM_BINS)
 
     @property
     def _num_beyond(self) -> int:
-        """How many magnitudes reach the limit or go beyond it."""
+        """How many magnitudes are at the limit or beyond it."""
         return self._num_finite - min(self._num_finite - 1, int(ROBUST_QUANTILE * self._num_finite))
 
     @property
     def limit(self) -> float:
-        """1 where there are no finite numbers, the largest magnitude where the quantile is zero."""
+        """The 99.5th percentile of the magnitudes; 1 where there are no finite numbers, the largest magnitude where it
+        is zero."""
         if not self._num_finite:
             return 1.0
         if isinstance(self._tail, torch.Tensor):
@@ -115,8 +117,8 @@ class TileStatistics:
         return float(np.partition(self._tail, place)[place]) or self._largest or 1.0
 
     def add(self, values: torch.Tensor) -> bool:
-        """Take in more numbers. False, and of no use any more, where all must be counted anew: the range of the
-        histogram has grown, or the quantile fell below what was kept."""
+        """Add more numbers. Returns False if all must be counted again, and this object must not be used any more: the
+        range of the histogram has grown, or the percentile has fallen below what was kept."""
         finite = self._counted(values.float().cpu().numpy())
         if not finite.size:
             return True

@@ -1,8 +1,7 @@
-"""What steps changed in a picture that is already on the screen: the cells of rows that were written, written anew or
-that went, and no others.
+"""Updates of a picture that is already on the screen: only the cells of rows that steps wrote, rewrote or dropped.
 
-Cells come from the same reductions as those of a whole slice, so that a picture put together from updates is the slice
-that could be taken in its place.
+Cells come from the same reductions as those of a whole slice, so that a picture assembled from updates equals the slice
+that could be taken instead.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from engine.wire.records import Ints
 from engine.wire.requests import HeadRequest, TensorName, WallRequest
 from engine.wire.slices import CellUpdate, HeadSlice, Magnitudes, WallSlice
 
-# Where more of a wall than this has changed it is sent whole: each cell of an update says where it belongs.
+# largest share of changed cells for which an update is sent: beyond it, the cells' places make the whole wall cheaper
 WORTH_UPDATING = 0.5
 
 
@@ -61,16 +60,17 @@ def appended_wall(
     rows: Mapping[int, Pair],
     counts: Mapping[TensorName, Mapping[int, LayerCount]],
 ) -> CellUpdate:
-    """A wall `piece` to which rows were appended and nothing else was done: its columns from that of position `first`
-    on, which is the first of its column. `rows` by layer are K and V `[H_kv, T, D]` from there on; `counts` are those
-    of all rows, of the tensor that is drawn first: none where its magnitudes stay what they were."""
+    """The update of a wall `piece` to which rows were appended and nothing else happened: its columns from that of
+    position `first` on, which is the first position of its column. `rows` by layer: K and V `[H_kv, T, D]` from there
+    on. `counts`: histograms of all rows, first those of the drawn tensor; empty where the magnitudes shown are to
+    stay."""
     began = time.perf_counter()
     size, num_layers, num_heads = piece.tokens_per_column, len(piece.layers), max(piece.heads)
     first_column, num_columns = first // size, -(-request.num_tokens // size)
     shape = (num_layers, num_heads, num_columns - first_column, piece.low.shape[-1])
     low, high = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
     tensors = [of_pair(rows[layer], request.tensor) for layer in piece.layers]
-    if request.change:  # what earlier steps wrote is unchanged
+    if request.change:  # rows of earlier steps are unchanged, and drawn as zero
         tensors = [tensor.clone() for tensor in tensors]
         for tensor in tensors:
             tensor[:, : max(0, request.previous_tokens - first)] = 0
@@ -101,8 +101,9 @@ def changed_wall(
     geometry: CacheGeometry,
     magnitudes: BothMagnitudes,
 ) -> CellUpdate | None:
-    """A wall `piece` as it is after steps that did `deltas` to the rows of each layer; None where it is to be sent
-    whole. Of a change they begin with the step that the piece showed, whose rows are drawn unchanged now."""
+    """The update of a wall `piece` after steps that did `deltas` to the rows of each layer; None where the wall is to
+    be sent whole. For a picture of changes, the deltas begin with the step that `piece` shows, because its rows are now
+    drawn as unchanged."""
     began = time.perf_counter()
     held = held_layers(past, geometry)
     is_scattered = any(rows.positions is not None for rows in held.values())
@@ -156,7 +157,7 @@ def touched_places(
     *,
     tells_rewritten: bool,
 ) -> Ints:
-    """Which cells of a wall `[3, N]`, by layer, head and column, have rows that anything was done to."""
+    """The cells of a wall `[3, N]` (layer, head, column) in which any row was written, rewritten or dropped."""
     found = []
     for n, (layer, rows) in enumerate(held.items()):
         delta = deltas[layer]
@@ -168,7 +169,7 @@ def touched_places(
 
 
 def touched_positions(deltas: Sequence[RowDelta], num_tokens: int) -> Ints:
-    """The positions of rows that came or went, in any layer."""
+    """The positions of rows that were written or dropped, in any layer."""
     runs = {run for delta in deltas for run in (delta.written, delta.left_window)}
     evicted = {id(went): went for delta in deltas for went in delta.evicted}
     parts = [np.arange(run.start, run.stop) for run in runs] + [w.cpu().numpy().ravel() for w in evicted.values()]
@@ -184,9 +185,9 @@ def appended_head(
     statistics: TileStatistics | None,
     count: LayerCount | None,
 ) -> CellUpdate:
-    """A head `piece` to which rows were appended and nothing else was done: its columns from that of position
-    `num_before` on. `tile` `[T, D]` are its rows from the first position in the first of them on; `statistics` are
-    those of all its rows and `count` those of its layer, both None where what it says of them stays what it was."""
+    """The update of a head `piece` to which rows were appended and nothing else happened: its columns from that of
+    position `num_before` on. `tile` `[T, D]`: its rows from the first position of the first of these columns on.
+    `statistics` of all its rows and `count` of its layer; both None where the numbers shown are to stay."""
     began = time.perf_counter()
     size, had = piece.tokens_per_column, num_before - request.start
     first_column, low, high = -(-had // size), *[np.empty((1, 0, piece.low.shape[1]), np.float32)] * 2
@@ -216,9 +217,9 @@ def changed_head(
     *,
     is_counted: bool,
 ) -> CellUpdate | None:
-    """A head `piece` as it is after steps that did `delta` to the rows of its layer; None where it is to be sent
-    whole. Columns that the picture has moved past are taken from its left end. What it says of all its numbers stays
-    what it was unless they are counted."""
+    """The update of a head `piece` after steps that did `delta` to the rows of its layer; None where it is to be sent
+    whole. Columns that the picture has scrolled past are removed at its left end. Its statistics are updated only if
+    `is_counted`."""
     if not piece.positions.size:
         return None  # none of its rows was held: there is no column to begin at
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The wall: thumbnails of every layer and head, of K or V or of what a step changed in them."""
+"""The wall: thumbnails of K or V of every layer and head, or of what a step changed in them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ BothMagnitudes = tuple[Magnitudes | None, Magnitudes | None]
 
 
 def held_layers(past: RowsAt, geometry: CacheGeometry) -> dict[int, HeldRows]:
-    """The rows of every layer that holds some."""
+    """The rows of every layer that holds any."""
     return {layer.index: rows for layer in geometry.attention_layers if (rows := past.rows(layer.index)) is not None}
 
 
 @dataclass(frozen=True)
 class WallGrid:
-    """The cells of a wall: how many there are, `[L, H_kv, columns, rows]`, and how much is in each."""
+    """The grid of a wall: the number of its cells `[L, H_kv, columns, rows]`, and how many tokens and dimensions are in
+    each."""
 
     num_layers: int
     num_heads: int
@@ -52,7 +53,8 @@ class WallGrid:
 
     @classmethod
     def of(cls, held: Mapping[int, HeldRows], request: WallRequest) -> WallGrid:
-        """A wall of no size has no cells: it is asked for the sake of who holds which token."""
+        """The grid for a request. A wall without size has no cells: it is requested only to learn which rows are
+        held."""
         dims = max((chosen(rows, request.tensor).shape[3] for rows in held.values()), default=1)
         heads = max((rows.keys.shape[1] for rows in held.values()), default=0)
         tokens = max(1, request.num_tokens)
@@ -68,8 +70,8 @@ class WallGrid:
 
 @dataclass(frozen=True, eq=False)
 class WallCells:
-    """The cells of a wall: extremes `[L, H_kv, columns, rows]`, NaN until they are filled, and how many rows columns
-    lack, `[L, H_kv, columns]`."""
+    """The cells of a wall: extremes `[L, H_kv, columns, rows]`, NaN until they are filled, and how many rows are
+    missing from each column, `[L, H_kv, columns]`."""
 
     grid: WallGrid
     low: Floats
@@ -82,7 +84,7 @@ class WallCells:
         return cls(grid, low, high, np.zeros(grid.shape[:3], np.int64))
 
     def layer(self, number: int) -> WallCells:
-        """Those of one layer, the same in memory."""
+        """The cells of one layer, as views."""
         part = slice(number, number + 1)
         return WallCells(replace(self.grid, num_layers=1), self.low[part], self.high[part], self.absent[part])
 
@@ -94,8 +96,8 @@ def has_no_size(request: WallRequest) -> bool:
 def wall_slice(
     request: WallRequest, past: RowsAt, geometry: CacheGeometry, magnitudes: BothMagnitudes = (None, None)
 ) -> WallSlice:
-    """Thumbnails of every layer and head, over positions `0 … num_tokens`; `magnitudes` of the layers with rows, of
-    the tensor that is drawn and of the other one."""
+    """Thumbnails of every layer and head, over positions `0 … num_tokens - 1`; `magnitudes` of the layers with rows,
+    for the drawn tensor and for the other one."""
     began = time.perf_counter()
     held = held_layers(past, geometry)
     cells = WallCells.of(WallGrid.of(held, request))
@@ -104,7 +106,7 @@ def wall_slice(
 
 
 def fill(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt) -> None:
-    """Write what the rows of those layers, one after the other, show."""
+    """Fill the cells from the rows of these layers."""
     if not cells.grid.num_columns:
         return
     if request.change:
@@ -124,7 +126,7 @@ def wall_of(
     magnitudes: BothMagnitudes,
     began: float,
 ) -> WallSlice:
-    """The slice of cells that are filled; of the rows only their shapes and positions are looked at."""
+    """The slice of filled cells; of the rows only shapes and positions are read."""
     lacks_rows = past.half is not None or any(rows.positions is not None for rows in held.values())
     tensors = [chosen(rows, request.tensor) for rows in held.values()]
     return WallSlice(
@@ -155,7 +157,7 @@ def first_position(held: Mapping[int, HeldRows]) -> int:
 
 
 def fill_rows(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest) -> None:
-    """Write the extremes of all rows into the cells, and how many rows are missing from them."""
+    """Write the extremes of all rows into the cells, and how many rows are missing."""
     grid, low, high, absent = cells.grid, cells.low, cells.high, cells.absent
     runs: list[tuple[int, torch.Tensor, int]] = []
     for n, rows in enumerate(held.values()):
@@ -171,7 +173,7 @@ def fill_rows(cells: WallCells, held: Mapping[int, HeldRows], request: WallReque
 
 
 def fill_absent(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest) -> None:
-    """Write how many rows are missing where some layers have fewer than others."""
+    """Write how many rows are missing, where some layers have fewer rows than others."""
     for n, rows in enumerate(held.values()):
         counts = held_counts(rows, request.num_tokens, cells.grid)
         cells.absent[n, : len(counts)] = missing_from(counts, np.arange(cells.grid.num_columns), request, cells.grid)
@@ -186,7 +188,7 @@ def missing_from(held: Ints, columns: Ints, request: WallRequest, grid: WallGrid
 
 
 def fill_change(wall: WallCells, held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt) -> None:
-    """What a step did: zero wherever rows are held, but for the cells of rows that it wrote, or wrote anew."""
+    """Draw what a step changed: zero wherever rows are held, except in cells of rows that it wrote or rewrote."""
     grid, low, high, absent = wall.grid, wall.low, wall.high, wall.absent
     deltas = past.changes(request.previous_tokens)
     for n, (layer, rows) in enumerate(held.items()):
@@ -203,7 +205,7 @@ def fill_change(wall: WallCells, held: Mapping[int, HeldRows], request: WallRequ
 
 
 def held_counts(rows: HeldRows, num_tokens: int, grid: WallGrid) -> Ints:
-    """How many rows each column of each head holds, `[H_kv, columns]`."""
+    """How many rows each head holds in each column, `[H_kv, columns]`."""
     places = places_of(rows)
     columns = torch.where(places < num_tokens, places // grid.per_column, grid.num_columns).clamp(max=grid.num_columns)
     counts = torch.zeros(len(places), grid.num_columns + 1, dtype=torch.long, device=places.device)
@@ -213,8 +215,8 @@ def held_counts(rows: HeldRows, num_tokens: int, grid: WallGrid) -> Ints:
 def wall_cells(
     rows: HeldRows, is_wanted: Flags, request: WallRequest, grid: WallGrid, delta: RowDelta, older: HeldRows | None
 ) -> CellExtremes:
-    """The wanted ones `[N]` of the cells `[H_kv, columns]` of one layer. Of a change, `delta` is what the step did, and
-    `older` the rows before it, as far as they are known."""
+    """The wanted cells `[N]` of one layer, of `[H_kv, columns]`. For a picture of changes, `delta` is what the step
+    did, and `older` are the rows before it, as far as they are known."""
     tensor, places = chosen(rows, request.tensor)[0], places_of(rows)
     found = rows_in(places, is_wanted, grid.per_column, request.num_tokens)
     values = tensor[found.heads, found.slots].float()
@@ -232,8 +234,8 @@ def change_of(
     delta: RowDelta,
     older: HeldRows | None,
 ) -> torch.Tensor:
-    """What a step did to rows `[M, D]`: new ones whole, those written anew as the difference to what they were, zero
-    for all others and where that is not known."""
+    """The change that a step made to rows `[M, D]`: new rows as they are, rewritten ones minus their former numbers,
+    zero for all others and where these are unknown."""
     changed = values.masked_fill((positions < request.previous_tokens)[:, None], 0.0)
     rewritten = delta.rewritten(request.tensor)
     if older is None or not rewritten:
@@ -248,18 +250,18 @@ def change_of(
 
 
 def rows_before(past: RowsAt, layer: int, request: WallRequest) -> HeldRows | None:
-    """The rows of a layer before the step, where it may have written some of them anew."""
+    """The rows of a layer before the step, if it may have rewritten any."""
     before = past.before_step(request.previous_tokens)
     return before.rows(layer) if rewrites(past.cache) and before.is_known else None
 
 
 def note_of(held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt, geometry: CacheGeometry) -> str:
-    """What there is to say of rows that are missing, or of changes that are not known."""
+    """A note on missing rows, or on changes that are unknown; empty where there is nothing to say."""
     if not geometry.attention_layers:
         return "This architecture keeps a recurrent state and no K and V."
     if past.half is not None and past.half.note:
         return past.half.note
-    # layers that hold none of the rows drawn, but later ones
+    # rows of layers that hold none of the drawn positions, only later ones
     later = [
         r for layer in geometry.attention_layers if layer.index not in held and (r := past.cache.rows(layer.index))
     ]
@@ -277,7 +279,7 @@ def note_of(held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt, ge
 
 
 def knows_change(past: RowsAt, request: WallRequest) -> bool:
-    """Whether the difference to the step before can be told for all rows."""
+    """Whether the difference to the step before is known for all rows."""
     if past.cache.spec.quantizer is not None:
         return request.previous_tokens == 0
     if not rewrites(past.cache):

@@ -1,4 +1,5 @@
-"""Pictures that are kept up to date: after a step the new columns of each, or, where that cannot be told, all of it."""
+"""Keeps the pictures that a window watches up to date: after a step it sends the changed columns of each, or the whole
+picture where these are unknown."""
 
 from __future__ import annotations
 
@@ -28,19 +29,19 @@ from engine.wire.slices import CellUpdate, Slice, SliceUpdate
 if TYPE_CHECKING:
     from engine.session.session import Session
 
-# Pictures that were taken are followed by this many times their own cost without any: looking stays under 7 %, and
-# where decoding is slower than 20 a second every token has its pictures.
+# After pictures were made, none are made for this many times their cost: they take less than 7 % of the time. Where
+# decoding is slower than 20 tokens a second, every token still has its pictures.
 REST_RATIO = 14.0
 
-# What is counted over all rows (ranges of colours, histograms, largest numbers) is words: during a run they follow as
-# often as other words do, and at a rest they are those of all rows that are shown.
+# Numbers about all rows (colour ranges, histograms, largest numbers) are updated only as often as other text during a
+# run; when the engine stops they are brought up to date.
 COUNTS_PER_SECOND = 4
 
 
 class Watcher:
-    """What a window watches. It is handed every step, and says what of the pictures is to be sent.
+    """The pictures that a window watches. It is called after every step, and returns what is to be sent of them.
 
-    All of them are sent together, as they are after the same step: what stands side by side is of one moment.
+    All of them are sent together and after the same step, so that pictures side by side show the same moment.
     """
 
     def __init__(
@@ -50,55 +51,54 @@ class Watcher:
         self._pictures: list[WatchedPicture] = []
         self._interval_s = 1 / PICTURES_PER_SECOND
         self._due = self._counts_due = 0.0
-        self._previous: dict[int, int] = {}  # the tokens that a sequence had before its newest step
-        self._is_late = False  # a step was taken since they were sent
-        self._is_uncounted = False  # rows that were sent are still to be counted
-        self._shows_half = False  # what was sent last is of a step that was suspended
+        self._previous: dict[int, int] = {}  # by sequence, its number of tokens before its newest step
+        self._is_late = False  # there was a step since pictures were sent
+        self._is_uncounted = False  # numbers about all rows do not yet include all rows that were sent
+        self._shows_half = False  # the latest pictures are of a suspended step
         self._failures: list[tuple[int, Exception]] = []
 
     def set_pace(self, command: SetPace) -> None:
-        """How often pictures are sent while the engine runs."""
+        """Set how often pictures are sent while the engine runs."""
         rate = command.pictures_per_second
         self._interval_s = 0.0 if rate is None else 1 / rate
         self._due = 0.0
 
     def watch(self, session: Session, pictures: tuple[Watched, ...]) -> list[Slice | SliceUpdate]:
-        """Watch these and no others: those that were not watched before, whole."""
+        """Watch these pictures and no others; returns those that are new, whole."""
         before = {picture.watched: picture for picture in self._pictures}
         self._pictures = [before.get(watched, WatchedPicture(watched)) for watched in pictures]
         return self._sent(session, [picture for picture in self._pictures if picture.piece is None])
 
     def take_failures(self) -> list[tuple[int, Exception]]:
-        """What could not be taken since this was last asked, by the id of the picture: it is watched no more, the
-        others are."""
+        """The pictures that failed since the last call, by id, with their errors: these are no longer watched."""
         failures, self._failures = self._failures, []
         return failures
 
     @property
     def is_due(self) -> bool:
-        """Whether pictures are to be sent with the next step that is shown."""
+        """Whether pictures are to be sent with the next step."""
         return bool(self._pictures) and self._clock() >= self._due
 
     def forget(self) -> None:
-        """The present is another one: another history, another cache, an earlier step."""
+        """Watch nothing any more, because another history, cache or step has become the present."""
         self._pictures.clear()
         self._previous.clear()
         self._is_late = self._is_uncounted = False
 
     def doubt(self) -> None:
-        """Rows may not be those that were sent, after a step that failed or was suspended: what is sent next is sent
-        whole."""
+        """After a failed or suspended step, send every picture whole the next time: the rows may not be those that were
+        sent."""
         for picture in self._pictures:
             picture.cache = picture.request = None
 
     def at_phase(self, session: Session) -> list[Slice | SliceUpdate]:
-        """A step is suspended: every picture, whole, as far as it has come."""
+        """Every picture, whole, of a step that is suspended."""
         self.doubt()
         self._is_late, self._shows_half = False, True
         return self._sent(session, self._pictures)
 
     def undone(self, session: Session) -> list[Slice | SliceUpdate]:
-        """A step failed or was given up: whoever saw a part of it sees at once what stood before it."""
+        """After a step that failed or was given up: if a part of it was shown, every picture as it was before it."""
         self.doubt()
         found = self._sent(session, self._pictures) if self._shows_half else []
         self._shows_half = False
@@ -107,13 +107,13 @@ class Watcher:
     def after_step(
         self, session: Session, record: StepRecord, *, is_last: bool, is_behind: bool = False
     ) -> list[Slice | SliceUpdate]:
-        """What to send after a step; nothing between two pictures, or to one who is behind with those before. The last
-        step before a rest is always shown."""
+        """What to send after a step: nothing if pictures are not due, or if the client is behind with the ones before.
+        After the last step of a run everything is sent."""
         self._previous.update({part.seq_id: part.first_position for part in record.sequences})
         for picture in self._pictures:
             if picture.watched.request.seq_id in record.preempted:
                 picture.cache = None
-        if self._shows_half:  # rows were shown before they were coded or dropped
+        if self._shows_half:  # rows were shown that have since been quantised or evicted
             self._shows_half = False
             self.doubt()
         self._is_late = True
@@ -125,11 +125,11 @@ class Watcher:
         return self._catch_up(session, is_counted=not self._interval_s or began >= self._counts_due)
 
     def catch_up(self, session: Session) -> list[Slice | SliceUpdate]:
-        """What the steps have changed since it was last sent, where none is to follow at once."""
+        """What has changed since pictures were last sent, when no step follows."""
         return self._catch_up(session, is_counted=True) if self._is_late or self._is_uncounted else []
 
     def _catch_up(self, session: Session, *, is_counted: bool) -> list[Slice | SliceUpdate]:
-        began = self._cost()  # not the time that passes: another process may have had the processor meanwhile
+        began = self._cost()  # CPU time of this thread: wall time would include other processes
         found = self._sent(session, self._pictures, is_counted=is_counted)
         now, cost_s = self._clock(), self._cost() - began
         is_behind = now - self._due > self._interval_s
@@ -143,10 +143,10 @@ class Watcher:
     def _sent(
         self, session: Session, pictures: list[WatchedPicture], *, is_counted: bool = True
     ) -> list[Slice | SliceUpdate]:
-        """What is to be sent of each; one that fails does not take the others with it."""
+        """What is to be sent of each picture; one that fails does not stop the others."""
         found: list[Slice | SliceUpdate] = []
         failed: list[WatchedPicture] = []
-        changes = functools.cache(lambda seen, since: seen.changes_since(since))  # of several pictures at once
+        changes = functools.cache(lambda seen, since: seen.changes_since(since))  # shared by several pictures
         for picture in pictures:
             try:
                 found += self._news_of(session, picture, changes, is_counted=is_counted)
@@ -177,7 +177,7 @@ class Watcher:
         yield replace(found, reply_to=picture.watched.id)
 
     def _request_now(self, session: Session, watched: Watched) -> SliceRequest | None:
-        """What to ask for now; None where the sequence, or what is asked of it, is not there."""
+        """The request for the present state; None where the sequence or the requested row does not exist."""
         seq_id = watched.request.seq_id
         try:
             count, half = session.slices.num_tokens(seq_id), session.slices.half_written(seq_id)
@@ -189,8 +189,8 @@ class Watcher:
 
 
 def request_now(watched: Watched, count: int, last_step: int | None, previous: int | None) -> SliceRequest | None:
-    """What to ask for when the sequence has so many tokens, `previous` before its newest step; None where what is asked
-    of it is not there."""
+    """The request of a watched picture when its sequence has `count` tokens, and had `previous` before its newest step;
+    None where the requested row does not exist."""
     request, extent = watched.request, watched.extent
     match request:
         case WallRequest():
@@ -215,7 +215,7 @@ def request_now(watched: Watched, count: int, last_step: int | None, previous: i
 
 
 def moved(start: int, stop: int, count: int, extent: str) -> tuple[int, int]:
-    """The positions `start … stop` of a picture once its sequence has `count` tokens."""
+    """The positions `start … stop` of a picture when its sequence has `count` tokens."""
     if extent == "all":
         return 0, count
     return (max(0, count - (stop - start)), count) if extent == "newest" else (start, stop)

@@ -1,4 +1,4 @@
-"""A watched picture, what was last sent of it, and what it lacks to be that of now."""
+"""One watched picture: what was last sent of it, and the update that makes it the present one."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Changes = Callable[["SequenceCache", int], "list[RowDelta] | None"]
 
 @dataclass(eq=False)
 class WatchedPicture:
-    """A watched picture and what was last sent of it: the request that it answered, the last slice, of which an update
-    has but the cells that it changed, and the cache it was taken from. Of its `num_tokens` rows `num_counted` are in
-    what it says of all of them. `statistics` of a head are made with the first row that is appended. `piece` None: it
-    was never sent."""
+    """A watched picture and what was last sent of it: the `request` that it answered; `piece`, the last slice (after an
+    update, only with the changed cells; None if nothing was sent yet); and the `cache` from which it was taken. Of
+    `num_tokens` rows, `num_counted` are included in its numbers about all rows. `statistics` of a head are made when
+    the first row is appended."""
 
     watched: Watched
     request: SliceRequest | None = None
@@ -46,8 +46,9 @@ class WatchedPicture:
 def update_of(
     session: Session, picture: WatchedPicture, request: SliceRequest, changes: Changes, *, is_counted: bool
 ) -> SliceUpdate | None:
-    """What a picture lacks to be that of `request`, `changes` being those of a cache since it had so many tokens; None
-    where it has to be sent whole. What it says of all rows stays what it was unless they are to be counted."""
+    """The update that turns a picture into that of `request`; None where it has to be sent whole.
+    `changes(cache, num_tokens)` gives what happened to the rows since. Numbers about all rows are updated only if
+    `is_counted`."""
     cache, piece, before = session.cache_of(request.seq_id), picture.piece, picture.request
     if piece is None or picture.cache is not cache or cache.num_tokens < picture.num_tokens:
         return None
@@ -56,8 +57,8 @@ def update_of(
     if not isinstance(request, WallRequest | HeadRequest | RowRequest):
         return None
     if piece.provenance != session.past(request.seq_id, request.num_tokens).provenance:
-        return None  # the first rows were coded: all of the picture is said to be decoded from now on
-    # a picture of a change is drawn anew where the step before it did something, too
+        return None  # e.g. the first rows were quantised, which changes what the whole picture is said to show
+    # a picture of changes must also redraw the cells that the step before had changed
     since = before.previous_tokens if isinstance(before, WallRequest) and before.change else picture.num_tokens
     deltas = changes(cache, since)
     match piece, request:
@@ -75,7 +76,7 @@ def update_of(
 
 
 def unchanged_table(session: Session, piece: TableSlice, request: TableRequest) -> Unchanged | None:
-    """A page table is sent when a page has come or gone, not with every token that fills one."""
+    """`Unchanged` if no page has come or gone, so that the table is not sent with every token that fills a page."""
     table = session.take_slice(request)
     assert isinstance(table, TableSlice)
     are_same = len(table.tables) == len(piece.tables) and all(
@@ -87,8 +88,8 @@ def unchanged_table(session: Session, piece: TableSlice, request: TableRequest) 
 def wall_update(
     session: Session, piece: WallSlice, request: WallRequest, deltas: list[RowDelta], counted: int | None
 ) -> CellUpdate | None:
-    """The cells of a wall whose rows the steps have touched, while as many tokens share a column. `counted` rows are in
-    its magnitudes, and the later ones are to be; None: its magnitudes stay."""
+    """The cells of a wall in which steps have changed rows, as long as equally many tokens share a column. If `counted`
+    is given, its magnitudes include that many rows and are to include all; if None, they stay."""
     cache, size = session.cache_of(request.seq_id), piece.tokens_per_column
     is_pooled_alike = per_cell(request.num_tokens, request.max_columns) == size
     if not (is_pooled_alike or has_no_size(request)):
@@ -113,7 +114,7 @@ def wall_update(
 
 
 def after(rows: Mapping[int, Pair], num_rows: int) -> Mapping[int, Pair]:
-    """Rows by layer, K and V `[H_kv, T, D]`, without the first of them."""
+    """Rows by layer, K and V `[H_kv, T, D]`, without the first `num_rows`."""
     return (
         {layer: (keys[:, num_rows:], values[:, num_rows:]) for layer, (keys, values) in rows.items()}
         if num_rows
@@ -130,7 +131,7 @@ def head_update(
     *,
     is_counted: bool,
 ) -> CellUpdate | None:
-    """The columns of a head whose rows the steps have touched, while as many tokens share one."""
+    """The columns of a head in which steps have changed rows, as long as equally many tokens share a column."""
     if delta.is_plain and delta.written and piece.absent is None:
         update = appended_head_of(session, picture, piece, request, is_counted=is_counted)
         if update is not None:
@@ -144,7 +145,8 @@ def head_update(
 def appended_head_of(
     session: Session, picture: WatchedPicture, piece: HeadSlice, request: HeadRequest, *, is_counted: bool
 ) -> CellUpdate | None:
-    """The new columns of a head to which rows were appended; None where it moved, or more tokens share a column."""
+    """The new columns of a head to which rows were appended; None where it has scrolled, or more tokens now share a
+    column."""
     size, cache, before = piece.tokens_per_column, session.cache_of(request.seq_id), picture.request
     assert isinstance(before, HeadRequest)
     stop, had = min(request.stop, request.num_tokens), min(before.stop, picture.num_tokens)
@@ -155,7 +157,7 @@ def appended_head_of(
     ):
         return None
     first = min(request.start + (had - request.start) // size * size, cache.num_tokens - 1)
-    counted = min(before.stop, picture.num_counted) if is_counted else had  # rows from here on are to be counted
+    counted = min(before.stop, picture.num_counted) if is_counted else had  # the first row that is not counted yet
     start = min(first, max(request.start, counted))
     newest = cache.newest_rows(request.layer, start)
     if newest is None:

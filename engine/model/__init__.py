@@ -1,5 +1,5 @@
-"""Loading models, and the one attention function they run through."""
+"""Loading models, and the attention function that all of them run through."""
 
 from engine.environment import prepare
 
-prepare()  # transformers imports torchao, which talks, where it looks for ways to load coded weights
+prepare()  # before transformers is imported: it imports torchao, whose log messages this turns off

@@ -1,4 +1,4 @@
-"""A LoRA adapter that is put on a model, through peft: safetensors only, from this computer, no code of its own."""
+"""Puts a LoRA adapter on a model, through peft: safetensors files from this computer only, no remote code."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from engine.model.folder import ADAPTER
 
 WEIGHTS = "adapter_model.safetensors"
 PICKLED = "adapter_model.bin"
-BESIDE = ("gaussian", "orthogonal", "eva")  # ways to begin one, by name, that leave the model's weights as they are
-PREFIX = "base_model.model."  # of the names in a file that peft has written
+BESIDE = ("gaussian", "orthogonal", "eva")  # peft's initialisations that do not change the model's own weights
+PREFIX = "base_model.model."  # with which tensor names begin in a file that peft has written
 
 
 def check_adapter(folder: Path) -> None:
-    """Refuse what is no whole LoRA adapter, before anything is loaded."""
+    """Raise `InputError` for a folder that is not a complete LoRA adapter, before anything is loaded."""
     if not folder.is_dir():
         raise InputError(f"There is no adapter folder at '{folder}': check the path.")
     if not (folder / ADAPTER).is_file():
@@ -59,8 +59,8 @@ def check_adapter(folder: Path) -> None:
 
 
 def add_adapter(model: Any, folder: Path) -> None:
-    """Its matrices beside those of the model, which stay as they are. Refused where it is not of this model: what was
-    put on it until then is still there."""
+    """Add the adapter's matrices to the model, whose own weights are unchanged. Raises `InputError` if the adapter is
+    for another model; some of its matrices may then already be added."""
     from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
 
     tensors = {name.removeprefix(PREFIX): each for name, each in load_file(folder / WEIGHTS).items()}
@@ -68,7 +68,7 @@ def add_adapter(model: Any, folder: Path) -> None:
         config = LoraConfig.from_pretrained(str(folder))
         inject_adapter_in_model(config, model)
         found = set_peft_model_state_dict(model, tensors)
-    except Exception as error:  # peft refuses what does not fit in many ways
+    except Exception as error:  # peft has many exceptions for an adapter that does not fit
         if is_of_machine(error):
             raise
         size = re.search(r"size mismatch for ([\w.]+)", str(error))

@@ -1,7 +1,8 @@
-"""The attention function every model that uses transformers' registry runs through, and the probe it reports to.
+"""The attention function that every model in transformers' registry runs through, and the recording of attention
+weights.
 
-It computes what transformers computes. What it adds: the newest query's weights are kept, one row per head, without
-ever building the full matrix. For a single query they fall out of the computation itself.
+It computes what transformers computes, and also keeps the newest query's weights, one row per head, without ever
+building the full matrix. For a single query the weights are a by-product of the computation.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from engine.cache.attention_probe import NewestQuery, Probe, upcast, upcast_on_c
 from engine.cache.part_timer import timed
 
 NAME = "kvloupe"
-LONG_CONTEXT = 512
-COPIED_ROWS = 512
-NO_LAYER = -1  # of attention whose K and V no cache keeps: that of an encoder
-Rows = torch.Tensor | Sequence[torch.Tensor]  # `[B, H_kv, S, D]`, or one piece of S after the other
-WEIGHT_BYTES = 64 << 20  # of weights in the open at once, which are copied up to three times on their way
+LONG_CONTEXT = 512  # rows; beyond these a single query is computed by explicit weights
+COPIED_ROWS = 512  # rows in one piece where K and V have to be copied for a product
+NO_LAYER = -1  # layer index of attention without a cache: that of an encoder
+Rows = torch.Tensor | Sequence[torch.Tensor]  # `[B, H_kv, S, D]`, or several such pieces, consecutive in S
+WEIGHT_BYTES = 64 << 20  # of explicit weights computed at once; up to three copies of them exist meanwhile
 
 
 class AttentionArguments(NamedTuple):
-    """How a layer attends: what the scores are multiplied by, soft-capped at, and sink logits; rows hidden from it."""
+    """How a layer attends: scale of the scores, soft cap, sink logits, and rows hidden from it `[H_kv, R]`."""
 
     scale: float
     softcap: float | None = None
@@ -35,17 +36,18 @@ class AttentionArguments(NamedTuple):
 
 
 class PagedRowReader(Protocol):
-    """What reads the rows of a forward where they lie."""
+    """Computes attention over the pages of a forward in place."""
 
     def read(
         self, layer: int, query: torch.Tensor, new_keys: torch.Tensor, asked: AttentionArguments, probe: Probe | None
     ) -> torch.Tensor:
-        """What queries `[B, H, T, D]` of a layer read, `[B, T, H, D_v]`, once its new rows are written."""
+        """Attention output `[B, T, H, D_v]` of queries `[B, H, T, D]` of a layer, whose new rows are written
+        already."""
         ...
 
 
 def register() -> None:
-    """Make the function known to transformers under `NAME`; harmless when repeated.
+    """Register the function with transformers under `NAME`; harmless when repeated.
 
     The mask function must be registered under the same name, else transformers passes no mask at all and padding and
     sliding windows are silently ignored.
@@ -57,8 +59,8 @@ def register() -> None:
 def mask_of_padding(
     *sizes: Any, attention_mask: torch.Tensor | None = None, allow_is_causal_skip: bool = True, **kwargs: Any
 ) -> torch.Tensor | None:
-    """`sdpa_mask`. Padding hides some rows, or nobody would hand it in: transformers reads the whole of it to find out,
-    and a GPU would be waited for at every step."""
+    """`sdpa_mask`, except that a given padding mask is never skipped. transformers reads all of it to find out whether
+    it hides anything, for which a GPU would be waited for at every step; here padding is only given if it does."""
     can_skip = allow_is_causal_skip and attention_mask is None
     return sdpa_mask(*sizes, attention_mask=attention_mask, allow_is_causal_skip=can_skip, **kwargs)  # type: ignore[no-any-return]
 
@@ -66,7 +68,7 @@ def mask_of_padding(
 def timed_attention(
     module: torch.nn.Module, *tensors: torch.Tensor | None, probe: Probe | None = None, **kwargs: Any
 ) -> tuple[torch.Tensor, None]:
-    """`attention`, whose time the probe is told where it asks for it."""
+    """`attention`, timed if the probe has a timer."""
     with timed(probe.timer if probe is not None else None, "attention", getattr(module, "layer_idx", None)):
         return attention(module, *tensors, probe=probe, **kwargs)  # type: ignore[arg-type, misc]
 
@@ -91,12 +93,11 @@ def attention(
     """query `[B, H, T, D]`, key and value `[B, H_kv, S, D]` -> output `[B, T, H, D_v]`; `position_bias` `[1, H, T, S]`
     is added to the scores.
 
-    transformers' own function computes the output, so that the numbers are transformers' to the last bit; soft-capped
-    and sink models, which it cannot do, and single queries over long contexts, where it is slow on a CPU, are computed
-    here in the open and give their weights for nothing. Every layer comes by here, so `check` is called,
-    which raises to end a forward that nobody waits for any more. `hidden_rows` `[H_kv, S]` by layer are rows held
-    before this forward that no query may read. Where there are `pages`, they are read in place, and key and value are
-    the new rows alone.
+    transformers' own function computes the output, so that the numbers are transformers' to the last bit. Exceptions,
+    computed here by explicit weights, which the probe then gets for free: models with a soft cap or sink logits, which
+    that function cannot do, and single queries over long contexts, where it is slow on a CPU. `check` is called in
+    every layer and raises to end a forward that is cancelled. `hidden_rows` `[H_kv, S]` by layer are rows held before
+    this forward that no query may read. With `pages`, rows are read in place, and key and value are only the new rows.
     """
     if check is not None:
         check()
@@ -108,7 +109,7 @@ def attention(
         asked = AttentionArguments(scale, softcap, s_aux, hidden_rows.get(layer) if hidden_rows else None)
         return pages.read(layer, query, key, asked, probe), None
     if attention_mask is None and num_queries > 1 and is_causal:
-        # a static cache at its first prefill: the rest of the room is still empty
+        # a static cache at its first prefill: the rest of its rows is still empty
         key, value = key[:, :, :num_queries], value[:, :, :num_queries]
     if position_bias is not None:
         bias = position_bias[..., : key.shape[2]]
@@ -139,8 +140,8 @@ def attention(
 def without_hidden(
     mask: torch.Tensor | None, hidden: torch.Tensor, query: torch.Tensor, columns: int, num_new: int
 ) -> torch.Tensor:
-    """The mask `[B, H, T, S]` that also leaves out rows `hidden` `[H_kv, R]` of those held before the new ones; a
-    window that has slid has fewer columns than rows, and the latest."""
+    """The mask `[B, H, T, S]` that also excludes `hidden` `[H_kv, R]` rows, those held before the new ones. A window
+    that has slid has fewer columns than there were rows: the latest ones."""
     heads, queries = query.shape[1], query.shape[2]
     gone = max(0, hidden.shape[1] + num_new - columns)
     hidden = hidden[:, gone:].to(query.device)
@@ -152,13 +153,13 @@ def without_hidden(
 
 
 def layer_of(module: torch.nn.Module) -> int:
-    """The layer of the cache whose rows a module's attention reads."""
+    """The cache layer whose rows a module's attention reads."""
     layer: int = getattr(module, "cache_layer", None) or module.layer_idx  # type: ignore[assignment]
     return layer
 
 
 def reported(pieces: Iterable[torch.Tensor], probe: Probe | None, layer: int) -> Iterator[torch.Tensor]:
-    """The same weights, shown to the probe one piece after the other."""
+    """Pass weights on, piece by piece, and record each piece in the probe."""
     for number, weights in enumerate(pieces):
         if probe is not None:
             probe.record(layer, weights, is_first=number == 0)
@@ -173,7 +174,8 @@ def weights_in_pieces(
     softcap: float | None,
     s_aux: torch.Tensor | None,
 ) -> Iterator[torch.Tensor]:
-    """Weights `[B, H, t, S]` of a few queries at a time: those of a long chunk over a long context are gigabytes."""
+    """Yield weights `[B, H, t, S]` of a few queries at a time: those of a long chunk over a long context take
+    gigabytes."""
     batch, heads, queries, _ = query.shape
     tokens = sum(part.shape[2] for part in parts_of(key))
     step = max(1, WEIGHT_BYTES // (4 * batch * heads * tokens))
@@ -184,8 +186,8 @@ def weights_in_pieces(
 
 
 def parts_of(rows: Rows) -> Sequence[torch.Tensor]:
-    """Rows that lie in one piece, or in several. Those that are multiplied as a copy come in pieces of one size: copies
-    that grow by a row a step would leave holes in memory that nothing fits into."""
+    """The rows as pieces. Where they must be converted for a product, the pieces have a fixed size: copies that grow by
+    one row at each step would fragment memory."""
     parts = (rows,) if isinstance(rows, torch.Tensor) else rows
     if upcast_on_cpu(parts[0][:, :, :0]).dtype == parts[0].dtype:
         return parts
@@ -193,8 +195,8 @@ def parts_of(rows: Rows) -> Sequence[torch.Tensor]:
 
 
 def read_by(weights: torch.Tensor, value: Rows) -> torch.Tensor:
-    """What queries of these weights `[B, H, T, S]` read, `[B, T, H, D_v]`. Values are read once per kv head: heads that
-    share one are rows of one product."""
+    """Attention output `[B, T, H, D_v]` for weights `[B, H, T, S]`. Values are read once per kv head: the query heads
+    of a group are rows of one product."""
     batch, heads, queries, tokens = weights.shape
     parts = parts_of(value)
     grouped = weights.view(batch, parts[0].shape[1], -1, tokens)
@@ -217,15 +219,15 @@ def explicit_weights(
     s_aux: torch.Tensor | None,
     num_later: int = 0,
 ) -> torch.Tensor:
-    """Attention weights `[B, H, T, S]` in float32; without a mask every query reads all before it and itself, and
-    `num_later` queries come behind these. With sink logits the rows sum to less than one."""
+    """Attention weights `[B, H, T, S]` in float32. Without a mask, attention is causal, and `num_later` queries of the
+    same chunk follow these. With sink logits the rows sum to less than one."""
     batch, heads, queries, dim = query.shape
     parts = parts_of(key)
     kv_heads, tokens = parts[0].shape[1], sum(part.shape[2] for part in parts)
     grouped = upcast(query.reshape(batch, kv_heads, heads // kv_heads * queries, dim))
     products = [grouped @ upcast(part).transpose(2, 3) for part in parts]
     product = products[0] if len(products) == 1 else torch.cat(products, -1)
-    scores = product.view(batch, heads, queries, tokens).float().mul_(scale)  # the product is nobody else's
+    scores = product.view(batch, heads, queries, tokens).float().mul_(scale)  # in place: nothing else uses the product
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     if mask is None and queries + num_later > 1:

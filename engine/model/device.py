@@ -1,4 +1,4 @@
-"""Where a model computes, and in which numbers: the devices of this computer, and what one asks of them."""
+"""Chooses the device and dtype of a model, and lists the devices of this computer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.spec.model import AUTO_DEVICE, SPLIT, WEIGHTS, ModelSpec, WeightForm
 from engine.wire.devices import Device, FormatHere
 
 TRIED_DTYPES = ("bfloat16", "float16")
-NATIVE_BFLOAT16 = 8  # the compute capability from which NVIDIA's GPUs have it: older ones go through float32
+NATIVE_BFLOAT16 = 8  # the least compute capability with bfloat16 units: older NVIDIA GPUs emulate it in float32
 
 
 NEXT_BEST: Mapping[WeightFormat, WeightFormat] = {"int4": "int8", "int8": "stored"}
@@ -27,8 +27,8 @@ NEXT_BEST: Mapping[WeightFormat, WeightFormat] = {"int4": "int8", "int8": "store
 
 @dataclass(frozen=True)
 class Placement:
-    """Where and how a model is loaded: `device` has its inputs, and all of it unless `is_split`. `notes` say what is
-    not as it was asked for."""
+    """Where and how a model is loaded. `device` gets its inputs, and all of the model unless `is_split`. `notes` say in
+    which respects this is not what the user asked for."""
 
     device: torch.device
     dtype: torch.dtype
@@ -38,15 +38,15 @@ class Placement:
     notes: tuple[str, ...] = ()
 
     def with_next_best_weights(self, why: str) -> Placement:
-        """The same with weights that take more room and are easier to have."""
+        """The same placement with the next weight format, which takes more memory and is supported more widely."""
         weights = NEXT_BEST[self.weights]
         note = f"{self.weights} weights cannot be made here ({why}): {WEIGHTS[weights].label} is used"
         return replace(self, weights=weights, notes=(*self.notes, note))
 
 
 def place(spec: ModelSpec, own_dtype: torch.dtype | None, tensors: Callable[[], Iterable[WeightTensor]]) -> Placement:
-    """What is asked for as far as it can be had; refuses a device that is not here. `own_dtype` is the one of the file,
-    `tensors` are asked for where it matters how large they are."""
+    """The placement for a spec, as close to it as this computer allows. Raises `InputError` for a device that is not
+    there. `own_dtype` is the dtype of the weight files; `tensors` is called only where their sizes matter."""
     own = str(own_dtype).removeprefix("torch.") if own_dtype is not None else "float32"
     name, why = spec.device, ""
     if name == AUTO_DEVICE:
@@ -69,23 +69,23 @@ def place(spec: ModelSpec, own_dtype: torch.dtype | None, tensors: Callable[[], 
 
 
 def checked_device(name: str) -> torch.device:
-    """The device of that name, if it holds numbers."""
+    """The device of that name; raises `InputError` if it cannot be used."""
     try:
         device = torch.device(name)
-        torch.empty(1, device=device).item()  # a device that holds no numbers is none
+        torch.empty(1, device=device).item()  # refuses devices like meta, which hold no numbers
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        # torch tells of a missing back end in words about its own dispatch
+        # torch's message about a missing back end is about its own dispatcher, and no help
         why = "this torch is built without it" if isinstance(error, NotImplementedError) else first_line(error)
         raise InputError(f"The device '{name}' cannot be used here ({why}): use cpu.") from None
     return device
 
 
 def split_devices() -> list[torch.device]:
-    """What a model is split over, its inputs on the first; the CPU where there is no GPU, which has all parts then."""
+    """The devices over which a model is split; the first gets its inputs. Without a GPU, the CPU alone."""
     return [*gpus()] or [torch.device("cpu")]
 
 
-# ---- what is here ----------------------------------------------------------------------------------------------------
+# ---- devices of this computer ----------------------------------------------------------------------------------------
 
 
 def devices_here() -> tuple[Device, ...]:
@@ -94,7 +94,7 @@ def devices_here() -> tuple[Device, ...]:
 
 
 def gpus() -> Iterator[torch.device]:
-    """CUDA's, which ROCm's go by the name of, and Apple's."""
+    """CUDA devices (ROCm's have the same name), then Apple's."""
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             yield torch.device("cuda", index)
@@ -103,7 +103,7 @@ def gpus() -> Iterator[torch.device]:
 
 
 def described(device: torch.device) -> Device:
-    """A device with what is free on it now."""
+    """A device with its memory, free and in total, and the dtypes that it lacks."""
     free, total = free_and_total(device)
     is_cpu = device.type == "cpu"
     label, threads = (_cpu_label(), os.cpu_count() or 1) if is_cpu else (_gpu_label(device), 0)
@@ -117,7 +117,7 @@ def _gpu_label(device: torch.device) -> str:
 
 
 def _cpu_label() -> str:
-    """As the system calls it; where it does not, the architecture."""
+    """The processor's name as the system gives it, else its architecture."""
     with contextlib.suppress(OSError, StopIteration, UnicodeDecodeError):
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
@@ -125,12 +125,12 @@ def _cpu_label() -> str:
 
 
 def lacks(device: torch.device) -> tuple[str, ...]:
-    """The dtypes that it does not compute in."""
+    """The dtypes in which the device does not compute."""
     return tuple(name for name in TRIED_DTYPES if not computes_in(device, getattr(torch, name)))
 
 
 def computes_in(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a product in that dtype works there, on the device's own units."""
+    """Whether the device multiplies matrices in that dtype, on units of its own."""
     if device.type == "cuda" and dtype == torch.bfloat16 and torch.version.hip is None:
         return torch.cuda.get_device_capability(device)[0] >= NATIVE_BFLOAT16
     try:
@@ -141,12 +141,12 @@ def computes_in(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def why_no_split() -> str:
-    """Why a model cannot be split over several devices; empty where it can."""
+    """The reason why a model cannot be split over several devices; empty where it can."""
     return "" if find_spec("accelerate") else "accelerate is not installed (pip install 'kvloupe[split]')"
 
 
 def why_no_format(name: str) -> str:
-    """Why weights cannot be held in that way here; empty where they can."""
+    """The reason why weights cannot be held in that format here; empty where they can."""
     needed = WEIGHTS[name].needs
     missing = [package for package in (needed, "accelerate") if needed and not find_spec(package)]
     return f"{' and '.join(missing)} is not installed (pip install 'kvloupe[weights]')" if missing else ""

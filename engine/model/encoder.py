@@ -1,4 +1,4 @@
-"""An encoder-decoder as the rest of the program sees it: a run of tokens, the first of which an encoder reads once."""
+"""Encoder-decoders: one sequence of tokens, the first of which an encoder reads once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.errors import InputError
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import NO_LAYER
 
-CROSS_NAMES = ("EncDecAttention", "encoder_attn", "cross_attn", "crossattention")  # what families call the module
+CROSS_NAMES = ("EncDecAttention", "encoder_attn", "cross_attn", "crossattention")  # module names, by model family
 
 
 def has_encoder(model: Any) -> bool:
@@ -22,8 +22,8 @@ def has_encoder(model: Any) -> bool:
 
 
 def number_attention(model: Any, num_blocks: int) -> None:
-    """Tell the modules whose attention is not that of a decoder's own tokens which layer of the cache they read: a
-    cross layer, or none in an encoder."""
+    """Set `cache_layer` on attention modules that do not read the layer of their `layer_idx`: cross attention reads a
+    cross layer, and an encoder's attention no cache."""
     if not has_encoder(model):
         return
     for name, module in model.get_decoder().named_modules():
@@ -34,7 +34,7 @@ def number_attention(model: Any, num_blocks: int) -> None:
 
 
 def start_id(model: Any) -> int:
-    """The token that the decoder starts from; `InputError` where the model names none."""
+    """The token with which the decoder starts; raises `InputError` where the model names none."""
     generation, config = getattr(model, "generation_config", None), model.config
     names = ("decoder_start_token_id", "bos_token_id")
     found = [getattr(of, name, None) for name in names for of in (generation, config)]
@@ -49,8 +49,8 @@ def start_id(model: Any) -> int:
 def arguments_of(
     model: Any, ids: torch.Tensor, cache: SourceCache, check: Callable[[], None] | None = None
 ) -> dict[str, Any]:
-    """What a forward of `ids` `[1, T]` is called with: those of the source, where the cache has no rows of it yet, go
-    through the encoder first; the rest is the decoder's."""
+    """The arguments for a forward of `ids` `[1, T]`. If the cache has no rows of the source yet, the source's tokens go
+    through the encoder first; the other ids are the decoder's."""
     if not cache.has_source:
         source, ids = ids[:, : cache.num_source], ids[:, cache.num_source :]
         if cache.encoded is None:
@@ -58,7 +58,7 @@ def arguments_of(
             cache.encoded = encoded(model, source, check)
             cache.encoder_s = time.perf_counter() - began
     hidden = cache.encoded
-    if hidden is None:  # cross layers read their rows, and nothing but the shape of what they were made of
+    if hidden is None:  # cross layers read their cached rows; of this only the shape is used
         hidden = torch.zeros(1, 1, 1, dtype=model.dtype, device=ids.device).expand(1, cache.num_source, 1)
     return {
         "encoder_outputs": BaseModelOutput(hidden),
@@ -69,18 +69,18 @@ def arguments_of(
 
 
 def encoded(model: Any, source: torch.Tensor, check: Callable[[], None] | None) -> torch.Tensor:
-    """What the encoder makes of a source `[1, S]`: `[1, S, D]`."""
+    """The encoder's output `[1, S, D]` for a source `[1, S]`."""
     run = model.get_encoder()
     arguments = {} if check is None or not reads_arguments(model) else {"check": check}
     return run(input_ids=source, **arguments).last_hidden_state  # type: ignore[no-any-return]
 
 
 def reads_arguments(model: Any) -> bool:
-    """Whether what a forward is called with reaches our attention."""
+    """Whether additional arguments of a forward reach our attention function."""
     return bool(model.config._attn_implementation == ATTENTION)
 
 
 def attentions_of(output: Any) -> Iterator[torch.Tensor]:
-    """The weights that a model reports, in order of layers."""
+    """The attention weights that a model returns, in order of layers."""
     for name in ("attentions", "decoder_attentions", "cross_attentions"):
         yield from (row for row in getattr(output, name, None) or () if row is not None)

@@ -1,4 +1,4 @@
-"""A model folder is checked before anything of it is loaded. Every refusal is one plain sentence."""
+"""Checks a model folder before anything of it is loaded. Every refusal is an `InputError` of one plain sentence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAGGED_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
 def resolve_folder(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> Path:
-    """The folder of a local model or of a hub model that is on this computer."""
+    """The folder of a local model, or of a hub model that is on this computer or may be downloaded."""
     path = Path(spec.base).expanduser()
     if path.is_dir():
         return path
@@ -35,7 +35,7 @@ def resolve_folder(spec: ModelSpec, report: Callable[[str, int, int | None], Non
 
 
 def read_config(path: Path) -> Any:
-    """The config of a language model, or an `InputError` that says what is wrong with it."""
+    """The config of a language model; raises `InputError` that says what is wrong with it."""
     if not path.exists() and (path.parent / ADAPTER).is_file():
         raise InputError(
             f"'{path.parent}' holds an adapter and no model: load its model, and give this folder as the adapter."
@@ -62,8 +62,8 @@ def read_config(path: Path) -> Any:
 
 
 def untagged(value: Any) -> Any:
-    """What a config holds, with the floats that JSON has no number for as floats: transformers writes an infinite limit
-    of a state-space model as ``{"__float__": "Infinity"}``."""
+    """A config's values with floats that JSON cannot express restored: transformers writes an infinite limit of a
+    state-space model as ``{"__float__": "Infinity"}``."""
     if isinstance(value, dict):
         if len(value) == 1 and (found := TAGGED_FLOATS.get(str(value.get("__float__")))) is not None:
             return found
@@ -72,9 +72,9 @@ def untagged(value: Any) -> Any:
 
 
 def check_weights(folder: Path) -> None:
-    """Refuse folders without whole safetensors weights before anything is loaded."""
+    """Raise `InputError` for a folder without complete safetensors weights, before anything is loaded."""
     files = sorted(folder.glob("*.safetensors"))
-    if (folder / ADAPTER).is_file() and find_spec("peft"):  # then transformers puts it on the model unasked
+    if (folder / ADAPTER).is_file() and find_spec("peft"):  # transformers would put the adapter on the model unasked
         raise InputError(
             f"'{folder}' holds a model and an adapter: move the adapter's files to a folder of their own, and give "
             "that as the adapter where it is wanted."
@@ -88,12 +88,12 @@ def check_weights(folder: Path) -> None:
             )
         raise InputError(f"'{folder}' has no .safetensors weights: give a folder that holds a whole model.")
     strange = next((file for file in folder.iterdir() if file.exists() and not (file.is_file() or file.is_dir())), None)
-    if strange is not None:  # a pipe would be waited for without end
+    if strange is not None:  # e.g. a pipe, which would block for ever
         raise InputError(f"'{strange}' is no regular file: copy the model anew.")
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         check_shards(folder, index)
-    elif not (folder / "model.safetensors").is_file():  # transformers reads no other name, and would turn to a pickle
+    elif not (folder / "model.safetensors").is_file():  # transformers reads no other name, and would look for a pickle
         raise InputError(
             f"'{folder}' has {files[0].name} and neither model.safetensors nor its index: give a folder that holds "
             "a whole model."
@@ -112,7 +112,7 @@ def check_shards(folder: Path, index: Path) -> None:
     except (InputError, KeyError, AttributeError, TypeError):
         raise InputError(f"'{index}' is not a valid index of weight files: copy it again.") from None
     strange = sorted(str(s) for s in shards if not (isinstance(s, str) and re.fullmatch(r"[\w.-]+\.safetensors", s)))
-    if strange:  # transformers would open whatever it names: also a pickle, also in another folder
+    if strange:  # transformers would open any file that the index names, even a pickle or one in another folder
         raise InputError(
             f"'{index}' names '{strange[0][:80]}', which is no safetensors file of its folder: copy it again."
         )

@@ -1,4 +1,5 @@
-"""What a model will take before it is loaded: from the headers of its weight files, or from its config alone."""
+"""Predicts the memory that a model will take, before it is loaded: from the headers of its weight files, or its
+config."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ from engine.predict.loading import WeightTensor, cache_bytes, context_of, weight
 from engine.spec.model import ModelSpec
 from engine.wire.devices import ForecastLoad, LoadForecast
 
-TINY = 1_000_000  # layers times the square of their width
+TINY = 1_000_000  # number of layers times the square of their width
 
 
 def tensors_of(source: ModelSource, *, is_coded: bool) -> list[WeightTensor]:
-    """The tensors of a model. Which of them are matrices of linear layers, which matters where they are coded, only
-    its modules tell."""
+    """The shapes of a model's tensors. If weights are to be quantised (`is_coded`), they are taken from the config:
+    only its modules tell which tensors are matrices of linear layers."""
     found = [] if source.adapter is None else tensors_of_files([source.adapter / ADAPTER_FILE])
     if source.folder is None or is_coded:
         return found + tensors_of_config(source.config)
@@ -34,7 +35,7 @@ def tensors_of(source: ModelSource, *, is_coded: bool) -> list[WeightTensor]:
 
 
 def tensors_of_files(files: Iterable[Path]) -> list[WeightTensor]:
-    """Those whose headers say so."""
+    """The tensors in safetensors files, by their headers."""
     found = []
     for file in files:
         with safe_open(file, framework="pt") as weights:
@@ -43,7 +44,7 @@ def tensors_of_files(files: Iterable[Path]) -> list[WeightTensor]:
 
 
 def tensors_of_config(config: Any) -> list[WeightTensor]:
-    """Those of the modules that a config describes, which are made without numbers."""
+    """The tensors of the model that a config describes, built on the meta device."""
     with torch.device("meta"):
         model = build_shape(config, torch.float32, config.model_type, None)
     head = model.get_output_embeddings()
@@ -52,19 +53,19 @@ def tensors_of_config(config: Any) -> list[WeightTensor]:
 
 
 def own_dtype(config: Any) -> torch.dtype | None:
-    """The dtype that a config names."""
+    """The dtype that a config names, None if it names none."""
     found = getattr(config.get_text_config(), "dtype", None)
     return found if isinstance(found, torch.dtype) else None
 
 
 def placement_of(spec: ModelSpec, source: ModelSource) -> Placement:
-    """Where and how a model of that source goes."""
+    """The placement of the model of that source."""
     return place(spec, own_dtype(source.config), lambda: tensors_of(source, is_coded=spec.weights != "stored"))
 
 
 def forecast(asked: ForecastLoad, freed_bytes: int) -> LoadForecast:
-    """What it would take. `freed_bytes` are those of the model that is there. What cannot be is said in the answer;
-    nothing is downloaded for it."""
+    """What loading a model would take. `freed_bytes` are those of the present model. A problem is part of the answer,
+    not raised; nothing is downloaded."""
     try:
         return _forecast(asked, freed_bytes)
     except InputError as error:
@@ -92,8 +93,8 @@ def _forecast(asked: ForecastLoad, freed_bytes: int) -> LoadForecast:
 
 
 def check_fits(source: ModelSource, placement: Placement) -> None:
-    """Refuse weights that are larger than the memory that is free before they are loaded: a system ends a program that
-    takes more than there is."""
+    """Raise `InputError` for weights larger than the free memory before they are loaded: the system would kill the
+    program."""
     if source.folder is None and is_tiny(source.config):
         return
     dtype = str(placement.dtype).removeprefix("torch.")
@@ -103,14 +104,15 @@ def check_fits(source: ModelSource, placement: Placement) -> None:
 
 
 def is_tiny(config: Any) -> bool:
-    """Whether a shape is so small that any memory holds it: those that are made to be tried, in hundreds."""
+    """Whether a shape is so small that any memory holds it. Such shapes are loaded by the hundred to try
+    architectures."""
     text = config.get_text_config()
     layers, hidden = getattr(text, "num_hidden_layers", None), getattr(text, "hidden_size", None)
     return isinstance(layers, int) and isinstance(hidden, int) and layers * hidden * hidden < TINY
 
 
 def no_room(spec: ModelSpec, *, has_present: bool) -> str:
-    """Why a model could not be loaded when memory ran out; what was loaded of it is given back."""
+    """The message for a model for which memory ran out while loading; frees what was loaded of it."""
     source = find_source(spec, lambda label, done, total: None)
     placement = placement_of(spec, source)
     give_back(placement.device)
@@ -121,7 +123,7 @@ def no_room(spec: ModelSpec, *, has_present: bool) -> str:
 
 
 def too_large(name: str, needed: int, dtype: str, free: int, placement: Placement, other: str) -> str:
-    """The sentence for it, with two ways out."""
+    """The message that a model's weights are too large, with two remedies."""
     where = "all GPUs" if placement.is_split else str(placement.device)
     fewer = "int8 or int4 weights" if placement.weights == "stored" else "a narrower dtype"
     return (

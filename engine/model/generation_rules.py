@@ -1,7 +1,7 @@
-"""What transformers' `generate` does to logits before it chooses, where the model's generation config asks for it.
+"""Applies the logits processors that transformers' `generate` uses where the model's generation config asks for them.
 
-Encoder-decoders depend on it: a forced first token names the language, a forced last one ends the text, and the token
-that the decoder starts from must not come again. The processors are transformers' own, in its order.
+Encoder-decoders depend on it: a forced first token names the language, a forced last one ends the text, and the
+decoder's start token must not be generated again. The processors are transformers' own, in its order.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from transformers import (
 def ruled(
     generation: Any, logits: torch.Tensor, source: Sequence[int], decoded: Sequence[int], max_length: int
 ) -> torch.Tensor | None:
-    """Logits `[V]` of the token that follows on `decoded`, as `generate` would choose from them, of a text that has
-    `max_length` tokens at most; None where the generation config asks for nothing."""
+    """Logits `[V]` of the token after `decoded`, processed as `generate` does for a text of at most `max_length`
+    tokens; None where the generation config asks for nothing."""
     read, ids = (torch.tensor([list(part)], device=logits.device) for part in (source, decoded))
     rules = LogitsProcessorList(processors(generation, read, max_length))
     return rules(ids, logits[None].float().clone())[0] if rules else None
 
 
 def processors(generation: Any, source: torch.Tensor, max_length: int) -> list[LogitsProcessor]:
-    """Those that a generation config asks for, given the ids `[1, S]` that the encoder read."""
+    """The processors that a generation config asks for, given the ids `[1, S]` that the encoder read."""
     device, found = source.device, list[LogitsProcessor]()
 
     def asked(name: str, nothing: object = 0) -> Any:

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: those on this computer, and, only when asked, a download."""
+"""Models of the Hugging Face hub: those in this computer's cache, and, only when asked, a download."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ BYTES_OF_DTYPE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def resolve_hub_name(name: str, allow_download: bool, report: Callable[[str, int, int | None], None]) -> Path:
-    """The folder of a hub model; raises `InputError` when it is not here and may not be fetched."""
+    """The folder of a hub model, downloaded if it is not here and `allow_download`; raises `InputError` if it cannot be
+    had."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise InputError(f"'{name}' is neither a folder nor a hub name like owner/model: check the spelling.")
     try:
@@ -43,7 +44,7 @@ def resolve_hub_name(name: str, allow_download: bool, report: Callable[[str, int
 
 
 def reporting_bar(name: str, report: Callable[[str, int, int | None], None]) -> type:
-    """A progress bar that tells `report` instead of a terminal; `report` may raise `Cancelled`."""
+    """A tqdm class that calls `report` instead of drawing; `report` may raise `Cancelled`."""
 
     class Bar(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -77,7 +78,7 @@ def models_here() -> tuple[LocalModel, ...]:
 
 
 def describe(name: str, folder: Path, size_bytes: int) -> LocalModel | None:
-    """What a folder holds, read from its config alone; None if it is no decoder we can load."""
+    """A model folder's description, from its config alone; None if it is no decoder that can be loaded."""
     try:
         config = read_json_object(folder / "config.json", "model config")
         architecture = (config.get("architectures") or [""])[0]

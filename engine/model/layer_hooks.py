@@ -1,4 +1,4 @@
-"""What is called at the layers of a model while a forward goes through them, without its code being touched."""
+"""Hooks at the layers of a model during a forward, without changing the model's code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.model.runners.decoder import Passed
 
 @contextmanager
 def marked_layers(model: Any, mark: Callable[[], None] | None) -> Iterator[None]:
-    """Meanwhile `mark` is called at every layer of a model whose attention is its own."""
+    """While this context is open, call `mark` before every module with a `layer_idx`."""
     with ExitStack() as hooks:
         if mark is not None:
             for layer in (module for module in model.modules() if hasattr(module, "layer_idx")):
@@ -24,7 +24,7 @@ def marked_layers(model: Any, mark: Callable[[], None] | None) -> Iterator[None]
 
 @contextmanager
 def followed_layers(model: Any, passed: Passed | None) -> Iterator[None]:
-    """Meanwhile `passed` is called behind every layer of a model, with its number and its output."""
+    """While this context is open, call `passed` after every layer of a model, with the layer's index and output."""
     with ExitStack() as hooks:
         if passed is not None:
             for index, layer in layers_by_index(model.get_decoder() if has_encoder(model) else model).items():
@@ -37,7 +37,8 @@ def followed_layers(model: Any, passed: Passed | None) -> Iterator[None]:
 
 
 def layers_by_index(model: Any) -> dict[int, Any]:
-    """The whole layers of a model by their numbers, which are known to a part of each: what stands in a list."""
+    """The layer modules of a model by index. The index is known to a submodule (`layer_idx`); the layer is its ancestor
+    that is an item of a `ModuleList`."""
     modules: dict[str, Any] = dict(model.named_modules())
     found: dict[int, Any] = {}
     for name, module in modules.items():

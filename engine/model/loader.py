@@ -1,4 +1,4 @@
-"""Load a decoder: safetensors only, no remote code, no network unless asked."""
+"""Loads a model: safetensors only, no remote code, no network unless asked."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ from engine.wire.status import ModelInfo
 class LoadedModel:
     """A model ready to step, its tokenizer if it has one, and what is known about it.
 
-    `has_head_apart`: logits can be made of the last layer's output alone, later or of some rows. `mark` is called
-    between the layers of every forward that nobody else checks: whoever waits for a long one sees that it gets on.
+    `has_head_apart`: logits can be computed from the last layer's output alone, later or of some rows. `mark` is called
+    between the layers of a forward that has no `check`, so that whoever waits for it sees that it progresses.
     """
 
     info: ModelInfo
@@ -66,7 +66,7 @@ class LoadedModel:
 
     @property
     def devices(self) -> list[torch.device]:
-        """Every device that has a part of it."""
+        """Every device that holds a part of the model."""
         return [torch.device(name) for name in dict.fromkeys(self.info.layer_devices)] or [self.device]
 
     @property
@@ -75,14 +75,14 @@ class LoadedModel:
 
     @cached_property
     def start_id(self) -> int | None:
-        """The token that a decoder with an encoder starts from; None without an encoder."""
+        """The token with which the decoder starts; None without an encoder."""
         return start_id(self.model) if has_encoder(self.model) else None
 
     def ruled(
         self, logits: torch.Tensor, fed: Sequence[int], num_prompt_tokens: int, max_new_tokens: int | None
     ) -> torch.Tensor | None:
-        """Logits `[V]` behind the tokens `fed` as the generation config of an encoder-decoder makes them; None where it
-        asks for nothing."""
+        """Logits `[V]` of the token after the tokens `fed`, processed by the generation config of an encoder-decoder;
+        None where that asks for nothing, and without an encoder."""
         if not self.info.geometry.has_encoder:
             return None
         count, longest = num_source(self.info.geometry, num_prompt_tokens), self.max_length
@@ -111,15 +111,16 @@ class LoadedModel:
         lengths: Sequence[int] | None = None,
         strip: Strip | None = None,
     ) -> torch.Tensor:
-        """Feed `ids` `[B, T]`; returns the newest logits `[B, 1, V]`. With a probe, the newest query's weights land in
-        it; `surprisal` reads a chunk of one sequence. A recorded step measures what the `strip` asks for.
+        """Feed `ids` `[B, T]`; returns the newest logits `[B, 1, V]`.
 
-        Of several sequences, which lie in pages, `lengths` are the tokens that each has had, and T is 1. In another
-        batch `padding` `[B, S + T]` is 0 at rows that are not read, and `position_ids` `[B, T]` say where its tokens
-        stand. `check` is called at every layer whose attention is ours and raises to end
-        the forward; what it has put into the cache by then stays there. `passed` is called behind every layer.
-        `hidden_rows` `[H_kv, S]` by layer are rows of the cache that no query reads: only of a model whose attention is
-        ours.
+        `probe` records attention weights; `surprisal` reads the last layer's output of a chunk of one sequence; a
+        recorded step measures what the `strip` asks for.
+
+        For several sequences in pages, `lengths` are their numbers of tokens so far, and T is 1. In any other batch
+        `padding` `[B, S + T]` is 0 at rows that are not read, and `position_ids` `[B, T]` are the positions of its
+        tokens. `check` is called in every layer whose attention is ours and raises to end the forward; what that has
+        written to the cache stays there. `passed` is called after every layer. `hidden_rows` `[H_kv, S]` by layer are
+        rows of the cache that no query reads; only for models whose attention is ours.
         """
         check = check or self.mark
         hidden_rows = self._also_where_shared(hidden_rows)
@@ -165,7 +166,7 @@ class LoadedModel:
         return logits[:, -1:]
 
     def _plain_forward(self, ids: torch.Tensor, cache: Cache, probe: Probe | None) -> torch.Tensor:
-        """The same with nothing else about it, through transformers: of a decoder behind what its encoder has read."""
+        """A forward through transformers with a cache and nothing else; behind an encoder only its decoder."""
         arguments: dict[str, Any] = {"use_cache": True, self.cache_argument: cache}
         tokens: torch.Tensor | None = ids
         if isinstance(cache, SourceCache):
@@ -182,12 +183,12 @@ class LoadedModel:
         return output.logits[:, -1:]  # type: ignore[no-any-return]
 
     def _note_reported(self, output: Any, probe: Probe | None) -> None:
-        """The newest weights that the model itself reports, to the probe."""
+        """Record in the probe the newest query's weights that the model itself returns."""
         for layer, row in zip(self.info.geometry.attention_layers, attentions_of(output), strict=False):
             probe.weights[layer.index] = row[:, :, -1].float()  # type: ignore[union-attr]
 
     def _also_where_shared(self, hidden_rows: HiddenRows | None) -> HiddenRows | None:
-        """Layers that read the rows of another layer do not read those hidden there."""
+        """The hidden rows, also for layers that read the rows of another layer."""
         if not hidden_rows:
             return None
         layers = self.info.geometry.layers
@@ -198,10 +199,9 @@ class LoadedModel:
     def reference_logits(
         self, ids: torch.Tensor, record: Cache | None = None, positions: Sequence[int] | None = None
     ) -> torch.Tensor:
-        """Logits `[T, V]`, or `[n, V]` of n `positions`, of one forward without any cache, through the model's own
-        attention. An empty `record` is given the K and V of that forward; nothing is ever read from it. With an encoder
-        it says where the source ends.
-        """
+        """Logits `[T, V]`, or `[n, V]` at n `positions`, of one forward without any cache, through the model's own
+        attention. If an empty cache `record` is given, it gets the K and V of that forward, and nothing is read from
+        it. With an encoder it is required: it knows where the source ends."""
         arguments: dict[str, Any] = {"use_cache": record is not None}
         if record is not None:
             arguments[self.cache_argument] = record
@@ -209,7 +209,7 @@ class LoadedModel:
         if positions is not None:  # the decoder's logits begin behind the source
             source = record.num_source if isinstance(record, SourceCache) else 0
             rows = torch.tensor(positions, device=ids.device) - source
-        if self.keeps_logits and positions is not None:  # those of all tokens of a long text would be gigabytes
+        if self.keeps_logits and positions is not None:  # logits of all tokens of a long text would take gigabytes
             arguments["logits_to_keep"], rows = rows, slice(None)
         self.model.set_attn_implementation(self.native_attention)
         try:
@@ -224,7 +224,7 @@ class LoadedModel:
 
 
 def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | None = None) -> LoadedModel:
-    """Load a model or raise `InputError`; nothing of a failed attempt remains."""
+    """Load a model; raises `InputError`, and then nothing remains of the failed attempt."""
     register()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
@@ -269,7 +269,7 @@ def _loaded(spec: ModelSpec, source: ModelSource, progress: LoadProgress) -> Loa
 
 
 def built(source: ModelSource, placement: Placement) -> tuple[Any, Placement]:
-    """The model, and where and how it is; weights that cannot be coded as they were asked for take more room."""
+    """The model and its placement. If weights cannot be quantised as asked, the next best format is tried."""
     while True:
         try:
             return source.build(placement, None).eval(), placement
@@ -280,7 +280,8 @@ def built(source: ModelSource, placement: Placement) -> tuple[Any, Placement]:
 
 
 def eager(model: Any, source: ModelSource, placement: Placement) -> Any:
-    """The model on its own eager attention, which reports weights. Some families only take it when they are built."""
+    """The model with its own eager attention, which returns weights. Some families can only be set so when they are
+    built."""
     model.set_attn_implementation("eager")
     return model if model.config._attn_implementation == "eager" else source.build(placement, "eager")
 
@@ -295,7 +296,7 @@ def describe(
     placement: Placement,
     tokenizer_note: str,
 ) -> ModelInfo:
-    """What is known about a loaded model; the note says what one might not expect of it."""
+    """What is known about a loaded model; the note says what a user might not expect."""
     notes = []
     if source.folder is None:
         notes.append("random weights: only the shape is real")

@@ -1,4 +1,4 @@
-"""What the matrix products of a model take by themselves: the least that a forward of one token can."""
+"""Measures the time that the matrix products of a model take alone: a lower bound for a forward of one token."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TIMES = 5
 
 @torch.inference_mode()
 def products_ms(model: nn.Module, device: torch.device) -> float:
-    """Milliseconds in which one vector is multiplied with every weight of every linear map, nothing else; the median of
-    a few times, behind one that is not counted. 0 where a model has no plain ones."""
+    """Milliseconds to multiply one vector with every weight of every linear layer and nothing else: the median of a few
+    runs after a warm-up. 0 where a model has no plain linear layers."""
     maps = [module for module in model.modules() if type(module) is nn.Linear]
     if not maps:
         return 0.0

@@ -1,4 +1,4 @@
-"""How far the loading of a model is, told while other libraries do it."""
+"""Reports the progress of loading a model while other libraries load it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TOLD_EVERY_S = 0.02
 
 
 class LoadProgress(TorchFunctionMode):
-    """Tells at every operation of torch in this thread, of whatever library, how many of the tensors of a folder are
-    in their places.
+    """Reports how many tensors of a model folder are loaded. It is called at every torch operation in this thread,
+    whichever library runs it.
 
-    `report` may raise `Cancelled`. It goes on being raised until the end, for who loads may take it for an error of a
-    tensor.
+    `report` may raise `Cancelled`. That is then raised at every operation until loading ends, because a library may
+    catch the first one as an error of a tensor.
     """
 
     def __init__(self, report: ReportProgress) -> None:
@@ -37,13 +37,14 @@ class LoadProgress(TorchFunctionMode):
         self._cancelled: Cancelled | None = None
 
     def begin(self, label: str, total: int | None = None) -> None:
-        """Say what is done from now on, of so many tensors (None: nobody knows how many)."""
+        """Start a phase named `label` of `total` tensors (None: unknown)."""
         self._label, self._done, self._total, self._told_at = label, 0, total, 0.0
         self._tell()
 
     @contextmanager
     def told(self) -> Iterator[LoadProgress]:
-        """Meanwhile it is told; what was cancelled ends as cancelled, whatever was made of it on the way."""
+        """Report while this context is open. If `report` has raised `Cancelled`, the context ends with it, whatever a
+        library made of it."""
         hook = register_module_parameter_registration_hook(self._on_parameter)
         try:
             with self:
@@ -60,7 +61,8 @@ class LoadProgress(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _on_parameter(self, module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
-        """Modules are made first without numbers, and each parameter is put in its place once it has them."""
+        """Count a parameter that gets its numbers: modules are first built on the meta device, and each parameter is
+        set once loaded."""
         if parameter is not None and parameter.device.type != "meta":
             self._done += 1
 
@@ -81,7 +83,7 @@ class LoadProgress(TorchFunctionMode):
 
 
 def num_tensors(folder: Path | None) -> int | None:
-    """Of all weight files of a folder; None without one."""
+    """Number of tensors in all weight files of a folder; None without a folder."""
     if folder is None:
         return None
     total = 0

@@ -1,4 +1,4 @@
-"""Where a model comes from: a folder with weights, or only a shape; and what identifies it."""
+"""Where a model comes from (a folder with weights, or a config alone), and its fingerprint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ TEXT_FILES = (
 
 @dataclass(frozen=True, eq=False)
 class ModelSource:
-    """Where a model comes from: a folder with weights, or only a shape (no folder); an `adapter` is put on either."""
+    """Where a model comes from: a folder with weights, or a config alone (no folder) for random weights; with an
+    `adapter`, if given."""
 
     config: Any
     folder: Path | None
@@ -32,7 +33,7 @@ class ModelSource:
     adapter: Path | None = None
 
     def build(self, placement: Placement, attention: str | None) -> Any:
-        """A fresh model where it belongs, with transformers' default attention or the one named."""
+        """Build the model on its devices, with transformers' default attention or the one named."""
         if self.folder is None:
             model = placed(build_shape(self.config, placement.dtype, self.name, attention), placement, self.name)
         else:
@@ -62,8 +63,8 @@ def model_name(spec: ModelSpec, folder: Path) -> str:
 
 
 def fingerprint(source: ModelSource, weights: WeightFormat = "stored") -> str:
-    """BLAKE2b over the config, and over size, first and last MiB of every weight file (each holds its header); weights
-    that are held otherwise are those of another model."""
+    """BLAKE2b of the config, and of the size, first and last MiB of every weight file (which include its header).
+    Another weight format gives another fingerprint."""
     if source.folder is None:
         digest = hashlib.blake2b(source.config.to_json_string().encode(), digest_size=16)
     else:
@@ -77,8 +78,8 @@ def fingerprint(source: ModelSource, weights: WeightFormat = "stored") -> str:
 
 
 def text_fingerprint(folder: Path | None) -> str:
-    """BLAKE2b over the files that make tokens of a text: those of the tokenizer and its chat templates; empty without a
-    folder. Another one may be there when the same weights are loaded again."""
+    """BLAKE2b of the files that turn text into tokens: tokenizer and chat templates; empty without a folder. They may
+    have changed when the same weights are loaded again."""
     if folder is None:
         return ""
     digest = hashlib.blake2b(digest_size=16)
@@ -95,7 +96,7 @@ def digest_of_folder(folder: Path) -> hashlib.blake2b:
 
 
 def digest_weights(digest: hashlib.blake2b, folder: Path) -> None:
-    """Size, first and last MiB of every weight file."""
+    """Add the size, first and last MiB of every weight file to a digest."""
     for file in sorted(folder.glob("*.safetensors")):
         size = file.stat().st_size
         digest.update(f"{file.name}:{size}".encode())

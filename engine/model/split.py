@@ -1,4 +1,4 @@
-"""A model whose layers stand on several devices: transformers' `device_map`, which accelerate makes and serves."""
+"""Models whose layers are on several devices: transformers' `device_map`, which accelerate implements."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ OFFLOADED = ("disk", "meta")
 
 
 def device_map_of(placement: Placement) -> Any:
-    """What transformers takes as `device_map`: accelerate's own choice for a model that is split; the device itself for
-    weights that are coded as they are loaded, which only then never stand there as they were stored. None: the model is
-    loaded whole, and moved."""
+    """The `device_map` argument for transformers: "auto" for a split model; the device for weights that are quantised
+    while loading, so that the device never holds them unquantised; None to load the whole model and then move it."""
     if placement.is_split:
         return "auto"
     return {"": placement.device} if placement.weights != "stored" else None
 
 
 def check_map(device_map: Mapping[str, Any]) -> None:
-    """Refuse a map on which some weights are on no device that computes: they would be read again in every forward."""
+    """Raise `InputError` for a device map that leaves weights on no computing device: they would be copied in every
+    forward."""
     places = [str(place) for place in device_map.values()]
     far = [place for place in places if place in OFFLOADED or (place == "cpu" and set(places) != {"cpu"})]
     if far:
@@ -35,14 +35,14 @@ def check_map(device_map: Mapping[str, Any]) -> None:
 
 
 def dispatched(model: Any, placement: Placement) -> Any:
-    """A model that was built in main memory, where it belongs."""
+    """Move a model that was built in main memory to its devices."""
     if not placement.is_split:
         return model.to(placement.device)
     from accelerate import dispatch_model, infer_auto_device_map
     from accelerate.utils import get_balanced_memory
 
     keep_whole = list(getattr(model, "_no_split_modules", None) or ())
-    # as transformers does for "auto": a model that fits on the first GPU would else stay there
+    # as transformers does for "auto"; without it a model that fits on the first GPU would stay there
     most = get_balanced_memory(model, no_split_module_classes=keep_whole)
     device_map = infer_auto_device_map(model, most, no_split_module_classes=keep_whole)
     check_map(device_map)
@@ -50,6 +50,6 @@ def dispatched(model: Any, placement: Placement) -> Any:
 
 
 def layer_devices(layers: Mapping[int, torch.nn.Module]) -> tuple[str, ...]:
-    """The device of each layer, by the first of its weights; empty where all are on one."""
+    """The device of each layer (of its first weight); empty where all layers are on one device."""
     found = [str(next(layers[index].parameters()).device) for index in sorted(layers)]
     return tuple(found) if len(set(found)) > 1 else ()

@@ -1,4 +1,4 @@
-"""How surprising the tokens of a chunk are: their log-probabilities, from a few rows of logits at a time."""
+"""The surprisal (-log p) of the tokens of a chunk, computed from a few rows of logits at a time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from torch.nn.functional import cross_entropy
 
 OutputHead = Callable[[torch.Tensor], torch.Tensor]
 
-# numbers in the logits held at once: those of a whole prompt would be gigabytes, and a cache of the CPU holds none
+# numbers in the logits held at once: those of a whole prompt would take gigabytes, and leave the CPU's caches
 SLICE_LOGITS = 1 << 23
-SLICE_PRODUCTS = 2 * 10**9  # multiplications of a slice, about 50 ms of two cores: a command waits for no more
+SLICE_PRODUCTS = 2 * 10**9  # multiplications of a slice, about 50 ms of two cores: the longest that a command waits
 LEAST_ROWS = 8  # of a slice: reading the head's weights takes as long for one row as for a few
-PRODUCTS_IN_STEP = 2 * 10**8  # of a whole chunk, about 5 ms of two cores: the first token may wait for so many
+PRODUCTS_IN_STEP = 2 * 10**8  # most multiplications inside a step, about 5 ms of two cores, by which the token is later
 
 
 class Outputs(Protocol):
-    """What the last layer makes of a chunk, `[1, T, hidden]`: a tensor, or what computes the part that is asked for."""
+    """The last layer's output for a chunk, `[1, T, hidden]`: a tensor, or an object that computes the requested
+    part."""
 
     @property
     def nbytes(self) -> int: ...
@@ -35,24 +36,24 @@ class Outputs(Protocol):
 class Surprisal:
     """-log p of every token of a chunk but its first, each under the logits of the token before it.
 
-    It is handed to a forward, which has it `read` what the last layer made. Of a chunk that takes long only that is
-    kept there, so that the first token does not wait: whoever has time then calls `advance` while it `is_waiting`.
-    With `may_wait` False everything is computed inside the forward. The numbers are the same.
+    It is passed to a forward, which has it `read` the last layer's output. If the computation takes long, the output is
+    only kept, so that the first token is not delayed; the caller then calls `advance` when it has time, while
+    `is_waiting`. With `may_wait` False everything is computed inside the forward. The numbers are the same.
     """
 
     def __init__(self, token_ids: Sequence[int], vocab_size: int, *, may_wait: bool = False) -> None:
         self._targets = torch.tensor(token_ids[1:], dtype=torch.long)
         self._vocab_size, self._may_wait = vocab_size, may_wait
-        self._hidden: Outputs | None = None  # while some of it is to be read
-        self._first = 0  # of what is to be read of it
+        self._hidden: Outputs | None = None  # the last layer's output, until all of it is read
+        self._first = 0  # index in it of the chunk's first token
         self._head: OutputHead | None = None
         self._parts: list[torch.Tensor] = []
         self._num_read = 0
 
     def read(self, hidden: Outputs, head: OutputHead, check: Callable[[], None] | None = None) -> None:
-        """Take the last layer's output `[1, T, hidden]` of the chunk, or of more that ends with it, or what computes
-        it. `head` makes logits `[1, t, V]` of some rows of it; `check` is called before each of its calls, and raises
-        to end it."""
+        """Take the last layer's output `[1, T, hidden]`, which ends with the chunk, or an object that computes it.
+        `head` computes logits `[1, t, V]` of some rows of it; `check` is called before each call of `head`, and raises
+        to end the computation."""
         count, length = len(self._targets), hidden.shape[1]
         waits = self._may_wait and count * hidden.shape[-1] * self._vocab_size > PRODUCTS_IN_STEP
         if isinstance(hidden, torch.Tensor):
@@ -69,23 +70,23 @@ class Surprisal:
             self.advance()
 
     def read_logits(self, logits: torch.Tensor) -> None:
-        """Take all logits `[1, T, V]` of the chunk, of a model whose head cannot be applied apart."""
+        """Take all logits `[1, T, V]` of the chunk, of a model whose head cannot be called alone."""
         self._may_wait = False
         self.read(logits, lambda rows: rows)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether some of it is still to be computed."""
+        """Whether some values are still to be computed."""
         return self._hidden is not None
 
     @property
     def num_bytes(self) -> int:
-        """What is kept until it is computed."""
+        """Bytes kept until all values are computed."""
         return 0 if self._hidden is None else self._hidden.nbytes
 
     @torch.inference_mode()
     def advance(self) -> torch.Tensor:
-        """Compute and return the next slice of values. With the last one, what was kept is freed."""
+        """Compute and return the next slice of values. After the last one, the kept output is freed."""
         assert self._hidden is not None
         assert self._head is not None
         begin, size = self._num_read, self._slice_rows(self._hidden.shape[-1])
@@ -104,14 +105,14 @@ class Surprisal:
 
     @property
     def values(self) -> list[float | None]:
-        """One number for each token but the first, None where it is not computed yet."""
+        """One value for each token but the first, None where it is not computed yet."""
         known: list[float] = torch.cat(self._parts).tolist() if self._parts else []
         return [*known, *[None] * (len(self._targets) - len(known))]
 
 
 @contextmanager
 def last_hidden(model: Any, is_wanted: bool) -> Iterator[list[Any]]:
-    """What the body of a transformers model, all of it but the head, returns inside, if that is wanted."""
+    """While this context is open, collect what the model's body (all of it but the head) returns, if wanted."""
     found: list[Any] = []
 
     def note(module: Any, arguments: Any, output: Any) -> None:
@@ -126,9 +127,9 @@ def last_hidden(model: Any, is_wanted: bool) -> Iterator[list[Any]]:
 
 
 def head_of(model: Any, body_output: Any) -> OutputHead:
-    """The head of a transformers model, with all that its architecture does to logits: the model itself, whose body
-    returns the rows given, in what it returned before."""
-    body, kind = model.get_decoder(), type(body_output)  # nothing else of the output: it holds the cache
+    """The head of a transformers model, with all that its architecture does to logits. It calls the model itself, with
+    a body that returns the given rows in an output of the same class as `body_output`."""
+    body, kind = model.get_decoder(), type(body_output)  # keep no reference to the output: it holds the cache
 
     def head(rows: torch.Tensor) -> torch.Tensor:
         body.forward = lambda *arguments, **named: kind(last_hidden_state=rows)

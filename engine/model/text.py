@@ -1,4 +1,4 @@
-"""Token ids as text for people: one piece per token, even when a token is half a character."""
+"""Token ids as text for people: each token separately, even when it is a part of a character."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ REPLACEMENT = "\ufffd"
 
 
 class TokenTexts:
-    """The text of single tokens, decoded once each. Without a tokenizer a token is its number."""
+    """The texts of single tokens, each decoded once. Without a tokenizer, a token's text is its number."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None) -> None:
         self._tokenizer = tokenizer
@@ -35,7 +35,7 @@ class TokenTexts:
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Byte-level BPE's printable stand-ins and the bytes they stand for (Radford et al., 2019)."""
+    """The printable characters by which byte-level BPE represents bytes, and these bytes (Radford et al., 2019)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(0x100 + i): b for i, b in enumerate(others)}

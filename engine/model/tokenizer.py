@@ -1,4 +1,4 @@
-"""The tokenizer that belongs to a model, if there is one."""
+"""Finds and loads the tokenizer of a model, if it has one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from engine.errors import InputError, first_line
 from engine.model.source import ModelSource
 from engine.spec.model import ModelSpec
 
-MAX_SPECIAL_IDS = 512  # that are told of: some vocabularies reserve thousands
+MAX_SPECIAL_IDS = 512  # most that are reported: some vocabularies reserve thousands
 
 
 def find_tokenizer(spec: ModelSpec, source: ModelSource) -> tuple[PreTrainedTokenizerBase | None, str]:
-    """The tokenizer of a folder with weights, or the one beside a config; where there is none, a note that says so.
+    """The tokenizer of a model folder, or the one next to a config; where there is none, a note that says so.
 
-    A shape is looked at for its cache: a tokenizer that cannot be read must not stand in its way.
+    With a config alone, a tokenizer that cannot be read is only noted: the model's cache can be inspected without it.
     """
     folder = source.folder or beside(spec)
     try:
@@ -32,7 +32,7 @@ def find_tokenizer(spec: ModelSpec, source: ModelSource) -> tuple[PreTrainedToke
 
 
 def beside(spec: ModelSpec) -> Path | None:
-    """The folder of a config that is loaded as a shape alone, where its tokenizer may lie; None of any other model."""
+    """The folder of a config that is loaded without weights, which may hold its tokenizer; None for any other model."""
     return spec.shape_config.parent if spec.shape_config is not None else None
 
 
@@ -46,7 +46,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
 
 
 def special_ids(tokenizer: Any) -> tuple[int, ...]:
-    """The tokens that mark a place and are no text, the beginning of a text and roles among them; so many are told."""
+    """Ids of tokens that are not text, such as the beginning of a text or of a role; at most `MAX_SPECIAL_IDS` of
+    them."""
     if tokenizer is None:
         return ()
     added = getattr(tokenizer, "added_tokens_decoder", {})
@@ -55,7 +56,7 @@ def special_ids(tokenizer: Any) -> tuple[int, ...]:
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """BLAKE2b of the tokenizer as it is written to a file, or of its vocabulary; empty where there is none."""
+    """BLAKE2b of the tokenizer in its file format, or of its vocabulary; empty without a tokenizer."""
     if tokenizer is None:
         return ""
     backend = getattr(tokenizer, "backend_tokenizer", None)

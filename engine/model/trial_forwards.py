@@ -1,4 +1,5 @@
-"""What a model's own forward tells about it: whether its attention runs through ours, whether the short way agrees."""
+"""Tries a loaded model on a few tokens: whether its attention runs through ours, and whether the fused decoder agrees
+with it."""
 
 from __future__ import annotations
 
@@ -21,12 +22,13 @@ from engine.predict.capacity import context_length
 
 NOISE_SEED = 0
 PROBE_ROWS = 5
-BATCH = 4  # sequences, whose products are made in parts on a CPU
-ROUNDING = 64  # times the smallest relative difference of a dtype, of the norm of an output
+BATCH = 4  # sequences: on a CPU products for so many are computed in parts
+ROUNDING = 64  # tolerance, in units of the dtype's epsilon, for the relative norm of a difference
 
 
 def runs_through_registry(model: Any) -> bool:
-    """Whether the model's attention goes through our function: two tokens tell. If not, nothing is changed."""
+    """Whether the model's attention goes through our function, found out with two tokens. If not, the model is left
+    unchanged."""
     native = model.config._attn_implementation
     probe = Probe()
     try:
@@ -44,14 +46,14 @@ def runs_through_registry(model: Any) -> bool:
 
 
 def leave(model: Any, native: str) -> bool:
-    """Back to its own attention; says that ours is not used."""
+    """Restore the model's own attention, and return False."""
     model.set_attn_implementation(native)
     return False
 
 
 @torch.inference_mode()
 def is_head_apart(model: Any) -> bool:
-    """Whether the head can be applied to the last layer's output alone: on two tokens its logits are the model's."""
+    """Whether the head can be applied to the last layer's output alone: for two tokens its logits equal the model's."""
     try:
         ids = torch.arange(1, 3, device=model.device)[None] % model.get_input_embeddings().num_embeddings
         with last_hidden(model, True) as seen:
@@ -64,8 +66,8 @@ def is_head_apart(model: Any) -> bool:
 
 
 def decoder_of(model: Any, geometry: CacheGeometry) -> FusedDecoder | None:
-    """The short way through a forward, if this model allows it and both ways agree to the last bit: on one token, and,
-    to take chunks of a prompt as well, on several."""
+    """The fused decoder of a model; None unless the model has its structure and both agree to the last bit, on one
+    token. Which other forwards it takes over (chunks, batches) is decided by trying these as well."""
     if not is_alike(model) or any(layer.kind != "full" or layer.window for layer in geometry.layers):
         return None
     if model.get_input_embeddings().num_embeddings < 2:
@@ -78,7 +80,7 @@ def decoder_of(model: Any, geometry: CacheGeometry) -> FusedDecoder | None:
                 decoder.puts_off = decoder.takes_chunks and agrees_later(decoder, model, geometry)
                 decoder.takes_batches = agrees_apart(decoder, model, geometry)
                 return decoder
-    except (AttributeError, RuntimeError) as error:  # the same parts, put together otherwise
+    except (AttributeError, RuntimeError) as error:  # a model with the same modules, connected differently
         if is_of_machine(error):
             raise
         return None
@@ -87,8 +89,8 @@ def decoder_of(model: Any, geometry: CacheGeometry) -> FusedDecoder | None:
 
 @torch.inference_mode()
 def agrees(decoder: FusedDecoder, model: Any, geometry: CacheGeometry, count: int) -> bool:
-    """Whether both ways make the same of so many tokens at the last positions, where whatever depends on positions
-    shows most, which read rows of noise."""
+    """Whether both give the same result for `count` tokens over a cache of noise, at the last positions of the context,
+    where errors in positions show most."""
     token_id = 0 if getattr(model.config, "pad_token_id", None) == 1 else 1  # the embedding of padding may be zero
     ids = torch.full((1, count), token_id, device=model.device)
     start = context_length(geometry) - count
@@ -100,8 +102,8 @@ def agrees(decoder: FusedDecoder, model: Any, geometry: CacheGeometry, count: in
 
 @torch.inference_mode()
 def agrees_later(decoder: FusedDecoder, model: Any, geometry: CacheGeometry) -> bool:
-    """Whether the last layer makes the same of a few tokens when it is computed apart, within rounding, and of the
-    newest first; the cache has the same rows to the last bit."""
+    """Whether a last layer computed later gives the same output for a few tokens, within rounding, and the same rows in
+    the cache, to the last bit."""
     ids = torch.arange(1, PROBE_ROWS + 1, device=model.device)[None] % model.get_input_embeddings().num_embeddings
     start = context_length(geometry) - PROBE_ROWS
     mine, cache = noise(model, geometry), noise(model, geometry)
@@ -116,7 +118,7 @@ def agrees_later(decoder: FusedDecoder, model: Any, geometry: CacheGeometry) -> 
 
 @torch.inference_mode()
 def agrees_apart(decoder: FusedDecoder, model: Any, geometry: CacheGeometry) -> bool:
-    """Whether both ways make the same of the next tokens of several sequences, each of which reads rows of noise."""
+    """Whether both give the same result for the next tokens of several sequences, each over rows of noise."""
     ids = torch.arange(1, BATCH + 1, device=model.device)[:, None] % model.get_input_embeddings().num_embeddings
     start = context_length(geometry) - 1
     mine, cache = noise(model, geometry, BATCH), noise(model, geometry, BATCH)
@@ -131,7 +133,7 @@ def agrees_apart(decoder: FusedDecoder, model: Any, geometry: CacheGeometry) -> 
 
 
 def noise(model: Any, geometry: CacheGeometry, batch: int = 1) -> DynamicCache:
-    """A cache of a few random rows, the same ones every time."""
+    """A cache of a few random rows, the same every time."""
     cache, generator = DynamicCache(config=model.config), torch.Generator().manual_seed(NOISE_SEED)
     for layer in geometry.layers:
         sizes = [(batch, layer.num_kv_heads, PROBE_ROWS, dim) for dim in (layer.key_dim, layer.value_dim)]

@@ -1,4 +1,5 @@
-"""The module with its weights, as stored or coded: of a folder (safetensors only), or random in a config's shape."""
+"""Builds the torch module with its weights, as stored or quantised: from a folder (safetensors only), or random from a
+config."""
 
 from __future__ import annotations
 
@@ -51,17 +52,17 @@ def load_weights(folder: Path, config: Any, placement: Placement, attention: str
 
 
 def auto_class(config: Any) -> Any:
-    """What builds the model of a config: with its encoder, where it has one."""
+    """transformers' auto class for a config: with an encoder or without."""
     return AutoModelForSeq2SeqLM if getattr(config, "is_encoder_decoder", False) else AutoModelForCausalLM
 
 
 def key_name(key: str | tuple[Any, ...]) -> str:
-    """The name of a tensor; mismatched ones come with both shapes."""
+    """The name of a tensor; mismatched ones are listed with both shapes."""
     return key if isinstance(key, str) else str(key[0])
 
 
 def build_shape(config: Any, dtype: torch.dtype, source: str, attention: str | None) -> Any:
-    """Random weights in the shape of a config, the same ones every time."""
+    """A model of random weights for a config, the same every time."""
     with refusing(source), torch.random.fork_rng(devices=[]):
         torch.manual_seed(SHAPE_SEED)
         return auto_class(config).from_config(
@@ -70,14 +71,14 @@ def build_shape(config: Any, dtype: torch.dtype, source: str, attention: str | N
 
 
 def placed(model: Any, placement: Placement, source: str) -> Any:
-    """A model that was built in main memory, where it belongs, its weights as they are wanted."""
+    """Move a model that was built in main memory to its devices, and quantise its weights as asked."""
     with refusing(source):
         return coded(dispatched(model, placement), placement)
 
 
 @contextmanager
 def refusing(source: str) -> Iterator[None]:
-    """What goes wrong with the shape of a model, in a sentence."""
+    """Turn exceptions of building a model into an `InputError` with one sentence."""
     try:
         yield
     except (Cancelled, InputError):
@@ -92,16 +93,16 @@ def refusing(source: str) -> Iterator[None]:
         raise InputError(f"'{source}' describes no decoder that can be built: {first_line(error)}") from None
 
 
-GPU_FORMAT = "tile_packed_to_4d"  # of int4 matrices, as torch's own kernel for GPUs reads them
+GPU_FORMAT = "tile_packed_to_4d"  # the layout of int4 matrices that torch's GPU kernel reads
 
 
 def coding_of(placement: Placement, config: Callable[..., Any]) -> Any:
-    """transformers' `config` of the coding; None where weights stay as they are."""
+    """transformers' quantisation config for a placement, made by `config`; None where weights stay as stored."""
     return None if placement.weights == "stored" else config(quant_type=_torchao_config(placement))
 
 
 def coded(model: Any, placement: Placement) -> Any:
-    """A model whose linear layers, but for the head, are coded where they stand."""
+    """Quantise the linear layers of a model in place, all but the head."""
     if placement.weights == "stored":
         return model
     config, head = _torchao_config(placement), model.get_output_embeddings()
@@ -126,7 +127,7 @@ def _torchao_config(placement: Placement) -> Any:
 
 
 def held_bytes(tensor: torch.Tensor) -> int:
-    """What a weight takes: of a coded one its codes, scales and offsets."""
+    """Bytes of a weight; of a quantised one, its codes, scales and offsets."""
     if not hasattr(tensor, "__tensor_flatten__"):
         return tensor.numel() * tensor.element_size()
     names, _ = tensor.__tensor_flatten__()

@@ -1,1 +1,1 @@
-"""Ways through one forward."""
+"""The runners: different ways to compute a forward, from transformers' own to recorded steps."""

@@ -1,4 +1,5 @@
-"""What the queries of a layer read, once its new rows are written: of one cache, or of several sequences apart."""
+"""Attention of one layer once its new rows are written: over one cache, over the rows of several sequences separately,
+or over pages in place."""
 
 from __future__ import annotations
 
@@ -23,23 +24,23 @@ from engine.model.attention import (
 from engine.to_device import sent
 
 HiddenRows = Mapping[int, torch.Tensor]
-# attention module, queries [B, H, T, D], new keys and values [B, H_kv, T, D] -> what was read, [B, T, H, D]
+# attention module, queries [B, H, T, D], new keys and values [B, H_kv, T, D] -> attention output, [B, T, H, D]
 Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-# index of a layer, its new keys and values [B, H_kv, 1, D] -> all rows of each sequence, [1, H_kv, S, D]; of more than
-# LONG_CONTEXT they are good until the next sequence's
+# index of a layer, its new keys and values [B, H_kv, 1, D] -> all rows of each sequence, [1, H_kv, S, D]; if these are
+# more than LONG_CONTEXT rows, the next sequence's may overwrite them
 AppendApart = Callable[[int, torch.Tensor, torch.Tensor], Iterable[Pair]]
 
 
 class RowMask(NamedTuple):
-    """Which rows a query reads, `[1, 1, T, S]`: `kept` is true there, `bias` is what is added to the scores. Both None:
-    all before it and itself."""
+    """Which rows a query reads, `[1, 1, T, S]`: `kept` is true there, `bias` is added to the scores. Both None: causal
+    attention."""
 
     kept: torch.Tensor | None
     bias: torch.Tensor | None
 
     @classmethod
     def of(cls, mask: torch.Tensor | None, hidden: torch.Tensor) -> RowMask:
-        """The bias is made once for all layers; transformers has every layer make its own."""
+        """The mask with a bias that all layers share; in transformers every layer computes its own."""
         if mask is None or hidden.shape[1] == 1:
             return cls(mask, mask)
         return cls(mask, torch.zeros_like(mask, dtype=hidden.dtype).masked_fill_(~mask, -torch.inf))
@@ -50,13 +51,13 @@ UNMASKED = RowMask(None, None)
 
 @dataclass(frozen=True, eq=False)
 class OneCache:
-    """Queries of one sequence read a cache that takes their new rows."""
+    """Writes the new rows of one sequence to a cache, and attends to all its rows."""
 
     cache: Any
     mask: RowMask
     probe: Probe | None
     hidden_rows: HiddenRows | None = None
-    later: ClassVar[None] = None  # nothing is put off
+    later: ClassVar[None] = None  # no outputs are deferred, as `NewestOfChunk` does
 
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         keys, values = self.cache.update(keys, values, attn.layer_idx)
@@ -66,7 +67,8 @@ class OneCache:
 
 @dataclass(frozen=True, eq=False)
 class Apart:
-    """Single queries of several sequences read the rows of each alone: no padding, and no mask."""
+    """Writes the new rows of several sequences, and attends to the rows of each sequence separately: without padding
+    and mask. One query per sequence."""
 
     append: AppendApart
     probes: list[Probe] | None
@@ -82,7 +84,7 @@ class Apart:
 
 @dataclass(frozen=True, eq=False)
 class InPlace:
-    """Queries of one sequence, or of several, read the pages of a cache that takes their new rows."""
+    """Writes the new rows of one or several sequences to pages, and attends to the pages in place."""
 
     cache: Any
     pages: PagedRowReader
@@ -106,21 +108,21 @@ def attended(
     probe: Probe | None,
     hidden_rows: HiddenRows | None = None,
 ) -> torch.Tensor:
-    """What queries `[1, H, T, D]` read, `[1, T, H, D]`; where the usual kernel computes it, without asking which kernel
-    that is, and without copying K and V for every head that reads them."""
+    """Attention output `[1, T, H, D]` of queries `[1, H, T, D]`. Where possible, torch's kernel is called directly:
+    without the choice that `attention` makes, and without copying K and V for every query head."""
     count, is_long = query.shape[2], keys.shape[2] > LONG_CONTEXT
     is_usual = query.device.type == "cpu" if count > 1 else mask.kept is None
     has_hidden = hidden_rows is not None and attn.layer_idx in hidden_rows
     if not is_usual or has_hidden or (probe is not None and probe.wants_more):
         own: Any = {"scaling": attn.scaling, "probe": probe, "hidden_rows": hidden_rows}
         return attention(attn, query, keys, values, mask.kept, **own)[0]
-    if count == 1 and is_long:  # as `attention` does it
+    if count == 1 and is_long:  # as in `attention`
         weights = explicit_weights(query, keys, None, attn.scaling, None, None)
         if probe is not None:
             probe.record(attn.layer_idx, weights)
         return read_by(weights, values)
     is_causal = mask.kept is None and count > 1
-    if is_causal:  # a static cache at its first prefill: the rest of the room is still empty
+    if is_causal:  # a static cache at its first prefill: the rest of its rows is still empty
         keys, values = keys[:, :, :count], values[:, :, :count]
     if probe is not None:
         last = None if mask.kept is None else mask.kept[:, :, -1]
@@ -133,8 +135,8 @@ def attended(
 
 
 def right_aligned(lengths: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The padding `[B, S + 1]` of right-aligned sequences that have had so many tokens, and where their next tokens
-    stand, `[B, 1]`."""
+    """The padding mask `[B, S + 1]` of right-aligned sequences of these lengths with one more token each, and the
+    positions `[B, 1]` of these tokens."""
     positions = sent(torch.tensor(lengths), device)[:, None]
     columns = torch.arange(max(lengths) + 1, device=device)
     return (columns >= max(lengths) - positions).long(), positions

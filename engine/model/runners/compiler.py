@@ -1,4 +1,5 @@
-"""torch.compile in two parts: what takes minutes is done first and computes nothing, so that it can be given up."""
+"""torch.compile in two phases: compilation takes minutes but computes nothing, so it can be cancelled; the call comes
+after it."""
 
 from __future__ import annotations
 
@@ -10,23 +11,23 @@ from typing import Any
 
 import torch
 
-# does what takes minutes and computes nothing: at once, or beside whoever looks for a cancel, and then raises
+# runs a compilation: in this thread, or in another one while this one waits, and raises, for a cancel
 Compiling = Callable[[Callable[[], None]], None]
 
-NOT_COMPILED = "Detected recompile"  # in torch's words for a call that nothing was compiled for
+NOT_COMPILED = "Detected recompile"  # in torch's message for arguments that nothing was compiled for
 BACKEND = "inductor"  # of torch.compile
-MOST_SHAPES = 64  # that are compiled of a function
+MOST_SHAPES = 64  # for which one function may be compiled
 
 _is_compiling: ContextVar[bool] = ContextVar("is_compiling", default=False)
 
 
 class OnlyCompiled(BaseException):
-    """What was called is compiled; nothing of it was computed."""
+    """Raised in place of a computation when a function is called only to compile it."""
 
 
 class Compiler:
-    """A function of tensors as torch compiles it, for each kind of arguments by itself; `dynamic` is torch.compile's:
-    whether sizes that change are compiled in."""
+    """A function of tensors compiled by torch, separately for each kind of arguments. `dynamic` is torch.compile's:
+    whether sizes may change without compiling again."""
 
     def __init__(self, function: Callable[..., Any], compiling: Compiling, dynamic: bool | None = None) -> None:
         self._compiling = compiling
@@ -40,7 +41,7 @@ class Compiler:
         return found
 
     def run(self, *arguments: Any) -> Any:
-        """What the function returns; None, and nothing done, where it is not compiled for such arguments."""
+        """Call the function if it is compiled for such arguments; else do nothing and return None."""
         try:
             with torch.compiler.set_stance("fail_on_recompile"):
                 return self._function(*arguments)
@@ -50,7 +51,8 @@ class Compiler:
             return None
 
     def compile(self, *arguments: Any) -> None:
-        """For such arguments; nothing is computed. Raises whatever torch and its compilers raise."""
+        """Compile the function for such arguments, without computing anything. Raises whatever torch and its compilers
+        raise."""
         allow_shapes()
         self._compiling(in_any_thread(lambda: self._compile(arguments)))
 
@@ -65,7 +67,8 @@ class Compiler:
 
 
 def apart(graph: Any, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-    """The backend that torch.compile is given. torch keeps it for good: it must know nothing of a model."""
+    """The backend for torch.compile: computes with inductor's code, or raises `OnlyCompiled` while compiling. torch
+    keeps a backend for ever, so it must not reference a model."""
     compute = torch._dynamo.lookup_backend(BACKEND)(graph, inputs)
 
     def run(*tensors: Any) -> Any:
@@ -77,12 +80,13 @@ def apart(graph: Any, inputs: list[torch.Tensor]) -> Callable[..., Any]:
 
 
 def allow_shapes() -> None:
-    """torch compiles 8 shapes of a function and computes every later one as it stands, without a word."""
+    """Raise torch's limit of compiled shapes. By default it is 8 for a function, and for any later shape torch silently
+    runs uncompiled code."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
 
 
 def in_any_thread(work: Callable[[], object]) -> Callable[[], None]:
-    """The work, to be done in whatever thread as in this one: torch's settings do not go to others by themselves."""
+    """The work wrapped so that it runs in another thread as in this one: torch's settings are per thread."""
     num_threads, is_inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
     card = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
@@ -98,12 +102,12 @@ def in_any_thread(work: Callable[[], object]) -> Callable[[], None]:
 
 
 def at_once(work: Callable[[], None]) -> None:
-    """Where nobody can cancel."""
+    """Run the work in this thread, where nothing can cancel it."""
     work()
 
 
 def why_not_compiled(device: torch.device) -> str:
-    """Why nothing can be compiled here, empty where it can."""
+    """The reason why nothing can be compiled here, empty where it can."""
     if device.type == "cpu":
         has_one = any(map(shutil.which, ("g++", "clang++", "cl")))
         return "" if has_one else "no C++ compiler is installed"

@@ -1,11 +1,11 @@
-"""New tokens through a decoder of Llama's structure, in a third of transformers' operations.
+"""A fused forward for decoders with Llama's structure, in a third of transformers' operations.
 
-A small model spends a third of a decode step between its matrix products: on norms, rotations and calls of modules; a
-chunk of a prompt spends it on copies: of K and V for heads that share them, of masks, of everything that is not changed
-in place. Here is the same arithmetic, every number rounded where transformers rounds it, so that logits, K and V are
-its own to the last bit. That is not believed but tried, on the model itself, when it is loaded. Of several sequences
-the next tokens go through the products together, and each reads its own rows, without padding. What is not of this
-structure goes through transformers.
+A small model spends a third of a decode step between its matrix products: on norms, rotations and calls of modules. A
+prompt chunk spends it on copies: of K and V for query heads that share them, of masks, of everything that is not
+changed in place. The arithmetic here is the same, and rounds every number where transformers rounds it, so that logits,
+K and V are equal to the last bit; this is tested on each model when it is loaded (`trial_forwards`). For several
+sequences the next tokens share the matrix products, and each attends to its own rows, without padding. Models with
+another structure go through transformers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from engine.model.runners.last_layer import WORTH_PRODUCTS, LaterOutputs, Newest
 from engine.model.surprisal import Surprisal
 from engine.to_device import sent
 
-Passed = Callable[[int, torch.Tensor], None]  # a layer that a forward has passed, and its output `[B, T, hidden]`
+Passed = Callable[[int, torch.Tensor], None]  # called after each layer with its index and output `[B, T, hidden]`
 
 PROJECTIONS = frozenset({*(f"self_attn.{x}_proj" for x in "qkvo"), *(f"mlp.{x}_proj" for x in ("gate", "up", "down"))})
 NEEDED = frozenset({f"{x}.weight" for x in (*PROJECTIONS, "input_layernorm", "post_attention_layernorm")})
@@ -36,7 +36,7 @@ AROUND = frozenset({"model.embed_tokens.weight", "model.norm.weight", "lm_head.w
 
 
 def is_alike(model: nn.Module) -> bool:
-    """Whether a model has the parts that are computed here, and no others that would have a say."""
+    """Whether a model has exactly the modules that are computed here, and no others."""
     layers = getattr(getattr(model, "model", None), "layers", None)
     if not isinstance(layers, nn.ModuleList) or not hasattr(model.model, "rotary_emb"):
         return False
@@ -53,12 +53,12 @@ def is_layer_alike(layer: nn.Module) -> bool:
 
 
 class FusedDecoder:
-    """A forward of a model that `is_alike`, with one layer after the other and nothing between.
+    """The forward of a model that `is_alike`, layer by layer, without calling its modules.
 
-    The weights are the model's: what changes them there in place changes them here. With `is_joined` matrices that read
-    the same input become views of one, which is the memory they had. What is replaced there, a weight, a module or its
-    `forward`, makes `is_current` false: then the model itself must be called. `takes_chunks`, `takes_batches` and
-    `puts_off`, which leaves the last layer of a long chunk for later, are set by who has tried.
+    It uses the model's own weights, so changes in place are seen. With `is_joined`, matrices that read the same input
+    become views of one matrix, in the same memory. If a weight, a module or its `forward` is replaced, `is_current`
+    becomes false, and the model itself must be called. `takes_chunks`, `takes_batches` and `puts_off` (leave the last
+    layer of a long chunk for later) are set after the respective forwards were tried.
     """
 
     takes_chunks = takes_batches = puts_off = False
@@ -73,20 +73,19 @@ class FusedDecoder:
         self._buffers = [own for module in model.modules() if (own := module._buffers)]
 
     def takes(self, ids: torch.Tensor) -> bool:
-        """Whether ids `[B, T]` can go this way now: one sequence, or the next tokens of several."""
+        """Whether ids `[B, T]` can be fed here now: one sequence, or the next tokens of several."""
         can = self.takes_batches if len(ids) > 1 else self.takes_chunks
         return (can or ids.numel() == 1) and 1 in ids.shape and self.is_current
 
     @property
     def is_current(self) -> bool:
-        """Whether every module and weight is the one that was tried, and nobody listens at a module or calls another
-        `forward` in its place."""
+        """Whether the model is unchanged since it was tried, without hooks and replaced `forward`s."""
         return self._guard.holds
 
     @property
     def addresses(self) -> tuple[int, ...]:
-        """Where all weights lie now, and all buffers, which a rotary embedding may replace: it is asked at each step,
-        but a recorded one would read those it met."""
+        """The memory addresses of all weights and buffers. A recorded step reads these addresses, so it must not be
+        replayed once they change; a rotary embedding may replace its buffers."""
         buffers = (buffer for own in self._buffers for buffer in own.values() if buffer is not None)
         return tuple(map(torch.Tensor.data_ptr, (*self._weights, *buffers)))
 
@@ -115,10 +114,12 @@ class FusedDecoder:
         lengths: Sequence[int] | None = None,
         pages: PagedRowReader | None = None,
     ) -> torch.Tensor:
-        """Feed the ids `[B, T]` behind what the cache has seen; the newest logits `[B, 1, V]`. `check` is called before
-        every layer and behind the last, `passed` behind each with its output; either raises to end it. No query reads
-        `hidden_rows`, by layer. Several sequences have `lengths` tokens, and lie in pages. Where there are `pages`,
-        they are read in place."""
+        """Feed the ids `[B, T]`, which follow the tokens in the cache; returns the newest logits `[B, 1, V]`.
+
+        `check` is called before every layer and after the last, `passed` after each with its output; either may raise
+        to end the forward. No query reads `hidden_rows`, given by layer. `lengths`: numbers of tokens of several
+        sequences, which are in pages. With `pages`, pages are read in place.
+        """
         later: LaterOutputs | None = None
         if pages is not None:
             starts = [cache.get_seq_length()] if lengths is None else lengths
@@ -146,8 +147,9 @@ class FusedDecoder:
         hidden_rows: HiddenRows | None = None,
         least_products: int | None = None,
     ) -> tuple[torch.Tensor, LaterOutputs | None]:
-        """What the last layer makes of ids `[1, T]` that stand at `start` and behind, `[1, T, hidden]`. Where
-        more than `least_products` can be put off, that of the newest alone, and what gives those of all."""
+        """The last layer's output `[1, T, hidden]` for ids `[1, T]` at positions `start` and following. If more than
+        `least_products` multiplications can be deferred, only the newest token's output, and an object that computes
+        the output of all."""
         hidden = self.embedded(ids)
         places = places_of([start], ids)
         mask = RowMask.of(create_causal_mask(self._config, hidden, None, cache, places), hidden)
@@ -166,8 +168,8 @@ class FusedDecoder:
         check: Callable[[], None] | None = None,
         passed: Passed | None = None,
     ) -> torch.Tensor:
-        """What the last layer makes of the next tokens `[B, 1]` of sequences of `lengths`, `[B, 1, hidden]`: products
-        are made of all of them at once, and attention of each by itself."""
+        """The last layer's output `[B, 1, hidden]` for the next tokens `[B, 1]` of sequences of `lengths`: matrix
+        products for all at once, attention for each sequence separately."""
         places = places_of(lengths, ids)
         attend = Apart(append, probe.split(len(ids)) if probe is not None else None)
         return self.through(self.embedded(ids), places, attend, check, passed)
@@ -180,7 +182,7 @@ class FusedDecoder:
         check: Callable[[], None] | None = None,
         passed: Passed | None = None,
     ) -> torch.Tensor:
-        """All layers, from embeddings `[B, T, hidden]` of tokens at `places` `[B, T]` on."""
+        """Run all layers on embeddings `[B, T, hidden]` of tokens at positions `places` `[B, T]`."""
         rotate = rotation(*self._rotary(hidden, position_ids=places))
         for layer, block in enumerate(self._blocks):
             if check is not None:
@@ -195,14 +197,14 @@ class FusedDecoder:
         return hidden
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits `[B, T, V]` of what the last layer made."""
+        """Logits `[B, T, V]` of the last layer's output."""
         normed = self._norm(hidden)
         logits: torch.Tensor = self._head(normed) if len(hidden) == 1 else product(normed, self._head.weight)
         return logits
 
 
 class Block:
-    """One layer: attention, then the feed-forward net, each added to what it read."""
+    """One layer: attention and then the feed-forward network, each with its residual connection."""
 
     def __init__(self, layer: Any, is_joined: bool) -> None:
         attn, mlp = layer.self_attn, layer.mlp
@@ -214,23 +216,25 @@ class Block:
         self._width = mlp.down_proj.in_features
         self._heads, self._kv_heads = (p.out_features // attn.head_dim for p in (attn.q_proj, attn.k_proj))
         self._query_norm, self._key_norm = (norm_of(n) if n else None for n in head_norms(attn))
-        self.num_later_products = attn.o_proj.weight.numel() + 3 * mlp.down_proj.weight.numel()  # of one token
-        self.num_cached = attn.k_proj.out_features  # numbers of one key
+        # multiplications after attention, for one token
+        self.num_later_products = attn.o_proj.weight.numel() + 3 * mlp.down_proj.weight.numel()
+        self.num_cached = attn.k_proj.out_features  # numbers in the keys of one token
 
     def __call__(self, hidden: torch.Tensor, rotate: Rotate, attend: Attend) -> torch.Tensor:
-        """What the layer makes of `[B, T, hidden]`, or of the newest of these tokens where `attend` gives no more; its
-        new rows go where `attend` puts them."""
+        """The layer's output for `[B, T, hidden]`, or for the newest tokens only where `attend` returns only these;
+        `attend` also stores the new rows."""
         rows_of = self._rows_of_one if hidden.shape[1] == 1 else self._rows_of_many
         read = attend(self.attention, *rows_of(self._before(hidden), rotate))
         return self.ended(hidden[:, -read.shape[1] :], read)
 
     def ended(self, hidden: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
-        """The rest of the layer, from what the queries of `hidden` `[B, T, hidden]` have `read` on, `[B, T, H, D]`."""
+        """The layer after attention: its output from its input `hidden` `[B, T, hidden]` and the attention output
+        `read` `[B, T, H, D]`."""
         hidden = product(read.reshape(*hidden.shape[:2], -1), *self._out).add_(hidden)
         return product(self._inner(self._between(hidden)), *self._down).add_(hidden)
 
     def _rows_of_one(self, normed: torch.Tensor, rotate: Rotate) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Query, key and value `[B, H, 1, D]` of one token each: one product, one rotation."""
+        """Query, key and value `[B, H, 1, D]` for one token per sequence: one product, one rotation."""
         heads, kv_heads = self._heads, self._kv_heads
         rows = self._qkv(normed).view(len(normed), heads + 2 * kv_heads, 1, self.attention.head_dim)
         rotated = rows.narrow(1, 0, heads + kv_heads)
@@ -241,7 +245,8 @@ class Block:
         return query, key, rows.narrow(1, heads + kv_heads, kv_heads)
 
     def _rows_of_many(self, normed: torch.Tensor, rotate: Rotate) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The same of several tokens, `[1, H, T, D]`, by a product each: to have them apart would cost a copy."""
+        """Query, key and value `[1, H, T, D]` for several tokens: three products, because splitting the result of one
+        would need a copy."""
         shape = (*normed.shape[:2], -1, self.attention.head_dim)
         query, key, value = (rows.view(shape) for rows in self._qkv.apart(normed))
         if self._query_norm is not None and self._key_norm is not None:
@@ -249,7 +254,7 @@ class Block:
         return rotate(query.transpose(1, 2)), rotate(key.transpose(1, 2)), value.transpose(1, 2)
 
     def _inner(self, normed: torch.Tensor) -> torch.Tensor:
-        """What the feed-forward net has between its two products, `[1, T, width]`."""
+        """The feed-forward network's activation between its two products, `[B, T, width]`."""
         if normed.shape[1] == 1:
             both, width = self._gate_up(normed), self._width
             return self._activation(both.narrow(2, 0, width)).mul_(both.narrow(2, width, width))  # type: ignore[no-any-return]
@@ -261,9 +266,9 @@ Rotate = Callable[[torch.Tensor], torch.Tensor]
 
 
 def rotation(cos: torch.Tensor, sin: torch.Tensor) -> Rotate:
-    """What rotates heads `[B, H, T, D]` half against half, to the positions of cos and sin `[B, T, D]`.
+    """A function that rotates heads `[B, H, T, D]`, half against half, to the positions of cos and sin `[B, T, D]`.
 
-    x cos + (-x2, x1) sin, with the sign taken to the sine: swapping halves is then all that x needs.
+    x cos + (-x2, x1) sin, with the sign moved into the sine: of x only the halves have to be swapped.
     """
     cos, half = cos.unsqueeze(1), sin.shape[-1] // 2
     signed = torch.cat([-sin[..., :half], sin[..., half:]], -1).unsqueeze(1)
@@ -271,20 +276,20 @@ def rotation(cos: torch.Tensor, sin: torch.Tensor) -> Rotate:
 
 
 def places_of(starts: Sequence[int], ids: torch.Tensor) -> torch.Tensor:
-    """Where ids `[B, T]` stand, `[B, T]`, of sequences that have had so many tokens."""
+    """The positions `[B, T]` of ids `[B, T]` that follow `starts` tokens in each sequence."""
     if len(starts) == 1:
         return torch.arange(starts[0], starts[0] + ids.shape[1], device=ids.device)[None]
     return sent(torch.tensor(starts), ids.device)[:, None] + torch.arange(ids.shape[1], device=ids.device)
 
 
 def appended_apart(cache: Any) -> AppendApart:
-    """How a paged cache takes the rows of several sequences."""
+    """A function that appends rows of several sequences to a paged cache and yields all rows of each."""
     buffers = GatherBuffer(), GatherBuffer()
     return lambda layer, keys, values: cache.layers[layer].append_by_sequence(keys, values, buffers, LONG_CONTEXT)
 
 
 def norm_of(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Root-mean-square norm in float32, then the weight in the model's own dtype."""
+    """A function for RMSNorm: computed in float32, then multiplied by the weight in the model's dtype."""
     weight = module.weight
     epsilon = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
 
@@ -302,5 +307,5 @@ def unit(rows: torch.Tensor, epsilon: float) -> torch.Tensor:
 
 
 def head_norms(attn: Any) -> tuple[Any, Any]:
-    """The norms of single heads, where an architecture has them."""
+    """The norms of queries and keys per head, where an architecture has them."""
     return getattr(attn, "q_norm", None), getattr(attn, "k_norm", None)

@@ -1,4 +1,4 @@
-"""Whether a model is still put together as it was when something was proven of it."""
+"""Detects whether a model was modified since it was tried."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ GLOBAL_HOOKS = (modules_of_torch._global_forward_hooks, modules_of_torch._global
 
 
 class Guard:
-    """Remembers every module of a model, its class, its weights and its numbers.
+    """Remembers every module of a model with its class, weights and float attributes.
 
-    `holds` is false once any of them is another one, is gone or has company: a replaced weight or module, an adapter,
-    another class or `forward`, a changed epsilon, a hook at any module or at all of them. Weights that change in place
-    are the same weights. Nothing is read but Python objects: less than half a percent of a step.
+    `holds` is false once any of them is replaced, removed or added to: a replaced weight or module, an adapter, another
+    class or `forward`, a changed epsilon, a hook at any module or at all of them. Weights changed in place are the same
+    weights. Only Python objects are compared, which takes less than half a percent of a step.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Linear maps of one input as one product, and products of a few tokens."""
+"""Linear layers of one input as one matrix product, and products of a few tokens."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-JOINED_BYTES = 64 << 20  # products of larger matrices take so long that one call more does not show
+JOINED_BYTES = 64 << 20  # products of larger matrices take so long that one more call makes no difference
 FEW = range(4, 16)  # tokens
-PART = 1024  # rows of a matrix
+PART = 1024  # rows of the weight matrix
 
 
 def product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`linear`, the same to the last bit. Of the next tokens of several sequences, `[B, 1, D]`, a CPU takes twice as
-    long for a large matrix as for its parts, which stay in its caches while they are read anew for each token."""
+    """`linear`, the same to the last bit. For one token each of several sequences, `[B, 1, D]`, a CPU takes twice as
+    long for a large matrix as for its parts: a part stays in the processor's caches while it is read again for each
+    token."""
     is_slow = len(rows) in FEW and rows.shape[1] == 1 and len(weight) > PART and bias is None
     is_usual = not is_slow or torch.compiler.is_compiling() or weight.dtype != torch.float32
     if is_usual or weight.device.type != "cpu":
@@ -27,7 +28,7 @@ def product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None 
 
 
 class Joined:
-    """Several linear maps of one input as one product, their results side by side."""
+    """Several linear layers of one input as one product; their results are concatenated."""
 
     def __init__(self, maps: Sequence[nn.Linear], is_joined: bool) -> None:
         self._maps = maps
@@ -41,21 +42,21 @@ class Joined:
         self._places = [view.data_ptr() for view in self._views]
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        # the data of a weight that was moved, or has another dtype now, has left its place in the matrix
+        # a weight that was moved or cast is no longer a view of the joined matrix
         is_in_place = torch.compiler.is_compiling() or self._places == list(map(torch.Tensor.data_ptr, self._views))
-        if self._matrix is not None and is_in_place:  # compiled steps have the addresses in their key
+        if self._matrix is not None and is_in_place:  # not checked when compiling: `LaunchKey` has the addresses
             return product(rows, self._matrix, self._bias)
         return torch.cat(self.apart(rows), -1)
 
     def apart(self, rows: torch.Tensor) -> list[torch.Tensor]:
-        """The results of the maps, one after the other."""
+        """The results of the layers as separate tensors."""
         return [product(rows, m.weight, m.bias) for m in self._maps]
 
 
-@torch.inference_mode(False)  # what is made in that mode could not be changed in place outside of it
+@torch.inference_mode(False)  # tensors made in inference mode could not be changed in place outside of it
 @torch.no_grad()
 def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Parameters of one width as one tensor, of which each becomes a view."""
+    """Concatenate parameters of one width into one tensor, of which each parameter becomes a view."""
     whole = torch.cat([part.data for part in parts])
     for part, view in zip(parts, torch.split(whole, [len(part) for part in parts]), strict=True):
         part.data = view

@@ -1,4 +1,5 @@
-"""The last layer of a chunk: the first token needs its newest output alone; the others are made where somebody asks."""
+"""Defers most of the last layer of a prompt chunk: the next token needs its output for the newest token only. The
+others are computed where surprisal asks for them."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from engine.model.runners.attending import UNMASKED, OneCache, RowMask, attended
 if TYPE_CHECKING:
     from engine.model.runners.decoder import Block
 
-WORTH_PRODUCTS = 5 * 10**8  # multiplications that are put off, some 50 ms of one core: fewer are made at once
-MOST_COPIED = 4  # times the numbers that the layer reads: more of K and V is not copied to be read later
+WORTH_PRODUCTS = 5 * 10**8  # fewer multiplications, some 50 ms of one core, are not deferred
+MOST_COPIED = 4  # limit for K and V that must be copied for it, as a multiple of the numbers in the layer's input
 
 
 @dataclass(frozen=True, eq=False)
 class LaterOutputs:
-    """What the last layer makes of a chunk, `[1, T, hidden]`, computed where it is asked for: from the `hidden` of the
-    same shape that it read, from its queries, and from the K and V that were there, `[1, H_kv, S, D]`."""
+    """The last layer's output `[1, T, hidden]` for a chunk, computed on request from the layer's input `hidden`, its
+    queries, and K and V `[1, H_kv, S, D]` as they were then."""
 
     block: Block
     hidden: torch.Tensor
@@ -37,11 +38,11 @@ class LaterOutputs:
         return self.hidden.shape
 
     def clone(self) -> LaterOutputs:
-        """The same while the cache, whose K and V these are, goes on."""
+        """A copy that stays valid while the cache, to which K and V belong, is changed by later steps."""
         return replace(self, keys=self.keys.clone(), values=self.values.clone())
 
     def narrow(self, dim: int, start: int, length: int) -> torch.Tensor:
-        """Those of so many tokens, `[1, length, hidden]`, from `start` on."""
+        """Compute the outputs of `length` tokens from `start` on, `[1, length, hidden]`."""
         hidden, queries = self.hidden.narrow(dim, start, length), self.queries.narrow(2, start, length)
         stop = self.keys.shape[2] - self.shape[1] + start + length
         rows = torch.arange(stop, device=hidden.device)
@@ -52,8 +53,8 @@ class LaterOutputs:
 
 @dataclass(eq=False)
 class NewestOfChunk:
-    """Queries of a chunk read a cache as in `others`; in the `last` layer the newest alone does, and `later` is what
-    gives the outputs of all. `num_tokens` with the chunk: the room of a static cache goes on behind them."""
+    """Attends as `others` does, but in the `last` layer only for the newest query; `later` then computes the outputs of
+    all. `num_tokens` includes the chunk: a static cache has empty rows behind these."""
 
     others: OneCache
     last: Block
@@ -63,9 +64,9 @@ class NewestOfChunk:
 
     @classmethod
     def of(cls, others: OneCache, last: Block, shape: torch.Size, least_products: int) -> NewestOfChunk | OneCache:
-        """For a chunk `[1, T, hidden]`; `others` itself where nothing is put off: because
-        `least_products` are not exceeded, or much would be copied. That depends on sizes, and on what the cache asks of
-        attention, alone: other ways round differently."""
+        """For a chunk of this shape `[1, T, hidden]`; returns `others` itself where deferring is not worth it: at most
+        `least_products` multiplications, or too much to copy. The decision must depend only on sizes and on what is
+        asked of attention, because both ways round differently."""
         _, count, size = shape
         probe, num_tokens = others.probe, others.cache.get_seq_length() + count
         is_long = count > 1 and count * last.num_later_products > least_products
@@ -75,7 +76,7 @@ class NewestOfChunk:
         return cls(others, last, num_tokens) if is_plain else others
 
     def enter_last(self, hidden: torch.Tensor) -> None:
-        """The last layer reads this."""
+        """Note the last layer's input."""
         self._hidden = hidden
 
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Decode steps that are recorded once for each length bucket, and replayed with other numbers at the same addresses."""
+"""Records decode steps, once for each bucket of lengths, and replays them with new inputs at the same addresses."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from engine.shortage import Memory, needed_and_free, ways_out
 from engine.to_device import sent
 
 SMALLEST_BUCKET = 64
-OF_CAPTURE = "captur"  # in CUDA's words for what cannot be recorded, which leaves the device as it was
+OF_CAPTURE = "captur"  # in CUDA's messages that a step cannot be recorded, after which the device still works
 REPLAYS_COMPARED = 2
-MOST_LAUNCHES = 12  # of one cache: that many buckets reach from 64 tokens to 3,072
+MOST_LAUNCHES = 12  # kept for one cache: that many buckets reach from 64 tokens to 3,072
 
-# attention module, query, keys that it reads -> weights [B, H, 1, bucket], noted where they are shown
+# attention module, query, keys that it reads -> weights [B, H, 1, bucket], which are also kept where they are recorded
 WeightsOf = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
 Telling = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
 class LaunchKey:
-    """Everything that is baked into a recorded step: a step of any other key is another recording."""
+    """Everything that is constant in a recorded step: a step with another key needs another recording."""
 
     recorder: str
     weights: tuple[int, ...]  # addresses
@@ -45,14 +45,15 @@ class LaunchKey:
     device: torch.device
     batch: int
     bucket: int
-    layout: Layout  # kind, room and addresses of the cache
-    shows_weights: bool  # of attention
-    kernel: Kernel | None = None  # that reads pages in place
-    wanted: Wanted | None = None  # is measured of the step, within it
+    layout: Layout  # kind, capacity and addresses of the cache
+    shows_weights: bool  # whether attention weights are an output
+    kernel: Kernel | None = None  # reads pages in place
+    wanted: Wanted | None = None  # measurements that are recorded with the step
 
 
 def bucket_of(num_tokens: int, room: int | None) -> int:
-    """How many rows a step reads whose sequences have so many tokens with it: the next of 64, 96, 128, 192, 256 …"""
+    """How many rows a step reads for sequences of `num_tokens` tokens, the step's own included: the next of 64, 96,
+    128, 192, 256 … but at most `room`."""
     size = SMALLEST_BUCKET
     while size < num_tokens:
         size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
@@ -60,9 +61,9 @@ def bucket_of(num_tokens: int, room: int | None) -> int:
 
 
 class Launch:
-    """One recorded step. Its inputs, token ids `[B, 1]`, positions `[B, 1]` and page table, are changed in place;
-    `logits` `[B, 1, V]`, `weights` `[B, H, bucket]` by layer and what was `measured` are outputs, good until the next
-    replay."""
+    """One recorded step. Its inputs (token ids `[B, 1]`, positions `[B, 1]` and page table) are overwritten in place.
+    Its outputs (logits `[B, 1, V]`, `weights` `[B, H, bucket]` by layer, and what was `measured`) are valid until the
+    next replay."""
 
     def __init__(
         self, decoder: FusedDecoder, rows: FixedRows, key: LaunchKey, recorder: GraphRecorder, ids: torch.Tensor
@@ -77,14 +78,15 @@ class Launch:
         self._layout: StripLayout | None = None
         self._num_unproven = REPLAYS_COMPARED
         self._decoder, self._recorder = decoder, recorder
-        self._buffers = rows.buffers  # the rows themselves would keep the cache alive
+        self._buffers = rows.buffers  # not the rows, which would keep the cache alive
 
     def record(self) -> None:
-        """With the inputs of a real step: it is run, and writes what it will write when it is replayed."""
+        """Record the step with the inputs of a real one. This runs it, and writes the rows that its replay will write
+        again."""
         self._outputs, self._replay = self._recorder.record(self._computed)
 
     def fill(self, ids: torch.Tensor, lengths: Sequence[int], rows: FixedRows) -> None:
-        """The inputs of the next replay."""
+        """Set the inputs of the next replay."""
         self._ids.copy_(ids)
         self._positions.copy_(sent(torch.tensor(lengths)[:, None], ids.device))
         table = rows.tables(self._bucket)
@@ -93,12 +95,13 @@ class Launch:
             self._host_table = table
 
     def replay(self) -> torch.Tensor:
-        """The logits of the step. The first replays are compared with the same step computed at once: the second has
-        other inputs than the recording, and tells what was baked into it. Raises `RuntimeError` where they depart."""
+        """Run the step and return its logits. The first replays are compared with the same step computed directly: the
+        second one has other inputs than the recording, and so reveals inputs that were recorded as constants. Raises
+        `RuntimeError` if results differ."""
         if self._num_unproven == 0:
             self._replay()
             return self._outputs[0]
-        expected = self._computed()  # writes the rows that the replay writes again
+        expected = self._computed()  # writes the same rows that the replay writes
         self._replay()
         pairs = zip(self._outputs, expected, strict=True)
         if not all(is_near(*pair) for pair in pairs if pair[0].is_floating_point()) or not self._measures_what_is():
@@ -112,11 +115,12 @@ class Launch:
 
     @property
     def measured(self) -> Measured | None:
-        """What is overwritten with the next replay."""
+        """What was measured of the step; the next replay overwrites it."""
         return None if self._layout is None else Measured(self._layout, *self._outputs[-2:])
 
     def _measures_what_is(self) -> bool:
-        """Whether what was measured of the latest replay is what its outputs are, and the rows that are held now."""
+        """Whether the latest replay's measurements are those of its outputs and of the rows that the cache holds
+        now."""
         if self._wanted is None or (measured := self.measured) is None:
             return True
         rows = self._buffers.newest(self._positions, self._table)
@@ -155,7 +159,7 @@ class Launch:
         return outputs
 
     def _gathering(self, weights_of: WeightsOf) -> Attend:
-        """What reads the first rows of the room, or of the pages copied together."""
+        """An `Attend` that reads the first rows of a buffer, or pages gathered into one tensor."""
         append = self._buffers.appending(self._positions, self._table, self._bucket)
 
         def attend(attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -165,7 +169,8 @@ class Launch:
         return attend
 
     def _in_place(self, kernel: Kernel, weights_of: WeightsOf) -> Attend:
-        """What reads the pages of the pool where they lie; only weights that are shown take a copy, of the keys."""
+        """An `Attend` that reads the pool's pages in place; only for weights that are recorded, the keys are
+        gathered."""
         buffers, table = self._buffers, self._table
         assert isinstance(buffers, PagedBuffers)
         assert table is not None
@@ -182,8 +187,9 @@ class Launch:
 
 
 class Launches:
-    """Records steps when they come for the first time and replays them. `refused` says why one could not be recorded:
-    from then on none is. A step for which memory ran out is `too_large`, and others are recorded again."""
+    """Records steps when they first occur, and replays them. If a step could not be recorded, `refused` gives the
+    reason, and none is recorded any more. If memory ran out for a step, its key is in `too_large`, and others are
+    recorded again."""
 
     def __init__(self, recorder: GraphRecorder, telling: Telling) -> None:
         self._recorder, self._telling = recorder, telling
@@ -201,14 +207,14 @@ class Launches:
         kernel: Kernel | None = None,
         strip: Strip | None = None,
     ) -> torch.Tensor | None:
-        """Feed one token each, `[B, 1]`; the newest logits `[B, 1, V]`. None where this cache keeps no rows in place,
-        or the step cannot be recorded: then nothing was done. What the `strip` asks for is measured where the recorder
-        takes it."""
+        """Feed one token per sequence, `[B, 1]`; returns the newest logits `[B, 1, V]`. None, and nothing is done,
+        where the rows of this cache have no fixed addresses, or the step cannot be recorded. What the `strip` asks for
+        is measured if the recorder supports it."""
         rows = None if self.refused else fixed_rows(cache, lengths)
         if rows is None:
             return None
         had = [cache.get_seq_length()] if lengths is None else list(lengths)
-        # what takes minutes to make is made for the whole room, where there is one
+        # torch.compile takes minutes, so it compiles once for the whole capacity instead of for each bucket
         is_whole = rows.capacity is not None and self._recorder.name == "compile"
         bucket = rows.capacity if is_whole and rows.capacity else bucket_of(max(had) + 1, rows.capacity)
         numbers = decoder.addresses, decoder.dtype, ids.device
@@ -233,23 +239,23 @@ class Launches:
 
     @property
     def note(self) -> str:
-        """What could not be recorded, and why; empty where everything could."""
+        """Which steps could not be recorded, and why; empty where all could."""
         if self.refused:
             return f"({self.refused})"
         return next(reversed(self.too_large.values()), "")
 
     def try_again(self) -> None:
-        """Record from now on what could not be recorded before."""
+        """Allow recording again, after a failure."""
         self.refused = ""
         self.too_large.clear()
 
     def forget(self, cache: Any) -> None:
-        """Let the steps of one cache go."""
+        """Drop the recordings of one cache."""
         if layers := getattr(cache, "layers", None):
             self._of.pop(layers[0], None)
 
     def _do_without(self, key: LaunchKey, error: RuntimeError) -> None:
-        """A step could not be recorded. Where memory ran out everything that was is given back."""
+        """Note that a step could not be recorded. If memory ran out, all recordings are dropped."""
         shortage = shortage_in(error)
         if shortage is None:
             self.refused = first_line(error)
@@ -262,10 +268,10 @@ class Launches:
     def _launch(
         self, key: LaunchKey, decoder: FusedDecoder, rows: FixedRows, ids: torch.Tensor, had: Sequence[int]
     ) -> Launch:
-        """The recording for a key with its inputs filled in, made where there is none."""
+        """The recording for a key with its inputs set; recorded now if there is none."""
         mine = self._of.setdefault(rows.owner, OrderedDict())
         for old in [old for old in mine if old.layout != key.layout]:
-            del mine[old]  # it would keep the buffers that the cache has left
+            del mine[old]  # it keeps buffers alive that the cache no longer uses
         if (launch := mine.get(key)) is not None:
             mine.move_to_end(key)
             launch.fill(ids, had, rows)
@@ -283,7 +289,7 @@ class Launches:
 
 
 def is_near(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether two outputs differ by rounding at most; where one has no number there, neither has the other."""
+    """Whether two outputs differ by rounding at most, and have NaN or infinity at the same places."""
     near = torch.finfo(found.dtype).eps ** 0.75  # of the norm: 6e-6 in float32, 3 % in bfloat16
     found, expected = found.float(), expected.float()
     if not torch.equal(found.isfinite(), expected.isfinite()):
@@ -293,7 +299,7 @@ def is_near(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def shortage_in(error: BaseException) -> BaseException | None:
-    """That memory ran out; a recording that is ended by it may end in another error."""
+    """The out-of-memory error behind this one, if any: a recording that fails for it may end with another error."""
     seen: BaseException | None = error
     while seen is not None and not is_out_of_memory(seen):
         seen = seen.__context__
@@ -301,7 +307,7 @@ def shortage_in(error: BaseException) -> BaseException | None:
 
 
 def show(probe: Probe, weights: dict[int, torch.Tensor], had: Sequence[int], *, is_batch: bool) -> None:
-    """Weights `[B, H, bucket]` of a step to a probe, without what is read beyond the end of each sequence."""
+    """Record weights `[B, H, bucket]` of a step in a probe, without the columns behind the end of each sequence."""
     probe.is_borrowed = True
     if not is_batch:
         probe.weights.update((layer, each[:, :, : had[0] + 1]) for layer, each in weights.items())

@@ -1,4 +1,4 @@
-"""A decode step of transformers' own forward over its static cache, through torch.compile, of any architecture."""
+"""Decode steps of transformers' own forward over its static cache, compiled by torch.compile: for any architecture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.model.attention import explicit_weights
 from engine.model.runners.compiler import Compiler, Compiling, why_not_compiled
 from engine.model.runners.launch import Telling, is_near, shortage_in
 
-OwnForward = Callable[[torch.Tensor, Any, Probe | None], torch.Tensor]  # ids [B, T], cache -> logits [B, 1, V]
+OwnForward = Callable[[torch.Tensor, Any, Probe | None], torch.Tensor]  # ids [B, T], cache, probe -> logits [B, 1, V]
 
 Outputs = tuple[torch.Tensor, dict[int, torch.Tensor]]  # logits, weights by layer
 
@@ -22,10 +22,11 @@ LABEL = "Compiling the model's decode step"
 
 
 class OwnStep:
-    """`refused` says why it could not be compiled: then steps are computed as they stand, with the same rows.
+    """Computes a decode step of transformers' forward through torch.compile. If that fails, `refused` gives the reason,
+    and steps run uncompiled, with the same rows.
 
-    The first step behind a compilation is computed as it stands as well, and tells whether the numbers are near. torch
-    compiles anew where the arguments are of another kind: once a window is full, or weights of attention are shown.
+    The first step after a compilation also runs uncompiled, which checks that the numbers agree. torch compiles again
+    when the kind of arguments changes: once a window is full, or when attention weights are recorded.
     """
 
     def __init__(
@@ -38,15 +39,15 @@ class OwnStep:
         self._own, self._telling = own, telling
         self._step = Compiler(self._computed, compiling)
         self.refused = why_not_compiled(device)
-        self._is_tried = False  # torch may have what it compiled for another model of the kind
+        self._is_tried = False  # torch may reuse code that it compiled for another model of the same class
 
     def __call__(self, ids: torch.Tensor, cache: Any, probe: Probe | None) -> torch.Tensor | None:
-        """The logits `[1, 1, V]` of ids `[1, 1]`, and the newest weights to the probe; None, and nothing done, where
-        the step cannot be compiled."""
+        """The logits `[1, 1, V]` of ids `[1, 1]`; the newest weights are recorded in the probe. None, and nothing is
+        done, where the step cannot be compiled."""
         rows = None if self.refused else compiled_static(cache)
         if rows is None:
             return None
-        ids, shows = ids.clone(), probe is not None  # a tensor of this forward: others are another kind of argument
+        ids, shows = ids.clone(), probe is not None  # cloned, as other kinds of tensors would cause a recompilation
         rows.write_lengths()
         found = self._step.run(ids, cache, shows) if self._is_tried else None
         if found is None:
@@ -61,12 +62,12 @@ class OwnStep:
         return logits
 
     def _first(self, ids: torch.Tensor, cache: Any, rows: CompiledStaticCache, shows: bool) -> Outputs | None:
-        """The first step behind a compilation: its own numbers, as they are without it."""
+        """Compile, and compute the first step both ways; returns the uncompiled numbers."""
         kept = rows.copy_state()
         try:
             with self._telling(LABEL):
                 self._step.compile(ids, cache, shows)
-                found = self._step.run(ids, cache, shows)  # what is left of compiling is done with the first call
+                found = self._step.run(ids, cache, shows)  # the first call finishes the compilation
             if found is None:
                 raise RuntimeError("it would have to be compiled at every step")
         except Cancelled:
@@ -87,7 +88,7 @@ class OwnStep:
         return expected
 
     def _computed(self, ids: torch.Tensor, cache: Any, shows: bool) -> Outputs:
-        """The logits, and the newest query's weights `[1, H, S]` of each layer that reports."""
+        """The logits, and the newest query's weights `[1, H, S]` of each layer that records them."""
         probe = Probe() if shows else None
         logits = self._own(ids, cache, probe)
         if probe is None:
@@ -100,8 +101,8 @@ class OwnStep:
 
 
 def are_near(found: Outputs, expected: Outputs) -> bool:
-    """Whether two outputs differ by the rounding of the model's dtype, in which weights of attention are compared too:
-    they are in float32, and made of queries and keys in that dtype."""
+    """Whether two outputs differ by no more than the rounding of the model's dtype. Attention weights are compared in
+    it too: they are float32, but computed from queries and keys in that dtype."""
     dtype = expected[0].dtype
     parts = [(found[0], expected[0]), *((found[1][layer], each) for layer, each in expected[1].items())]
     return all(is_near(one.to(dtype), other.to(dtype)) for one, other in parts)

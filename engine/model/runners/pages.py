@@ -1,8 +1,8 @@
-"""Attention over the pages of a pool where they lie, without gathering the rows of a sequence first.
+"""Attention over the pages of a pool in place, without gathering the rows of a sequence first.
 
-On a GPU one compiled kernel, FlexAttention, reads all pages of all sequences of a forward; elsewhere, and for what the
-kernel cannot do, each sequence is read page by page. Both add up page after page, in the order of the sequence: another
-rounding than that of gathered rows, and the same wherever pages lie.
+On a GPU one compiled kernel, FlexAttention, reads all pages of all sequences of a forward; elsewhere, and where the
+kernel cannot be used, each sequence is read page by page. Both sum page after page, in the order of the sequence: this
+rounds differently than gathered rows, but the same wherever in the pool the pages are.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from engine.spec.runners import PAGED_ATTENTION, PagedAttentionName, check_paged
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PageBlocks, float], torch.Tensor]
 
 CPU = torch.device("cpu")
-SMALLEST = 16  # tokens of a page, and numbers of a row, that a kernel multiplies at once
+SMALLEST = 16  # least tokens in a page, and numbers in a row, for the kernel
 ALL = slice(None)
-# A kernel that is missing (no Triton) fails for every shape, and each may be tried for a minute; one shape may fail by
-# itself (a long chunk that wants more shared memory than a token does).
+# failures after which no more shapes are tried: without Triton every shape fails, and a trial may take a minute. Not
+# after the first, because a single shape may fail alone (a long chunk needs more shared memory than a token)
 MOST_FAILURES = 2
-PAGES = "pages"  # what joins the name of a runner that read pages in place
+PAGES = "pages"  # appended to the name of a runner that read pages in place
 
 
 class Flex:
-    """FlexAttention, compiled when it is first called, or another `function` of the same arguments."""
+    """FlexAttention, compiled at its first call, or another `function` with the same arguments."""
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
         self._function = function
@@ -49,7 +49,7 @@ class Flex:
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, blocks: PageBlocks, scale: float
     ) -> torch.Tensor:
         if self._function is None:
-            # beyond the limit torch would compute the scores of all slots in the open: that is an error instead
+            # beyond its limit of shapes torch would run uncompiled code, which holds the scores of all slots
             allow_shapes()
             self._function = torch.compile(flex_attention, dynamic=False, fullgraph=True)
         batch, _, count, _ = query.shape
@@ -67,7 +67,8 @@ class Flex:
 
 
 def mask_of(blocks: PageBlocks, num_slots: int) -> BlockMask:
-    """The same for FlexAttention. Its tensors are inputs of what is compiled, and no number in it changes."""
+    """The FlexAttention mask for these blocks. Its tensors are inputs of the compiled kernel, and it has no changing
+    constants."""
     numbers, places, size, window = blocks.numbers, blocks.places, blocks.page_size, blocks.window
 
     def allows(sequence: torch.Tensor, _head: torch.Tensor, query: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
@@ -83,9 +84,12 @@ def mask_of(blocks: PageBlocks, num_slots: int) -> BlockMask:
 
 
 class PagedAttention:
-    """How the forwards of a model read pages: as is `chosen`, as far as that can be. With a `kernel` all pages are read
-    at once. `refused` says why the kernel could not be made for the latest forward, or for any, `hindrance` why else
-    its pages were not read in place; `telling` is called with what is said while a kernel is made, by `compiling`."""
+    """Decides how the forwards of a model read pages: as `chosen`, as far as possible. With a `kernel`, all pages are
+    read at once.
+
+    `refused`: why the kernel could not be compiled for the latest forward. `hindrance`: another reason why its pages
+    were not read in place. `telling` announces a compilation, and `compiling` runs it.
+    """
 
     def __init__(self, why_not: str = "", device: torch.device = CPU, chosen: PagedAttentionName = "auto") -> None:
         self.why_not, self.chosen = why_not, chosen
@@ -93,11 +97,11 @@ class PagedAttention:
         self.telling: Callable[[str], AbstractContextManager[None]] = lambda label: nullcontext()
         self.compiling: Compiling = at_once
         self.refused = self.hindrance = ""
-        self._tried: dict[object, str] = {}  # shapes, and why the kernel cannot be made for one; empty where it can
+        self._tried: dict[object, str] = {}  # by shape, why the kernel cannot be compiled; empty if it can
 
     @property
     def note(self) -> str:
-        """Why pages are gathered although they were to be read in place; empty of anything else."""
+        """Why pages are gathered although they were to be read in place; empty otherwise."""
         why = self.refused if self._is_wanted else ""
         if self.chosen == "pages":
             why = why or self.why_not or self.hindrance
@@ -108,7 +112,7 @@ class PagedAttention:
         return self.chosen == "pages" or (self.chosen == "auto" and self.kernel is not None)
 
     def choose(self, name: str) -> None:
-        """From now on pages are read so; raises `InputError` where they cannot be."""
+        """Set how pages are read from now on; raises `InputError` where that is impossible."""
         check_paged_attention(name)
         row = PAGED_ATTENTION[name]  # type: ignore[index]
         if row.name == "pages" and self.why_not:
@@ -118,12 +122,13 @@ class PagedAttention:
 
     @property
     def _can_none(self) -> bool:
-        """Whether no shape is tried any more, until pages are chosen anew: several have failed, and none has not."""
+        """Whether no more shapes are tried, until the user chooses again: several have failed, and none has
+        succeeded."""
         return len(self._tried) >= MOST_FAILURES and all(self._tried.values())
 
     def reader(self, cache: Any) -> PageReader | None:
-        """What reads the pages of a forward that is planned, in the place of gathered rows; None where rows are to be
-        gathered, or lie in no pages. From then on the layers of the cache gather nothing."""
+        """The reader for the planned forward, so that the layers of the cache return only the new rows; None where rows
+        are to be gathered, or are not in pages."""
         self.hindrance = ""
         if cache is None or not self._is_wanted or self.why_not or self._can_none:
             return None
@@ -135,7 +140,7 @@ class PagedAttention:
         if not all(type(cache.layers[index]) is PagedLayer for index in own):
             return None
         if self.kernel is None and store.plans[0].num_new > 1:
-            return None  # the kernel that a CPU has for chunks of a prompt takes rows that lie together
+            return None  # on a CPU the kernel for prompt chunks needs consecutive rows
         if not all(rows.coding.is_exact for pair in store.rows_of.values() for rows in pair):
             self.hindrance = "coded rows have to be decoded first"
             return None
@@ -144,8 +149,8 @@ class PagedAttention:
         return PageReader(store, self.kernel)
 
     def _takes(self, kernel: Kernel, store: PageStore, layer: LayerGeometry) -> bool:
-        """Whether the kernel can compute a layer of the forward that is planned. A shape that comes for the first time
-        is tried on nothing, so that no layer has been computed when it turns out that it cannot be compiled."""
+        """Whether the kernel can compute a layer of the planned forward. A new shape is tried on empty queries before
+        the forward, so that no layer has been computed if it cannot be compiled."""
         source = source_of(layer)
         plan, pair = store.plan_of(source), store.rows_of[source]
         if min(store.page_size, layer.key_dim, layer.value_dim) < SMALLEST:
@@ -169,15 +174,15 @@ class PagedAttention:
 
 
 def source_of(layer: LayerGeometry) -> int:
-    """The layer whose pages a layer reads: its own, or those that it shares."""
+    """The layer whose pages a layer reads: itself, or the one with which it shares K and V."""
     return layer.index if layer.shares_with is None else layer.shares_with
 
 
 def why_not_in_place(geometry: CacheGeometry, captures_attention: bool, layer_devices: Sequence[str]) -> str:
-    """Why a model cannot read pages in place, empty where it can.
+    """The reason why a model cannot read pages in place, empty where it can.
 
-    Latent layers cannot: what lies in their pages is no key, the model makes keys of it for every head, and a kernel
-    would have to multiply queries with weights of the model that are its own code's.
+    Models with latent layers (MLA) cannot: their pages hold a compressed latent instead of keys. The model computes
+    keys from it for every head; a kernel would have to multiply queries with weights, which the model's own code does.
     """
     if not captures_attention or geometry.has_encoder:
         return "its attention is code of its own"
@@ -187,8 +192,8 @@ def why_not_in_place(geometry: CacheGeometry, captures_attention: bool, layer_de
 
 
 class PageReader:
-    """Reads the pages of one forward, layer by layer, once their new rows are written: at once where there is a
-    `kernel`. The layers of the cache hand over the new rows alone."""
+    """Computes attention over the pages of one forward, layer by layer, once their new rows are written. The layers of
+    the cache then return only the new rows."""
 
     def __init__(self, store: PageStore, kernel: Kernel | None) -> None:
         self._store, self.kernel = store, kernel
@@ -199,8 +204,8 @@ class PageReader:
     def read(
         self, layer: int, query: torch.Tensor, new_keys: torch.Tensor, asked: AttentionArguments, probe: Probe | None
     ) -> torch.Tensor:
-        """What queries `[B, H, T, D]` of a layer read, `[B, T, H, D_v]`. Raises `InputError` where a layer attends to
-        other keys than it has written."""
+        """Attention output `[B, T, H, D_v]` for queries `[B, H, T, D]` of a layer. Raises `InputError` where the model
+        attends to other keys than it has cached."""
         source = self._sources[layer]
         plan, (keys, values) = self._store.plan_of(source), self._store.rows_of[source]
         if new_keys.shape != (len(plan.tables), keys.num_heads, plan.num_new, keys.width):
@@ -213,7 +218,7 @@ class PageReader:
         all_keys, all_values = (rows.codes(ALL)[0][None] for rows in (keys, values))
         read = self.kernel(query, all_keys, all_values, plan.blocks(self._store.num_pages), asked.scale)
         for number, own in enumerate(probes):
-            if own is not None:  # the weights come from the keys of the same pages
+            if own is not None:  # the kernel returns no weights, so they are computed from the gathered keys
                 held = keys.read(plan.reads_of[number])[None]
                 newest = plan.mask_of(number, 1)
                 mask = None if newest is None else newest[:, :, 0]
@@ -221,7 +226,7 @@ class PageReader:
         return read.transpose(1, 2)
 
     def _probes(self, probe: Probe | None, count: int) -> Sequence[Probe | None]:
-        """One for each sequence."""
+        """A probe for each sequence."""
         if probe is None or count == 1:
             return [probe] * count
         return probe.parts or probe.split(count)
@@ -235,7 +240,7 @@ class PageReader:
         asked: AttentionArguments,
         probe: Probe | None,
     ) -> torch.Tensor:
-        """One sequence, page after page: each is a view."""
+        """Attention output of one sequence, page by page; each page is read as a view."""
         keys, values = (
             [rows.codes(page)[0][None] for page in plan.pages_of[number]]
             for rows in self._store.rows_of[self._sources[layer]]

@@ -1,4 +1,4 @@
-"""How a step at fixed addresses is recorded and replayed: as a CUDA graph, compiled, or, without either, run again."""
+"""Recorders of decode steps at fixed addresses: CUDA graphs, torch.compile, or, on a CPU, running the step again."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from engine.model.runners.compiler import Compiler, Compiling
 StepFunction = Callable[[], Sequence[torch.Tensor]]
 ReplayFunction = Callable[[], None]
 
-OF_EMPTY_GRAPH = "CUDA Graph is empty"  # in torch's words at the end of a capture
-OVERWRITTEN = 0xA5  # in place of NaN, where there is none
-WARM_UPS = 2  # allocations and choices of kernels that are made once must not be recorded
+OF_EMPTY_GRAPH = "CUDA Graph is empty"  # in torch's warning at the end of a capture
+OVERWRITTEN = 0xA5  # written instead of NaN to outputs of integer dtypes
+WARM_UPS = 2  # runs before recording, for allocations and kernel choices that happen only once
 
 
 class GraphRecorder(Protocol):
-    """`name` is what the runner is called that records so, `doing` what is said meanwhile; `takes_strip`: what is
-    measured of a step is recorded with it."""
+    """`name` is the runner that uses the recorder, `doing` the word shown while it records; `takes_strip`: measurements
+    of a step can be recorded with it."""
 
     name: str
     doing: str
     takes_strip: bool
 
     def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
-        """The outputs of a step, at addresses that stay, and what computes them anew. Raises `RuntimeError` where the
-        step cannot be recorded."""
+        """Run and record a step; returns its outputs, at fixed addresses, and a function that computes them again.
+        Raises `RuntimeError` where the step cannot be recorded."""
         ...
 
 
 class CudaGraphs:
-    """All kernels of a step as one launch. What they read and write must be where it was. All recordings lie in one
-    pool: the replay of one may overwrite the outputs of another. A pool ends with its last recording."""
+    """Records all kernels of a step as one CUDA graph. What they read and write must stay at its address. All
+    recordings share one memory pool, so the replay of one may overwrite the outputs of another. torch frees a pool with
+    its last recording."""
 
     name, doing, takes_strip = "graph", "Recording", True
 
@@ -44,7 +45,7 @@ class CudaGraphs:
         with torch.cuda.device(device):
             self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             self._pool = torch.cuda.graph_pool_handle()
-        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()  # those that may be replayed
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()  # recordings that still exist
 
     def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
         with torch.cuda.device(self._device):
@@ -60,7 +61,7 @@ class CudaGraphs:
             try:
                 outputs = self._captured(graph, step)
             finally:
-                torch.cuda.set_stream(caller)  # a capture that fails leaves its own as the current one
+                torch.cuda.set_stream(caller)  # a failed capture leaves its own stream as the current one
         self._graphs.add(graph)
         return outputs, lambda: self._replay(graph)
 
@@ -70,7 +71,7 @@ class CudaGraphs:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 outputs = step()
         for warning in told:
-            if OF_EMPTY_GRAPH in str(warning.message):  # torch says no more of it, and its replay would do nothing
+            if OF_EMPTY_GRAPH in str(warning.message):  # torch only warns, but its replay would do nothing
                 raise RuntimeError("nothing of the step is computed on the stream that was recorded")
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         if any(output.device != self._device for output in outputs):
@@ -83,8 +84,9 @@ class CudaGraphs:
 
 
 class Twin:
-    """The same step run again into the same outputs, where there is no CUDA: what a graph would do wrong with stale
-    addresses, numbers baked in or outputs that another recording overwrites, this does wrong too."""
+    """Stands in for CUDA graphs where there is no CUDA, so that tests find their typical errors: runs the same step
+    again into the same outputs. Stale addresses, numbers recorded as constants, and outputs overwritten by another
+    recording give wrong results here too."""
 
     name, doing, takes_strip = "graph", "Recording", True
 
@@ -106,8 +108,9 @@ class Twin:
 
 
 class Compiled:
-    """The step through torch.compile: fewer and larger kernels. The first steps of a length take minutes. Within a
-    kernel numbers are not rounded as those that are stored, so that what is measured of them is measured behind it."""
+    """Records a step through torch.compile: fewer and larger kernels. The first step of a length takes minutes. Inside
+    a kernel, numbers are not rounded as they are when stored, so measurements are computed after the step from its
+    outputs."""
 
     name, doing, takes_strip = "compile", "Compiling", False
 
@@ -120,7 +123,7 @@ class Compiled:
 
 
 def replayed(step: StepFunction, outputs: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
-    """The outputs, and what runs the step into them."""
+    """The outputs, and a function that runs the step again and copies its results into them."""
 
     def replay() -> None:
         for output, new in zip(outputs, step(), strict=True):
@@ -130,7 +133,7 @@ def replayed(step: StepFunction, outputs: Sequence[torch.Tensor]) -> tuple[Seque
 
 
 def recorder_of(name: str, device: torch.device, compiling: Compiling) -> GraphRecorder:
-    """What a runner records with on a device."""
+    """The recorder for a runner on a device."""
     if name == "compile":
         return Compiled(compiling)
     return CudaGraphs(device) if device.type == "cuda" else Twin()

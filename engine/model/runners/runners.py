@@ -1,4 +1,5 @@
-"""Which runner computes the forwards of a model: the one chosen where it can, else the next best."""
+"""Chooses the runner that computes each forward of a model: the one that the user chose where possible, else the next
+best."""
 
 from __future__ import annotations
 
@@ -27,15 +28,15 @@ from engine.wire.status import RunnerState
 
 
 class Runners:
-    """The runners of one model. `chosen` is what somebody wants; what computed the forwards since `begin` is `used`,
-    and `compile_s` the seconds that torch.compile took of them."""
+    """The runners of one model. `chosen` is the user's choice; `used` are those that computed the forwards since
+    `begin`, and `compile_s` the seconds that torch.compile took in these."""
 
     def __init__(
         self, decoder: FusedDecoder | None, chosen: RunnerName = "auto", pages: PagedAttention | None = None
     ) -> None:
         self.decoder, self.pages = decoder, pages or PagedAttention()
         self.chosen: RunnerName = chosen
-        self.telling: Telling = lambda label: nullcontext()  # what is said while a step is recorded, or compiled
+        self.telling: Telling = lambda label: nullcontext()  # announces that a step is being recorded or compiled
         self.pages.telling = lambda label: self.telling(label)
         self.compiling: Compiling = at_once
         self.compile_s = 0.0
@@ -46,7 +47,7 @@ class Runners:
 
     @property
     def state(self) -> RunnerState:
-        """What is chosen, why others cannot be, and why another is used."""
+        """The chosen runner, which others are impossible and why, and why another one is used."""
         refused = tuple((name, each) for name in RUNNERS if (each := self.why_not(name)))
         pages = self.pages
         why: tuple[tuple[PagedAttentionName, str], ...] = (("pages", pages.why_not),) if pages.why_not else ()
@@ -54,7 +55,7 @@ class Runners:
 
     @property
     def note(self) -> str:
-        """What is said once of a choice that cannot be had; empty of any other."""
+        """Why the chosen runner or way of reading pages is not used; empty if it is."""
         gathers = self.pages.chosen == "pages" and self.pages.kernel is None and self.chosen in ("graph", "compile")
         recorded = f"{RUNNERS[self.chosen].label} read gathered pages where there is no GPU" if gathers else ""
         own = (
@@ -73,16 +74,17 @@ class Runners:
 
     @property
     def _recorded(self) -> RunnerName:
-        """The runner that is chosen; of `auto` on a GPU the one that records steps, which proves each of them there."""
+        """The chosen runner; for `auto` on a GPU, the one that records steps (it checks each recording before it relies
+        on it)."""
         return "graph" if self.chosen == "auto" and self._has_graphs else self.chosen
 
     @property
     def _has_graphs(self) -> bool:
-        """Whether a recorded step is one launch, and not the same operations again."""
+        """Whether a recorded step is a CUDA graph, rather than the same operations run again."""
         return self.decoder is not None and self.decoder.device.type == "cuda"
 
     def why_not(self, name: RunnerName) -> str:
-        """Why the model cannot have a runner, empty where it can."""
+        """The reason why a runner is impossible for this model, empty where it is possible."""
         if not RUNNERS[name].needs:
             return ""
         if self.decoder is None:
@@ -91,11 +93,11 @@ class Runners:
 
     @cached_property
     def _why_not_compiled(self) -> str:
-        """Looked for on the disk: once, not at every step, whose status says it."""
+        """Cached, because it searches the disk and every step's status needs it."""
         return "" if self.decoder is None else why_not_compiled(self.decoder.device)
 
     def choose(self, name: str) -> None:
-        """From now on forwards are computed so; raises `InputError` where they cannot be."""
+        """Set the runner from now on; raises `InputError` where it is impossible."""
         check_runner(name)
         row = RUNNERS[name]  # type: ignore[index]
         if why := self.why_not(row.name):
@@ -106,8 +108,9 @@ class Runners:
 
     @contextmanager
     def chosen_as(self, name: str) -> Iterator[None]:
-        """Meanwhile that one is chosen, where the model can have it, and pages are read as it says: a step is repeated
-        as it was done. Of names joined by + it is the one that leaves to the others what it cannot compute."""
+        """While this context is open, use the runner and way of reading pages of a recorded `used` name, if possible: a
+        step is to be repeated as it was computed. In a name joined by +, that is the runner that left to the others
+        what it could not compute."""
         before, joined = (self.chosen, self.pages.chosen), name.split("+")
         meant = next((row.name for row in reversed(RUNNERS.values()) if row.name in joined), None)
         if meant is not None and not self.why_not(meant):
@@ -135,9 +138,9 @@ class Runners:
         strip: Strip | None = None,
         own: OwnForward | None = None,
     ) -> torch.Tensor | None:
-        """The newest logits `[B, 1, V]` of ids `[B, T]`, fed as `FusedDecoder` says; None, and nothing done, where they
-        go through transformers. A recorded step measures what the `strip` asks for. `own` is transformers' forward, for
-        a cache over which that is to be compiled."""
+        """The newest logits `[B, 1, V]` of ids `[B, T]`, with the arguments of `FusedDecoder`; None, and nothing is
+        done, where transformers must compute the forward. A recorded step measures what the `strip` asks for. `own` is
+        transformers' forward, for caches whose decode steps are to be compiled."""
         is_plain = (
             passed is None
             and not hidden_rows
@@ -163,9 +166,10 @@ class Runners:
         return decoder(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths, pages)
 
     def _own_logits(self, ids: torch.Tensor, cache: Any, probe: Probe | None, own: OwnForward) -> torch.Tensor | None:
-        """The step of transformers' own forward; None, and nothing done, where it cannot be compiled."""
+        """The logits of a compiled step of transformers' own forward; None, and nothing is done, where it cannot be
+        compiled."""
         if self._own_step is None:
-            with self._timed_apart():  # torch's compiler is imported
+            with self._timed_apart():  # this imports torch's compiler, which takes seconds
                 self._own_step = OwnStep(own, ids.device, self._told_apart, lambda work: self.compiling(work))
         logits = self._own_step(ids, cache, probe)
         if logits is not None:
@@ -174,7 +178,7 @@ class Runners:
         return logits
 
     def _launches_of(self, decoder: FusedDecoder) -> Launches | None:
-        """The recorded steps of the runner that is chosen, if it records any."""
+        """The recorded steps of the chosen runner; None if it records none."""
         name = self._recorded
         if name not in ("graph", "compile"):
             return None
@@ -202,18 +206,18 @@ class Runners:
             self.compile_s += time.perf_counter() - began
 
     def forget(self, cache: Any) -> None:
-        """Let the steps go that were recorded for one cache of the model; what lies in pages shares its recordings."""
+        """Drop the recordings of one cache; those of pages are shared by all sequences and stay."""
         for launches in self._launches.values():
             launches.forget(cache)
 
     def begin(self) -> None:
-        """Forget which runners were used, and what was compiled for them."""
+        """Start a new count of the runners used and of the seconds spent compiling."""
         self._used.clear()
         self.compile_s = 0.0
 
     @property
     def used(self) -> str:
-        """Names of the runners that computed the forwards since `begin`, joined by +, and whether pages were read in
+        """Names of the runners that computed the forwards since `begin`, joined by +, and "pages" if pages were read in
         place."""
         return "+".join(self._used)
 
