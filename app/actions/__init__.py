@@ -1,6 +1,6 @@
-"""Every action of the window, declared once: name, key, where it acts, when it is possible and what it does.
+"""All actions of the window, each declared once: name, key, where the key works, when it is possible, what it does.
 
-A module a menu; a menu is groups of actions, with a line between two groups.
+One module per menu; a menu is a tuple of groups, with a separator between two groups.
 """
 
 from __future__ import annotations

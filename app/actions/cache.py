@@ -1,4 +1,4 @@
-"""The Cache menu: the modes, what they change, and what they cost."""
+"""The Cache menu: cache modes, and measurements of what they change and cost."""
 
 from __future__ import annotations
 

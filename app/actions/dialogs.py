@@ -1,4 +1,4 @@
-"""The dialogs that actions open. Each is imported when it is asked for: none is part of the first picture."""
+"""The dialogs that actions open. Each is imported when it is opened, so that the window itself opens faster."""
 
 from __future__ import annotations
 
@@ -134,16 +134,16 @@ def open_max_parameters(shell: Shell) -> None:
 
 
 def _show(sheet: Sheet, shell: Shell) -> None:
-    """Not modal: it is used beside the window."""
+    """Open a dialog that does not block the window."""
     sheet.told.connect(shell.models.status.notify)
     sheet.show()
 
 
 def open_outliers(shell: Shell) -> None:
-    """Not modal: it is walked through beside the window."""
+    """Open the list of outliers, which does not block the window, or raise the one that is open."""
     from app.dialogs.outliers import OutliersDialog
 
-    for dialog in shell.window.findChildren(OutliersDialog):  # one is enough
+    for dialog in shell.window.findChildren(OutliersDialog):  # at most one is opened
         dialog.raise_()
         dialog.activateWindow()
         return

@@ -1,4 +1,4 @@
-"""The Edit menu: changes by hand to the selected rows, and their undoing."""
+"""The Edit menu: edits of the selected rows, undo and redo."""
 
 from __future__ import annotations
 

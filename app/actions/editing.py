@@ -1,4 +1,4 @@
-"""Edits of what is selected: at once where there is nothing to say about them, else by a dialog."""
+"""Edits of the selection: made at once if they need no parameters, else in a dialog."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def drop(shell: Shell) -> None:
 
 
 def _make(shell: Shell, edit: Callable[[int, Rows], Edit], *, is_whole: bool = False) -> None:
-    """Make an edit of the selected rows, of K and V together where it `is_whole`; what is impossible is said."""
+    """Make an edit of the selected rows; `is_whole`: of K and V together, unless channels are selected. Without a
+    selection the status line says so."""
     models, rows = shell.models, chosen_rows(shell.models)
     if rows is None:
         models.status.notify(f"Nothing is selected: {NOTHING}")
@@ -75,7 +76,7 @@ def ask_replace(shell: Shell) -> None:
 
 
 def ask_bias(shell: Shell, token_ids: tuple[int, ...] = ()) -> None:
-    """Of these tokens to begin with, else of those that are typed."""
+    """Open the dialog to bias logits, beginning with these tokens, if any."""
     from app.dialogs.token_edits import BiasForm
 
     form = BiasForm(shell.models, shell.window)

@@ -1,4 +1,4 @@
-"""The File menu: models in, snapshots, tables and pictures out."""
+"""The File menu: models, snapshots, sessions, and exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An edit that is typed where actions are found: `zero pos=4:8 layer=3`, read with each letter, made with Enter."""
+"""An edit typed into the palette: `zero pos=4:8 layer=3` is parsed with every letter and made with Enter."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class TypedEdit:
-    """What a text says, where it begins as an edit does and says more than that."""
+    """Interprets the typed text as an edit, if it begins with an edit's name and contains a parameter."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
 
     def offer(self, text: str) -> tuple[str, str] | None:
-        """What it would do, or the sentence why that cannot be, and then what that is of. None: it is no edit."""
+        """(What the edit would do, ""); or (why it is not possible, "Edit"); None if the text is no edit."""
         verb, _, rest = text.strip().partition(" ")
         if verb not in FORMS or "=" not in rest:
             return None
@@ -32,7 +32,7 @@ class TypedEdit:
             return str(error), "Edit"
 
     def make(self, text: str) -> None:
-        """Do what it says."""
+        """Make the typed edit."""
         self._shell.intents.on_edited(self._edit(text))
 
     def _edit(self, text: str) -> Edit:

@@ -1,4 +1,4 @@
-"""The View menu: what the pictures show, walking through them, layouts and themes."""
+"""The View menu: what pictures show, moving the selection, layouts and themes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A failure in plain words, until it is dismissed or something else is asked. The session lives on beneath it."""
+"""The banner that shows a failure until it is dismissed or cleared; the session goes on."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from app.window.docks import GAP, DockHost
 
 MAX_CHARS = 600
 WIDEST, EDGE = 900, 12
-TOP = STRIP_HEIGHT + EDGE  # below the titles of the upper panels
+TOP = STRIP_HEIGHT + EDGE  # below the title strips of the upper panels
 
 
 class Failure(Struct, frozen=True):
-    """What went wrong, whether the engine can be restarted, and whether it can go on on the CPU instead."""
+    """What went wrong, whether the engine can be restarted, and whether it can be restarted on the CPU instead."""
 
     text: str
     can_restart: bool
@@ -30,8 +30,8 @@ class Failure(Struct, frozen=True):
 
 
 class Banner(Reader[Failure], Themed, QWidget):
-    """Shows `Status.failure`, floating over the upper panels, below their titles: what lies beneath keeps its place.
-    While the engine is gone, which may be long, it has a place of its own above them."""
+    """Shows `Status.failure`, floating over the upper panels below their titles, so that nothing moves. While the
+    engine is gone, which may last, the panels make room for it instead."""
 
     follows = (SignalSource("status", ("failed", "engine_changed")),)
     reads_while_hidden = True

@@ -1,4 +1,4 @@
-"""A key whose action is not possible now says why: a greyed action does not even notice it."""
+"""Says why, when the key of a disabled action is pressed: Qt delivers such a key to nobody."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from app.control.actions import Actions
 
 
 class BarredKeys(QObject):
-    """Hears the keys that nobody in the window wanted. News: `told(text)`, and `lifted(text)` once that is not so any
-    more."""
+    """Listens to keys that no widget handled. Signals: `told(text)`, why the action is not possible; `lifted(text)`,
+    that this reason no longer holds."""
 
     told = Signal(str)
     lifted = Signal(str)

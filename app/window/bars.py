@@ -1,4 +1,5 @@
-"""The two bars of the window: selectors, transport and step above the panels; timeline and status line below them."""
+"""The window's two bars: the top bar with selectors, transport and step, and the footer with timeline and status
+line."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from app.window.status_line import StatusLine
 from app.window.transport import PastButtons, StepCounter, TransportBar
 
 TOP_BAR_HEIGHT = 46
-MOST_AFTER = 440  # pixels: what looking back takes, with its two buttons
-ROOM_FOR_KEYS = 1500  # pixels of the top bar from which on Step and Run are named
+MOST_AFTER = 440  # pixels: what the right side takes while an earlier step is shown, with its two buttons
+ROOM_FOR_KEYS = 1500  # pixels: from this width of the top bar on, Step and Run show their names and keys
 
 
 class TopBar(QWidget):
-    """Selectors, transport, and the step on the right."""
+    """The selectors on the left, the transport in the middle, the step on the right."""
 
     def __init__(self, models: Models, actions: Actions) -> None:
         super().__init__()
@@ -38,19 +39,19 @@ class TopBar(QWidget):
         layout = QHBoxLayout(self)
         layout.setContentsMargins(12, 0, 14, 1)
         layout.setSpacing(22)
-        after.setMaximumWidth(MOST_AFTER)  # the rest is the selectors', whose words are longer
-        # The transport keeps its place whatever stands beside it: hands learn where a button is.
+        after.setMaximumWidth(MOST_AFTER)  # the selectors, whose texts are longer, get the rest
+        # The transport keeps its place whatever the sides contain, so that the buttons can be found without looking.
         layout.addWidget(before, 5)
         layout.addWidget(self._transport)
         layout.addWidget(after, 4)
 
     def show_pace(self, pace: Pace) -> None:
-        """Which pace is chosen."""
+        """Show which pace is chosen."""
         self._transport.show_pace(pace)
 
     @staticmethod
     def _side(*parts: QWidget | None) -> QWidget:
-        """What stands on one side of the transport; None is the room that is left. It asks for no width itself."""
+        """The widgets on one side of the transport; None stands for free space. The side itself requests no width."""
         side = QWidget()
         side.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         row(*parts, *(() if parts[0] is None else (None,)), spacing=9, on=side)
@@ -68,8 +69,8 @@ class TopBar(QWidget):
 
 
 class Footer(QWidget):
-    """The timeline and the status line on one surface. While a step is taken in phases, these stand where the status
-    does: a line more would have every panel move."""
+    """The timeline and the status line on one background. While a step is taken in phases, the phase bar takes the
+    status line's place: an additional line would move every panel."""
 
     def __init__(self, timeline: TimelineBar, status: StatusLine, phases: PhaseBar) -> None:
         super().__init__()

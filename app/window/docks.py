@@ -1,4 +1,4 @@
-"""The grid of panels: docks with 6 px between them, and named ways to arrange them."""
+"""The grid of panels: docks with gaps of 6 px, arranged by named layouts or by the user."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from app.window.layouts import (
     Grid,
 )
 
-LEAST_TOKENS = 110  # pixels that the tokens keep beside a tall prompt
+LEAST_TOKENS = 110  # pixels that the Tokens panel keeps beside a tall prompt
 GAP = 6
 STATE_VERSION = 1
 
 
 class PanelDock(QDockWidget):
-    """A dock whose title bar is the panel's own strip."""
+    """A dock whose title bar is the panel's own title strip."""
 
     def __init__(self, name: str, panel: Panel, parent: QWidget) -> None:
         super().__init__(panel.accessibleName(), parent)
@@ -41,7 +41,7 @@ class PanelDock(QDockWidget):
 
 
 class DockHost(QMainWindow):
-    """Holds the panels. While nobody moved a gap or a panel it keeps the proportions of its named layout."""
+    """Holds the panels. Until the user moves a gap or a panel, it keeps the proportions of its named layout."""
 
     def __init__(self, panels: Mapping[str, Panel]) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class DockHost(QMainWindow):
 
     @property
     def _grid(self) -> Grid:
-        """The named layout as it is at this width."""
+        """The named layout for the window's present width."""
         return (WIDE_GRIDS if self._is_wide else GRIDS).get(self._layout_name, GRIDS[self._layout_name])
 
     @property
@@ -69,7 +69,7 @@ class DockHost(QMainWindow):
         return self._layout_name
 
     def add(self, panels: Mapping[str, Panel]) -> None:
-        """Take panels that were built later; they wait, closed, until a layout or the menu shows them."""
+        """Add panels that were built later; they stay hidden until a layout or the menu shows them."""
         for name, panel in panels.items():
             dock = self.docks[name] = PanelDock(name, panel, self)
             self.addDockWidget(Qt.DockWidgetArea.LeftDockWidgetArea, dock)
@@ -77,8 +77,8 @@ class DockHost(QMainWindow):
             self._watch(dock)
 
     def make_prompt_taller(self, pixels: int) -> None:
-        """Give the prompt so many pixels of what it and the tokens have, where it has less; for 0 what the named layout
-        gives it, unless a person has moved something."""
+        """Give the prompt up to `pixels` of the height that it shares with the tokens, if it has less; 0 restores the
+        named layout's proportions, unless the user has moved something."""
         if not pixels:
             self._proportion_again()
             return
@@ -89,7 +89,7 @@ class DockHost(QMainWindow):
             self.resizeDocks([prompt, tokens], [wanted, both - wanted], Qt.Orientation.Vertical)
 
     def leave_room(self, pixels: int) -> None:
-        """Keep so much free above the panels."""
+        """Keep `pixels` free above the panels."""
         if self.contentsMargins().top() != GAP + pixels:
             self.setContentsMargins(GAP, GAP + pixels, GAP, GAP)
 
@@ -98,13 +98,13 @@ class DockHost(QMainWindow):
         dock.dockLocationChanged.connect(self._on_moved)
 
     def arrange(self, name: str) -> None:
-        """Put the panels where a named layout has them."""
+        """Arrange the panels in a named layout."""
         self._layout_name = name if name in GRIDS else "inspect"
         self._is_arranging = True
-        focused = self.focusWidget()  # hiding its panel would give the focus to whatever comes next
+        focused = self.focusWidget()  # its panel is hidden below, which would move the focus to another one
         for dock in self.docks.values():
             dock.setFloating(False)
-            dock.hide()  # first: of one that is removed while it is shown, a saved arrangement says that it is shown
+            dock.hide()  # before removing it: otherwise a saved arrangement would list it as visible
             self.removeDockWidget(dock)
         self._is_wide = self.width() >= WIDE
         rows = self._grid
@@ -127,7 +127,7 @@ class DockHost(QMainWindow):
         if self._layout_name in (
             "compare",
             "truth",
-        ):  # its panels are new: only once they are laid out is known what they need
+        ):  # the size hints of newly built panels are known only after they were laid out
             QTimer.singleShot(0, self, self._proportion_again)
 
     def _tabify(self, front: str, others: Sequence[str]) -> None:
@@ -143,17 +143,17 @@ class DockHost(QMainWindow):
             self.docks[after].show()
 
     def save(self) -> bytes:
-        """The arrangement as bytes; empty while it is simply the named layout."""
+        """The arrangement as bytes; empty if it is the unchanged named layout."""
         return b"" if self._is_untouched else bytes(self.saveState(STATE_VERSION).data())
 
     def restore(self, state: bytes) -> None:
-        """Take a saved arrangement; one that cannot be read changes nothing."""
+        """Restore a saved arrangement; if it cannot be read, nothing changes."""
         if state and self.restoreState(QByteArray(state), STATE_VERSION):
             self._is_untouched = False
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._name_once()  # only a window that is shown knows which of its docks are tabs
+        self._name_once()  # Qt reports which docks are tabs only for a window that is shown
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -165,7 +165,7 @@ class DockHost(QMainWindow):
             self._proportion(event.size())
 
     def event(self, event: QEvent) -> bool:
-        # The only presses that reach us, and not a panel, are on the gaps.
+        # The only mouse presses that arrive here, and not in a panel, are those on the gaps.
         if event.type() == QEvent.Type.MouseButtonPress:
             self._is_untouched = False
         return super().event(event)
@@ -179,7 +179,7 @@ class DockHost(QMainWindow):
             self._name_once()
 
     def _name_once(self) -> None:
-        """Where a tab carries a panel's name, its strip does not."""
+        """Hide a panel's title where its tab shows the name already."""
         for dock in self.docks.values():
             is_tabbed = bool(self.tabifiedDockWidgets(dock)) and not dock.isFloating()
             panel = dock.widget()
@@ -215,7 +215,7 @@ class DockHost(QMainWindow):
         free = height - GAP * (len(column) - 1)
         heights = [round(free * WEIGHTS[name] / total) for name in column]
         if column[0] == "prompt" and len(column) > 1:
-            # A prompt needs its lines, not a share of a tall screen.
+            # A prompt needs a few lines, not a share of a tall screen.
             heights = [min(max(heights[0], 150), 260), max(1, free - min(max(heights[0], 150), 260))]
         self.resizeDocks([self.docks[name] for name in column], heights, Qt.Orientation.Vertical)
 
@@ -226,7 +226,7 @@ def _clamped(value: float, limits: tuple[int, int, int]) -> int:
 
 
 def _widths(heads: Sequence[str], width: int) -> list[int]:
-    """Side columns take a bounded share, the pictures between them the rest."""
+    """Widths of a row's columns: side columns within their limits, and the rest shared by those between them."""
     free = width - GAP * (len(heads) - 1)
     is_side = [name in SIDE_COLUMNS and len(heads) > 1 and index in (0, len(heads) - 1)
                for index, name in enumerate(heads)]  # fmt: skip

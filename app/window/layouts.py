@@ -1,10 +1,10 @@
-"""The named layouts, as data: which panel stands where, and how large."""
+"""The named layouts as data: where each panel is, and its share of the size."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-# Rows of the window from top to bottom; a row is columns from left to right; a column is panels from top to bottom.
+# A grid is rows from top to bottom; a row is columns from left to right; a column is panels from top to bottom.
 Grid = Sequence[Sequence[Sequence[str]]]
 GRIDS: Mapping[str, Grid] = {
     "learn": ((("prompt", "tokens"), ("wall", "pages"), ("next_token", "attention", "inspector")),),
@@ -21,7 +21,7 @@ GRIDS: Mapping[str, Grid] = {
         (("parity",), ("bytes",)),
     ),
 }
-# Where a window is wide enough, pages and the newest row have a column of their own.
+# In a window at least this wide (pixels), pages and the newest row have a column of their own.
 WIDE = 2200
 WIDE_GRIDS: Mapping[str, Grid] = {
     "inspect": (
@@ -29,13 +29,13 @@ WIDE_GRIDS: Mapping[str, Grid] = {
         (("timings",), ("bytes",)),
     ),
 }
-# Panels that stand behind another one, as tabs.
+# Panels that share a place with another one, as tabs behind it.
 TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "learn": {"pages": ("sequences", "edits", "stops", "notes", "branches")},
     "inspect": {"pages": ("sequences", "edits", "stops", "notes"), "timings": ("branches",)},
     "truth": {"sweep": ("evicted", "bench"), "bytes": ("branches",)},
 }
-# Shares of the free length; a column's first panel may instead ask for a fixed number of pixels.
+# Shares of the height of a column.
 WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 230, "next_token": 205, "attention": 190,
     "timings": 190, "bytes": 190, "pages": 120, "sequences": 120, "edits": 120, "stops": 120, "notes": 120,
@@ -45,5 +45,5 @@ WEIGHTS: Mapping[str, int] = {
 SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
 BOTTOM_SHARE = 0.25
 BOTTOM_ROW = (190, 210, 400)
-# Of a row's pictures: how much of the room between the side columns each takes.
+# Shares of the width between the side columns; 100 for a panel that is not listed.
 WIDTHS: Mapping[str, int] = {"attention": 62}

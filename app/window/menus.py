@@ -1,4 +1,4 @@
-"""The menu bar, from the table of actions, and its menus of files that were opened last."""
+"""The menu bar, built from the table of actions, and the menus of recent files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from engine.saved.folder import ENDED
 
 
 def fill_menu_bar(bar: QMenuBar, actions: Actions, recent: Sequence[QMenu]) -> QMenu:
-    """A menu for each title, a line between groups, and the button that finds any action. `recent` ones stand with
-    the files; answers the empty menu of panels, which stands after the layouts."""
+    """Add a menu for each title, with separators between groups, and the button that finds any action. The `recent`
+    menus are added to the files' group. Returns the empty menu of panels, which is added after the layouts."""
     bar.setNativeMenuBar(False)
     panels = QMenu("Panels", bar)
     for title, groups in actions.menus.items():
         menu = bar.addMenu(title)
         menu.setToolTipsVisible(True)
         for group in groups:
-            menu.addSeparator()  # Qt shows none at the top
+            menu.addSeparator()  # Qt hides a separator at the top
             menu.addActions([actions[action.name] for action in group if action.where != "timeline"])
             if group[0].name.startswith("snapshot."):
                 for each in recent:
@@ -40,7 +40,7 @@ def fill_menu_bar(bar: QMenuBar, actions: Actions, recent: Sequence[QMenu]) -> Q
 
 
 class RecentFiles(QMenu):
-    """Intent: `chosen(Path)`."""
+    """A menu of files. Signal: `chosen(Path)`."""
 
     chosen = Signal(object)
 
@@ -51,7 +51,7 @@ class RecentFiles(QMenu):
         self.set_paths(())
 
     def set_paths(self, paths: Sequence[str]) -> None:
-        """Newest first."""
+        """List these files, newest first."""
         self.clear()
         for path in paths:
             action = self.addAction(prose(Path(path).name.removesuffix(ENDED)).replace("&", "&&"))

@@ -1,4 +1,4 @@
-"""A bar above the panels that stands there for a while, tinted by what it says."""
+"""The base of bars that appear above the panels, tinted by their kind."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from app.kit.reader import Reader, State
 from app.kit.theme import current_theme
 
 ICON, HEIGHT = 14, 32
-LONGEST = 400  # characters of a text that somebody else wrote, in a tool tip
+LONGEST = 400  # characters of a file's own text in a tool tip
 
 
 def paint_bar(bar: QWidget, role: str, icon: str = "", alpha: int = 26) -> None:
-    """Fill it with a tint of a theme colour over that of bars, with a hairline below and an icon at its left."""
+    """Paint a bar's background: the bar colour tinted with the colour `role`, a hairline below, and an icon at the
+    left."""
     painter, theme = QPainter(bar), current_theme()
     painter.fillRect(bar.rect(), theme.color("bar"))
     painter.fillRect(bar.rect(), theme.color(role, alpha))
@@ -30,21 +31,21 @@ def paint_bar(bar: QWidget, role: str, icon: str = "", alpha: int = 26) -> None:
 
 
 class NoticeBar(Reader[State], QWidget):
-    """An icon, words, and buttons for what can be done about it; there as long as there is a state to show."""
+    """An icon, a text, and buttons; visible as long as `read` returns a state."""
 
     reads_while_hidden = True
     role: ClassVar[str]
     icon: ClassVar[str]
 
     def build(self, *buttons: QWidget) -> None:
-        """Lay the words out before these buttons."""
+        """Lay out the text and these buttons."""
         self.words = ElidedLabel()
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         row(34, (self.words, 1), *buttons, 14, spacing=12, on=self)
 
     def show_state(self, state: State) -> None:
-        """Subclasses extend it with their words."""
+        """Show the bar; subclasses set their text first."""
         self.setVisible(True)
 
     def show_nothing(self, why: str) -> None:

@@ -1,4 +1,4 @@
-"""A line above the panels while a snapshot is open: which file it is, that nothing is computed, and the way on."""
+"""The bar above the panels while a file is open: which one it is, and the buttons to continue from it or close it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.wire.status import OpenedFile
 
 
 class OpenedBar(NoticeBar[OpenedFile]):
-    """Shown as long as the engine holds a file. Intents: `continue_wanted()`, `close_wanted()`."""
+    """Visible as long as the engine holds a file. Signals: `continue_wanted()`, `close_wanted()`."""
 
     follows = (STATUS,)
     role, icon = "selected", "folder"

@@ -1,4 +1,4 @@
-"""Every action by its name: type a few letters, Enter does it. Greyed ones say why."""
+"""The palette: finds an action by a few letters of its name, and runs it with Enter. Disabled actions show why."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from app.kit.theme import current_theme, font_fixed
 
 KEY_ROLE = Qt.ItemDataRole.UserRole + 1
 RIGHT_ROLE = Qt.ItemDataRole.UserRole + 2
-TYPED = "typed"  # in the place of an action's name: a sentence about what was typed
+TYPED = "typed"  # in place of an action's name, for the row about the typed text itself
 NO_MATCH = "No action has these letters in its name: type fewer, or other ones."
 WIDTH, HEIGHT, ROW = 560, 420, 30
 
 
 class PaletteDelegate(QStyledItemDelegate):
-    """Name on the left, key or reason on the right."""
+    """Draws a row: the name on the left, the key or the reason on the right."""
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
@@ -49,7 +49,7 @@ class PaletteDelegate(QStyledItemDelegate):
         is_enabled = bool(index.flags() & Qt.ItemFlag.ItemIsEnabled)
         inner = rect.adjusted(12, 0, -12, 0)
         painter.setFont(option.font)
-        disabled = "muted" if index.data(KEY_ROLE) == TYPED else "faint"  # a sentence is read, a name is recognised
+        disabled = "muted" if index.data(KEY_ROLE) == TYPED else "faint"  # a sentence must be readable, a name less so
         painter.setPen(current_theme().color("text" if is_enabled else disabled))
         right = str(index.data(RIGHT_ROLE))
         room = inner.width() - (painter.fontMetrics().horizontalAdvance(right) + 16 if right else 0)
@@ -64,17 +64,17 @@ class PaletteDelegate(QStyledItemDelegate):
 
 
 class Typed(Protocol):
-    """What can be typed in whole instead of being found."""
+    """Interprets the typed text as a command of its own, beside the search for actions."""
 
     def offer(self, text: str) -> tuple[str, str] | None:
-        """What a text would do and nothing; or why that cannot be, and what kind of thing. None: it says nothing."""
+        """(What the text would do, ""); or (why it is not possible, its kind); None if the text is no such command."""
 
     def make(self, text: str) -> None:
-        """Do what a text says."""
+        """Carry out the typed command."""
 
 
 class Palette(QDialog):
-    """Ranks by prefix, then word start, then letters in order; what is `typed` in whole stands before all."""
+    """Lists the actions by rank: prefix, then word start, then letters in order; a `typed` command comes first."""
 
     def __init__(self, actions: Actions, parent: QWidget, typed: Typed | None = None) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
@@ -110,7 +110,7 @@ class Palette(QDialog):
         self._line.setFocus()
 
     def matches(self) -> list[str]:
-        """The keys of the actions that are listed, best first."""
+        """The names of the listed actions, best first."""
         return [self._rows.item(row).data(KEY_ROLE) for row in range(self._rows.rowCount())]
 
     def _refresh(self) -> None:
@@ -129,7 +129,7 @@ class Palette(QDialog):
 
     def _name(self, key: str) -> str:
         text = self._actions[key].text()
-        return text if ": " in text else f"{self._actions.menu_of(key)}: {text}"  # one level is enough to find it by
+        return text if ": " in text else f"{self._actions.menu_of(key)}: {text}"  # the menu's title can be searched too
 
     def _item(self, key: str) -> QStandardItem:
         is_enabled, reason = self._actions[key].isEnabled(), self._actions.reason(key)
@@ -147,12 +147,12 @@ class Palette(QDialog):
                 self._typed.make(self._line.text())
             return
         if key is not None and self._actions[key].isEnabled():
-            # Closed first: what the action opens must not be closed with it.
+            # Close first: otherwise a dialog that the action opens would be closed with the palette.
             self.close()
             self._actions[key].trigger()
 
     def _walk(self, by: int) -> None:
-        """So many lines on, or back, to one that can be done: greyed ones are passed over."""
+        """Move `by` rows (negative: up) to an enabled row; disabled rows are skipped."""
         here, direction = self._list.currentIndex().row(), 1 if by > 0 else -1
         ahead = range(here + direction, self._rows.rowCount() if by > 0 else -1, direction)
         rows = [row for row in ahead if self._rows.item(row).isEnabled()]
@@ -188,7 +188,7 @@ def _score(pair: tuple[int | None, str]) -> int:
 
 
 def rank(query: str, text: str) -> int | None:
-    """0 for a prefix of the name, 1 for a word start, 2 inside, more for letters in order, None for no match."""
+    """0: prefix of the name; 1: start of a word; 2: inside; 3 and more: letters in order, with gaps; None: no match."""
     if not query:
         return 0
     name = text.split(": ", 1)[-1]

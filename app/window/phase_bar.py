@@ -1,4 +1,5 @@
-"""A line below the timeline while a step is taken in phases: where it stands, what that phase knows, the ways on."""
+"""The bar that replaces the status line while a step is taken in phases: which phase it is in, what that phase
+reported, and the buttons."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from app.window.notice_bar import paint_bar
 from app.window.phase_words import phase_words
 
 HEIGHT, CELL_HEIGHT = 25, 19
-PAD, NARROW_CELL, LEAST_CELL = 7.0, 30.0, 4.0  # pixels: beside a name, of a layer with its name, of one without
+PAD, NARROW_CELL, LEAST_CELL = 7.0, 30.0, 4.0  # pixels: beside a name; a layer's cell with its name; one without
 
 
 class Shown(Struct, frozen=True):
-    """A step, the place that is looked at, and what is said of it."""
+    """A step, the index of the phase that is described, and its description."""
 
     step: PhaseProgress
     place: int
@@ -33,8 +34,8 @@ class Shown(Struct, frozen=True):
 
 
 class PhaseTrack(Opaque, QWidget):
-    """Scheduled, a cell for each layer, chosen, written: those passed are filled, where it stands is bright. A click
-    tells what a phase that was passed knew: `looked_at(place)`."""
+    """One cell per phase: scheduled, each layer, chosen, written. Those passed are filled, the present one is bright. A
+    click on a passed one selects it: `looked_at(place)`."""
 
     looked_at = Signal(int)
 
@@ -48,7 +49,7 @@ class PhaseTrack(Opaque, QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
     def show_step(self, step: PhaseProgress, place: int) -> None:
-        """Where it stands, and which phase is told of."""
+        """Show a step, and which of its phases is described."""
         if self._step is None or self._step.num_layers != step.num_layers:
             self.updateGeometry()
         self._step, self._place = step, place
@@ -56,12 +57,12 @@ class PhaseTrack(Opaque, QWidget):
 
     @property
     def names(self) -> list[str]:
-        """Of all cells, from left to right."""
+        """The names of all cells, from left to right."""
         count = 0 if self._step is None else self._step.num_layers
         return ["scheduled", *(f"L{layer}" for layer in range(count)), "chosen", "written"]
 
     def cells(self) -> list[QRectF]:
-        """Words have the room that they need; layers share what is left."""
+        """The rectangles of the cells: those with words are as wide as these need, and the layers share the rest."""
         names = self.names
         words = {name: self._bold.width(name) + 2 * PAD for name in ("scheduled", "chosen", "written")}
         num_layers = len(names) - 3
@@ -84,7 +85,7 @@ class PhaseTrack(Opaque, QWidget):
         return QSize(round(words + (len(self.names) - 3) * (LEAST_CELL + 1)) + 8, self.height())
 
     def place_at(self, x: float) -> int | None:
-        """The cell under the mouse."""
+        """The index of the cell at `x`; None if there is none."""
         return next((n for n, cell in enumerate(self.cells()) if cell.left() <= x <= cell.right() + 2), None)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
@@ -128,7 +129,8 @@ class PhaseTrack(Opaque, QWidget):
 
 
 class PhaseBar(Reader[Shown], QWidget):
-    """Shown as long as there is a step in phases, and until the step after one that was written: `appeared(bool)`."""
+    """Visible while there is a step in phases, and after it is written until the next step. Signal:
+    `appeared(bool)`."""
 
     appeared = Signal(bool)
 

@@ -1,4 +1,4 @@
-"""What a phase of a step told, in a line: who is fed what, what a layer made of it, what was chosen and written."""
+"""The description of a phase of a step, in one line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ T = TypeVar("T", ScheduledSequence, NewRow, ChosenToken, WrittenRows)
 
 
 def phase_words(models: Models, event: PhaseReached) -> str:
-    """Of the selected sequence, or of the first that is fed; of how many others there are no more than that."""
+    """Describe a phase for the selected sequence, or if it is not in the step, for the first; others are only
+    counted."""
     match event.phase:
         case Scheduled(sequences=sequences, preempted=preempted):
             words, others = scheduled_words(_mine(models, sequences)), len(sequences) - 1
@@ -79,7 +80,7 @@ def row_words(models: Models, row: NewRow) -> str:
 
 
 def _norms(norms: Floats) -> str:
-    """Of a few heads each, else from the smallest to the largest."""
+    """Each norm if there are at most four, else the smallest and the largest."""
     values = [brief(float(value)) for value in norms]
     return ", ".join(values) if len(values) <= 4 else f"{brief(float(norms.min()))} … {brief(float(norms.max()))}"
 

@@ -1,4 +1,4 @@
-"""Menus that open where they are asked for, below lines that say what is there: a selection, a step, a bookmark."""
+"""Context menus, headed by lines that say what they apply to: a selection, a step, a bookmark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMELINE_GROUPS = (
 
 
 class PlaceMenu(QObject):
-    """Groups of actions by name below `words`; `name` is that of the menu's object."""
+    """A menu of groups of actions below the lines of `words()`; `name` is the menu's object name."""
 
     name = ""
 
@@ -34,7 +34,7 @@ class PlaceMenu(QObject):
         self._parent = parent
 
     def open_at(self, place: QPoint) -> None:
-        """Show it at a place of the screen; not where no words say what is there."""
+        """Open the menu at a point of the screen; not if `words()` is empty."""
         if not (lines := self.words()):
             return
         menu = QMenu(self._parent)
@@ -50,19 +50,19 @@ class PlaceMenu(QObject):
         menu.popup(place)
 
     def add_more(self, menu: QMenu) -> None:
-        """Entries behind the groups."""
+        """Add entries after the groups; overridden by subclasses."""
 
     def words(self) -> tuple[str, ...]:
-        """What is there, line by line."""
+        """What the menu applies to, line by line."""
         raise NotImplementedError
 
     def groups(self) -> Iterable[Iterable[str]]:
-        """The names of the actions that are offered, group by group."""
+        """The names of the actions, group by group."""
         raise NotImplementedError
 
 
 class EditMenu(PlaceMenu):
-    """The Edit menu, below a line that says what is selected."""
+    """The Edit menu as a context menu, headed by what is selected."""
 
     name = "edits"
 
@@ -74,7 +74,7 @@ class EditMenu(PlaceMenu):
             yield [action.name for action in group]
 
     def words(self) -> tuple[str, ...]:
-        """What is selected, and how much that is."""
+        """What is selected, and its size."""
         rows, model = chosen_rows(self._models), self._models.status.model
         if rows is None or model is None:
             return (f"Nothing is selected: {NOTHING}",)
@@ -82,7 +82,7 @@ class EditMenu(PlaceMenu):
 
 
 class TimelineMenu(PlaceMenu):
-    """What can be done with a step, below a line that says which one is looked at."""
+    """The actions on a step, headed by which step is shown."""
 
     name = "step"
 
@@ -90,7 +90,7 @@ class TimelineMenu(PlaceMenu):
         return TIMELINE_GROUPS
 
     def words(self) -> tuple[str]:
-        """Which moment is looked at, or which place ahead is chosen."""
+        """Which step is shown, or how far ahead the chosen place is."""
         now, timeline = self._models.selection.now, self._models.timeline
         if now.ahead:
             return (f"{counted(now.ahead, 'step')} ahead of the live moment",)
@@ -103,7 +103,8 @@ class TimelineMenu(PlaceMenu):
 
 
 class NoteMenu(PlaceMenu):
-    """What can be bookmarked: `panels` say what it is while one of them has the focus. Intent: `deleted(target)`."""
+    """The actions on a bookmark. `panels` maps a kind of place to the panels that set it while they have the focus.
+    Signal: `deleted(target)`."""
 
     name = "notes"
     deleted = Signal(object)
@@ -117,7 +118,7 @@ class NoteMenu(PlaceMenu):
 
     @property
     def kind(self) -> str:
-        """What a bookmark is set on: what the panel that has the focus shows, else the smallest thing selected."""
+        """The kind of place to bookmark: that of the focused panel, else of the smallest thing selected."""
         found, focused = places(self._models), QApplication.focusWidget()
         for kind, panels in self._panels.items():
             if kind in found and any((focused is not None and p.isAncestorOf(focused)) or p is focused for p in panels):

@@ -1,4 +1,4 @@
-"""A line above the panels that offers a session which was not closed; it waits, and keeps nobody from working."""
+"""The bar that offers to recover a session that was not closed; it stays until the user decides, and blocks nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.wire.changes import EditMade
 
 
 class RecoveryBar(NoticeBar[LeftSession]):
-    """Shown while a session is offered. Intents: `accepted()`, `dismissed()`."""
+    """Visible while a session is offered. Signals: `accepted()`, `dismissed()`."""
 
     follows = (SignalSource("recovery"),)
     role, icon = "accent", "alert"
@@ -47,7 +47,7 @@ class RecoveryBar(NoticeBar[LeftSession]):
 
 
 def offer_words(left: LeftSession) -> str:
-    """What is offered, on one line."""
+    """What is offered, in one line."""
     session = left.session
     when = f"{datetime.fromtimestamp(left.written):%d %b, %H:%M}"
     if not session.nodes:
@@ -61,19 +61,19 @@ def offer_words(left: LeftSession) -> str:
 
 
 def what_is_done(session: SavedSession) -> str:
-    """With what is offered, where it is accepted."""
+    """What accepting the offer does, in one line."""
     if session.nodes:
         return "Do its steps once more, and compare them with what they were"
     return "Set its stops again" if has_stops_alone(session) else "Put the prompt into the editor"
 
 
 def has_stops_alone(session: SavedSession) -> bool:
-    """Whether nothing was written and nothing done but stops set."""
+    """Whether the session contains nothing but stops."""
     return bool(session.stops) and not (session.pending or session.draft or session.draft_chat)
 
 
 def session_counts(session: SavedSession) -> list[str]:
-    """How much is in a session, in words."""
+    """How many steps, branches, edits and bookmarks a session has, in words."""
     num_tips = len(session.nodes) - len({node.parent for node in session.nodes} - {None})
     words = [counted(sum(node.work is not None for node in session.nodes), "step")]
     words += [counted(num_tips, "branch", "branches")] if num_tips > 1 else []
@@ -90,6 +90,6 @@ def _tip(left: LeftSession) -> str:
 
 
 def _newest_ids(session: SavedSession) -> tuple[int, ...]:
-    """The tokens that the live path fed or chose, one by one."""
+    """The tokens that the first sequence of each step on the live path sampled, oldest first."""
     parts = [node.work.parts[0] for node in session.path if node.work is not None]
     return tuple(part.sampled for part in parts if part.sampled is not None)

@@ -1,4 +1,4 @@
-"""What can be done where a context or a cache is full: one button beside the state, with the ways on."""
+"""The button beside the status of a full sequence: a menu of what can be done."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BACK, WINDOW, GROWING = "run.back", "cache.streamingllm", "cache.growing"
 
 
 class Remedies(Reader[SequenceStatus], QPushButton):
-    """There only while the selected sequence is full. Intent: `prompt_wanted()`; the others are actions."""
+    """Visible only while the selected sequence is full. Signal: `prompt_wanted()`; the other entries are actions."""
 
     follows = (STATUS, SELECTION)
     reads_while_hidden = True
@@ -29,11 +29,11 @@ class Remedies(Reader[SequenceStatus], QPushButton):
         self.setText("Go on…")
         self.setAccessibleName("What to do now that it is full")
         self.clicked.connect(self._on_clicked)
-        self.hide()  # else it is shown with the window, which asks nobody
+        self.hide()  # otherwise showing the window would show it as well
         self.follow(models)
 
     def fill(self) -> QMenu:
-        """The ways on, as they are now."""
+        """Fill the menu with what is possible now; returns it."""
         self._menu.clear()
         self._add("Look back, then go on from a step of your choice", BACK)
         info, model = selected_info(self._models), self._models.status.model

@@ -1,4 +1,4 @@
-"""The two selectors of the top bar: which model, which cache."""
+"""The two selectors of the top bar: model and cache mode."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ from engine.wire.status import ModelInfo
 
 
 class SelectorButton(Reader[State], QToolButton):
-    """A name in bold, what it is in muted words, a chevron. The words give way when there is no room."""
+    """A button with a bold name, a muted description and a chevron; the description is shortened where space is
+    scarce."""
 
     follows = (STATUS,)
-    reads_while_hidden = True  # it keeps its room
+    reads_while_hidden = True  # so that its width is right when it is shown
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ class SelectorButton(Reader[State], QToolButton):
         for font, text, role in ((self._bold, self._name, "text"), (self._plain, self._detail, "muted")):
             metrics = QFontMetricsF(font)
             room = max(0.0, right - x)
-            # a name is cut where it must be, it has no words; a detail gives way part by part
+            # a name may be cut at any letter; a description is shortened by whole words
             is_name = font is self._bold
             shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, room) if is_name else ""
             shown = shown or whole_words(text, room, metrics.horizontalAdvance)
@@ -106,9 +107,9 @@ class SelectorButton(Reader[State], QToolButton):
 
 
 class ModelSelector(SelectorButton[ModelInfo]):
-    """Bundled, recent, found on this computer, and the ways to bring another.
+    """A menu of the bundled, the recent and the local models, and of the ways to load another.
 
-    Intents: `chosen(ModelSpec)`, `opened()`.
+    Signals: `chosen(ModelSpec)`; `opened()`, the list of local models is wanted.
     """
 
     chosen = Signal(object)
@@ -125,13 +126,13 @@ class ModelSelector(SelectorButton[ModelInfo]):
         self._recent = tuple(sources)
 
     def set_found(self, found: Sequence[LocalModel]) -> None:
-        """Models already on this computer, answered by the engine after `opened`."""
+        """Set the models found on this computer, which the engine looks for after `opened`."""
         self._found = tuple(found)
         if self._menu.isVisible():
             self._fill()
 
     def offer(self) -> None:
-        """Open the menu, so that a person chooses."""
+        """Open the menu, so that the user chooses a model."""
         self._on_clicked()
 
     def _on_clicked(self) -> None:
@@ -189,7 +190,7 @@ class ModelSelector(SelectorButton[ModelInfo]):
 
 
 class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
-    """The presets of the cache space. Intent: `chosen(CacheSpec)`."""
+    """A menu of the cache presets. Signal: `chosen(CacheSpec)`."""
 
     chosen = Signal(object)
 
@@ -216,7 +217,7 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
                 entry.setToolTip(plain_tip(f"{preset.summary}\n{needs}"))
 
     def minimumSizeHint(self) -> QSize:
-        """Whether a mode is lossy must stay readable: the model's name gives way first."""
+        """Wide enough to show whether the mode is lossy; the model's name is shortened first."""
         return QSize(min(self.sizeHint().width(), 230), 28)
 
     def _on_clicked(self) -> None:
@@ -227,7 +228,7 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         super()._on_clicked()
 
     def choose(self, spec: CacheSpec) -> None:
-        """What the menu and the actions do; marks follow the engine, not the click."""
+        """Emit `chosen`, for the menu and the actions; the check marks change only when the engine reports the mode."""
         self.chosen.emit(spec)
         self.show_again()
 
@@ -257,7 +258,8 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
             entry.setChecked(entry.data() == chosen)
 
     def _show_foreign(self, name: str) -> None:
-        """A cache of which the file says a name and no mode: another program's, or one of format version 1."""
+        """Show the cache of a file that gives a name but no mode: written by another program, or in format version
+        1."""
         words = "as the file calls it"
         self.set_texts(shortened(name, 30), words)
         self.setAccessibleName(f"Cache: {name}, {words}")
@@ -272,7 +274,7 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
 
 
 def source_name(source: str) -> str:
-    """A model's source, short enough for a menu."""
+    """A model's source, shortened for a menu."""
     source, _, adapter = source.partition(ADAPTER_MARK)
     mark = f" + {Path(adapter).name}" if adapter else ""
     if source.startswith(SHAPE_PREFIX):
@@ -281,7 +283,7 @@ def source_name(source: str) -> str:
 
 
 def _menu_text(text: str) -> str:
-    return text.replace("&", "&&")  # an ampersand of a name is no shortcut
+    return text.replace("&", "&&")  # Qt would take a single & for a mnemonic
 
 
 def _model_detail(model: ModelInfo) -> str:
@@ -298,7 +300,7 @@ def _model_detail(model: ModelInfo) -> str:
 
 
 def layer_places(devices: Sequence[str]) -> list[str]:
-    """`layers 0–15 on cuda:0`, for layers that stand on several devices."""
+    """Which layers are on which device, for a model on several: `layers 0–15 on cuda:0`."""
     runs = [(device, [index for index, _ in group]) for device, group in groupby(enumerate(devices), lambda d: d[1])]
     return [
         f"layer {where[0]} on {device}" if len(where) == 1 else f"layers {where[0]}–{where[-1]} on {device}"
@@ -307,7 +309,7 @@ def layer_places(devices: Sequence[str]) -> list[str]:
 
 
 def _family(architecture: str) -> str:
-    """`LlamaForCausalLM` without what every decoder is."""
+    """`LlamaForCausalLM` without the suffix that every decoder has."""
     found = prose(architecture)
     for ending in ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel"):
         found = found.removesuffix(ending) or found

@@ -1,4 +1,4 @@
-"""The debugger's buttons, and the one place that says which step is shown and how things stand."""
+"""The buttons that step and run the engine, and the counter that shows the step and the sequence's status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.wire.changes import EditMade
 
 ICON = 17
 PACE_WIDTH = 58
-SMALL, NAMED = 34, 92  # pixels of a button with its icon alone, and with its name and key
+SMALL, NAMED = 34, 92  # width in pixels of a button with its icon alone, and with its name and key
 BUTTONS = (
     ("run.first", "rewind"),
     ("run.back", "step-back"),
@@ -33,7 +33,7 @@ BUTTONS = (
 
 
 class TransportButton(QToolButton):
-    """One button that is its action: text for screen readers, icon for eyes, tool tip with the key."""
+    """A button of one action: icon, text for screen readers, and a tool tip with the key."""
 
     def __init__(self, action: QAction, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -46,14 +46,15 @@ class TransportButton(QToolButton):
         self.setAccessibleName(action.text())
 
     def show_key(self, is_shown: bool) -> None:
-        """Beside the icon the name and the key, or nothing. The width does not follow the name: Run becomes Pause."""
+        """Show the name and key beside the icon, or the icon alone. The width is fixed, as the name Run becomes
+        Pause."""
         style = Qt.ToolButtonStyle
         self.setToolButtonStyle(style.ToolButtonTextBesideIcon if is_shown else style.ToolButtonIconOnly)
         self.setFixedWidth(NAMED if is_shown else SMALL)
 
 
 class PaceButton(QToolButton):
-    """The chosen pace, and a menu of all; what each means stands in the tool tips."""
+    """The chosen pace, with a menu of all paces; their tool tips explain them."""
 
     def __init__(self, actions: Actions, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -67,15 +68,15 @@ class PaceButton(QToolButton):
         self.setMenu(menu)
 
     def show_pace(self, pace: Pace) -> None:
-        """Name it, and say what it means."""
+        """Show a pace's label, and explain it in the tool tip."""
         self.setText(pace.label)
         self.setToolTip(plain_tip(f"Pace: {pace.text}\n{pace.tip}"))
         self.setAccessibleName(f"Pace: {pace.text}")
 
 
 class TransportBar(Reader[bool], Themed, QWidget):
-    """First, back, step, run or pause, stop, and the pace of a run. The run button is filled, and turns into a pause
-    while running."""
+    """The buttons First, Back, Step, Run or Pause, Stop, and the pace. The Run button is filled, and becomes Pause
+    while the engine runs."""
 
     follows = (STATUS,)
     reads_while_hidden = True
@@ -89,7 +90,7 @@ class TransportBar(Reader[bool], Themed, QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(7)
         for key, button in self._buttons.items():
-            # The filled button's icon has the colour of its own ground, not of a menu's.
+            # The icon of the filled button has that button's text colour, which would be wrong in a menu.
             actions[key].setIconVisibleInMenu(False)
             layout.addWidget(button)
         self._pace = PaceButton(actions, self)
@@ -104,11 +105,11 @@ class TransportBar(Reader[bool], Themed, QWidget):
         self.show_again()
 
     def show_pace(self, pace: Pace) -> None:
-        """Which pace is chosen."""
+        """Show which pace is chosen."""
         self._pace.show_pace(pace)
 
     def show_keys(self, is_shown: bool) -> None:
-        """Name Step and Run with their keys, where there is room."""
+        """Show the names and keys of Step and Run, if there is room."""
         for key in ("run.step", "run.run"):
             self._actions[key].setIconText(self._named(key))
             self._buttons[key].show_key(is_shown)
@@ -129,7 +130,7 @@ class TransportBar(Reader[bool], Themed, QWidget):
 
 
 class StepShown(Struct, frozen=True):
-    """Step `shown` of `total`, and how things stand: in words, with the colour of their dot, and why."""
+    """Step `shown` of `total`, and the sequence's status: its words, the colour role of its dot, and why."""
 
     shown: str
     total: str
@@ -139,15 +140,15 @@ class StepShown(Struct, frozen=True):
 
     @property
     def pieces(self) -> tuple[str, str, str, str]:
-        """What is written, from left to right."""
+        """The texts, from left to right."""
         return ("step" if self.shown else "", self.shown, f" / {self.total}" if self.total else "", self.words)
 
 
 class StepCounter(Reader[StepShown], Opaque, QWidget):
-    """Step n of m, and a dot with how things stand: live, running, full, looking back. Always in the same place."""
+    """Shows "step n / m" and a dot with the sequence's status: live, running, full, looking back. It never moves."""
 
     follows = (STATUS, SELECTION, EACH_STEP)
-    reads_while_hidden = True  # it keeps its room
+    reads_while_hidden = True  # so that its width is right when it is shown
 
     def __init__(self, models: Models) -> None:
         super().__init__()
@@ -171,7 +172,7 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
         return StepShown(total if step is None else thousands(step), total, words, now.role, now.why)
 
     def _is_edit(self, node: int | None) -> bool:
-        """Whether a moment is that of an edit, which has a number of its own."""
+        """Whether a node is that of an edit, which has a number of its own."""
         added = self._models.history.added(node) if node is not None else None
         return added is not None and any(isinstance(change, EditMade) for change in added.node.changes)
 
@@ -182,7 +183,7 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
         self.update()
 
     def _fit(self, state: StepShown) -> None:
-        """Room for what is shown; laid out anew only when it no longer fits."""
+        """Set the width for what is shown; the layout changes only when that does not fit."""
         step, shown, total, words = state.pieces
         digits = self._number.width("0") * len(shown + total)  # of a fixed face
         width = self._text.width(step) + self._text.width(words) + digits + 40
@@ -199,7 +200,7 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
             return
         step, shown, total, words = state.pieces
         x = float(self.width())
-        # From the right end, so that growing numbers move nothing else.
+        # Written from the right end, so that growing numbers do not move the rest.
         x = self._write(painter, x, words, self._text, "text" if state.role != "faint" else "muted")
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(current_theme().color(state.role))
@@ -207,7 +208,7 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
         x -= 24
         x = self._write(painter, x, total, self._number, "muted")
         x = self._write(painter, x, shown, self._number, "selected" if state.role == "selected" else "text")
-        # In a narrow bar the word goes whole: a rest of it reads like another word.
+        # In a narrow bar the word "step" is left out as a whole: a cut one would read like another word.
         if x - 6 >= self._text.width(step):
             self._write(painter, x - 6, step, self._text, "muted")
 
@@ -217,7 +218,7 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
 
 
 class PastButtons(Reader[bool], QWidget):
-    """While looking back: go on from here, or back to live. Takes no room otherwise."""
+    """The buttons Go on here and Back to live; visible only while an earlier step is shown."""
 
     follows = (SELECTION,)
     reads_while_hidden = True
@@ -229,13 +230,13 @@ class PastButtons(Reader[bool], QWidget):
         layout.setSpacing(7)
         for key, text in (("run.go_on", "Go on here"), ("run.live", "Back to live")):
             button = ActionButton(text, actions[key])
-            # A click hides it: the focus stays where it was, and not in whatever comes next.
+            # A click hides the button; without this the focus would move to some other widget.
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
             layout.addWidget(button)
         self.follow(models)
 
     def read(self) -> bool:
-        """Whether a past step is looked at."""
+        """Whether an earlier step is shown."""
         return self._models.selection.now.step is not None
 
     def show_state(self, state: bool) -> None:

@@ -1,4 +1,4 @@
-"""The panels that measure and compare. Built when they are first asked for: no first picture has them."""
+"""Builds the panels that measure and compare when they are first shown, so that the window opens faster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def truth_panels(models: Models) -> dict[str, MeasuringView[Any]]:
-    """The panels by their names in the layouts."""
+    """The panels of the Truth layout, by name."""
     from app.panels.bench.view import BenchView
     from app.panels.damage.view import DamageView
     from app.panels.evicted.view import EvictedView
@@ -31,7 +31,7 @@ def truth_panels(models: Models) -> dict[str, MeasuringView[Any]]:
 
 
 def compare_panels(models: Models) -> dict[str, Panel]:
-    """Two runs side by side: their pictures, and their steps."""
+    """The panels of the Compare layout, by name: the pictures of two runs, and their steps."""
     from app.panels.compare.steps_view import CompareStepsView
     from app.panels.compare.view import CompareView
 

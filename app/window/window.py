@@ -1,4 +1,4 @@
-"""The window: it puts the parts together and knows nobody who acts."""
+"""The main window: it builds and arranges the bars, panels and menus, and knows nothing of controller or engine."""
 
 from __future__ import annotations
 
@@ -57,13 +57,14 @@ PICTURES = (
     "wall", "head", "attention", "next_token", "pages", "sequences", "timings", "branches", "bytes", "inspector",
     "edits", "stops", "notes",
 )  # fmt: skip
-# A saved arrangement has the names of its docks: these are of panels that are built when they are asked for.
+# Late panels are built when a saved arrangement contains this name of one of their docks (as Qt writes it).
 LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps".encode("utf-16-be")}
 
 
 class MainWindow(QMainWindow):
-    """Intents: `dropped(ModelSpec)`, `file_dropped(Path)`, `closing()`. News: `first_painted()` once it is on the
-    screen, `truth_added(dict)` once those that measure are built, `compare_added(dict)` once those that compare."""
+    """Signals of the user: `dropped(ModelSpec)`, `file_dropped(Path)`, `closing()`. Others: `first_painted()`, the
+    window is on the screen; `truth_added(dict)` and `compare_added(dict)`, the measuring or comparing panels were
+    built."""
 
     prompt: PromptPanel
     tokens: TokensPanel
@@ -105,7 +106,7 @@ class MainWindow(QMainWindow):
         self.head.hovered.connect(self.inspector.show_value)
         self.panels: dict[str, Panel] = {
             name: getattr(self, name) for name in ("prompt", "tokens", *PICTURES)
-        }  # in the order in which Tab walks them
+        }  # in the order in which Tab moves through them
         self.docks = DockHost(self.panels)
         self.top = TopBar(models, self.actions_)
         self.opened = OpenedBar(models, self.actions_)
@@ -137,7 +138,7 @@ class MainWindow(QMainWindow):
         )
 
     def need(self, layout: str) -> None:
-        """Build the panels of a layout that wait until they are asked for, if they are not there yet."""
+        """Build the panels of a layout if they are built late and do not exist yet."""
         if layout not in LATE_MARKS or layout in self._late:
             return
         from app.window.truth import compare_panels, truth_panels
@@ -156,43 +157,43 @@ class MainWindow(QMainWindow):
             self.truth_added.emit(panels)
 
     def need_all(self) -> None:
-        """Build every panel there is."""
+        """Build all panels."""
         for layout in LATE_MARKS:
             self.need(layout)
 
     def _listen_to(self, panels: Mapping[str, Panel]) -> None:
-        """What they tell stands in the status line; a click on a picture gives it the focus."""
+        """Show the messages of panels in the status line, and let a click on a picture give it the focus."""
         for panel in panels.values():
             panel.told.connect(self.status.notify)
             if panel not in (self.prompt, self.tokens):
                 panel.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
 
     def arrange(self, layout: str) -> None:
-        """Put the panels where a named layout has them."""
+        """Arrange the panels in a named layout."""
         self.need(layout)
         self.docks.arrange(layout)
         status = self.models.status.now
         if layout == "truth" and status is not None and not status.cache.retention.keeps_all:
-            self.docks.docks["evicted"].raise_()  # first of all, why rows went
+            self.docks.docks["evicted"].raise_()  # with an eviction rule, why rows were dropped comes first
 
     def measure(self, name: str) -> None:
-        """Let a panel ask its question where it can be seen: in the Truth layout if it is nowhere."""
+        """Have a panel run its measurement, and show the panel; if it is hidden, in the Truth layout."""
         panel = self._show("truth", name)
         assert isinstance(panel, MeasuringView)
         panel.measure()
 
     def show_panel(self, name: str) -> None:
-        """Show a panel, and let it take the keys."""
+        """Show a panel and give it the focus."""
         panel = self._show("inspect", name)
         panel.setFocus()
 
     def begin_continuation(self) -> None:
-        """Let what comes next be typed."""
+        """Put the cursor where the user types what comes next."""
         self._show("inspect", "next_token")
         self.next_token.begin_continuation()
 
     def compare(self) -> CompareView:
-        """Show the panel that compares."""
+        """Show the Compare panel and return it."""
         from app.panels.compare.view import CompareView
 
         panel = self._show("compare", "compare")
@@ -200,12 +201,12 @@ class MainWindow(QMainWindow):
         return panel
 
     def show_stops(self) -> StopsView:
-        """Show the panel of conditions."""
+        """Show the Stops panel and return it."""
         self._show("inspect", "stops")
         return self.stops
 
     def _show(self, layout: str, name: str) -> Panel:
-        """A panel where it can be seen: in a layout that has it if it is nowhere."""
+        """Bring a panel to the front and return it; if it is hidden, arrange a layout that contains it."""
         self.need(layout)
         if not self.docks.docks[name].isVisible():
             self.arrange(layout)
@@ -237,7 +238,7 @@ class MainWindow(QMainWindow):
         self._refresh()
 
     def _offer_remedies(self) -> None:
-        """What helps where a panel has nothing to show."""
+        """Give panels the button to show when they have nothing to show."""
         for picture in (self.wall, self.head, self.attention):
             picture.set_remedy(GO_THERE, "Go there", self.actions_["run.go_on"])
             picture.set_remedy(LOAD, "Load it again", self.actions_["model.reload"])
@@ -245,10 +246,10 @@ class MainWindow(QMainWindow):
         self.attention.set_remedy(MEASURE, "Measure it from now on", self.actions_["capture.rows"])
         self.next_token.set_remedy(MEASURE, "Measure it from now on", self.actions_["capture.statistics"])
 
-    # ---- looks ---------------------------------------------------------------------------------------------------
+    # ---- appearance ----------------------------------------------------------------------------------------------
 
     def _on_selected(self, old: Selected, new: Selected) -> None:
-        """What was dragged over is told in words and bytes, wherever that was."""
+        """Update the check marks, and show the size of a newly dragged area in the status line."""
         self._refresh()
         if new.area is not None and new.area != old.area:
             self.status.notify("Selected: " + " · ".join(self._edit_menu.words()))
@@ -264,7 +265,7 @@ class MainWindow(QMainWindow):
 
     @property
     def picture(self) -> Panel:
-        """The picture that had the focus last: what copying and zooming mean."""
+        """The panel that had the focus last: copying and zooming apply to it."""
         return self._last_picture
 
     def grab_window(self) -> QImage:
@@ -275,11 +276,11 @@ class MainWindow(QMainWindow):
         self.actions_.check("view.full", self.isFullScreen())
 
     def save_state(self) -> tuple[bytes, bytes]:
-        """Geometry and arrangement, for the settings."""
+        """(geometry, arrangement of the docks), for the settings."""
         return bytes(self.saveGeometry().data()), self.docks.save()
 
     def restore_state(self, geometry: bytes, docks: bytes, layout: str) -> None:
-        """Take what was saved; nonsense changes nothing."""
+        """Restore what `save_state` returned; what cannot be read is ignored."""
         if not self.restoreGeometry(QByteArray(geometry)):
             self.resize(_first_size(self))
         for late, mark in LATE_MARKS.items():
@@ -288,7 +289,7 @@ class MainWindow(QMainWindow):
         self.arrange(layout)
         self.docks.restore(docks)
 
-    # ---- what a window is told -----------------------------------------------------------------------------------
+    # ---- events of the window ------------------------------------------------------------------------------------
 
     def _on_focus(self, _old: QWidget | None, now: QWidget | None) -> None:
         while now is not None and not isinstance(now, Panel):
@@ -298,7 +299,7 @@ class MainWindow(QMainWindow):
             self._bar_views()
 
     def _bar_views(self) -> None:
-        """Grey what the panel in use cannot do."""
+        """Disable the actions that the panel focused last does not support."""
         reasons = {
             "view.reset": "this panel always shows everything",
             "view.zoom": "this panel does not zoom",
@@ -328,8 +329,8 @@ class MainWindow(QMainWindow):
 
     @staticmethod
     def _dropped(event: QDropEvent) -> ModelSpec | Path | None:
-        """A folder is a model, a config.json its shape, a safetensors or npz file a snapshot; a session says that it is
-        one."""
+        """What was dropped: a folder is a model, a config.json a shape, a safetensors or npz file a snapshot; a session
+        is recognised by its content. None: nothing usable."""
         urls = event.mimeData().urls()
         path = Path(urls[0].toLocalFile()) if len(urls) == 1 and urls[0].isLocalFile() else None
         if path is None:
@@ -342,8 +343,8 @@ class MainWindow(QMainWindow):
 
 
 def _first_size(window: QMainWindow) -> QSize:
-    """A comfortable window on the first start, inside whatever screen there is."""
+    """The window's size on the first start, within the screen."""
     room = window.screen().availableSize()
-    if room.width() <= SMALL_SCREEN:  # no pixel to spare: only the window's own title bar stays free
+    if room.width() <= SMALL_SCREEN:  # use the whole screen but for the window's title bar
         return QSize(room.width(), room.height() - TITLE_BAR)
     return QSize(min(1600, round(room.width() * 0.94)), min(1000, round(room.height() * 0.92)))
