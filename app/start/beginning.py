@@ -19,14 +19,13 @@ class Beginning:
     def __init__(self, arguments: Arguments) -> None:
         path = arguments.settings or settings_path()
         self.settings = settings = Settings() if arguments.tour is not None else Settings.load(path)
-        if arguments.theme is not None:
-            settings.theme = theme_choice(arguments.theme)
+        settings.overrule(
+            theme=None if arguments.theme is None else theme_choice(arguments.theme),
+            kept_bytes=arguments.kept_bytes,
+            loading=arguments.loading,
+        )
         if arguments.prompt is not None:
             settings.prompt = arguments.prompt
-        if arguments.kept_bytes is not None:
-            settings.kept_bytes = arguments.kept_bytes
-        if arguments.loading is not None:
-            settings.loading = arguments.loading
         self._arguments = arguments
         self._model = arguments.model.loaded_as(settings.loading)
         self.engine = Engine(arguments.engine or settings.engine)

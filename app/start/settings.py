@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from PySide6.QtCore import QSettings
 
@@ -43,6 +43,7 @@ class Settings:
     loading: ModelSpec = field(default_factory=ModelSpec)  # where and how models are loaded, of no source
     kept_bytes: int | None = None  # that moments may take that were left; None: as the engine has it
     stops: list[str] = field(default_factory=list)  # conditions, one that is off behind a sign
+    _overruled: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # by name: for this run, and in the file
 
     @classmethod
     def load(cls, path: Path) -> Settings:
@@ -69,8 +70,20 @@ class Settings:
             set_aside=aside,
         )
 
+    def overrule(self, **given: Any) -> None:
+        """Values of the command line, for this run alone: the file keeps its own until another is chosen. None: as it
+        was."""
+        for name, value in given.items():
+            if value is not None:
+                self._overruled[name] = value, getattr(self, name)
+                setattr(self, name, value)
+
     def save(self, path: Path) -> bool:
         """Write the file (Qt does it atomically); False where it cannot be written. A device stays a device."""
+        kept = {name: ours for name, (given, ours) in self._overruled.items() if getattr(self, name) == given}
+        return replace(self, _overruled={}, **kept)._write(path)
+
+    def _write(self, path: Path) -> bool:
         if _is_strange(path):
             return False
         try:

@@ -9,6 +9,7 @@ import pytest
 from PySide6.QtWidgets import QApplication
 
 from app.start.arguments import parse
+from app.start.beginning import Beginning
 from app.start.settings import DEFAULT_PROMPT, MAX_RECENT, Settings
 from engine.spec.model import ModelSpec
 
@@ -42,6 +43,23 @@ def test_what_kept_moments_may_take_comes_back_unless_it_is_nonsense(path: Path)
     assert parse(["--kept-mib", "64"]).kept_bytes == 64 << 20
     with pytest.raises(SystemExit):
         parse(["--kept-mib", "-1"])
+
+
+def test_what_the_command_line_says_is_of_that_run_alone(path: Path) -> None:
+    ours = Settings(theme="light", loading=ModelSpec(dtype="float16"), kept_bytes=512 << 20)
+    assert ours.save(path)
+    options = ["--theme", "dark", "--device", "cuda:1", "--dtype", "bfloat16", "--kept-mib", "64", "--engine", "thread"]
+    settings = Beginning(parse([*options, "--settings", str(path)])).settings
+    assert (settings.theme, settings.loading.device, settings.kept_bytes) == ("dark", "cuda:1", 64 << 20)
+    assert settings.save(path)
+    again = Settings.load(path)
+    assert (again.theme, again.loading.dtype, again.kept_bytes) == ("light", "float16", 512 << 20)
+    assert again.loading.device == "auto"
+    settings.theme = "system"  # chosen in the window
+    settings.loading = ModelSpec(dtype="float32")
+    assert settings.save(path)
+    again = Settings.load(path)
+    assert (again.theme, again.loading.dtype, again.kept_bytes) == ("system", "float32", 512 << 20)
 
 
 def test_one_recent_model_stays_a_list(path: Path) -> None:
