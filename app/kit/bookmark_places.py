@@ -1,4 +1,4 @@
-"""What can be bookmarked of what is looked at, places of bookmarks in words, and the mark that stands in pictures."""
+"""The places that can be bookmarked, their descriptions, and the ribbon that marks a bookmark in pictures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_CHARS, _TIP_CHARS = 16, 300
 
 
 def places(models: Models) -> dict[str, BookmarkTarget]:
-    """The step that is looked at, and the token, page and head that are selected in it, by their kind."""
+    """The step shown, and the token, page and head that are selected in it, by kind."""
     now, record = models.selection.now, models.timeline.at(models.selection.now.step)
     if record is None:
         return {}
@@ -35,7 +35,7 @@ def places(models: Models) -> dict[str, BookmarkTarget]:
 
 
 def place_words(models: Models, target: BookmarkTarget) -> str:
-    """What it is on, without the step."""
+    """Describe a place, without its step."""
     match target:
         case OnToken(seq_id=seq_id, position=position):
             token = models.timeline.token(seq_id, position)
@@ -50,17 +50,17 @@ def place_words(models: Models, target: BookmarkTarget) -> str:
 
 
 def note_line(text: str, max_chars: int = _TIP_CHARS) -> str:
-    """A note on one line, with nothing hidden in it."""
+    """A note on one line, with invisible characters escaped."""
     return shortened(" ".join(visible_words(line) for line in text.split("\n") if line.strip()), max_chars)
 
 
 def visible_words(text: str) -> str:
-    """Spaces stay spaces; what cannot be seen is escaped."""
+    """Escape invisible characters, but keep spaces."""
     return " ".join(visible(word) if word else "" for word in text.split(" "))
 
 
 def tip_lines(*found: Bookmark | None) -> tuple[str, ...]:
-    """What a tool tip says of the bookmarks of a place."""
+    """The lines of a tool tip about the bookmarks of a place."""
     return tuple(
         f"bookmark of step {thousands(one.target.step)}" + (f": {note_line(one.text)}" if one.text.strip() else "")
         for one in found
@@ -69,8 +69,8 @@ def tip_lines(*found: Bookmark | None) -> tuple[str, ...]:
 
 
 def paint_ribbon(painter: QPainter, right: float, top: float, scale: float = 1.0) -> None:
-    """A ribbon with its upper right corner there: the same in every picture, in the colour of words, since no colour
-    means a bookmark and others mean something."""
+    """Paint a bookmark's ribbon with its upper right corner at (right, top). It has the text colour in every picture:
+    the other colours have meanings."""
     width, height = MARK_WIDTH * scale, MARK_HEIGHT * scale
     left, foot = right - width, top + height
     corners = ((left, top), (right, top), (right, foot), ((left + right) / 2, foot - 0.35 * height), (left, foot))

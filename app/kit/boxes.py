@@ -1,4 +1,4 @@
-"""Rows and columns of widgets without margins of their own: what panels and dialogs are laid out in."""
+"""Rows and columns of widgets without margins: the layouts of panels and dialogs."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import TypeVar
 from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QLayout, QVBoxLayout, QWidget
 
 Item = QWidget | QLayout
-BoxItem = Item | tuple[Item, int] | int | None  # an item, one with its stretch, so many pixels, the room that is left
+BoxItem = Item | tuple[Item, int] | int | None  # an item; (item, stretch); so many pixels; a stretch of free space
 L = TypeVar("L", bound=QBoxLayout)
 
 
 def row(*parts: BoxItem, spacing: int = 6, on: QWidget | None = None) -> QHBoxLayout:
-    """Parts beside each other, as the layout of a widget where `on` is given."""
+    """Lay parts out beside each other; `on`: the widget that gets the layout."""
     return fill(QHBoxLayout(on) if on is not None else QHBoxLayout(), parts, spacing)
 
 
 def column(*parts: BoxItem, spacing: int = 3, on: QWidget | None = None) -> QVBoxLayout:
-    """Parts below each other, as the layout of a widget where `on` is given."""
+    """Lay parts out below each other; `on`: the widget that gets the layout."""
     return fill(QVBoxLayout(on) if on is not None else QVBoxLayout(), parts, spacing)
 
 
 def fill(box: L, parts: tuple[BoxItem, ...], spacing: int) -> L:
-    """Add parts to a layout, which loses its margins."""
+    """Add parts to a layout, and remove its margins."""
     box.setContentsMargins(0, 0, 0, 0)
     box.setSpacing(spacing)
     for part in parts:
@@ -40,7 +40,7 @@ def fill(box: L, parts: tuple[BoxItem, ...], spacing: int) -> L:
 
 
 def holder(layout: QLayout) -> QWidget:
-    """A widget that is laid out so."""
+    """A widget with this layout."""
     widget = QWidget()
     widget.setLayout(layout)
     return widget

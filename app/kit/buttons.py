@@ -1,4 +1,4 @@
-"""Buttons that are made with what they do."""
+"""Buttons that are constructed together with the slot or action they trigger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.kit.theme import current_theme, font_text
 
 
 def push_button(text: str, slot: object, tip: str = "", *, is_small: bool = True) -> QPushButton:
-    """A button that calls a slot (or emits a signal), low enough for a row inside a panel unless told otherwise."""
+    """A button that calls a slot or emits a signal; `is_small`: low enough for a row inside a panel."""
     button = QPushButton(text)
     if is_small:
         button.setObjectName("small")
@@ -21,7 +21,7 @@ def push_button(text: str, slot: object, tip: str = "", *, is_small: bool = True
 
 
 def own_action(widget: QWidget, text: str, slot: object, *, tip: str = "", key: str = "") -> QAction:
-    """An action of this widget alone, in its context menu; its key acts while the focus is inside."""
+    """An action of this widget only, listed in its context menu; its key works while the focus is inside the widget."""
     action = QAction(text, widget)
     if tip:
         action.setToolTip(tip)
@@ -34,7 +34,7 @@ def own_action(widget: QWidget, text: str, slot: object, *, tip: str = "", key: 
 
 
 class ProgressButton(QPushButton):
-    """A small button whose foot fills while what it began goes on."""
+    """A small button with a progress line along its lower edge."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -43,7 +43,7 @@ class ProgressButton(QPushButton):
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
     def show_progress(self, text: str, share: float | None) -> None:
-        """What it says, and how much is done; None: nothing goes on, or nobody can say."""
+        """Set the text and the fraction that is done; None: nothing is running, or the total is unknown."""
         if text != self.text():
             self.setText(text)
         if share != self._share:
@@ -58,7 +58,7 @@ class ProgressButton(QPushButton):
 
 
 class LinkButton(QPushButton):
-    """One line that leads somewhere when it is clicked, cut where it has no room; disabled it only says something."""
+    """One line of text that works as a link, elided where it is too long; disabled it is plain text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,11 +71,11 @@ class LinkButton(QPushButton):
 
     @property
     def words(self) -> str:
-        """All of the line."""
+        """The whole line, not elided."""
         return self._words
 
     def show_link(self, words: str, tip: str, *, leads: bool) -> None:
-        """What it says, what a click does, and whether it does that."""
+        """Set the line and the tool tip of its link; without `leads` it is plain text."""
         self._words = words
         self.setEnabled(leads)
         self.setAccessibleName(prose(words))
@@ -94,7 +94,7 @@ class LinkButton(QPushButton):
 
 
 class ActionButton(QPushButton):
-    """As possible as its action, with the same reason in its tool tip; without one it does nothing. Its own words."""
+    """A button with a text of its own that triggers an action, and is enabled and explained as that action is."""
 
     def __init__(self, text: str, action: QAction | None = None, *, is_small: bool = False) -> None:
         super().__init__(text)
@@ -106,7 +106,7 @@ class ActionButton(QPushButton):
             self.set_action(action)
 
     def set_action(self, action: QAction) -> None:
-        """Given once."""
+        """Set the action; called once."""
         self._action = action
         self.setAccessibleName(action.text())
         self.clicked.connect(action.trigger)

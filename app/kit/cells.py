@@ -1,4 +1,4 @@
-"""A quiet table of cells: painted in the theme's colours, walked with the keys, read by screen readers."""
+"""A table without grid lines, in the theme's colours, for keyboard, mouse and screen readers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
 
 
 class ColumnHead(Struct, frozen=True):
-    """A column: its name, what it means, whether it holds words (left) or numbers (right), its most pixels, and whether
-    it takes all room that is left, and gives way where there is too little."""
+    """A column: its heading and what it means, whether it contains words (aligned left) or numbers (right), its
+    greatest width in pixels, and whether it takes the remaining width and shrinks where there is too little."""
 
     text: str
     tip: str = ""
@@ -34,7 +34,7 @@ class ColumnHead(Struct, frozen=True):
 
 
 def with_arrow(heads: Sequence[ColumnHead], column: int, is_descending: bool) -> list[ColumnHead]:
-    """The columns of a table that is sorted by one of them, which has an arrow; of one that is not, as they are."""
+    """The headings of a table sorted by `column`, which gets an arrow; unchanged if no such column exists."""
     found = list(heads)
     if 0 <= column < len(found):
         head = found[column]
@@ -43,7 +43,7 @@ def with_arrow(heads: Sequence[ColumnHead], column: int, is_descending: bool) ->
 
 
 class TableCell(Struct, frozen=True):
-    """`is_wide`: words that take the rest of their row."""
+    """A cell; `is_wide`: words that span the rest of their row."""
 
     text: str
     role: TextRole = "text"
@@ -60,7 +60,7 @@ class CellModel(QAbstractTableModel):
         self._fixed, self._words, self._bold = font_fixed(11.5), font_text(12), font_text(12, QFont.Weight.DemiBold)
 
     def set_cells(self, heads: Sequence[ColumnHead], rows: Sequence[Sequence[TableCell]]) -> bool:
-        """Whether anything is another one."""
+        """Set headings and rows; returns whether anything changed."""
         new_heads, new = tuple(heads), tuple(tuple(row) for row in rows)
         if (new_heads, new) == (self.heads, self.rows):
             return False
@@ -107,8 +107,8 @@ class CellModel(QAbstractTableModel):
 
 
 class WholeRows(QTableView):
-    """A table without grid or row numbers, of which whole rows are picked. It shows whole rows only: half a row at the
-    end reads as a mistake."""
+    """A table without grid or row numbers whose rows are selected as a whole. It shows only complete rows: a row cut at
+    the end looks like a mistake."""
 
     def __init__(self, name: str, row_height: int = ROW_HEIGHT) -> None:
         super().__init__()
@@ -132,8 +132,8 @@ class WholeRows(QTableView):
     _is_fitting = False
 
     def updateGeometries(self) -> None:
-        """Qt lays the headers out here and takes the rest for rows; what is no whole row stays empty."""
-        if self._is_fitting:  # the margin below sends it here again
+        """Called by Qt to lay out the headings; the height that is no complete row is left empty."""
+        if self._is_fitting:  # setting the margin below calls this method again
             return
         super().updateGeometries()
         self._is_fitting = True
@@ -147,7 +147,7 @@ class WholeRows(QTableView):
 
 
 class CellTable(WholeRows):
-    """Columns as wide as what they hold, or wider where there is room."""
+    """Columns as wide as their contents, or wider where there is room."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -160,7 +160,7 @@ class CellTable(WholeRows):
         self.horizontalHeader().setMinimumSectionSize(_LEAST_WIDTH)
 
     def show_cells(self, heads: Sequence[ColumnHead], rows: Sequence[Sequence[TableCell]]) -> None:
-        """Keeps the place where a person has scrolled to."""
+        """Show headings and rows; the scroll position stays."""
         across, down = self.horizontalScrollBar().value(), self.verticalScrollBar().value()
         if not self.cells.set_cells(heads, rows):
             return
@@ -178,7 +178,8 @@ class CellTable(WholeRows):
         self._fit()
 
     def _fit(self) -> None:
-        """What is left over is shared, so that numbers stay near their headings, unless a column takes it all."""
+        """Set the column widths. Spare width is shared, so that numbers stay near their headings, or goes to one
+        column."""
         widths = self._needed()
         spare = self.viewport().width() - sum(widths) - 2
         rest = next((column for column, head in enumerate(self.cells.heads) if head.takes_rest), None)

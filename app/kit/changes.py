@@ -1,4 +1,4 @@
-"""Signals and the slots that wait for them: several at once, and fields, whose signals have a name for each kind."""
+"""Connects signals to slots: several at once, and the change signals of form fields, which differ by class."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from app.kit.segments import Segments
 
 
 def connect_all(*pairs: tuple[SignalInstance, object]) -> None:
-    """Connect each signal to its slot (or to the signal that passes it on), in this order."""
+    """Connect each signal to its slot (or to a signal that forwards it), in this order."""
     for signal, slot in pairs:
         signal.connect(slot)
 
 
 def on_change(slot: object, *fields: QObject) -> None:
-    """Call a slot (or emit a signal) when any of the fields holds another value."""
+    """Call a slot (or emit a signal) when the value of any of the fields changes."""
     for field in fields:
         _changed(field).connect(slot)
 

@@ -1,4 +1,4 @@
-"""Which codec writes K and which V: two lists of every codec, V following K until a person says otherwise."""
+"""Selects the codecs of K and V: two lists of all codecs, where V follows K until the user chooses another one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SAME, EXACT = "", "exact"
 
 
 class CodecChoice(QWidget):
-    """`changed()` whenever another codec is chosen. Codecs go by the names of their rows: KIVI is one, whatever its
-    bits."""
+    """Two lists of codecs, identified by the names of their rows (KIVI is one codec, whatever its bits). Signal:
+    `changed()`."""
 
     changed = Signal()
 
@@ -41,11 +41,11 @@ class CodecChoice(QWidget):
 
     @property
     def parameters(self) -> frozenset[str]:
-        """What the two codecs can be given."""
+        """The names of the parameters that the two codecs have."""
         return frozenset(p.name for name in (self.keys, self.values) for p in CODECS[name].parameters)
 
     def choose(self, keys: str, values: str = SAME) -> None:
-        """Another codec for both at once: one change is told, not two."""
+        """Set both codecs; `changed` is emitted once."""
         before = (self.keys, self.values)
         for box, name in ((self._keys, keys), (self._values, values)):
             with QSignalBlocker(box):
@@ -54,13 +54,13 @@ class CodecChoice(QWidget):
             self.changed.emit()
 
     def spec(self, bits: int, group: int, residual: int) -> CodecSpec:
-        """The codec with those numbers, each where K or V has it; `InputError` says what they cannot be."""
+        """The two codecs with those parameters, where they have them. Raises `InputError` for impossible values."""
         keys, values = (coding_of(name, bits, group, residual) for name in (self.keys, self.values))
         return CodecSpec(keys, values)
 
     @property
     def words(self) -> str:
-        """The formula of each codec that is chosen, and where it was published."""
+        """The formula and the paper of each chosen codec."""
         rows = [CODECS[name] for name in dict.fromkeys((self.keys, self.values)) if name != EXACT]
         return "   ".join(f"{codec.label}: {codec.formula} · {codec.paper}" for codec in rows)
 

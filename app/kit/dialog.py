@@ -1,4 +1,4 @@
-"""What every dialog has in common: its first field has the focus and its text selected, and Enter applies."""
+"""The base classes of dialogs: the first field has the focus with its text selected, and Enter applies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=QWidget)
 
 
 class Dialog(QDialog):
-    """A window of its own that is gone once it is closed, and gives the keyboard back."""
+    """A dialog that is deleted when it is closed, and then gives the keyboard focus back to its parent."""
 
     def __init__(self, title: str, parent: QWidget) -> None:
         super().__init__(parent)
@@ -37,16 +37,16 @@ class Dialog(QDialog):
     def done(self, result: int) -> None:
         super().done(result)
         if (parent := self.parentWidget()) is not None:
-            parent.window().activateWindow()  # without a window manager the keyboard would be nobody's
+            parent.window().activateWindow()  # without a window manager no window would get the keyboard focus
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         if not event.spontaneous():
             self._begin()
-            QTimer.singleShot(0, self, self._begin)  # some platforms give the focus once the window is active
+            QTimer.singleShot(0, self, self._begin)  # some platforms set the focus only after the window is active
 
     def first_field(self) -> QWidget | None:
-        """What a person types into first; None where nothing is asked."""
+        """The field that the user fills in first; None if there is none."""
         return None
 
     def _begin(self) -> None:
@@ -59,7 +59,7 @@ class Dialog(QDialog):
 
 
 class FormDialog(Dialog):
-    """A dialog with a form: Tab walks its fields from top to bottom and then the buttons."""
+    """A dialog with a form: Tab moves through its fields from top to bottom and then through the buttons."""
 
     def __init__(self, title: str, parent: QWidget) -> None:
         super().__init__(title, parent)
@@ -68,7 +68,7 @@ class FormDialog(Dialog):
         self.form.setVerticalSpacing(9)
 
     def add(self, field: F, label: str | None = None) -> F:
-        """Put a field below the others, under its name unless it has another label."""
+        """Add a field at the end, labelled with its accessible name unless `label` is given."""
         self.form.addRow(field.accessibleName() if label is None else label, field)
         return field
 
@@ -76,7 +76,7 @@ class FormDialog(Dialog):
         return next(self._answerable(), None)
 
     def _answerable(self) -> Iterator[QWidget]:
-        """What can be typed into or chosen, from top to bottom; a button is none."""
+        """The fields that can be edited or chosen, from top to bottom, without buttons."""
         return (field for field in focusable(self.form) if not isinstance(field, QPushButton) and field.isEnabled())
 
     def showEvent(self, event: QShowEvent) -> None:
@@ -89,8 +89,8 @@ class FormDialog(Dialog):
 
 
 class QuestionDialog(FormDialog):
-    """A form with OK and Cancel; what is refused is said inside, and the dialog stays. Intent: `chosen`, with what each
-    kind of dialog says."""
+    """A form with OK and Cancel; if the input is refused, the reason is shown inside and the dialog stays open. Signal:
+    `chosen(answer)`, with what the subclass's `answer` returns."""
 
     chosen = Signal(object)
 
@@ -103,7 +103,7 @@ class QuestionDialog(FormDialog):
         self.ok.setProperty("primary", True)
         self.ok.setDefault(True)
         for button in buttons.buttons():
-            button.setIcon(QIcon())  # some desktops put theirs in, in their own colours
+            button.setIcon(QIcon())  # some desktops add icons in colours of their own
         buttons.accepted.connect(self.accept)
         buttons.rejected.connect(self.reject)
         layout = QVBoxLayout(self)
@@ -116,16 +116,16 @@ class QuestionDialog(FormDialog):
 
     def showEvent(self, event: QShowEvent) -> None:
         for button in self.findChildren(QPushButton):
-            button.setAutoDefault(button is self.ok)  # Enter means OK, wherever the focus is in the form
+            button.setAutoDefault(button is self.ok)  # Enter means OK, whichever field has the focus
         super().showEvent(event)
 
     def ask(self, slot: Callable[..., object]) -> None:
-        """Open it, and let that slot have what is chosen."""
+        """Open the dialog; `slot` is called with the answer."""
         self.chosen.connect(slot)
         self.open()
 
     def answer(self) -> object | None:
-        """What is chosen, None where that is nothing new; `InputError` says what is impossible about it."""
+        """What the user chose; None if it changes nothing. Raises `InputError` if it is impossible."""
         raise NotImplementedError
 
     def accept(self) -> None:
@@ -139,13 +139,13 @@ class QuestionDialog(FormDialog):
         super().accept()
 
     def refuse(self, text: str) -> None:
-        """Say what is wrong; the empty text takes it back."""
+        """Show what is wrong; the empty text removes the message."""
         self._problem.setText(text)
         self._problem.setVisible(bool(text))
 
 
 def focusable(layout: QLayout) -> Iterator[QWidget]:
-    """The widgets of a layout, and of those inside it, that Tab can reach, in their order."""
+    """The widgets of a layout and its sub-layouts that Tab can reach, in their order."""
     for index in range(layout.count()):
         if (item := layout.itemAt(index)) is None:
             continue

@@ -1,4 +1,4 @@
-"""What was done by hand, as marks for pictures and for moments, and as words about a place."""
+"""Marks of edits made by hand: boxes in pictures, symbols on the timeline, and words about a place."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from app.kit.theme import current_theme
 from app.models import Models
 from engine.spec.edit import Rows
 
-_MOST = 3  # edits of one place that are named; more are counted
+_MOST = 3  # edits of one place that are named; earlier ones are only counted
 
 
 def edits_shown(models: Models, seq_id: int | None = None) -> tuple[EditedRows, ...]:
-    """The rows of a sequence (None: the selected one) that were changed by hand up to the step that is looked at; of a
-    fork, also in the one that it came of, until it did."""
+    """The rows of a sequence (None: the selected one) that were edited up to the step shown; for a fork, also those
+    edited in its ancestors before it was forked."""
     now = models.selection.now
     made = {
         one.step: one.edit
@@ -31,14 +31,14 @@ def edits_shown(models: Models, seq_id: int | None = None) -> tuple[EditedRows, 
 
 
 def is_of(rows: Rows, layer: int, kv_head: int, tensor: str) -> bool:
-    """Whether rows are among those of one head."""
+    """Whether these rows include some of that head."""
     return touches(rows, layer, kv_head, tensor)
 
 
 def head_boxes(
     models: Models, seq_id: int, layer: int, kv_head: int, tensor: str, num_channels: int
 ) -> tuple[Box, ...]:
-    """What was edited of one head, positions by channels; hidden rows whatever the tensor."""
+    """The edited boxes of one head, positions × channels; rows masked from attention whichever tensor is shown."""
     found = []
     for one in edits_shown(models, seq_id):
         if touches(one.rows, layer, kv_head, "" if one.is_hidden else tensor):
@@ -57,8 +57,8 @@ def words_at(
     channel: int | None = None,
     seq_id: int | None = None,
 ) -> str:
-    """`edited: zero at step 12, mask at step 14`: what was done to a place of a sequence (None: the selected one) by
-    hand; empty where nothing was."""
+    """`edited: zero at step 12, mask at step 14`: the edits that affected a place of a sequence (None: the selected
+    one); empty if there are none."""
     found = [
         one for one in at(edits_shown(models, seq_id), position, channel) if touches(one.rows, layer, kv_head, tensor)
     ]
@@ -68,7 +68,7 @@ def words_at(
 
 
 def since_words(models: Models) -> str:
-    """`edited by hand since step 12`; empty where the shown step stands on no edit."""
+    """`edited by hand since step 12`; empty if there is no edit on the path to the step shown."""
     edits = models.edits.on_path(models.selection.now.step)
     return f"edited by hand since step {thousands(edits[0].step)}" if edits else ""
 
@@ -77,7 +77,7 @@ _ROLES = {"edit": "edited", "mode": "page_shared", "branch": "selected"}
 
 
 def paint_mark(painter: QPainter, at: QPointF, kind: MarkKind) -> None:
-    """On a line whose moment is at that point; another branch stands below it."""
+    """Paint the symbol of a node at its point on the line; the triangle of a branch is below it."""
     theme = current_theme()
     painter.setPen(QPen(theme.color("panel"), 1))
     painter.setBrush(theme.color(_ROLES.get(kind, "muted")))

@@ -1,4 +1,4 @@
-"""Lines of `name … number`, some with a small picture, and a strip of numbers each under its name."""
+"""Lists of `name … number` lines, some with a small chart, and a bar of numbers with their names above them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _ASIDE_GAP, _LABEL_GAP = 16, 12
 
 
 class Fact(Struct, frozen=True):
-    """One line. `aside` stands in a quiet column of its own before the text, `short` stands for a text without room.
+    """One line. `aside` is a muted second number, in a column left of the text; `short` replaces a text that does not
+    fit.
 
-    `bars` are drawn as a spark of `color`, `strip` as a row of pixels `0xAARRGGBB`; both stand left of the text.
+    `bars` are drawn as a small bar chart in `color`, `strip` as a row of pixels `0xAARRGGBB`; both left of the text.
     """
 
     label: str
@@ -42,13 +43,13 @@ class Fact(Struct, frozen=True):
 
 
 def section(title: str) -> tuple[Fact, ...]:
-    """The head of a group of lines, with room above it."""
+    """The heading of a group of lines, with an empty line above it."""
     return Fact(""), Fact(title, is_head=True)
 
 
 class WholeLines(QScrollArea):
-    """Shows as many whole lines as have room, and scrolls by lines: half a line at an end reads as a mistake. What it
-    holds is lines of `PITCH` pixels, and perhaps a picture below them."""
+    """A scroll area that shows only complete lines and scrolls by lines: a line cut at the end looks like a mistake.
+    Its widget consists of lines of `PITCH` pixels, possibly with a picture below."""
 
     def __init__(self, lines: QWidget) -> None:
         super().__init__()
@@ -57,7 +58,7 @@ class WholeLines(QScrollArea):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setWidget(lines)
         self.viewport().setAutoFillBackground(False)
-        lines.setAutoFillBackground(False)  # setWidget switches it on
+        lines.setAutoFillBackground(False)  # setWidget has enabled it
         self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
 
     def _on_scrolled(self, value: int) -> None:
@@ -71,21 +72,21 @@ class WholeLines(QScrollArea):
 
 
 class Facts(Opaque, QWidget):
-    """Paints the lines, and hands them to screen readers and the clipboard as text."""
+    """Paints the lines, and provides them as text to screen readers and the clipboard."""
 
     def __init__(self) -> None:
         super().__init__()
         self._facts: tuple[Fact, ...] = ()
         self._numbers, self._words = TextPainter(font_fixed(11.5)), TextPainter(font_text(12))
         self._heads = TextPainter(font_text(12, QFont.Weight.DemiBold))
-        # Where small pictures end does not follow the digits beside them.
+        # Small charts end at a fixed distance from the right, whatever the number of digits.
         self._least_beside = self._numbers.width("-00.0 … 00.0")
         self._beside = self._least_beside
-        self._texts = self._asides = 0.0  # widths of the two columns of a ledger
+        self._texts = self._asides = 0.0  # widths of the columns of texts and asides
         self.set_background()
 
     def show_facts(self, facts: tuple[Fact, ...]) -> None:
-        """Repaints only the lines that are other ones."""
+        """Show these lines; only those that changed are repainted."""
         if facts == self._facts:
             return
         old, self._facts = self._facts, facts
@@ -140,12 +141,12 @@ class Facts(Opaque, QWidget):
                 painter.setPen(current_theme().color("muted"))
                 self._numbers.right(painter, row.right() - self._texts - _ASIDE_GAP, middle, fact.aside)
             if has_picture:
-                text_width = beside  # small pictures end where the others do
+                text_width = beside  # so that all small charts end at the same place
             free = QRectF(row.left() + 10 * fact.indent, row.top(), row.width() - text_width - 8, PITCH)
             self._paint_label(painter, free, fact)
 
     def _room_of_label(self, row: QRectF, fact: Fact) -> float:
-        """What a label takes of its line: all it needs, but never more than a number leaves of the better half."""
+        """The width that a label takes: what it needs, but at most 55 % of the line, the rest being the number's."""
         return min(self._words.width(fact.label) + 10 * fact.indent + _LABEL_GAP, row.width() * 0.55)
 
     def _paint_label(self, painter: QPainter, free: QRectF, fact: Fact) -> None:
@@ -153,7 +154,7 @@ class Facts(Opaque, QWidget):
             painter.setPen(current_theme().color("text"))
             self._heads.left(painter, free.left(), free.center().y(), self._heads.elided(fact.label, free.width()))
             return
-        is_said = fact.role == "bad" or not (fact.text or fact.bars)  # a line without a number says all in its label
+        is_said = fact.role == "bad" or not (fact.text or fact.bars)  # a line without a number is all in its label
         painter.setPen(current_theme().color(fact.role if is_said else "muted"))
         shown = self._words.elided(fact.label, free.width())
         end = self._words.left(painter, free.left(), free.center().y(), shown)
@@ -183,7 +184,7 @@ _LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.Text
 
 
 class Reading(Struct, frozen=True):
-    """A number with its name, its short name for narrow places, the colour role of the number and what it means."""
+    """A number with its name, a short name for narrow places, its tool tip and its colour role."""
 
     name: str
     short: str
@@ -193,7 +194,7 @@ class Reading(Struct, frozen=True):
 
 
 class FactBar(QWidget):
-    """Columns as wide as what they hold; where room is scarce the names are short."""
+    """Columns as wide as their contents; where room is scarce the short names are used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,7 +214,7 @@ class FactBar(QWidget):
         return QSize(200, HEIGHT)
 
     def _placed(self) -> list[tuple[QRectF, Reading, str]]:
-        """Where each stands; what is left of the width goes between them evenly."""
+        """The place of each number and the name used; spare width is distributed evenly."""
         if not self._facts:
             return []
         names, numbers = QFontMetricsF(self._names), QFontMetricsF(self._numbers)

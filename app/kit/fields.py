@@ -1,6 +1,6 @@
-"""Fields of forms and of the rows of panels: numbers with their unit, lines and choices, each made in one call.
+"""Form fields for numbers with units, lines of text and choices, each constructed with one call.
 
-The text of a number stands in from the edge as that of every other field, and a unit behind it in dim ink.
+A number's text has the same inset as that of the other fields, followed by its unit in a muted colour.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from PySide6.QtWidgets import QComboBox, QDoubleSpinBox, QLabel, QLineEdit, QSiz
 from app.kit.labels import plain_tip
 from app.kit.theme import font_fixed, font_text
 
-FRAME = 26  # pixels of borders and paddings of a field and of the line in it, as the style sheet has them
-INSET = 6  # pixels, as the style sheet has it for lines of text: it reaches no spin box
+FRAME = 26  # pixels of borders and paddings of a field and of the line edit in it, as set by the style sheet
+INSET = 6  # pixels: the style sheet's padding of line edits, which does not apply to the one in a spin box
 
 
 MOST = 2**31 - 1
@@ -31,7 +31,7 @@ def whole_field(
     tip: str = "",
     is_grouped: bool = False,
 ) -> QSpinBox:
-    """A field for a whole number; `automatic` are words in place of the least one, `is_grouped` is `1,024`."""
+    """A field for a whole number; `automatic` is shown instead of the least value; `is_grouped`: `1,024`."""
     field = QSpinBox()
     field.setRange(least, most)
     field.setGroupSeparatorShown(is_grouped)
@@ -53,7 +53,7 @@ def decimal_field(
     automatic: str = "",
     tip: str = "",
 ) -> QDoubleSpinBox:
-    """A field for a number with so many digits after the point."""
+    """A field for a number with `decimals` digits after the point."""
     field = QDoubleSpinBox()
     field.setDecimals(decimals)
     field.setRange(least, most)
@@ -65,7 +65,7 @@ def decimal_field(
 
 
 def small_steps(value: int, most: int, tip: str) -> QSpinBox:
-    """How many steps a measurement takes, low enough for the first row of a panel."""
+    """A field for the number of steps of a measurement, low enough for the first row of a panel."""
     field = QSpinBox()
     field.setRange(2, most)
     _describe(field, "Steps", tip)
@@ -78,7 +78,7 @@ def small_steps(value: int, most: int, tip: str) -> QSpinBox:
 
 
 def line_field(name: str, text: str = "", hint: str = "", tip: str = "") -> QLineEdit:
-    """A line of text with figures of one width; `hint` stands there while it is empty."""
+    """A line of text in the monospaced font; `hint` is shown while it is empty."""
     field = QLineEdit(text)
     field.setPlaceholderText(hint)
     _describe(field, name, tip)
@@ -86,7 +86,7 @@ def line_field(name: str, text: str = "", hint: str = "", tip: str = "") -> QLin
 
 
 def choice_field(name: str, choices: Iterable[tuple[object, str]], chosen: object = None) -> QComboBox:
-    """One of a few `(value, text)`."""
+    """A list of `(value, text)` choices."""
     field = QComboBox()
     for value, text in choices:
         field.addItem(text, value)
@@ -104,7 +104,7 @@ def _describe(field: QWidget, name: str, tip: str, automatic: str = "") -> None:
 
 
 def inset(field: QSpinBox | QDoubleSpinBox, unit: str = "") -> None:
-    """Give a field its margin and, where it has one, its unit."""
+    """Set the inset of a number field, and show its unit, if it has one."""
     if unit:
         NumberUnit(field, unit)
     else:
@@ -113,7 +113,8 @@ def inset(field: QSpinBox | QDoubleSpinBox, unit: str = "") -> None:
 
 
 class Room(QObject):
-    """Keeps a field as wide as its number: Qt leaves margins out of what it asks for, and half a number is another."""
+    """Keeps a field as wide as its number: Qt's size hint leaves the margins out, and a cut number reads as another
+    one."""
 
     def __init__(self, field: QSpinBox | QDoubleSpinBox, margins: int) -> None:
         super().__init__(field)
@@ -129,7 +130,7 @@ class Room(QObject):
 
 
 class NumberUnit(QLabel):
-    """At the right end of a field; not there while a word stands in place of its number."""
+    """A unit at the right end of a field; hidden while the field shows a word instead of its number."""
 
     def __init__(self, field: QSpinBox | QDoubleSpinBox, text: str) -> None:
         super().__init__(text.strip(), field)
@@ -157,11 +158,11 @@ class NumberUnit(QLabel):
         return False
 
 
-Option = tuple[str, object, str]  # what it says, what it stands for, its tool tip
+Option = tuple[str, object, str]  # (text, value, tool tip)
 
 
 class SmallBox(QComboBox):
-    """`characters`: it asks for room for so many, and not for the longest entry."""
+    """A small list of options. `characters`: the width it requests, instead of that of the longest entry."""
 
     def __init__(
         self, name: str, tip: str = "", options: Iterable[Option] = (), *, height: int = 20, characters: int = 0
@@ -182,8 +183,8 @@ class SmallBox(QComboBox):
             self.setItemData(self.count() - 1, plain_tip(explained), Qt.ItemDataRole.ToolTipRole)
 
     def let_shrink(self, characters: int) -> None:
-        """From now on as wide as its longest entry where there is room, and no narrower than so many characters: in a
-        narrow window it cuts what it says, and pushes no neighbour out."""
+        """Be as wide as the longest entry if there is room, and at least `characters` wide: in a narrow window the text
+        is cut, and the neighbours keep their places."""
         self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         widest = self.sizeHint().width()
         self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
@@ -192,5 +193,5 @@ class SmallBox(QComboBox):
         self.setMaximumWidth(widest)
 
     def choose(self, value: object) -> None:
-        """Take the entry that stands for a value."""
+        """Select the entry with this value."""
         self.setCurrentIndex(self.findData(value))

@@ -1,4 +1,4 @@
-"""Tables and pictures as files: whole or not there, as every file of this program. Says what went wrong, or nothing."""
+"""Writes tables and pictures to files, completely or not at all. The functions return what went wrong, or ""."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from PySide6.QtWidgets import QWidget
 from engine.errors import InputError
 from engine.files.atomic import write_bytes
 
-CSS_DPI = 96  # so many pixels has an inch wherever drawings are shown
+CSS_DPI = 96  # pixels per inch of SVG drawings, as in CSS
 PICTURE_KINDS = "PNG picture (*.png);;SVG drawing (*.svg)"
 
 
 def save_text(text: str, path: Path) -> str:
-    """Write UTF-8; half characters, which have none, are escaped."""
+    """Write a text as UTF-8; lone surrogates, which UTF-8 cannot encode, are escaped."""
     return _save(text.encode("utf-8", "backslashreplace"), path)
 
 
 def save_picture(picture: QImage | QPixmap, path: Path) -> str:
-    """Write a PNG."""
+    """Write a picture as PNG."""
     content = png_bytes(picture)
     if not content:
         return f"The picture for {path} could not be made: the window may be too large."
@@ -29,7 +29,7 @@ def save_picture(picture: QImage | QPixmap, path: Path) -> str:
 
 
 def png_bytes(picture: QImage | QPixmap) -> bytes:
-    """A picture as PNG; empty where it could not be made."""
+    """A picture as PNG; empty if it could not be encoded."""
     buffer = QBuffer()
     buffer.open(QIODevice.OpenModeFlag.WriteOnly)
     is_made = picture.save(buffer, "PNG")  # type: ignore[call-overload]
@@ -37,7 +37,7 @@ def png_bytes(picture: QImage | QPixmap) -> bytes:
 
 
 def save_look(widget: QWidget, path: Path) -> str:
-    """Write a widget as it looks: a PNG, or an SVG where the name ends so."""
+    """Write a widget as it looks: as SVG if the name ends in .svg, else as PNG."""
     return save_drawing(widget, path) if path.suffix.lower() == ".svg" else save_picture(widget.grab(), path)
 
 

@@ -1,4 +1,4 @@
-"""A list that grows at its end stays there, unless its reader scrolled away; then a small button leads back."""
+"""Keeps a growing list scrolled to its end until the user scrolls away; a small button then leads back."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ EDGE = 6
 
 
 class EndFollower(QObject):
-    """Whether a scroll area follows its end. Only what a person does to the scroll bar ends it; a new length, a new
-    size or another layout of the window does not."""
+    """Whether a scroll area follows its end. Only the user's scrolling ends that; a new length, size or layout does
+    not."""
 
     def __init__(self, area: QAbstractScrollArea, slack: int) -> None:
         super().__init__(area)
@@ -42,22 +42,22 @@ class EndFollower(QObject):
 
     @property
     def button(self) -> QPushButton:
-        """Leads back to the end; hidden while that is followed."""
+        """The button that leads back to the end; hidden while the end is followed."""
         return self._button
 
     def resume(self) -> None:
-        """To the end, and stay there."""
+        """Scroll to the end, and follow it."""
         self._follow(True)
         self._bar.setValue(self._bar.maximum())
 
     def follow_if_at_end(self) -> None:
-        """Something was brought into view: the end is followed if it is in view as well."""
+        """After scrolling something into view: follow the end if it is in view as well."""
         self._follow(self._is_at_end(self._bar.value()))
 
     def _follow(self, follows: bool) -> None:
         self._follows = follows
         self._button.setVisible(not follows)
-        # a line of its own below the rows: it covers nothing
+        # the button has a line of its own below the rows, so that it covers none of them
         self._area.setViewportMargins(0, 0, 0, 0 if follows else self._button.sizeHint().height() + EDGE)
         self._place()
 
@@ -65,7 +65,8 @@ class EndFollower(QObject):
         return value >= self._bar.maximum() - self._slack
 
     def _on_scrolled(self) -> None:
-        """A wheel, a key or a dragged handle; the bar's value follows only after this."""
+        """The user scrolled by wheel, key or drag; the bar's value changes only after this signal, its slider
+        before."""
         self._follow(self._is_at_end(self._bar.sliderPosition()))
 
     def _on_range(self, _least: int, most: int) -> None:

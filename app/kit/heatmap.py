@@ -1,8 +1,7 @@
-"""A heat map over tokens: one 8-bit image, thin axes, wheel zoom along the tokens, a crosshair and a selected column.
+"""A heat map over tokens: an 8-bit image with thin axes, wheel zoom along the tokens, crosshair and selected column.
 
-pyqtgraph turns the values into colours; it is imported with the first picture, because importing it costs a window half
-as much again as all the rest of its start. The widget is painted in its own pixels: a scene with one item in it would
-only add its own bookkeeping to every frame.
+pyqtgraph converts the values to colours. It is imported with the first picture, because the import takes half as long
+as the rest of the window's start. The widget paints directly: a graphics scene would add its own work to every frame.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ _TICK_PIXELS = 58
 
 
 class HeatMap(Themed, TokenExplorer):
-    """Shows what it is handed; x is a position, y a row (channel or head). `resized()` tells that the picture itself
-    has another size in pixels."""
+    """Shows a picture; x is a position, y a row (channel or head). Signal: `resized()`, the picture's area has another
+    size."""
 
     resized = Signal()
 
@@ -55,13 +54,13 @@ class HeatMap(Themed, TokenExplorer):
 
     @property
     def plot_rect(self) -> QRectF:
-        """The picture itself, without its labels, in the widget's pixels."""
+        """The area of the picture in the widget's pixels, without the labels."""
         left, top, right, bottom = self._margins()
         return QRectF(left, top, max(1, self.width() - left - right), max(1, self.height() - top - bottom))
 
     @property
     def image(self) -> StretchedImage:
-        """The picture; the first time it is asked for it is made, and pyqtgraph imported."""
+        """The image item; made, and pyqtgraph imported, when it is first needed."""
         if self._image is None:
             from app.kit.heatmap_image import StretchedImage
 
@@ -72,19 +71,20 @@ class HeatMap(Themed, TokenExplorer):
 
     @property
     def num_columns(self) -> int:
-        """How many columns the picture has pixels for, in whole steps: dragging a splitter asks for few pictures."""
+        """How many columns the picture has pixels for, in steps of 64, so that dragging a splitter requests few
+        pictures."""
         return whole_steps(self.plot_rect.width() * self.devicePixelRatioF(), _COLUMN_STEP)
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the picture fills all that is visible."""
+        """Whether the picture covers all visible positions."""
         return covers(self._loaded, self.visible_range)
 
     def take_theme(self) -> None:
         self._changed()
 
     def set_table(self, table: ColorTable) -> None:
-        """The 256 colours of the values."""
+        """Set the 256 colours of the values."""
         if table is self._table:
             return
         self._table = table
@@ -101,8 +101,8 @@ class HeatMap(Themed, TokenExplorer):
         marks: Marks,
         loaded: tuple[float, float] | None = None,
     ) -> None:
-        """Show `[rows, columns]` over the positions `start … stop` of the `whole`, with its marks over it. `loaded`, if
-        not the same, are the positions that were asked for: where the picture ends before them there is nothing."""
+        """Show `[rows, columns]` over the positions `start … stop`, part of `whole`, with marks over it. `loaded`: the
+        positions that were requested, if they are others; within them nothing exists beyond the picture's end."""
         self._loaded = loaded or (start, stop)
         self._extent, self._num_rows, self._marks = (start, stop), max(1, indices.shape[0]), marks
         self._whole = (whole[0], max(whole[1], whole[0] + 1))
@@ -123,7 +123,7 @@ class HeatMap(Themed, TokenExplorer):
         paint_marks(painter, frame, self._marks, theme, self._ink, self._hover, self.hasFocus())
 
     def _paint_image(self, painter: QPainter, frame: PictureFrame, image: StretchedImage) -> None:
-        """Stretch the image over its positions in pixels; what stands outside the picture is clipped."""
+        """Paint the image stretched over its positions, clipped to the picture's area."""
         rows, columns = image.image.shape
         left, right = frame.x(self._extent[0]), frame.x(self._extent[1])
         painter.save()
@@ -134,7 +134,7 @@ class HeatMap(Themed, TokenExplorer):
         painter.restore()
 
     def _paint_ghosts(self, painter: QPainter, frame: PictureFrame) -> None:
-        """The hatch over what was dropped, worked out once per range, size and picture."""
+        """Paint the hatch over dropped rows; it is computed once per range, size and picture."""
         ghosts = self._marks.ghosts
         if ghosts is None:
             return
@@ -147,7 +147,7 @@ class HeatMap(Themed, TokenExplorer):
             painter.drawImage(frame.plot.topLeft(), self._haze)
 
     def _paint_unloaded(self, painter: QPainter, frame: PictureFrame) -> None:
-        """Hatch the visible positions that the picture does not have yet: blank would read as zero."""
+        """Hatch the visible positions that were not loaded yet: left blank they would look like zeros."""
         for low, high in ((frame.low, self._loaded[0]), (self._loaded[1], frame.high)):
             left, right = frame.x(max(low, frame.low)), frame.x(min(high, frame.high))
             if right - left >= 1:
@@ -155,12 +155,12 @@ class HeatMap(Themed, TokenExplorer):
                 painter.fillRect(place, QBrush(current_theme().color("hairline"), Qt.BrushStyle.Dense5Pattern))
                 painter.setPen(current_theme().color("muted"))
                 center = place.center()
-                words = "not there yet"  # it is on its way, or not written
+                words = "not there yet"  # requested, or not computed
                 if self._ink.width(words) < place.width():
                     self._ink.between(painter, words, center.x(), center.y(), left, right, place.width())
 
     def _framed(self) -> PictureFrame:
-        """Ticks and rectangle, worked out once per range, size and text."""
+        """The area, ticks and row names; computed once per range, size and marks."""
         if self._frame is None:
             plot, (low, high) = self.plot_rect, self.visible_range
             names = ticks(low, high, plot.width(), _TICK_PIXELS, self._name_position)
@@ -181,7 +181,8 @@ class HeatMap(Themed, TokenExplorer):
         self._tell_size()
 
     def _tell_size(self) -> None:
-        """The plot's own size is known here and nowhere earlier: a panel is resized before its layout has placed us."""
+        """Emit `resized` if the area has changed. (A panel's own resize event comes before its layout has placed the
+        map.)"""
         size = self.plot_rect.size()
         if size != self._told_size:
             self._told_size = size

@@ -1,6 +1,6 @@
-"""What is drawn over a heat map: axes, hairlines, the selected column, the crosshair, numbers in large cells.
+"""Marks over a heat map: axes, hairlines, selected column, crosshair, edits, and numbers in large cells.
 
-Painted in one pass in pixels; nothing here grows with the number of tokens, only with what fits on the screen.
+Painted in one pass; the cost depends on what fits on the screen, not on the number of tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed
 
 _NUMBER_CELL = 24.0
-_OUTLINED = 4  # pixels of width from which on an edited place has an outline
+_OUTLINED = 4  # an edited place of at least so many pixels has an outline
 _CENTER = int(Qt.AlignmentFlag.AlignCenter)
 
 
@@ -30,7 +30,7 @@ def number_name(row: int) -> str:
 
 
 class CellNumbers(Struct, frozen=True, eq=False):
-    """Values `[rows, columns]` from position `start`, and for each the colour its text reads well in."""
+    """Values `[rows, columns]` from position `start` on, their colour indices, and the text colour for each index."""
 
     values: Floats
     indices: Indices
@@ -40,7 +40,7 @@ class CellNumbers(Struct, frozen=True, eq=False):
 
 
 class Box(NamedTuple):
-    """Positions `start … stop` and rows `first … last` (not included). `is_hidden`: attention does not see them."""
+    """Positions `start … stop` and rows `first … last`, both ends exclusive. `is_hidden`: masked from attention."""
 
     start: float
     stop: float
@@ -50,10 +50,10 @@ class Box(NamedTuple):
 
 
 class Marks(Struct, frozen=True, eq=False):
-    """`selected` is a span of positions, `selected_row` one row in it, `area` the positions and rows that were
-    dragged over, `edited` are the places that were changed by hand, `alarms` positions with values that are not
-    numbers, `flags` positions that stand out for another reason, `ghosts` what was dropped; `note` stands at the
-    right end of the axis; the rest is furniture."""
+    """What to draw over the image: `selected`, a span of positions; `selected_row`, one row in it; `area`, the
+    positions and rows dragged over; `edited`, places changed by hand; `alarms`, positions with NaN or Inf; `flags`,
+    positions that stand out for another reason; `ghosts`, dropped rows; `note`, text at the right end of the axis;
+    `left` and `right`, margins in pixels; lines and names of the axes."""
 
     left: int = 30
     right: int = 1
@@ -72,7 +72,7 @@ class Marks(Struct, frozen=True, eq=False):
 
 
 class PictureFrame(Struct, frozen=True):
-    """Where the picture stands and which part of the axes is visible."""
+    """The picture's area in pixels, and the range of positions and rows that it shows."""
 
     plot: QRectF
     low: float
@@ -88,7 +88,7 @@ class PictureFrame(Struct, frozen=True):
         return self.plot.top() + row / self.num_rows * self.plot.height()
 
     def rect(self, box: Box) -> QRectF:
-        """Where a box stands, in whole pixels, as far as it is visible."""
+        """The visible part of a box, in whole pixels."""
         left, right = round(self.x(max(box.start, self.low))), round(self.x(min(box.stop, self.high)))
         top, bottom = round(self.y(max(box.first, 0))), round(self.y(min(box.last, self.num_rows)))
         return QRectF(
@@ -109,7 +109,7 @@ def paint_marks(
     hover: QPointF | None,
     has_focus: bool,
 ) -> None:
-    """Everything over the image, from the quietest to the loudest."""
+    """Paint everything over the image, the most important last."""
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
     _paint_lines(painter, frame, marks, theme)
     if marks.numbers is not None and frame.cell_width * marks.numbers.per_column >= _NUMBER_CELL:
@@ -147,7 +147,7 @@ def _paint_lines(painter: QPainter, frame: PictureFrame, marks: Marks, theme: Th
 
 
 def _paint_axes(painter: QPainter, frame: PictureFrame, marks: Marks, theme: Theme, ink: TextPainter) -> None:
-    """Row names at the left; token texts under the picture, their positions below them, a short stroke at each."""
+    """Paint the row names at the left, and below the picture token texts, their positions, and tick marks."""
     painter.setPen(theme.color("muted"))
     top, bottom = frame.plot.top(), frame.plot.bottom()
     for tick in frame.rows:
@@ -174,7 +174,7 @@ def _paint_selected(painter: QPainter, frame: PictureFrame, span: tuple[float, f
         return
     left = max(frame.x(span[0]), frame.plot.left())
     right = min(max(frame.x(span[1]), left + 3), frame.plot.right())
-    # a second line of the ground keeps the warm one apart from warm cells
+    # a second outline in the ground colour separates the selection from cells of a similar colour
     painter.setPen(QPen(theme.color("signed_middle", 200), 1))
     painter.drawRect(QRectF(round(left) - 1, frame.plot.top(), round(right - left) + 1, frame.plot.height() - 1))
     painter.setPen(QPen(theme.color("selected"), 1))
@@ -182,7 +182,7 @@ def _paint_selected(painter: QPainter, frame: PictureFrame, span: tuple[float, f
 
 
 def _paint_area(painter: QPainter, frame: PictureFrame, area: Box, theme: Theme) -> None:
-    """The outline of what was dragged over, in a second line of the ground as a selected column has."""
+    """Outline the area that was dragged over, with a second line in the ground colour as for a selected column."""
     place = frame.rect(area)
     if place.isEmpty():
         return
@@ -193,8 +193,8 @@ def _paint_area(painter: QPainter, frame: PictureFrame, area: Box, theme: Theme)
 
 
 def _paint_edited(painter: QPainter, frame: PictureFrame, boxes: tuple[Box, ...], theme: Theme) -> None:
-    """A thin line along the edge of what was changed by hand, never over its numbers; what attention does not see is
-    hatched as well, and what is narrower than its lines has a stroke at the upper edge of the picture."""
+    """Outline what was edited, without covering its numbers; rows masked from attention are hatched as well. A stroke
+    above the picture also marks boxes that are too narrow for an outline."""
     color = theme.color("edited")
     for box in boxes:
         place = frame.rect(box)
@@ -209,7 +209,7 @@ def _paint_edited(painter: QPainter, frame: PictureFrame, boxes: tuple[Box, ...]
 
 
 def _paint_row(painter: QPainter, frame: PictureFrame, row: int, theme: Theme) -> None:
-    """A wedge at either end of a selected row: a line through it would hide what it holds."""
+    """Paint a wedge at either end of the selected row: a line through it would cover its values."""
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
     painter.setPen(Qt.PenStyle.NoPen)
     painter.setBrush(theme.color("selected"))
@@ -220,7 +220,7 @@ def _paint_row(painter: QPainter, frame: PictureFrame, row: int, theme: Theme) -
 
 
 def _paint_triangles(painter: QPainter, frame: PictureFrame, positions: tuple[float, ...], color: QColor) -> None:
-    """Small triangles over columns that stand out: a shape, not only a colour."""
+    """Paint small triangles above columns that stand out, which differ by shape and not only by colour."""
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
     painter.setPen(Qt.PenStyle.NoPen)
     painter.setBrush(color)
@@ -240,7 +240,7 @@ def _paint_crosshair(painter: QPainter, frame: PictureFrame, hover: QPointF, the
 
 
 def _paint_numbers(painter: QPainter, frame: PictureFrame, numbers: CellNumbers, ghosts: Ghosts | None) -> None:
-    """The values themselves, where a cell has room for three digits."""
+    """Write the values into the cells if these are large enough for three digits."""
     height = frame.plot.height() / frame.num_rows
     width = frame.cell_width * numbers.per_column
     if height < 12:

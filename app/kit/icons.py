@@ -1,4 +1,4 @@
-"""Icons of one stroke weight, drawn for the colour they are shown in."""
+"""Icons, drawn from SVG in the colour and size they are shown in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _source(name: str) -> str:
 
 
 def pixmap(name: str, color: str, size: int, ratio: float = 1.0) -> QPixmap:
-    """One icon at one size in one colour."""
+    """One icon, in one size and colour."""
     result = QPixmap.fromImage(_drawn(name, color, round(size * ratio)))
     result.setDevicePixelRatio(ratio)
     return result
@@ -25,7 +25,8 @@ def pixmap(name: str, color: str, size: int, ratio: float = 1.0) -> QPixmap:
 
 @cache
 def _drawn(name: str, color: str, pixels: int) -> QImage:
-    """A few dozen icons stand on hundreds of buttons. An image, for no pixmap may outlive the application."""
+    """The icon as an image, cached, as a few dozen icons are shown on hundreds of buttons. (A pixmap could not be
+    cached: none may outlive the application.)"""
     image = QImage(pixels, pixels, QImage.Format.Format_ARGB32_Premultiplied)
     image.fill(Qt.GlobalColor.transparent)
     painter = QPainter(image)
@@ -37,7 +38,7 @@ def _drawn(name: str, color: str, pixels: int) -> QImage:
 
 
 def icon(name: str, color: str, checked: str | None = None, disabled: str | None = None, *, size: int = 14) -> QIcon:
-    """An icon in the colour of its state, crisp at one size and on screens of twice the density."""
+    """An icon with a colour for each state, in one size, also for screens of double density."""
     result = QIcon()
     for pixels in (size, 2 * size):
         result.addPixmap(pixmap(name, color, pixels))

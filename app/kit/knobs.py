@@ -1,4 +1,4 @@
-"""A number that is dragged: its name, a slider over the values that make sense, a field for any other."""
+"""A number with its name, a slider over sensible values, and a field for any other value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME_WIDTH, FIELD_WIDTH = 62, 58
 
 
 class SliderTrack(QSlider):
-    """A thin line with a round handle, in the theme's colours; a click jumps to the place."""
+    """A slider drawn as a thin line with a round handle; a click jumps to the place."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(Qt.Orientation.Horizontal, parent)
@@ -72,8 +72,8 @@ class SliderTrack(QSlider):
 
 
 class Knob(QWidget):
-    """`moved()` whenever a person changes the value; setting it in code says nothing. The name is a button where a
-    second meaning can be chosen: `renamed()`."""
+    """A named slider with a field. Signals: `moved()`, the user changed the value (setting it in code emits nothing);
+    `renamed()`, the name was clicked where it offers a second meaning."""
 
     moved = Signal()
     renamed = Signal()
@@ -112,7 +112,8 @@ class Knob(QWidget):
             part.setAccessibleName(name)
 
     def set_stops(self, stops: Sequence[float], least: float, most: float, auto: str = "") -> None:
-        """Where the slider can stand, ascending, and how far the field goes; `auto` is what its least value says."""
+        """Set the slider's values, ascending, and the field's range; `auto` is shown instead of the field's least
+        value."""
         value = self.value
         self.field.blockSignals(True)
         self.field.setRange(least, most)
@@ -140,7 +141,7 @@ class Knob(QWidget):
         self._show()
 
     def _show(self) -> None:
-        """The slider stands at the stop nearest to the field."""
+        """Move the slider to the stop nearest to the field's value."""
         index = bisect_left(self._stops, self.value)
         if index == len(self._stops) or (
             index and self.value - self._stops[index - 1] < self._stops[index] - self.value

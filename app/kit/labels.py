@@ -1,4 +1,4 @@
-"""Small pieces of text that know how to be short: an eliding label, and a label with a coloured dot."""
+"""Labels and text functions: a label that shortens its text, one with a coloured dot, and escaping of foreign text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 from app.draw.format import escape, whole_words
 from app.kit.theme import TextRole, current_theme
 
-# Where numbers come from, and the theme's role for its dot.
+# Where a picture's numbers come from -> the colour role of its dot.
 PROVENANCE_ROLES = {
     "live cache": "good",
     "kept": "good",
@@ -23,7 +23,7 @@ PROVENANCE_ROLES = {
     "predicted": "muted",
     "random": "warning",
     "difference": "text",
-    "past": "selected",  # of another step than the newest
+    "past": "selected",  # of a step that is not the newest
 }
 
 
@@ -31,15 +31,15 @@ SLACK = 24
 
 
 class Opaque:
-    """Mixin of a painted widget that fills its own background: what lies behind it need not be painted with it.
+    """Mixin of a widget that paints its own background, so that Qt need not paint what lies behind it.
 
-    The colour is painted, not a palette's: under a style sheet a palette that was set early does not stay.
+    The colour is painted, because under a style sheet a palette that was set early is replaced.
     """
 
     _background = ""
 
     def set_background(self, role: str = "panel") -> None:
-        """Fill it with the colour of a role of the theme."""
+        """Fill the background with the colour of a theme role."""
         self._background = role
         cast(QWidget, self).setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
 
@@ -49,7 +49,7 @@ class Opaque:
 
 
 class ElidedLabel(Opaque, QLabel):
-    """One line of plain text that gives way by whole words when there is no room."""
+    """One line of plain text that is shortened by whole words where it does not fit."""
 
     def __init__(self, font: QFont | None = None, role: TextRole | None = None) -> None:
         super().__init__()
@@ -59,8 +59,8 @@ class ElidedLabel(Opaque, QLabel):
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
 
     def setText(self, text: str, brief: str = "", more: str = "") -> None:
-        """Its width never depends on its text, so the window is not laid out anew; a label would ask for that. `brief`
-        is painted where the whole text has no room, and the tool tip has the whole, with `more` below it."""
+        """Set the text; the label's width does not depend on it, so no layout is needed (as QLabel would request).
+        `brief` is painted where the text does not fit; the tool tip then has the text, and `more` below it."""
         self._more = more
         if (text, brief) != (self._text, self._brief):
             if text != self._text:
@@ -71,7 +71,7 @@ class ElidedLabel(Opaque, QLabel):
     def enterEvent(self, event: QEnterEvent) -> None:
         if self._brief:
             told = "\n".join(filter(None, (self._text, self._more)))
-            self.setToolTip(plain_tip(told))  # what may be painted in brief is told whole
+            self.setToolTip(plain_tip(told))  # the whole text, as the painted one may be the brief one
         super().enterEvent(event)
 
     def text(self) -> str:
@@ -94,7 +94,7 @@ class ElidedLabel(Opaque, QLabel):
 
 
 class DotLabel(Opaque, QWidget):
-    """A coloured dot and a few words: where a picture's numbers come from. A ring stands for what is not of now."""
+    """A coloured dot and a few words: where a picture's numbers come from. A ring: they are not of the newest step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class DotLabel(Opaque, QWidget):
         self.hide()
 
     def enterEvent(self, event: QEnterEvent) -> None:
-        self.setToolTip(self._whole)  # not with every step: it is read by who points at it
+        self.setToolTip(self._whole)  # set only when it is needed, as it changes with every step
         super().enterEvent(event)
 
     @property
@@ -119,14 +119,15 @@ class DotLabel(Opaque, QWidget):
 
     @property
     def whole(self) -> str:
-        """The sentence of the tool tip."""
+        """The sentence for the tool tip."""
         return self._whole
 
     def set_state(self, text: str, kind: str, whole: str = "", brief: str = "") -> None:
-        """The words, the provenance that colours the dot, the sentence of the tool tip (the words unless given), and
-        what to say where the words have no room."""
+        """Set the words, the provenance that colours the dot, the tool tip's sentence (the words if not given), and
+        what to show where the words do not fit."""
         self._whole = whole or text
-        # The sentence has the step in it, and announcing it would announce every step: only what is not of now says it.
+        # The sentence names the step; as accessible name it would be announced at every step, so it is used for past
+        # ones only.
         name = self._whole if kind == "past" else text
         if name != self.accessibleName():
             self.setAccessibleName(name)
@@ -153,7 +154,7 @@ class DotLabel(Opaque, QWidget):
         self.fill_background(painter)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         color = current_theme().color(PROVENANCE_ROLES.get(self._kind, "faint"))
-        is_now = self._kind != "past"  # a ring says it where there is room for the dot alone, to every eye
+        is_now = self._kind != "past"  # the ring is recognisable without colour and without the words
         painter.setPen(Qt.PenStyle.NoPen if is_now else QPen(color, 1.6))
         painter.setBrush(color if is_now else Qt.BrushStyle.NoBrush)
         radius = 3.2 if is_now else 2.8
@@ -169,24 +170,25 @@ class DotLabel(Opaque, QWidget):
 
 
 def steady(room: int, needed: int) -> int:
-    """A width that follows a text without following every digit: each change lays the whole window out anew."""
+    """The width for a text that needs `needed` pixels; unchanged for small changes, because each lays out the window
+    anew."""
     return room if needed <= room <= needed + SLACK else needed + SLACK // 4
 
 
 def prose(text: str) -> str:
-    """A name, a path or a sentence that came from outside: spaces stay spaces, what cannot be seen is escaped."""
+    """A text from outside on one line: newlines and tabs become spaces, other unprintable characters are escaped."""
     return "".join(char if char.isprintable() else " " if char in "\n\t" else escape(char) for char in text)
 
 
 def plain_tip(text: str) -> str:
-    """A tool tip is read as rich text when it looks like it; words of a model must stay words."""
+    """A tool tip that shows the text as it is: Qt would read a text that looks like HTML as rich text."""
     return f"<span style='white-space:pre-wrap'>{html.escape(text)}</span>" if text else ""
 
 
 def plain_label(
     text: str = "", font: QFont | None = None, role: TextRole | None = None, *, wraps: bool = False
 ) -> QLabel:
-    """A label that never takes its text for markup."""
+    """A label that shows its text as it is, never as rich text."""
     label = QLabel()
     label.setTextFormat(Qt.TextFormat.PlainText)
     label.setText(text)
@@ -203,12 +205,12 @@ def _dress(label: QLabel, font: QFont | None, role: TextRole | None) -> None:
 
 
 def set_text_role(widget: QWidget, role: TextRole) -> None:
-    """Give a label or an editor the colour of a role, in this theme and in every other: the style sheet has them."""
+    """Give a label or an editor a theme role's colour, through the style sheet, so that it follows the theme."""
     if widget.property("textRole") == role:
         return
     font = widget.font() if widget.testAttribute(Qt.WidgetAttribute.WA_SetFont) else None
     widget.setProperty("textRole", role)
     widget.style().unpolish(widget)
     widget.style().polish(widget)
-    if font is not None:  # polishing anew gives up a font that was set before
+    if font is not None:  # polishing resets a font that was set before
         widget.setFont(font)

@@ -1,4 +1,4 @@
-"""A view of a heat map with tokens across, and a line below it that tells the value under the cursor."""
+"""The base of panels with a heat map: tokens across, and below it a line with the value under the cursor."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from engine.spec.edit import Rows
 
 
 class MapView(View[State]):
-    """Which positions are visible and how many columns have room stands in `models.viewport`, whose fields are
-    named after the `kind` of its slices: `head_range`, `head_columns`. A subclass follows the viewport and fills in
-    `pick`, `tell` and `area`. Intent: `menu_wanted(place on the screen)`, of what is selected then."""
+    """The visible positions and the number of columns are kept in `models.viewport`, in fields named after the `kind`
+    of slice: `head_range`, `head_columns`. A subclass follows the viewport and implements `pick`, `tell` and `area`.
+    Signal: `menu_wanted(point on the screen)`, for the selection."""
 
     abilities = frozenset(("view.reset", "view.zoom"))
     kind: ClassVar[str]
@@ -55,11 +55,11 @@ class MapView(View[State]):
         self.set_body(column((self._row, 1), self._readout, spacing=2))
 
     def pick(self, point: QPointF) -> None:
-        """A click on the map, in positions and rows."""
+        """Handle a click on the map; `point` is (position, row)."""
         raise NotImplementedError
 
     def area(self, start: QPointF, stop: QPointF) -> Rows | None:
-        """What lies between two points of the map, both included; None where there is nothing."""
+        """The rows between two points of the map, both included; None if there are none."""
         raise NotImplementedError
 
     def _on_dragged_over(self, start: QPointF, stop: QPointF) -> None:
@@ -67,7 +67,7 @@ class MapView(View[State]):
             self._models.selection.update(position=area.start, channel=None, area=area)
 
     def _on_menu_wanted(self, point: QPointF | None, place: QPoint) -> None:
-        """A menu is of what stands under the mouse, and of the whole area where that is part of one."""
+        """Open the menu for what is under the mouse, or for the selected area if that contains it."""
         here = self.area(point, point) if point is not None else None
         if here is not None:
             now = self._models.selection.now.area
@@ -76,7 +76,7 @@ class MapView(View[State]):
         self.menu_wanted.emit(place)
 
     def tell(self, point: QPointF | None) -> None:
-        """Tell in the line below what is under the cursor; None where it is elsewhere."""
+        """Show the value under the cursor in the line below; None: the cursor is elsewhere."""
         raise NotImplementedError
 
     def reset_view(self) -> None:
@@ -101,7 +101,7 @@ class MapView(View[State]):
 
     @property
     def _shown_seq_id(self) -> int:
-        """The sequence that the picture is of: for a moment not the one that is selected."""
+        """The sequence that the picture shows, which for a moment may not be the selected one."""
         return self._models.selection.now.seq_id
 
     def _token_name(self, position: int) -> str:

@@ -1,4 +1,4 @@
-"""Panels that ask the engine for a measurement: the button that asks, how far it is, and why nothing can be asked."""
+"""The base of panels that ask the engine for a measurement: the button, its progress, and why it is not possible."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from app.models.measurement import Measurement, Request
 
 
 class MeasuringView(View[State]):
-    """A view that asks the engine for the measurement named in `measures`. It says why nothing can be asked (`problem`)
-    and shows the answer; the base follows the measurement, and offers to rebuild rows where those held cannot answer.
+    """A view of the measurement named in `measures`. The subclass says why nothing can be asked (`problem`) and shows
+    the answer; this base follows the measurement, and offers to recompute dropped rows where a question needs them.
 
-    Intents: `asked(command)` and `cancelled()`; `applied(CacheSpec)` where what was tried is to become the live cache;
+    Signals: `asked(command)`, `cancelled()`, `applied(CacheSpec)` (make a mode that was tried the live one),
     `rebuild_wanted()`.
     """
 
@@ -42,11 +42,11 @@ class MeasuringView(View[State]):
         super().follow(models)
 
     def problem(self) -> str:
-        """Why nothing can be asked now; empty where it can."""
+        """Why nothing can be asked now; empty if it can."""
         raise NotImplementedError
 
     def measure(self) -> None:
-        """Ask what the panel is there to ask. One that asks all by itself has nothing to add."""
+        """Ask this panel's question. Does nothing in panels that ask by themselves."""
 
     @property
     def answer(self) -> Any:
@@ -54,13 +54,13 @@ class MeasuringView(View[State]):
         return self.measurement.answer_of(self._models.selection.now.seq_id)
 
     def invited(self, words: str) -> str:
-        """The invitation to ask, after the sentence why an answer that was there is gone."""
+        """The invitation to ask, preceded by the reason why an earlier answer is gone, if there was one."""
         if not self.measurement.is_out_of_date:
             return words
         return f"What was measured is out of date: the cache has changed since. {words}"
 
     def rebuilt_words(self, answer: Any) -> str:
-        """What an answer was measured on, where that is not what the live cache holds."""
+        """A note if the answer was measured on rows recomputed from the tokens instead of those in the live cache."""
         status = self._models.status.now
         drops = status is not None and not status.cache.retention.keeps_all
         was_rebuilt = drops and answer is not None and answer.request.rebuild
@@ -71,8 +71,8 @@ class MeasuringView(View[State]):
 
 
 class AskingView(MeasuringView[State]):
-    """A measuring view with a button that asks, and stops what is being measured: a subclass names it in `button_words`
-    and `button_name`, puts `button` where it belongs and says in `request` what to ask."""
+    """A measuring view with a button that asks, or stops a running measurement. The subclass sets `button_words` and
+    `button_name`, places `button`, and returns the question from `request`."""
 
     button_words: ClassVar[str] = "Measure"
     button_name: ClassVar[str] = ""
@@ -85,11 +85,11 @@ class AskingView(MeasuringView[State]):
         self.button.stopped.connect(self.cancelled)
 
     def request(self) -> Request | None:
-        """What to ask; None where what is chosen cannot be asked."""
+        """The question to ask; None if it cannot be asked with the present settings."""
         raise NotImplementedError
 
     def ask(self) -> None:
-        """Ask, where anything can be asked; a measurement that is going on goes on."""
+        """Ask, if possible; a measurement that is running is not disturbed."""
         if self.measurement.is_waiting or self.problem():
             return
         request = self.request()
@@ -109,7 +109,7 @@ class AskingView(MeasuringView[State]):
 
 
 class AskButton(ProgressButton):
-    """Says what it asks, or, while that is being measured, how far it is and that a click stops it."""
+    """Shows what it asks; while that is measured, its progress, and a click stops it."""
 
     asked = Signal()
     stopped = Signal()
@@ -121,7 +121,7 @@ class AskButton(ProgressButton):
         measurement.changed.connect(self.refresh)
 
     def set_reason(self, reason: str) -> None:
-        """Why it cannot be asked now; empty when it can."""
+        """Disable the button and say why in its tool tip; empty enables it."""
         self.setEnabled(not reason or self._measurement.is_waiting)
         self.setToolTip(plain_tip(reason))
 
@@ -138,7 +138,8 @@ class AskButton(ProgressButton):
 
 
 class RebuildOffer(QPushButton):
-    """There where a question was refused because rows were dropped: try it on rows rebuilt from the tokens."""
+    """A button shown when a question was refused because rows were dropped: recompute them from the tokens and ask
+    again."""
 
     def __init__(self, measurement: Measurement[Any]) -> None:
         super().__init__()
@@ -155,8 +156,8 @@ class RebuildOffer(QPushButton):
 
 
 def why_nothing(models: Models, before: str, past: str, few: str) -> str:
-    """Why nothing can be measured on the live rows, in the panel's words: before the first step, while looking back
-    (`{0}` is the step), with a single token; empty where it can."""
+    """Why nothing can be measured on the live rows: `before` the first step, `past` (with `{0}` for the step) while an
+    earlier step is shown, `few` with a single token; empty if it can."""
     now, timeline = models.selection.now, models.timeline
     if timeline.latest is None:
         return before

@@ -1,4 +1,4 @@
-"""What a moment of the history and a branch are, in words: step, what was done before it, what an edit did, origin."""
+"""Describes nodes and branches of the history in words: step, changes, an edit's effect, origin of a sequence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.wire.records import has_chosen
 
 
 def branch_name(models: Models, first: int) -> str:
-    """The name that was given to a branch, else the beginning of its text."""
+    """A branch's name, or the beginning of its text if it has none."""
     return models.history.name(first) or f"“{text_line(models, first, 24)}”"
 
 
@@ -33,7 +33,7 @@ def text_line(models: Models, first: int, max_chars: int) -> str:
 
 
 def origin_words(models: Models, seq_id: int) -> str:
-    """`branch “a dragon” · step 6`: where a sequence was forked from; empty where it was not."""
+    """`branch “a dragon” · step 6`: where a sequence was forked from; empty if it was not."""
     origin = origin_of(models.timeline, seq_id)
     if origin is None:
         return ""
@@ -45,7 +45,7 @@ MOST_CHANGES = 4
 
 
 def change_words(change: Change) -> str:
-    """`cache: KIVI-2`, `sequence 1 forked from 0 after step 5`: what was done."""
+    """Describe a change: `cache: KIVI-2`, `sequence 1 forked from 0 after step 5`."""
     match change:
         case EditMade(edit):
             return f"edit: {edit.describe()}"
@@ -72,7 +72,7 @@ def change_words(change: Change) -> str:
 
 
 def node_lines(models: Models, step: int) -> list[str]:
-    """What a moment is: the step with its token and its time, what was done before it, what an edit did."""
+    """Describe a node: its step with token and time, the changes before it, and an edit's effect."""
     history = models.history
     record, added = history.record(step), history.added(step)
     lines = []
@@ -80,7 +80,7 @@ def node_lines(models: Models, step: int) -> list[str]:
         part = record.of(models.selection.now.seq_id) or next(iter(record.sequences), None)
         fed = "" if part is None else f" · fed “{shortened(visible(''.join(part.texts[-8:])), 24)}”"
         next_one = f", chose “{shortened(visible(part.sampled_text), 16)}”" if part and has_chosen(part) else ""
-        took = f" · {milliseconds(ms)}" if (ms := record.timings.total_ms) else ""  # 0 where nobody measured
+        took = f" · {milliseconds(ms)}" if (ms := record.timings.total_ms) else ""  # 0: not measured
         lines.append(f"step {thousands(step)} · {record.phase}{fed}{next_one}{took}")
     changes = history.changes(step)
     if record is None:
@@ -95,7 +95,7 @@ def node_lines(models: Models, step: int) -> list[str]:
 
 
 def _unstepped(models: Models, step: int, changes: tuple[Change, ...]) -> str:
-    """`moment 17, edit after step 16: zero position 4`: of a moment that no step made."""
+    """Describe a node that no step made: `moment 17, edit after step 16: zero position 4`."""
     path = models.history.path(step)
     before = next((node for node in reversed(path) if models.history.record(node) is not None), None)
     where = "" if before is None else f" after step {thousands(before)}"

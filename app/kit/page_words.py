@@ -1,4 +1,4 @@
-"""What happened to pages, and why a prefix was not reused, in words."""
+"""Describes page events, and why a prefix was not reused, in words."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from engine.wire.prefix_match import AllFullPagesHit, ContinuedFrom, Converted, 
 from engine.wire.records import StepRecord
 from engine.wire.status import SequenceInfo
 
-# A prefill of a long prompt takes thousands of pages: the list says how many more there are.
+# A long prompt's prefill allocates thousands of pages: after this many lines the rest is only counted.
 MAX_LINES = 400
 
 
 def state_name(state: int) -> str:
-    """The word for a page's state."""
+    """The name of a page's state."""
     names = {
         PageCell.FREE: "free",
         PageCell.USED: "used",
@@ -33,7 +33,7 @@ def state_name(state: int) -> str:
 
 
 def record_lines(record: StepRecord) -> list[str]:
-    """What a step did to pages and to the sequences that wait for them, one line each."""
+    """What a step did to pages and to waiting sequences, one line each."""
     lines = [f"preempted seq {s}: its pages went to others, its tokens stay" for s in record.preempted]
     lines += [f"seq {seq_id} waits for room" for seq_id in record.waiting]
     lines += [event_line(event) for event in record.page_events[:MAX_LINES]]
@@ -43,7 +43,7 @@ def record_lines(record: StepRecord) -> list[str]:
 
 
 def event_line(event: page_events.PageEvent) -> str:
-    """One happening as one line."""
+    """An event as one line."""
     match event:
         case page_events.PageAllocated():
             return f"{_holder(event.seq_id)} took page {event.page_id}"
@@ -70,7 +70,7 @@ def event_line(event: page_events.PageEvent) -> str:
 
 
 def _holder(seq_id: int) -> str:
-    """Who holds a page: a sequence, or a moment of another branch."""
+    """Who holds a page: a sequence, or a kept step of another branch."""
     return "a kept moment" if seq_id == page_events.KEPT else f"seq {seq_id}"
 
 
@@ -104,18 +104,18 @@ def short_hash(page_hash: bytes) -> str:
 
 
 def quoted(text: str) -> str:
-    """A token between quotation marks, nothing hidden."""
+    """A token in quotation marks, shortened, invisible characters escaped."""
     return f"“{token_label(text, 16)}”"
 
 
 def quoted_whole(text: str) -> str:
-    """The same of a text that is not cut short."""
+    """A text in quotation marks, not shortened, invisible characters escaped."""
     return f"“{visible(text)}”"
 
 
 def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None, *, is_brief: bool = False) -> str:
-    """Why a part of a prompt was computed although others may have had it before. In brief a long line of a chat
-    template is cut short."""
+    """Why part of a prompt was computed although its prefix might have been cached; empty if it was not. `is_brief`
+    shortens a long line of a chat template."""
     why = info.why_not_reused
     if is_brief and isinstance(why, ContinuedFrom):
         why = replace(why, line_text=shortened(why.line_text, 80))
@@ -129,7 +129,7 @@ def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None, *,
             return "Not admitted yet: it waits for room in the pool." if info.state == "waiting" else ""
         case Forked(parent):
             told = _pages_shared(info.num_shared_pages, info.num_pages)
-            if parent < 0:  # a moment that is kept, whose sequences have no numbers of their own
+            if parent < 0:  # a kept step, whose sequences have no numbers of their own
                 return f"{told[:1].upper()}{told[1:]}."
             return f"Forked from seq {parent}: {told}."
         case Converted():
@@ -173,7 +173,8 @@ def _differ(why: TokensDiffer, info: SequenceInfo, models: Models, page_size: in
 def _sides(
     token_ids: Sequence[int], why: TokensDiffer, models: Models, page_size: int
 ) -> tuple[str | None, str | None]:
-    """The token of the prompt and that of the cached page, where they part; never the second without the first."""
+    """The tokens of the prompt and of the cached page at the first difference, if known; the second never without the
+    first."""
     if why.position >= len(token_ids):
         return None, None
     here = quoted(models.pages.text(token_ids[why.position]))
@@ -183,7 +184,7 @@ def _sides(
 
 
 def _pages_shared(num_shared: int, num_pages: int) -> str:
-    """How many pages of a fork are still those of its parent."""
+    """How many of a fork's pages are still shared with its parent."""
     if not num_shared:
         return "it shares no page any more"
     if num_shared == num_pages == 1:

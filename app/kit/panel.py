@@ -1,4 +1,4 @@
-"""The frame every panel shares: a title strip that says what is shown and where its numbers come from, and a body."""
+"""The frame of every panel: a title strip that says what is shown and where its numbers come from, and a body."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MARGIN = 10
 
 
 class TitleBar(QWidget):
-    """The upper end of a panel. In a dock it is the title bar, so that a panel is dragged by its name."""
+    """A panel's title strip. In a dock it is the title bar, so that the panel can be dragged by it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,11 +41,11 @@ class TitleBar(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        if self.rect().adjusted(RADIUS, 2, -RADIUS, -2).contains(event.rect()):  # a label has changed, no edge
+        if self.rect().adjusted(RADIUS, 2, -RADIUS, -2).contains(event.rect()):  # only a label needs repainting
             painter.fillRect(event.rect(), current_theme().color("title_strip"))
             return
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        # The frame runs on into the body below: only the upper corners are round here.
+        # The frame continues in the body below: only the upper corners are round here.
         outline = rounded(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, 0), bottom=False)
         painter.fillPath(outline, current_theme().color("title_strip"))
         painter.setPen(QPen(current_theme().color("hairline"), 1))
@@ -54,8 +54,8 @@ class TitleBar(QWidget):
 
 
 def rounded(rect: QRectF, *, top: bool = True, bottom: bool = True) -> QPainterPath:
-    """The outline every panel has, or one half of it, open where it runs on. It ends where the rectangle ends: drawings
-    know no clipping."""
+    """A panel's outline, or only its upper or lower part, open towards the other. It stays inside the rectangle,
+    because SVG drawings are not clipped."""
     path = QPainterPath()
     if top and bottom:
         path.addRoundedRect(rect, RADIUS, RADIUS)
@@ -71,12 +71,13 @@ def rounded(rect: QRectF, *, top: bool = True, bottom: bool = True) -> QPainterP
 
 
 class Panel(Themed, QWidget):
-    """A titled surface. Subclasses fill it with `set_body` and describe it with the other setters.
+    """A surface with a title. Subclasses set its body with `set_body`, and title, detail and provenance with other
+    setters.
 
-    `told(text)` is news for the status line.
+    Signal: `told(text)`, a message for the status line.
     """
 
-    # Which of view.reset, view.zoom and view.colors mean something here; the others are greyed while it is in use.
+    # Which of view.reset, view.zoom and view.colors this panel supports; the others are disabled while it is focused.
     abilities: frozenset[str] = frozenset()
 
     told = Signal(str)
@@ -104,10 +105,10 @@ class Panel(Themed, QWidget):
         self._build_frame()
         self._set_icons()
 
-    # ---- what subclasses and the window say ----------------------------------------------------------------------
+    # ---- set by subclasses and the window --------------------------------------------------------------------
 
     def set_body(self, body: QWidget | QLayout) -> None:
-        """Show a widget, or what is laid out so, inside the margins."""
+        """Show a widget or a layout inside the margins."""
         widget = holder(body) if isinstance(body, QLayout) else body
         for area in (widget, *widget.findChildren(QAbstractScrollArea)):
             if isinstance(area, QAbstractScrollArea) and not area.accessibleName():
@@ -124,27 +125,27 @@ class Panel(Themed, QWidget):
         self.setAccessibleName(text)
 
     def show_title(self, is_shown: bool) -> None:
-        """A panel whose name stands on a tab above it need not say it twice."""
+        """Show or hide the title: a tab above the panel may show its name already."""
         self._title.setVisible(is_shown)
 
     def set_detail(self, text: str, brief: str = "") -> None:
-        """Muted words after the title; they give way first when the strip is narrow, to `brief` and then to nothing."""
+        """Muted text after the title; where the strip is narrow it is replaced by `brief`, then left out."""
         self._detail.setText(text, brief)
 
     def set_provenance(self, text: str, kind: str = "live cache", whole: str = "", brief: str = "") -> None:
-        """Where the numbers come from, in two words; the kind colours the dot, `whole` is the sentence behind it (the
-        same words unless given), `brief` is what stands there where the words have no room. The empty text hides it."""
+        """Where the numbers come from, in two words. `kind` colours the dot; `whole` is the tool tip's sentence (the
+        same words if not given); `brief` is shown where the words do not fit. The empty text hides all."""
         self._provenance.set_state(text, kind, whole, brief)
 
     def set_remedy(self, name: str, text: str, action: QAction) -> None:
-        """A button for what can be done where there is nothing to show, by the name that `set_empty` has for it."""
+        """Add a button that `set_empty` can show, by `name`, when there is nothing else to show."""
         button = self._remedies[name] = ActionButton(text, action)
         button.hide()
         self._blank_column.insertWidget(self._blank_column.count() - 1, button, 0, Qt.AlignmentFlag.AlignHCenter)
 
     def set_empty(self, text: str | None, remedy: str = "") -> None:
-        """One line instead of the body: what would appear and how to get it, and the button of that name. None shows
-        the body."""
+        """Show a sentence instead of the body: what would appear and how to get it, with the button named `remedy`.
+        None shows the body."""
         if (text or "") != self._empty.text():
             self._empty.setText(text or "")
         for name, button in self._remedies.items():
@@ -154,7 +155,7 @@ class Panel(Themed, QWidget):
             self._pages.setCurrentWidget(wanted)
 
     def set_choices(self, choices: Sequence[tuple[str, str, str]]) -> None:
-        """The segments of the strip: `(id, text, tool tip)` each."""
+        """Set the segments of the strip: `(id, text, tool tip)` each."""
         self._segments.set_choices(choices)
         self._segments.setVisible(bool(choices))
 
@@ -162,20 +163,20 @@ class Panel(Themed, QWidget):
         self._segments.set_choice(choice)
 
     def add_to_strip(self, widget: QWidget) -> None:
-        """Put a small widget at the right end of the strip, before the pin."""
+        """Add a small widget at the right end of the strip, before the pin."""
         self._extras.addWidget(widget)
 
     def add_to_menu(self, menu: QMenu) -> None:
-        """Subclasses add their own entries above the copying ones."""
+        """Add entries above those for copying; overridden by subclasses."""
 
     @property
     def empty_text(self) -> str:
-        """The sentence that stands there instead of the body; empty while the body is shown."""
+        """The sentence shown instead of the body; empty while the body is shown."""
         return self._empty.text() if self._pages.currentWidget() is self._blank else ""
 
     @property
     def detail_text(self) -> str:
-        """The muted words after the title."""
+        """The muted text after the title."""
         return self._detail.text()
 
     @property
@@ -188,24 +189,24 @@ class Panel(Themed, QWidget):
         return self._pin.isChecked()
 
     def reset_view(self) -> None:
-        """Home: show everything again. Panels that zoom extend it."""
+        """Show everything again (Home). Overridden by panels that zoom."""
 
     def zoom_to_selection(self) -> None:
-        """F: bring the selected thing close. Panels that zoom extend it."""
+        """Zoom to the selection (F). Overridden by panels that zoom."""
 
     def pin(self, is_pinned: bool) -> None:
-        """Stay where the panel is, or follow the selection again. Panels with a pin extend it."""
+        """Stay at the present place, or follow the selection again. Overridden by panels with a pin."""
 
     def fit_colors(self) -> None:
-        """C: fit the colour range to what is visible. Panels with a range extend it."""
+        """Fit the colour range to what is visible (C). Overridden by panels with a range."""
 
     def grab_picture(self) -> QImage:
-        """The panel as it looks, title and provenance included: a picture that can stand alone."""
+        """The panel as an image, with title and provenance, so that the image can stand alone."""
         return self.frame.grab().toImage()
 
     @property
     def frame(self) -> QWidget:
-        """The panel with its title strip, wherever that stands."""
+        """The widget that contains panel and title strip: the dock, or the panel itself."""
         return self._strip.parentWidget() or self
 
     def take_strip(self) -> QWidget:
@@ -216,18 +217,18 @@ class Panel(Themed, QWidget):
         return self._strip
 
     def add_frame_action(self, action: QAction) -> None:
-        """An entry of the small menu that belongs to whatever holds the panel."""
+        """Add an entry of the panel's holder to the small menu."""
         self._frame_actions.append(action)
 
     # ---- copying and saving --------------------------------------------------------------------------------------
 
     def copy_picture(self) -> None:
-        """Put the picture on the clipboard."""
+        """Copy the picture to the clipboard."""
         QGuiApplication.clipboard().setImage(self.grab_picture())
         self.told.emit(f"Picture of “{self._title.text()}” copied")
 
     def save_picture(self) -> None:
-        """Ask for a file and write the picture as PNG, or as SVG where its name ends so."""
+        """Ask for a file and write the picture as PNG, or as SVG if its name ends so."""
         name = self._title.text().lower().replace(" · ", "-").replace(" ", "-") + ".png"
         path, _ = QFileDialog.getSaveFileName(self, "Save picture", name, PICTURE_KINDS)
         if not path:
@@ -253,13 +254,13 @@ class Panel(Themed, QWidget):
 
     def _build_frame(self) -> None:
         self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        # An empty line must never decide how wide a panel can become.
+        # The length of this text must not limit how narrow the panel can become.
         self._empty.setMinimumSize(1, 1)
         self._extras.setContentsMargins(0, 0, 0, 0)
         self._extras.setSpacing(8)
         strip = QHBoxLayout()
-        strip.setContentsMargins(MARGIN, 2, 5, 2)  # what fills its own ground must not cover the frame
-        strip.addStrut(STRIP_HEIGHT - 3)  # a dock asks the layout, and not the fixed height
+        strip.setContentsMargins(MARGIN, 2, 5, 2)  # a widget that paints its background must not cover the frame
+        strip.addStrut(STRIP_HEIGHT - 3)  # a dock uses the layout's height, not the fixed one
         strip.setSpacing(8)
         strip.addWidget(self._title)
         strip.addWidget(self._segments)
@@ -278,13 +279,13 @@ class Panel(Themed, QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
         layout.addWidget(self._strip)
-        framed = QVBoxLayout()  # a stacked layout takes no margins of its own
+        framed = QVBoxLayout()  # a stacked layout has no margins of its own
         framed.setContentsMargins(MARGIN, MARGIN, MARGIN, MARGIN)
         framed.addLayout(self._pages)
         layout.addLayout(framed, 1)
 
     def take_theme(self) -> None:
-        """Subclasses that keep colours elsewhere than in their state extend it."""
+        """Set the icons; subclasses that keep colours outside of their state extend it."""
         self._set_icons()
 
     def _set_icons(self) -> None:
@@ -304,11 +305,11 @@ class Panel(Themed, QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        if self.rect().adjusted(RADIUS, 2, -RADIUS, -RADIUS).contains(event.rect()):  # something inside has changed
+        if self.rect().adjusted(RADIUS, 2, -RADIUS, -RADIUS).contains(event.rect()):  # only the inside changed
             painter.fillRect(event.rect(), current_theme().color("panel"))
             return
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        # With the strip in a dock's title bar only the lower corners are ours.
+        # If the strip is a dock's title bar, only the lower corners are painted here.
         is_whole = self._strip.parentWidget() is self
         outline = rounded(QRectF(self.rect()).adjusted(0.5, 0.5 if is_whole else 0, -0.5, -0.5), top=is_whole)
         painter.fillPath(outline, current_theme().color("panel"))

@@ -1,4 +1,4 @@
-"""Arrays of pixels as Qt images, and the colour tables of a theme."""
+"""Pixel arrays as Qt images, and the colour tables of a theme."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.draw.colormap import ColorTable, contrast_text, magnitude_table, rgb, s
 from app.draw.ghost import Hatch, lines
 from app.kit.theme import Theme
 
-LOUD = {True: "#ff2fd0", False: "#d400a8"}  # not a number: magenta, on no map and in no other role
+LOUD = {True: "#ff2fd0", False: "#d400a8"}  # NaN and Inf: magenta, which no colour map and no other role uses
 
 
 @lru_cache(maxsize=8)
@@ -22,7 +22,7 @@ def signed_colors(theme: Theme) -> ColorTable:
 
 @lru_cache(maxsize=8)
 def signed_text(theme: Theme) -> tuple[str, ...]:
-    """Black or white for text on each of the signed colours."""
+    """Black or white, whichever contrasts better, for text on each of the signed colours."""
     return tuple(contrast_text(signed_colors(theme), "#000000", "#ffffff"))
 
 
@@ -33,19 +33,19 @@ def magnitude_colors(theme: Theme) -> ColorTable:
 
 
 def loud_color(theme: Theme) -> str:
-    """The colour of what is not a number."""
+    """The colour of NaN and Inf."""
     return LOUD[theme.is_dark]
 
 
 @lru_cache(maxsize=16)
 def ghost_hatch(theme: Theme, ratio: float) -> Hatch:
-    """What a dropped row looks like: quiet lines on the panel's own ground."""
+    """The hatch of a dropped row: thin lines on the panel's background."""
     line = "#414952" if theme.is_dark else "#c2c9d1"
     return Hatch(argb(line), argb(theme.panel), round(5 * ratio))
 
 
 def ghost_brush(theme: Theme, ratio: float) -> QBrush:
-    """The same hatch for a painter, without its ground and a little stronger: it runs over colours and text."""
+    """The same hatch as a brush, with a transparent ground and stronger lines, to paint over colours and text."""
     pitch = ghost_hatch(theme, ratio).pitch
     is_line = lines(pitch, pitch, 0, 0, pitch)
     return QBrush(pixels_image(np.where(is_line, np.uint32(argb(theme.faint)), np.uint32(0)), ratio))
@@ -53,12 +53,12 @@ def ghost_brush(theme: Theme, ratio: float) -> QBrush:
 
 @lru_cache(maxsize=64)
 def argb(color: str) -> int:
-    """`#rrggbb` as the word that `pixels_image` takes."""
+    """`#rrggbb` as the 0xAARRGGBB word that `pixels_image` takes."""
     return QColor(color).rgba()
 
 
 def pixels_image(pixels: npt.NDArray[np.uint32], ratio: float = 1.0) -> QImage:
-    """0xAARRGGBB words, their colours multiplied by their opacity, as an image that owns its memory."""
+    """0xAARRGGBB words with premultiplied alpha as an image that owns its memory."""
     height, width = pixels.shape
     flat = np.ascontiguousarray(pixels)
     image = QImage(flat.data, width, height, 4 * width, QImage.Format.Format_ARGB32_Premultiplied).copy()
@@ -67,7 +67,7 @@ def pixels_image(pixels: npt.NDArray[np.uint32], ratio: float = 1.0) -> QImage:
 
 
 def veil_image(opacity: npt.NDArray[np.float32], color: str, ratio: float) -> QImage:
-    """One colour, `[height, width]` of which are more or less opaque, as an image that owns its memory."""
+    """One colour with the opacity `[height, width]` (0 … 1), as an image that owns its memory."""
     shares = np.rint(opacity * 255).astype(np.uint32)
     red, green, blue = ((shares * part + 127) // 255 for part in rgb(color))
     return pixels_image((shares << 24 | red << 16 | green << 8 | blue).astype(np.uint32), ratio)

@@ -1,4 +1,4 @@
-"""What a picture shows, in words: which record, which step a slice belongs to, where its numbers come from."""
+"""Describes what a picture shows: which record, which step a slice belongs to, and where its numbers come from."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from engine.wire.records import Ints, SequenceStep, StepRecord
 
 NARROW = 540
 
-STORED_NOW = "as stored now"  # the provenance of rows under the label of a step that had others
+STORED_NOW = "as stored now"  # rows as they are now, shown for an earlier step at which they may have differed
 
 
 class Provenance(Struct, frozen=True):
-    """Where the numbers of a panel come from: two words beside a dot, whose colour the kind decides, and the whole
-    sentence for the tool tip; `brief` stands where the words have no room. The kind `past` is amber: not of now."""
+    """Where a panel's numbers come from: `words` beside a dot, the `kind` that colours it, and the `sentence` of the
+    tool tip; `brief` is shown where the words do not fit. The kind `past` is amber: not of the newest step."""
 
     words: str
     kind: str = "live cache"
@@ -36,7 +36,7 @@ def shown_record(models: Models) -> StepRecord | None:
 
 
 def shown_part(models: Models) -> tuple[StepRecord, SequenceStep] | None:
-    """The newest record, up to the step that is shown, that fed the selected sequence, and what it says of it."""
+    """The newest record, up to the step shown, that fed the selected sequence, with its part; None if there is none."""
     now = models.selection.now
     record = models.timeline.fed(now.seq_id, now.step)
     part = models.timeline.part(now.seq_id, record.step) if record is not None else None
@@ -44,7 +44,7 @@ def shown_part(models: Models) -> tuple[StepRecord, SequenceStep] | None:
 
 
 def step_of(models: Models, seq_id: int, num_tokens: int) -> int | None:
-    """The step after which a sequence had that many tokens: the newest one that added any up to there."""
+    """The step after which a sequence had `num_tokens` tokens; None if it does not have them on this path."""
     latest = models.timeline.latest
     part = models.timeline.part(seq_id)
     if latest is not None and part is not None and part.num_tokens == num_tokens:
@@ -54,7 +54,7 @@ def step_of(models: Models, seq_id: int, num_tokens: int) -> int | None:
 
 
 def suspended_step(models: Models, seq_id: int, num_tokens: int) -> int | None:
-    """The step that waits between two phases, where a picture is of that: of more tokens than there are yet."""
+    """The step suspended between two phases, if a picture with `num_tokens` tokens shows its state; else None."""
     status = models.status.now
     suspended = status.suspended if status is not None and models.selection.now.step is None else None
     if suspended is None or seq_id not in suspended.seq_ids:
@@ -66,7 +66,7 @@ PositionSpan = tuple[int, int]
 
 
 def selected_run(models: Models) -> PositionSpan | None:
-    """The positions `start … stop` that are selected: one token, those dragged over, or all of the chosen page."""
+    """The selected positions `start … stop`: one token, the area dragged over, or all tokens of the selected page."""
     now, record = models.selection.now, shown_record(models)
     if now.area is not None:
         return now.area.start, now.area.stop
@@ -79,7 +79,8 @@ def selected_run(models: Models) -> PositionSpan | None:
 
 
 def span_of_run(columns: Callable[[int], PositionSpan | None], run: PositionSpan | None) -> PositionSpan | None:
-    """The columns that show a run of positions, as far as they are in the picture; `columns` tells it for one."""
+    """The columns that show a run of positions, as far as it is in the picture; `columns` returns those of one
+    position."""
     if run is None:
         return None
     found = [span for span in (columns(run[0]), columns(run[1] - 1)) if span is not None]
@@ -89,11 +90,11 @@ def span_of_run(columns: Callable[[int], PositionSpan | None], run: PositionSpan
 def lateness(
     models: Models, seq_id: int, num_tokens: int, shown: str = "", wanted: str = "", *, is_last: bool = False
 ) -> str:
-    """`showing K of step 804`: what a picture is of, where that is not what is selected now; else the empty text.
+    """`showing K of step 804`: what a picture shows, if that is not what is selected now; else the empty text.
 
-    While the engine runs every picture is behind: by the time one is drawn the next step has been taken. `shown` and
-    `wanted` name the tensor of the picture and of the selection. `is_last`: of two
-    runs, and no later step was compared.
+    While the engine runs, every picture is late: when it is drawn, the next step has been taken. `shown` and `wanted`
+    name the tensor of the picture and that of the selection. `is_last`: the picture compares two runs, and no later
+    step was compared.
     """
     now = models.selection.now
     is_other_step = num_tokens != models.timeline.num_tokens(now.seq_id, now.step)
@@ -126,14 +127,14 @@ def source_of(
     fed: int | None = None,
     is_of_cache_now: bool = False,
 ) -> Provenance:
-    """Where numbers of a step come from and whether they are of now.
+    """Where the numbers of a step come from, and whether they are of the newest step.
 
-    A dot and two words, the same at any width: the step stands in the top bar. While the engine runs that step runs
-    ahead, so each panel names its own. A picture of something else than what is selected now says what it shows
-    (`late`), or that a part of it is missing. Whatever may not be of the newest step is amber, and so is what was
-    recorded in a cache mode that was left since, unless it was measured after that (`is_of_cache_now`). Another branch
-    than the live one is named. The tool tip
-    has the whole sentence, with the step that `fed` the sequence last, where the newest did not.
+    The words are the provenance, followed where necessary by what the picture shows instead of the selection (`late`),
+    or that part of it is missing. The step is named only when it is not the one in the top bar, and while the engine
+    runs, when that is ahead. Numbers that may not be of the newest step are amber, as are those recorded in a cache
+    mode that was left since, unless they were measured after that (`is_of_cache_now`). A branch that is not the live
+    one is named. The tool tip has the whole sentence, with the step that `fed` the sequence last, if the newest one did
+    not.
     """
     asked = models.selection.now.step
     record = shown_record(models)
@@ -203,9 +204,9 @@ def picture_source(
     *,
     is_whole: bool = True,
 ) -> Provenance:
-    """`source_of` for a picture of a sequence that had `num_tokens` tokens; see `lateness` for the rest."""
+    """`source_of` for a picture of a sequence with `num_tokens` tokens; see `lateness` for the other parameters."""
     late, record = lateness(models, seq_id, num_tokens, shown, wanted), shown_record(models)
-    # a sequence that the newest step did not feed is of now all the same
+    # a sequence that the newest step did not feed is nevertheless up to date
     step = step_of(models, seq_id, num_tokens) if late or record is None else record.step
     step = suspended_step(models, seq_id, num_tokens) if step is None else step
     fed = models.timeline.fed(seq_id, step) if not late and step is not None else None
@@ -224,12 +225,12 @@ def tensor_name(tensor: str, *, change: bool = False) -> str:
 
 
 def pooling_words(tokens_per_column: int) -> str:
-    """What a column stands for, for the axis; empty where that is one token."""
+    """What a column stands for, for the axis; empty if it is one token."""
     return f"largest of {tokens_per_column} tokens" if tokens_per_column > 1 else ""
 
 
 def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) -> str:
-    """A token's text for an axis, or its position where it has none."""
+    """A token's text for an axis, or its position if its text is not known."""
     token = models.timeline.token(seq_id, position)
     text = models.phases.text_at(seq_id, position) if token is None else token.text
     return str(position) if text is None else token_label(text, max_chars)
@@ -238,8 +239,8 @@ def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) 
 def drop_of(
     models: Models, layer: int, kv_head: int, position: int, step: int | None, seq_id: int | None = None
 ) -> RowDrop | None:
-    """What ended a row of a sequence (None: the selected one), as far as the history up to a step (None: all of it)
-    tells."""
+    """The eviction of a row of a sequence (None: the selected one), up to a step (None: the newest); None if
+    unknown."""
     status, latest = models.status.now, models.timeline.latest
     if status is None or latest is None:
         return None
@@ -260,7 +261,7 @@ def drop_words(models: Models, layer: int, kv_head: int, position: int, step: in
 
 
 def score_words(models: Models, drop: RowDrop) -> str:
-    """`0.442 < 1.18`: the row's score and the lowest that stayed on its merit; empty where age alone decides."""
+    """`0.442 < 1.18`: the row's score and the lowest score that was kept; empty if the rule goes by position alone."""
     status = models.status.now
     if drop.lowest_kept is None or status is None or status.cache.retention.is_by_position:
         return ""
@@ -268,8 +269,8 @@ def score_words(models: Models, drop: RowDrop) -> str:
 
 
 class Holders(Struct, frozen=True, eq=False):
-    """Who holds the tokens of a sequence: heads and layers for each, of so many in all. `is_now`: at present, because
-    who did at the step that is shown is not known any more."""
+    """How many heads and layers hold each token of a sequence, `[S]` each, of how many in all. `is_now`: as they are
+    now, because the state at the step shown is not known any more."""
 
     heads: Ints
     layers: Ints
@@ -298,7 +299,7 @@ class Holders(Struct, frozen=True, eq=False):
 
 
 def holders_of(models: Models) -> Holders | None:
-    """Who holds the tokens at the step that is shown; None where nothing was dropped, or that is not known yet."""
+    """Who holds the tokens at the step shown; None if nothing was dropped, or it is not known yet."""
     piece, now, record = models.slices.wall, models.selection.now, shown_record(models)
     if piece is None or piece.holders is None or record is None or piece.request.seq_id != now.seq_id:
         return None

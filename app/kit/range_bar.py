@@ -1,4 +1,4 @@
-"""A colour bar with the histogram of what it colours; its two ends are one symmetric range that can be dragged."""
+"""A colour bar with a histogram of the values; its two ends, one symmetric range, can be dragged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BIN, _LONGEST = 4, 25
 
 
 class RangeBar(QWidget):
-    """Emits `dragged(limit)` while a person moves an end, `reset()` on a double click."""
+    """Signals: `dragged(limit)` while the user moves an end, `reset()` on a double click."""
 
     dragged = Signal(float)
     reset = Signal()
@@ -48,11 +48,11 @@ class RangeBar(QWidget):
         return QSize(_WIDTH, 120)
 
     def show_range(self, table: ColorTable, piece: HeadSlice | None, limit: float) -> None:
-        """Draw this tile's histogram beside `-limit … limit`."""
+        """Draw the histogram of a slice beside the range `-limit … limit`."""
         if (piece, limit) == (self._piece, self._limit) and table is self._table:
             return
         self._table, self._piece, self._limit = table, piece, limit
-        if not self._held:  # the axis must not slip away under the mouse
+        if not self._held:  # while an end is dragged the axis stays as it is
             self._shown = limit * 1.25
         self._bar = self._bars = QImage()
         self.setAccessibleName(f"Colour range ±{brief(limit)}")
@@ -78,7 +78,7 @@ class RangeBar(QWidget):
         self._paint_ends(painter)
 
     def _histogram_image(self, piece: HeadSlice, height: int) -> QImage:
-        """Bars of equal height, the root of each count as their length; made once per tile and range."""
+        """The histogram's bars, with the square root of each count as length; made once per slice and range."""
         if self._bars.isNull():
             lengths = np.ceil(histogram(piece, self._shown, max(1, height // _BIN)) * _LONGEST)
             lit = np.arange(_LONGEST)[None, :] < np.repeat(lengths, _BIN)[:, None]

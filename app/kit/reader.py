@@ -1,4 +1,4 @@
-"""What a widget follows, as a declaration, and the one state that it reads from there and shows."""
+"""The base of widgets that follow models: they declare which, read them into one frozen state, and show that."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ State = TypeVar("State")
 
 
 class SignalSource(Struct, frozen=True):
-    """Signals of one of the `Models`, by their names; what is a part of one stands behind a dot.
+    """Signals of one of the `Models`, by name; `model` may be a dotted path to a part of one.
 
-    Where the signals carry a kind, `kinds` are those that count; `at_rest` leaves them alone while the engine runs,
-    because the next legible step brings them along.
+    If the signals carry a kind, `kinds` are those to react to; with `at_rest` they are ignored while the engine runs,
+    because the timeline's next `legible` updates the widget.
     """
 
     model: str
@@ -32,8 +32,8 @@ class SignalSource(Struct, frozen=True):
     at_rest: bool = False
 
 
-EACH_STEP = SignalSource("timeline", ("appended", "filled", "reset"))  # as fast as the window goes
-STEPS = SignalSource("timeline", ("legible", "reset"))  # no more often than words can be read
+EACH_STEP = SignalSource("timeline", ("appended", "filled", "reset"))  # as often as the window ticks
+STEPS = SignalSource("timeline", ("legible", "reset"))  # no more often than texts can be read
 SELECTION = SignalSource("selection")
 STATUS = SignalSource("status")
 VIEWPORT = SignalSource("viewport")
@@ -44,56 +44,56 @@ BOOKMARKS = SignalSource("bookmarks")
 
 
 def slices(*kinds: str, at_rest: bool = False) -> SignalSource:
-    """The newest slices of some kinds."""
+    """The newest slices of these kinds."""
     return SignalSource("slices", kinds=frozenset(kinds), at_rest=at_rest)
 
 
 def measurement(name: str) -> SignalSource:
-    """One of the `Measurements`, from its question to its answer."""
+    """One of the `Measurements`, with its progress."""
     return SignalSource(f"measurements.{name}")
 
 
 class Reader(Generic[State], _Widget):
-    """Mixin of a widget that follows models: it reads them into one frozen state and shows that.
+    """Mixin of a widget that follows models: it reads them into one frozen state, and shows that.
 
-    Named before the widget's class: `class TimelineBar(Reader[Steps], QWidget)`; the constructor ends with
-    `self.follow(models)`. Nothing is read while the widget is hidden; when it is shown it reads once. A state that
-    equals the one on the screen is not shown again. States should compare cheaply: numbers, strings, tuples, and
-    records and slices, which equal only themselves. A bare array does not compare: wrap it with `eq=False`.
+    It comes before the widget's class (`class TimelineBar(Reader[Steps], QWidget)`), and the constructor ends with
+    `self.follow(models)`. A hidden widget reads nothing; when it is shown it reads once. A state equal to the one shown
+    is not shown again, so states should be cheap to compare: numbers, strings, tuples, records and slices (which
+    compare by identity). A bare array cannot be compared: wrap it in a struct with `eq=False`.
     """
 
     follows: ClassVar[tuple[SignalSource, ...]] = ()
-    reads_while_hidden: ClassVar[bool] = False  # for a widget whose reading counts elsewhere
+    reads_while_hidden: ClassVar[bool] = False  # for a widget whose reading has an effect while it is hidden
 
     _state: State | str | None = None
     _is_undescribed = False
 
     def read(self) -> State | str:
-        """The state to be shown, from the models and the widget's own choices, or the sentence why there is none.
-        Changes nothing."""
+        """Read the state to show from the models and the widget's own choices; or return a sentence why there is none.
+        It changes nothing."""
         raise NotImplementedError
 
     def show_state(self, state: State) -> None:
-        """Put a state on the screen."""
+        """Show a state."""
         raise NotImplementedError
 
     def describe(self, state: State) -> None:
-        """Say what a state shows in words, for tool tips and screen readers: while the engine runs no more often than
-        words can be read."""
+        """Describe a state in words, for tool tips and screen readers; called less often than `show_state` while the
+        engine runs."""
 
     def show_nothing(self, why: str) -> None:
-        """Say why there is nothing to show."""
+        """Show why there is nothing to show."""
 
     def want(self, *, is_visible: bool) -> None:
-        """Say in `models.viewport` what the engine should send for this widget."""
+        """Set in `models.viewport` what the engine should send for this widget."""
 
     @property
     def state(self) -> State | None:
-        """What is on the screen; None where nothing is."""
+        """The state shown; None if there is none."""
         return None if isinstance(self._state, str) else self._state
 
     def follow(self, models: Models) -> None:
-        """Connect what `follows` declares, and read for the first time."""
+        """Connect the signals that `follows` declares, and read for the first time."""
         self._models = models
         at_rest = [source for source in self.follows if source.at_rest]
         self._kinds_at_rest = frozenset[str]().union(*(source.kinds for source in at_rest))
@@ -101,11 +101,11 @@ class Reader(Generic[State], _Widget):
         for model, signal, has_kind in {(s.model, name, bool(s.kinds)) for s in self.follows for name in s.signals}:
             getattr(attrgetter(model)(models), signal).connect(self._on_kind if has_kind else self._on_told)
         if type(self).describe is not Reader.describe:
-            models.timeline.legible.connect(self._on_legible)  # after it is read
+            models.timeline.legible.connect(self._on_legible)  # connected last, so that the state is read before
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the models, and show what they say unless it is on the screen already."""
+        """Read the models, and show the state if it differs from the one shown."""
         is_visible = self.isVisible()
         if not (is_visible or self.reads_while_hidden):
             return
@@ -123,7 +123,7 @@ class Reader(Generic[State], _Widget):
             self._state = state
             self.show_state(state)
             newest = self.state
-            if newest is not None and newest is not state:  # showing it resized the widget, which read another one
+            if newest is not None and newest is not state:  # showing it resized the widget, which read another state
                 self.show_state(newest)
             self._is_undescribed = True
             if not self._models.status.is_running:
@@ -141,7 +141,7 @@ class Reader(Generic[State], _Widget):
             self.describe(self.state)
 
     def show_again(self) -> None:
-        """Show even what is on the screen already: the colours are others, or the size."""
+        """Show the state even if it is unchanged: its colours or size are others."""
         self._state = None
         self.refresh()
 

@@ -1,4 +1,4 @@
-"""A measurement that is answered row by row: a table that can be sorted beside a plot, copied or saved as CSV."""
+"""The base of measurements answered row by row: a sortable table beside a plot, which can be copied or saved as CSV."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _WIDE = 760
 
 
 class ShownRows(Struct, frozen=True):
-    """The answers so far and where the measurement stands; how rows are sorted, which is marked or pointed at, by its
-    key; what has room; what is chosen beside them; and a line below."""
+    """The answers so far and the measurement's state; how rows are sorted; the keys of the marked row and of the one
+    pointed at; whether table and plot have room; the subclass's choices; and the line below."""
 
     answers: tuple[Any, ...]
     state: MeasurementState
@@ -51,16 +51,17 @@ class ShownRows(Struct, frozen=True):
 
     @property
     def mark(self) -> str:
-        """The key of the row that the plot tells about."""
+        """The key of the row that is highlighted in the plot."""
         return self.pointed or self.marked
 
 
 class RowsView(AskingView[ShownRows]):
-    """A click on a heading sorts, on a row marks its point. Narrow panels show the table or the plot, wide ones both.
+    """A click on a heading sorts; a click on a row marks its point. Narrow panels show the table or the plot, wide ones
+    both.
 
-    A subclass names the fields in `columns`, those of the table's headings first, and those columns that sort downwards
-    at the first click; it has a `key_of` a row, the keys of the plot's points in `point_keys`, and fills both in
-    `show_rows`.
+    A subclass sets `columns`, the fields of a row, those of the table's headings first, and `descending`, the columns
+    that a first click sorts downwards; it returns the `key_of` a row, sets the keys of the plot's points in
+    `point_keys`, and fills table and plot in `show_rows`.
     """
 
     abilities = frozenset(("view.reset",))
@@ -82,7 +83,7 @@ class RowsView(AskingView[ShownRows]):
         self.note = ElidedLabel(font_text(11), "muted")
 
     def build(self, top: QHBoxLayout, meaning: str) -> None:
-        """Lay the panel out below a row of what can be chosen; the note's tool tip says what the numbers mean."""
+        """Lay out the panel below a row of controls; `meaning` is the note's tool tip, which explains the numbers."""
         self.note.setToolTip(meaning)
         both = row((self.table, 6), (self.plot, 5), spacing=12)
         self.set_body(column(top, (both, 1), self.note, spacing=5))
@@ -95,22 +96,22 @@ class RowsView(AskingView[ShownRows]):
         )
         self.plot.connect_to(self._on_pointed, self._on_point, self.told)
 
-    # ---- what a subclass says ------------------------------------------------------------------------------------
+    # ---- implemented by subclasses -----------------------------------------------------------------------------------
 
     def key_of(self, row: Any) -> str:
-        """What tells a row from the others."""
+        """What identifies a row."""
         raise NotImplementedError
 
     def chosen(self) -> tuple[object, ...]:
-        """What is chosen beside the table and changes what is shown."""
+        """The settings beside the table that change what is shown."""
         return ()
 
     def words_below(self, answers: tuple[Any, ...], has_plot: bool) -> str:
-        """The line below; what went wrong takes its place."""
+        """The line below; a refusal is shown in its place."""
         raise NotImplementedError
 
     def show_rows(self, state: ShownRows) -> None:
-        """Fill the table, and the plot where it has room."""
+        """Fill the table, and the plot if it has room."""
         raise NotImplementedError
 
     # ---- intents -------------------------------------------------------------------------------------------------
@@ -125,7 +126,7 @@ class RowsView(AskingView[ShownRows]):
         return measured_rows.csv_text(self.rows(), self.columns)
 
     def copy_table(self) -> None:
-        """Put the rows on the clipboard, numbers in full."""
+        """Copy the rows to the clipboard, with numbers in full precision."""
         QGuiApplication.clipboard().setText(self.csv_text())
         self.told.emit(f"{len(self.rows())} rows copied as CSV")
 

@@ -1,4 +1,4 @@
-"""A segmented choice, small enough for a title strip: one of a few, all of them visible."""
+"""A segmented control, small enough for a title strip: one of a few choices, all of them visible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PADDING = 9.0
 
 
 class Segments(QWidget):
-    """Emits `chosen(id)` when a person picks; setting it in code says nothing."""
+    """Signal: `chosen(id)` when the user chooses; setting the choice in code emits nothing."""
 
     chosen = Signal(str)
 
@@ -35,7 +35,7 @@ class Segments(QWidget):
         return self._choice
 
     def set_choices(self, choices: Sequence[tuple[str, str, str]]) -> None:
-        """`(id, text, tool tip)` each."""
+        """Set the choices, `(id, text, tool tip)` each."""
         self._choices = tuple(choices)
         self._name()
         self.updateGeometry()
@@ -48,7 +48,7 @@ class Segments(QWidget):
             self.update()
 
     def _name(self) -> None:
-        """A screen reader says what is chosen."""
+        """Set the accessible name to what is chosen."""
         names = {key: text for key, text, _ in self._choices}
         self.setAccessibleName(names.get(self._choice, self._choice))
 
@@ -100,7 +100,7 @@ class Segments(QWidget):
     def event(self, event: QEvent) -> bool:
         is_arrow = isinstance(event, QKeyEvent) and event.key() in (Qt.Key.Key_Left, Qt.Key.Key_Right)
         if event.type() == QEvent.Type.ShortcutOverride and is_arrow:
-            # Here the arrows choose a segment; everywhere else in a picture they walk heads.
+            # Arrow keys choose a segment here; in a picture they are shortcuts that select heads.
             event.accept()
             return True
         if event.type() == QEvent.Type.ToolTip:

@@ -1,4 +1,4 @@
-"""A sheet of sums: fields on the left, what follows from them on the right, live as they are typed."""
+"""A dialog that computes: fields on the left, results on the right, updated with every change of a field."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _FIELD_WIDTH = 190
 
 
 class Sheet(FormDialog):
-    """Subclasses add fields and say in `_facts()` what follows; whatever it raises stands in its place, word for word.
+    """Subclasses add fields and return the results from `_facts()`; the text of a refusal it raises is shown instead.
 
-    `told(text)` is news for the status line.
+    Signal: `told(text)`, a message for the status line.
     """
 
     told = Signal(str)
@@ -88,7 +88,7 @@ class Sheet(FormDialog):
     # ---- fields --------------------------------------------------------------------------------------------------
 
     def add_number(self, label: str, value: int, unit: str = "", least: int = 1, automatic: str = "") -> QSpinBox:
-        """A whole number; with `automatic` the least one stands for that word."""
+        """A field for a whole number; `automatic` is shown instead of the least value."""
         return self._put(whole_field(label, value, least, unit=unit, automatic=automatic, is_grouped=True))
 
     def add_gib(self, label: str, value: float, automatic: str = "") -> QDoubleSpinBox:
@@ -96,7 +96,7 @@ class Sheet(FormDialog):
         return self._put(field)
 
     def add_choice(self, label: str, choices: Sequence[tuple[object, str]], chosen: object = None) -> QComboBox:
-        """One of a few `(value, text)`."""
+        """A list of `(value, text)` choices."""
         field = choice_field(label, choices, chosen)
         field.setFont(font_fixed())
         return self._put(field)
@@ -120,7 +120,7 @@ class Sheet(FormDialog):
         return field
 
     def use(self, field: SheetField, is_used: bool) -> None:
-        """A field that means nothing now steps back."""
+        """Enable a field and its label, or disable them if the field has no effect now."""
         field.setEnabled(is_used)
         if field in self._labels:
             self._labels[field].setEnabled(is_used)
@@ -128,11 +128,11 @@ class Sheet(FormDialog):
     # ---- results -------------------------------------------------------------------------------------------------
 
     def _notes(self) -> tuple[str, ...]:
-        """Refusals that leave the other results standing; asked after `_facts()`."""
+        """Warnings shown above the results; called after `_facts()`."""
         return ()
 
     def refresh(self) -> None:
-        """Work it all out again. A slot of every field, whose new value it reads from the field itself."""
+        """Compute the results from the fields. A slot of every field's change signal."""
         self._adapt()
         try:
             facts, problem = self._facts(), "\n".join(self._notes())
@@ -145,15 +145,15 @@ class Sheet(FormDialog):
 
     def showEvent(self, event: QShowEvent) -> None:
         for button in self.findChildren(QPushButton):
-            button.setAutoDefault(False)  # Enter in a field takes the number, and copies or closes nothing
+            button.setAutoDefault(False)  # so that Enter in a field does not press Copy or Close
         super().showEvent(event)
 
     def _adapt(self) -> None:
-        """Enable the fields that mean something now."""
+        """Enable the fields that have an effect now; overridden by subclasses."""
 
     def _facts(self) -> tuple[Fact, ...]:
         raise NotImplementedError
 
     def _on_copy(self) -> None:
-        """Put the results on the clipboard."""
+        """Copy the results to the clipboard."""
         raise NotImplementedError

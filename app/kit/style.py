@@ -1,4 +1,4 @@
-"""The one style sheet: shapes that Fusion has no palette role for. Colours come from the theme."""
+"""The style sheet: shapes for which the Fusion style has no palette role. Its colours are the theme's."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ QDialog#popup, QFrame#popup { background: $panel; border: 1px solid $faint; bord
 
 
 def style_sheet(theme: Theme) -> str:
-    """The sheet in the colours of a theme."""
+    """The style sheet in the colours of a theme."""
     check = RESOURCES / "icons" / f"check-{theme.name}.svg"
     down = RESOURCES / "icons" / f"down-{theme.name}.svg"
     roles = "\n".join(

@@ -1,4 +1,4 @@
-"""One source of colours and type for widgets, pictures and exports."""
+"""The colours and fonts of widgets, pictures and exports."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TEXT_SIZE = 12.5
 FIXED_SIZE = 12.0
 
 ThemeChoice = Literal["system", "dark", "light"]
-# What text may be painted in: at least 4.5 : 1 on every ground. `faint` is for strokes and for what is disabled.
+# Roles for text: a contrast of at least 4.5 : 1 on every background. `faint` is for lines and for what is disabled.
 TextRole = Literal["text", "muted", "accent", "selected", "good", "warning", "bad"]
 
 
 class Theme(Struct, frozen=True):
-    """Every colour by its role, as `#rrggbb`."""
+    """The colour of every role, as `#rrggbb`."""
 
     name: str
     is_dark: bool
@@ -59,17 +59,17 @@ class Theme(Struct, frozen=True):
 
     @property
     def bar(self) -> str:
-        """The bar that carries selectors and transport."""
+        """The background of the bars with selectors and transport."""
         return self.title_strip if self.is_dark else self.panel
 
     def color(self, role: str, alpha: int = 255) -> QColor:
-        """The colour of a role as Qt wants it."""
+        """The colour of a role as a QColor."""
         return _color(getattr(self, role), alpha)
 
 
 @lru_cache(maxsize=256)
 def _color(code: str, alpha: int) -> QColor:
-    """Asked thousands of times a second, and never changed by who asked."""
+    """Cached, as it is needed thousands of times a second; the result must not be modified."""
     color = QColor(code)
     color.setAlpha(alpha)
     return color
@@ -136,22 +136,22 @@ LIGHT = Theme(
 
 @cache
 def load_fonts() -> None:
-    """Make the bundled faces known to Qt, once; a missing file leaves the next family of the list."""
+    """Register the bundled fonts with Qt, once; if a file is missing, the next family of the list is used."""
     for path in sorted((RESOURCES / "fonts").glob("*.[ot]tf")):
         QFontDatabase.addApplicationFont(str(path))
 
 
 def font_text(size: float = TEXT_SIZE, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
-    """The text face at a size in pixels."""
+    """The proportional font, `size` in pixels."""
     return _font(TEXT_FAMILIES, size, weight)
 
 
 def font_fixed(size: float = FIXED_SIZE, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
-    """The fixed face, for tokens, ids and numbers, at a size in pixels."""
+    """The monospaced font for tokens, ids and numbers, `size` in pixels."""
     font = _font(FIXED_FAMILIES, size, weight)
     font.setStyleHint(QFont.StyleHint.Monospace)
     font.setFixedPitch(True)
-    font.setFeature(QFont.Tag("calt"), 0)  # no ligatures: what stands there is what it is made of
+    font.setFeature(QFont.Tag("calt"), 0)  # no ligatures: every character is shown by itself
     return font
 
 
@@ -167,7 +167,7 @@ def _font(families: list[str], size: float, weight: QFont.Weight) -> QFont:
 
 
 def resolve_theme(choice: ThemeChoice) -> Theme:
-    """The theme of a choice; `system` asks the desktop, and is dark where the desktop does not say."""
+    """The theme of a choice; `system` follows the desktop, and is dark if the desktop has no preference."""
     if choice == "system":
         scheme = QGuiApplication.styleHints().colorScheme()
         return LIGHT if scheme == Qt.ColorScheme.Light else DARK
@@ -175,46 +175,46 @@ def resolve_theme(choice: ThemeChoice) -> Theme:
 
 
 def current_theme() -> Theme:
-    """The theme that the application's palette was made from, dark before any was: a widget looks it up where it paints
-    instead of being told. Qt sends `changeEvent` and paints every widget anew when it becomes another one."""
+    """The theme of the application's palette, dark before one was applied. Widgets call this when they paint; Qt sends
+    `changeEvent` and repaints every widget when the theme changes."""
     return _theme_of(QGuiApplication.palette().cacheKey())
 
 
 @lru_cache(maxsize=8)
 def _theme_of(_palette_key: int) -> Theme:
-    """Asked for hundreds of times a second: the colour is compared once for every palette there is."""
+    """Cached by palette, as it is needed hundreds of times a second."""
     ground = QGuiApplication.palette().color(QPalette.ColorRole.Window).name()
     return LIGHT if ground == LIGHT.ground else DARK
 
 
 class Themed(_Widget):
-    """Mixin of a widget that keeps icons or pictures in the colours of the theme: `take_theme` makes them anew.
+    """Mixin of a widget that keeps icons or pictures in the theme's colours: `take_theme` makes them again.
 
-    What looks its colours up while painting needs nothing of this: Qt paints every widget anew in another theme.
+    A widget that looks up its colours when it paints does not need it.
     """
 
     _theme_taken: Theme | None = None
 
     def take_theme(self) -> None:
-        """The theme is another one, or this is the first."""
+        """Make icons and pictures in the current theme; called when it has changed, and for the first."""
         raise NotImplementedError
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)
-        # `apply_theme` sets the style sheet last; a widget that moves to another parent is told the same
+        # `apply_theme` sets the style sheet last; Qt sends the same event to a widget that gets another parent
         if event.type() == QEvent.Type.StyleChange and self._theme_taken is not current_theme():
             self._theme_taken = current_theme()
             self.take_theme()
 
 
 def apply_theme(app: QApplication, theme: Theme) -> None:
-    """Faces, colours and shapes of everything that is there."""
+    """Apply fonts, colours and style sheet to the application."""
     apply_colors(app, theme)
     apply_shapes(app, theme)
 
 
 def apply_colors(app: QApplication, theme: Theme) -> None:
-    """Fusion with an explicit palette: desktops without a theme plug-in ignore the colour scheme."""
+    """Apply the Fusion style with an explicit palette: desktops without a theme plug-in ignore the colour scheme."""
     if app.style().name().lower() != "fusion":
         app.setStyle(QStyleFactory.create("Fusion"))
     app.setFont(font_text())
@@ -222,8 +222,8 @@ def apply_colors(app: QApplication, theme: Theme) -> None:
 
 
 def apply_shapes(app: QApplication, theme: Theme) -> None:
-    """The style sheet. A window is built before: under a sheet Qt styles every widget anew at each parent it is given,
-    which is half the time of building."""
+    """Apply the style sheet, after the window was built: under a style sheet Qt restyles every widget whenever it gets
+    a parent, which would double the time of building."""
     app.setStyleSheet(style_sheet(theme))
 
 
@@ -261,7 +261,7 @@ def _palette(theme: Theme) -> QPalette:
     return palette
 
 
-# Hues as far apart as eight can be, of one lightness each theme, none of them the warm accent of the selection.
+# Eight hues as far apart as possible, of one lightness per theme, none of them the warm colour of the selection.
 NUM_OWNER_COLORS = 8
 
 _OWNERS = {
@@ -275,5 +275,5 @@ def owner_colors(theme: Theme) -> tuple[str, ...]:
 
 
 def owner_color(theme: Theme, seq_id: int) -> str:
-    """The colour of a sequence, wherever it is named."""
+    """The colour of a sequence, the same wherever it is named."""
     return owner_colors(theme)[seq_id % NUM_OWNER_COLORS]

@@ -1,4 +1,4 @@
-"""Looking around in a picture over tokens with mouse, wheel and keys: what is visible, pointed at, picked."""
+"""Zooming, panning, pointing and selecting in a picture over tokens, with mouse, wheel and keys."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ _CLICK_SLOP = 4
 
 
 class TokenExplorer(QWidget):
-    """A widget over positions (x) and rows (y), which its subclass paints in `plot_rect`.
+    """A widget over positions (x) and rows (y), which the subclass paints in `plot_rect`.
 
-    `hovered(point or None)`, `picked(point)`, `dragged(from, to)` and `menu_wanted(point, place on the screen)` are in
-    those units. A drag moves the picture; where areas can be selected it selects, and moves with Shift or the middle
-    button. `zoomed(TokenRange or None)` asks for other visible
-    positions, None for all of them: whoever keeps the range answers with `show_range`. `fit_wanted` asks for other
-    colour limits.
+    Signals, in these units: `hovered(point or None)`, `picked(point)`, `dragged(from, to)`, `menu_wanted(point, point
+    on the screen)`. A drag pans; if areas can be selected it selects, and pans with Shift or the middle button.
+    `zoomed(TokenRange or None)` asks for other visible positions, None for all; whoever keeps the range answers with
+    `show_range`. `fit_wanted()` asks for other colour limits.
     """
 
     hovered = Signal(object)
@@ -37,7 +36,7 @@ class TokenExplorer(QWidget):
         self._range: TokenRange | None = None
         self._num_rows = 1
         self._can_select = False
-        self._is_selecting = False  # the press that is held selects, and does not move the picture
+        self._is_selecting = False  # the present drag selects an area instead of panning
         self._hover: QPointF | None = None
         self._pressed: QPointF | None = None
         self._dragged_from: tuple[float, float] | None = None
@@ -46,11 +45,11 @@ class TokenExplorer(QWidget):
 
     @property
     def plot_rect(self) -> QRectF:
-        """Where the picture stands, in the widget's pixels."""
+        """The picture's area in the widget's pixels."""
         raise NotImplementedError
 
     def _changed(self) -> None:
-        """Other positions are visible."""
+        """Called when other positions are visible."""
         raise NotImplementedError
 
     # ---- what is visible -----------------------------------------------------------------------------------------
@@ -62,7 +61,7 @@ class TokenExplorer(QWidget):
 
     @property
     def hover(self) -> QPointF | None:
-        """Where the mouse is, in positions and rows."""
+        """The point under the mouse, in positions and rows; None if it is elsewhere."""
         return self._hover
 
     @property
@@ -70,29 +69,29 @@ class TokenExplorer(QWidget):
         return self.visible_range != self._whole
 
     def set_can_select(self, can_select: bool) -> None:
-        """Whether a drag selects an area."""
+        """Set whether a drag selects an area."""
         self._can_select = can_select
 
     def show_range(self, wanted: TokenRange | None) -> None:
-        """Make those positions visible, None for all there are."""
+        """Make these positions visible; None: all."""
         if wanted != self._range:
             self._range = wanted
             self._changed()
 
-    # ---- looking around ------------------------------------------------------------------------------------------
+    # ---- zooming and panning -------------------------------------------------------------------------------------
 
     def reset_view(self) -> None:
-        """Ask for everything again."""
+        """Ask for all positions."""
         self.zoomed.emit(None)
 
     def follow_newest(self) -> None:
-        """Stay with the last tokens: as many as are visible now, or the last 64."""
+        """Ask to follow the last tokens: as many as are visible now, or the last 64."""
         low, high = self.visible_range
         span = high - low if self.is_zoomed else min(64.0, self._whole[1] - self._whole[0])
         self._ask(TokenRange(self._whole[1] - span, self._whole[1], follows=True))
 
     def zoom_to(self, position: float, span: float = 24.0) -> None:
-        """Bring one position close."""
+        """Ask for `span` positions around one."""
         self._ask(TokenRange(position + 0.5 - span / 2, position + 0.5 + span / 2))
 
     def zoom(self, factor: float, center: float) -> None:
@@ -113,7 +112,7 @@ class TokenExplorer(QWidget):
     # ---- mouse and keys ------------------------------------------------------------------------------------------
 
     def point_at(self, pixel: QPointF) -> QPointF | None:
-        """Position and row under a pixel; None beside the picture."""
+        """Position and row under a pixel; None outside the picture."""
         plot, (low, high) = self.plot_rect, self.visible_range
         if not plot.contains(pixel):
             return None
@@ -151,7 +150,7 @@ class TokenExplorer(QWidget):
             self.pan(low - moved / self.plot_rect.width() * (high - low) - self.visible_range[0])
 
     def _select_to(self, pressed: QPointF, here: QPointF) -> None:
-        """Tell of the area between two pixels; what lies beside the picture counts as its edge."""
+        """Emit the area between two pixels; a pixel outside the picture counts as the nearest one at its edge."""
         if (here - pressed).manhattanLength() > _CLICK_SLOP:
             start, stop = self.point_at(self._inside(pressed)), self.point_at(self._inside(here))
             if start is not None and stop is not None:
@@ -203,7 +202,7 @@ class TokenExplorer(QWidget):
                 event.ignore()
 
     def show_cursor(self, point: QPointF | None) -> None:
-        """Draw the crosshair where it stands in another map of the same positions and rows; nobody is told."""
+        """Draw the crosshair where it is in another map of the same positions and rows; emits nothing."""
         if point != self._hover:
             self._hover = point
             self.update()

@@ -1,4 +1,4 @@
-"""A panel that follows the models: it reads one frozen state, or why there is none, and shows that."""
+"""The base of panels that follow the models: they read one frozen state, or a reason why there is none, and show it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from app.kit.reader import Reader, State
 from app.models import Models
 from engine.spec.capture import CaptureLevel, captures
 
-# The remedies that a window may give to a panel.
+# Names of the buttons that the window can give to a panel for when it has nothing to show.
 GO_THERE, LOAD, MEASURE, PAGED, COMPARE = "go there", "load", "measure", "paged", "compare"
 
 
 class View(Reader[State], Panel):
-    """A subclass names its `title` and what it `follows`, builds its body in the constructor, which ends with
-    `self.follow(models)`, and fills in `read`, `show_state` and `provenance`.
+    """A subclass sets its `title` and what it `follows`, builds its body in the constructor, which ends with
+    `self.follow(models)`, and implements `read`, `show_state` and `provenance`.
 
-    The base owns the rest: nothing is read while the panel is hidden; `show_state` is called only for another state,
-    and again in another theme; the dot and the words in the strip are asked for with every reading, for the same
-    numbers may be of another moment by now; where there is nothing to show the strip is empty and the body gives way
-    to the sentence why. With `choices` (id, text, tool tip) the strip has segments, and `choice` is the chosen one.
+    This base does the rest. While the panel is hidden, nothing is read. `show_state` is called only when the state or
+    the theme has changed. `provenance` is asked for at every reading, because unchanged numbers may by now be of an
+    earlier step. Without a state, the strip is empty and the body is replaced by the reason. With `choices` (id, text,
+    tool tip) the strip has segments, and `choice` is the chosen one.
     """
 
     title: ClassVar[str]
     choices: ClassVar[tuple[tuple[str, str, str], ...]] = ()
-    choices_when_empty: ClassVar[bool] = True  # whether the segments stay where there is nothing to show
-    reads_size: ClassVar[bool] = False  # whether another size is another state
-    needs: ClassVar[CaptureLevel | None] = None  # what must be measured of a step for it to be shown here
+    choices_when_empty: ClassVar[bool] = True  # whether the segments are visible without a state
+    reads_size: ClassVar[bool] = False  # whether the state depends on the panel's size
+    needs: ClassVar[CaptureLevel | None] = None  # the capture level of a step that this panel requires
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class View(Reader[State], Panel):
     ) -> None:
         super().__init__(self.title, can_pin=can_pin, can_copy=can_copy)
         self._models = models
-        if type(self).provenance is not View.provenance:  # the first source must not widen the panel, and its column
+        if type(self).provenance is not View.provenance:  # reserve its width, so that its first text widens no column
             policy = self._provenance.sizePolicy()
             policy.setRetainSizeWhenHidden(True)
             self._provenance.setSizePolicy(policy)
@@ -53,11 +53,11 @@ class View(Reader[State], Panel):
             self._segments.chosen.connect(self.choose)
 
     def provenance(self, state: State) -> Provenance | None:
-        """Where the numbers of a state come from, and whether they are of now; None says nothing."""
+        """Where the numbers of a state come from, and whether they are of the newest step; None shows nothing."""
         return None
 
     def choose(self, choice: str) -> None:
-        """Take a segment of the strip, as a click on it does."""
+        """Select a segment of the strip, as a click on it does."""
         self.choice = choice
         self.set_choice(choice)
         self.refresh()
@@ -65,7 +65,7 @@ class View(Reader[State], Panel):
     def refresh(self) -> None:
         super().refresh()
         if isinstance(self._state, str):
-            self.set_empty(self._state, self._remedy())  # another one may help by now
+            self.set_empty(self._state, self._remedy())  # with the same reason another remedy may be possible by now
 
     def show_nothing(self, why: str) -> None:
         self.set_detail("")
@@ -74,12 +74,12 @@ class View(Reader[State], Panel):
             self.set_choices(())
 
     def show_choices(self, is_any: bool) -> None:
-        """Show the segments where there is anything to choose: not where all that they stand for has room."""
+        """Show or hide the segments: where there is room for all that they choose between, they are not needed."""
         self.set_choices(self.choices if is_any else ())
         self.set_choice(self.choice)
 
     def _remedy(self) -> str:
-        """What would help where there is nothing to show; empty where nobody knows."""
+        """The name of the button that would help when there is nothing to show; empty if none does."""
         if self._models.timeline.is_elsewhere:
             return GO_THERE
         if self._models.status.is_unloaded:
@@ -88,7 +88,7 @@ class View(Reader[State], Panel):
 
     @property
     def is_measured(self) -> bool:
-        """Whether the next step measures what is shown here, as far as is known."""
+        """Whether the present capture level includes what this panel shows."""
         status = self._models.status.now
         return status is None or self.needs is None or captures(status.capture.level, self.needs)
 

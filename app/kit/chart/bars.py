@@ -16,11 +16,11 @@ _RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.Te
 _HEADER, _GAP, _THICK = 16, 8.0, 8.0
 _BESIDE = 8.0  # pixels between a bar and its number
 _LEAST_NAME, _LEAST_BAR = 26.0, 8.0
-_LEAST_NAMED = 10.0  # pixels between two rows that both have room for their words
+_LEAST_NAMED = 10.0  # least distance in pixels between two rows that both have their words
 
 
 class Bar(Struct, frozen=True):
-    """A length 0 … 1 with its number; faded bars are of another question than the newest."""
+    """A bar of length 0 … 1 with its number; `is_faded`: it answers an older question than the newest."""
 
     share: float
     number: str
@@ -29,8 +29,8 @@ class Bar(Struct, frozen=True):
 
 
 class BarRow(Struct, frozen=True):
-    """A row: its name, its bars, and words at its end. `key` is what a click picks; `is_marked` rows keep their words
-    where others have no room for theirs."""
+    """A row: its name, its bars, and words at its end. `key` is what a click emits; a row that `is_marked` has its
+    words even where rows are too close for all."""
 
     name: str
     bars: tuple[Bar, ...]
@@ -43,15 +43,15 @@ class BarRow(Struct, frozen=True):
 
 
 class BarTable(Struct, frozen=True):
-    """All rows, with a head over each column: the names, every bar, the words at the end."""
+    """All rows, with the heads of the columns: the names, every bar, the words at the end."""
 
     heads: tuple[str, ...] = ()
     rows: tuple[BarRow, ...] = ()
 
 
 class BarRows(Surface):
-    """Shows a `BarTable`; `picked(key)`, and `resized()` when other rows have room. Rows share the height within
-    limits."""
+    """Shows a `BarTable`; rows share the height within limits. Signals: `picked(key)`; `resized()`, another number of
+    rows may fit."""
 
     resized = Signal()
 
@@ -75,7 +75,7 @@ class BarRows(Surface):
             self.update()
 
     def room_for(self) -> int:
-        """How many rows can be shown."""
+        """How many rows fit."""
         return max(1, int((self.height() - _HEADER) // self._least))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -94,14 +94,14 @@ class BarRows(Surface):
         return min(max(room, self._least), self._most)
 
     def _columns(self) -> list[tuple[float, float]]:
-        """Left end and width of the names, of every bar and of the words at the end."""
+        """(left, width) of the names, of every bar, and of the words at the end."""
         metrics, rows = QFontMetricsF(self._font), self._table.rows
         num_bars = max((len(row.bars) for row in rows), default=1)
         name = max((metrics.horizontalAdvance(row.name) for row in rows), default=0.0) + 2
         name = min(name, max(self.width() * 0.22, _LEAST_NAME), 112.0)
         end = max((metrics.horizontalAdvance(row.end) for row in rows), default=0.0)
         end = max(end, 24.0) + 4 if end else 0.0
-        least = num_bars * (self._number_room() - _BESIDE + _GAP)  # of numbers alone: one that lacks a digit is another
+        least = num_bars * (self._number_room() - _BESIDE + _GAP)  # for the numbers alone, which must not be cut
         if _LEAST_NAME + least + end + _GAP > self.width():
             end = 0.0
         name = min(name, max(self.width() - least - (end + _GAP if end else 0), _LEAST_NAME))
@@ -116,7 +116,7 @@ class BarRows(Surface):
         return max(map(metrics.horizontalAdvance, numbers), default=0.0)
 
     def _number_room(self) -> float:
-        """The widest number, and never less than a percentage takes."""
+        """The width of the widest number, and at least that of a percentage."""
         return max(QFontMetricsF(self._font).horizontalAdvance(">99.9 %"), self._widest_number()) + _BESIDE
 
     def item_at(self, place: QPointF) -> object:
@@ -155,7 +155,7 @@ class BarRows(Surface):
             columns = [(0.0, float(self.width()))]
         for (left, wide), head in zip(columns, heads, strict=False):
             is_end = len(heads) > 1 and head is heads[-1]
-            whole = head if metrics.horizontalAdvance(head) <= wide else head.split(" · ")[0]  # the name, or all of it
+            whole = head if metrics.horizontalAdvance(head) <= wide else head.split(" · ")[0]  # else its first part
             shown = metrics.elidedText(whole, Qt.TextElideMode.ElideRight, wide)
             painter.drawText(QRectF(left, 0, wide, _HEADER - 2), _RIGHT if is_end else _LEFT, shown)
         if len(heads) > 1:
@@ -184,7 +184,7 @@ class BarRows(Surface):
             painter.setOpacity(1.0)
 
     def paint_bar(self, painter: QPainter, theme: Theme, place: QRectF, bar: Bar, has_number: bool = True) -> None:
-        """A bar on its track, its number to the right of it; the number alone where both have no room."""
+        """Paint a bar on its track, with its number to the right; the number alone where both do not fit."""
         thick = max(1.0, min(self.row_height - 2, _THICK))
         track = QRectF(place.left(), round(place.center().y() - thick / 2), 0, thick)
         track.setWidth(max(_LEAST_BAR, place.width() - self._number_room()))

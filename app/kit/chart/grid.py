@@ -1,4 +1,4 @@
-"""Grids of values by layer and head, side by side on one scale of colours."""
+"""Grids of values by layer and head, side by side with one colour scale."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FoundCell = tuple[ValueGrid, GridCell]
 
 
 class ChosenHead(Struct, frozen=True):
-    """What is selected: a head of a layer, and a place on the pictures' axis (None: none)."""
+    """The selection: a head of a layer, and a place on the pictures' axis (None: none)."""
 
     layer: int
     head: int
@@ -34,7 +34,7 @@ class ChosenHead(Struct, frozen=True):
 
 
 class GridMaps(Surface):
-    """Items are a grid with one of its cells. The scale of colours is shared, and stands to the right."""
+    """Draws several grids. An item is (grid, cell). All share one colour scale, drawn at the right."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -46,7 +46,7 @@ class GridMaps(Surface):
         self._images_theme: Theme | None = None
 
     def show_grids(self, grids: Sequence[ValueGrid], axis: str, chosen: ChosenHead) -> None:
-        """`axis` names what the columns are."""
+        """Show these grids; `axis` is the name of the columns."""
         self._grids, self._axis, self._chosen = tuple(grids), axis, chosen
         self._limit = draw.shared_limit(self._grids)
         self._images = ()
@@ -54,13 +54,13 @@ class GridMaps(Surface):
 
     @property
     def limit(self) -> float:
-        """The value that takes the last colour."""
+        """The value of the last colour."""
         return self._limit
 
     # ---- places --------------------------------------------------------------------------------------------------
 
     def plots(self) -> tuple[QRectF, ...]:
-        """Where each picture stands."""
+        """The area of each picture."""
         count = max(1, len(self._grids))
         names = QFontMetricsF(font_fixed(10)).horizontalAdvance("L88") + 6
         width = max(1, int((self.width() - names - _SCALE - _GAP * (count - 1)) / count))
@@ -143,7 +143,8 @@ class GridMaps(Surface):
             painter.drawText(line, _MIDDLE, words)
 
     def _paint_exact(self, painter: QPainter, theme: Theme, shown: ValueGrid, plot: QRectF) -> None:
-        """Why the end of a picture is blank, on a ground of its own: the frame of what is selected may cross it."""
+        """Write why the end of a picture is blank, on a background of its own, as the selection's frame may cross
+        it."""
         first = draw.exact_from(shown)
         if first is None:
             return
@@ -162,7 +163,7 @@ class GridMaps(Surface):
                 return
 
     def _paint_chosen(self, painter: QPainter, theme: Theme, shown: ValueGrid, plot: QRectF) -> None:
-        """The head as a frame across, the place as a frame down: the same one in every picture."""
+        """Frame the selected head across and the selected place down, the same in every picture."""
         ratio = self.devicePixelRatioF()
         width, height = self._pixels(plot)
         painter.setBrush(Qt.BrushStyle.NoBrush)
@@ -178,7 +179,7 @@ class GridMaps(Surface):
             painter.drawRect(QRectF(round(left) - 0.5, plot.top() - 0.5, round(wide), plot.height()))
 
     def _paint_scale(self, painter: QPainter, theme: Theme, plot: QRectF) -> None:
-        """The scale of colours that all pictures share."""
+        """Paint the colour scale of all pictures."""
         ratio, left, height = self.devicePixelRatioF(), plot.right() + 9, int(plot.height())
         values = np.linspace(self._limit, 0, max(2, int(height * ratio)), dtype=np.float32)
         words = packed(magnitude_colors(theme))[np.minimum(magnitude_index(values, self._limit), HIGHEST)]
@@ -193,5 +194,5 @@ class GridMaps(Surface):
 
 
 def short_percent(value: float) -> str:
-    """A share in few characters, for a scale."""
+    """A fraction as a short percentage, for a scale."""
     return "0" if value == 0 else f"{brief(100 * value, 2)} %" if 0 < value < 0.1 else f"{decimal(100 * value, 0)} %"

@@ -1,4 +1,4 @@
-"""What the colours of a chart mean: squares with names, in as many lines as they take."""
+"""The legend of a chart's colours: squares with names, in one or more lines."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _LINE, _SQUARE, _BESIDE, _BETWEEN = 15, 8, 4, 11
 
 
 class ColorKey(Opaque, QWidget):
-    """A coloured square and a name for each of some roles of the theme, in a line above the chart, or in several where
-    that is narrow."""
+    """A coloured square and a name for each of some theme roles, above a chart; where it is narrow in several lines."""
 
     def __init__(self, roles: tuple[str, ...]) -> None:
         super().__init__()
@@ -29,7 +28,7 @@ class ColorKey(Opaque, QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
     def set_names(self, names: tuple[str, ...]) -> None:
-        """A name each, in the order of the roles; an empty one for a colour that is not there."""
+        """Set the names, in the order of the roles; an empty name leaves its colour out."""
         if names != self._names:
             self._names = names
             self.setAccessibleName(", ".join(filter(None, names)))
@@ -49,12 +48,12 @@ class ColorKey(Opaque, QWidget):
             self.setFixedHeight(height)
 
     def _placed(self) -> Iterator[tuple[str, str, float, float]]:
-        """Role, name, and where its square begins: left, and the upper edge of its line."""
+        """Role, name, and the left and top of the square of each."""
         left = top = 0.0
         for role, name in zip(self._roles, self._names, strict=False):
             if not name:
                 continue
-            width = -(-int(self._painter.width(name)) // 12) * 12 + _SQUARE + _BESIDE  # follows no single digit
+            width = -(-int(self._painter.width(name)) // 12) * 12 + _SQUARE + _BESIDE  # in steps: few moves
             if left and left + width > self.width():
                 left, top = 0.0, top + _LINE
             yield role, name, left, top

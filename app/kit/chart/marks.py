@@ -1,4 +1,4 @@
-"""What can stand in a plot, as frozen values: curves, dots, bands, places. Colours are roles of the theme."""
+"""The parts of a plot as frozen values: curves, dots, bands, lines. Colours are roles of the theme."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Curve(Struct, frozen=True, eq=False):
-    """A line through points; `is_dashed` tells it by more than its colour."""
+    """A line through points; `is_dashed` distinguishes it by more than its colour."""
 
     x: Floats
     y: Floats
@@ -29,7 +29,7 @@ class Curve(Struct, frozen=True, eq=False):
 
 
 class Dots(Struct, frozen=True, eq=False):
-    """Points of one kind, `size` pixels across; a role in `fill` other than `role` fills them, None leaves rings."""
+    """Points of one kind, `size` pixels across; `fill` is the role of their inside, None leaves it empty."""
 
     x: Floats
     y: Floats
@@ -41,7 +41,7 @@ class Dots(Struct, frozen=True, eq=False):
 
 
 class Band(Struct, frozen=True):
-    """A range of values across the whole plot, quietly coloured; with `has_line` its upper end is a dashed line."""
+    """A range of values across the whole plot, lightly coloured; with `has_line` its upper end is a dashed line."""
 
     low: float
     high: float
@@ -50,7 +50,7 @@ class Band(Struct, frozen=True):
 
 
 class ShadedSpan(Struct, frozen=True):
-    """A range along x, quietly coloured, its end a dashed line with a name."""
+    """A range along x, lightly coloured; its end is a dashed line with a name."""
 
     low: float
     high: float
@@ -59,14 +59,14 @@ class ShadedSpan(Struct, frozen=True):
 
 
 class SelectedLine(Struct, frozen=True):
-    """A vertical line: what is selected."""
+    """A vertical line at the selection."""
 
     x: float
     role: str = "selected"
 
 
 class Painted(Struct, frozen=True, eq=False):
-    """What no curve or dot can say: painted over the plot in pixels."""
+    """Something that is neither curve nor dots: a function that paints over the plot in pixels."""
 
     paint: Callable[[QPainter, PlotFrame], None]
 
@@ -75,7 +75,7 @@ ChartMark = Curve | Dots | Band | ShadedSpan | SelectedLine | Painted
 
 
 class PlotFrame(Struct, frozen=True):
-    """The plot on the screen: its rectangle in pixels, the ranges of the axes that it shows, and what colours it."""
+    """The plot on the screen: its area in pixels, the ranges of the axes, the pixel ratio and the theme."""
 
     rect: QRectF
     x_range: tuple[float, float]
@@ -95,7 +95,8 @@ class PlotFrame(Struct, frozen=True):
         return QPointF(self.x_of(x), self.y_of(y))
 
     def nearest(self, points: Floats, at: QPointF, reach: float | None) -> int | None:
-        """The index of the point `[N, 2]` nearest to a place on the screen: along x, or within so many pixels."""
+        """The index of the point `[N, 2]` nearest to a place on the screen: along x, or with `reach` within so many
+        pixels."""
         if not len(points) or not self.rect.adjusted(-8, -8, 8, 8).contains(at):
             return None
         (x_low, x_high), (y_low, y_high) = self.x_range, self.y_range
@@ -108,14 +109,14 @@ class PlotFrame(Struct, frozen=True):
 
 
 class AxisTicks(Protocol):
-    """Names along an axis for the range that is visible, at most so many."""
+    """Names along an axis for the visible range, at most `most`."""
 
     def ticks(self, most: int, low: float, high: float) -> Sequence[Tick]: ...
 
 
 class Chart(Struct, frozen=True, eq=False):
-    """A whole plot. `points` `[N, 2]` can be pointed at and picked by their index: the nearest along x, or with `reach`
-    the nearest within so many pixels. `home` is the range of x and of y that shows everything; `title` and `note` stand
+    """A whole plot. `points` `[N, 2]` can be pointed at and picked by index: the nearest along x, or with `reach` the
+    nearest within so many pixels. `home` is the range of x and of y that shows everything; `title` and `note` are shown
     above the plot."""
 
     marks: tuple[ChartMark, ...]

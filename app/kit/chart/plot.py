@@ -1,4 +1,4 @@
-"""A plot with axes, zoom, pan, a read-out under the mouse and export: pyqtgraph in the colours of the theme."""
+"""A plot with axes, zoom, pan, a read-out under the mouse and export, drawn by pyqtgraph in the theme's colours."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _LINE = 15
 
 
 class Plot(QWidget):
-    """Shows a `Chart`. `pointed(index or None)` and `picked(index)` count its points; `told(text)` is news.
+    """Shows a `Chart`. Signals: `pointed(index or None)` and `picked(index)` of its points; `told(text)`, a message.
 
-    Wheel zooms, drag pans, Home shows everything again; Left and Right walk the points, Enter picks one. pyqtgraph is
-    imported with the first chart: importing it would cost the window's first picture a fifth of a second.
+    The wheel zooms, a drag pans, Home shows everything again; Left and Right move between the points, Enter picks one.
+    pyqtgraph is imported with the first chart: earlier it would delay the window's first picture by a fifth of a
+    second.
     """
 
     pointed = Signal(object)
@@ -48,16 +49,16 @@ class Plot(QWidget):
         self._column = column(above, self._words, spacing=0, on=self)
 
     def connect_to(self, pointed: object, picked: object, told: object) -> None:
-        """Give its three signals to the slots or signals of the panel that it stands in."""
+        """Connect its three signals to slots or signals of the panel."""
         connect_all((self.pointed, pointed), (self.picked, picked), (self.told, told))
 
     def hide_chart(self) -> None:
-        """There is no chart, and nothing that is said of one."""
+        """Hide the chart with its title and note."""
         for part in (self.canvas, self._title, self._note):
             part.setVisible(False)
 
     def show_chart(self, chart: Chart) -> None:
-        """Draw another state; a range that a person zoomed to stays."""
+        """Draw a chart; a range that the user has zoomed to stays."""
         self.canvas.setVisible(True)
         self.canvas.show_chart(chart)
         self._title.setText(chart.title)
@@ -67,7 +68,7 @@ class Plot(QWidget):
         set_text_role(self._note, chart.note_role)
 
     def show_words(self, words: str) -> None:
-        """One line below: what is pointed at, else what is worth saying."""
+        """Set the line below: about the point under the mouse, or else what the panel wants to say."""
         self._words.setText(words)
         self.setAccessibleDescription(words)
 
@@ -85,7 +86,7 @@ class Plot(QWidget):
 
     @property
     def canvas(self) -> PlotCanvas:
-        """The surface with the axes; made when it is first needed."""
+        """The pyqtgraph canvas; made when it is first needed."""
         if self._canvas is None:
             from app.kit.chart.plot_canvas import PlotCanvas
 
@@ -107,12 +108,12 @@ class Plot(QWidget):
     # ---- export --------------------------------------------------------------------------------------------------
 
     def save_png(self) -> None:
-        """Ask for a file and write the plot as it looks."""
+        """Ask for a file and write the plot as PNG."""
         if path := self._ask_path("PNG picture (*.png)", ".png"):
             self.told.emit(save_picture(self.grab(), path) or f"Plot saved to {path}")
 
     def save_svg(self) -> None:
-        """Ask for a file and write the plot as a drawing that stays sharp at any size."""
+        """Ask for a file and write the plot as SVG."""
         if path := self._ask_path("SVG drawing (*.svg)", ".svg"):
             self.told.emit(save_drawing(self, path) or f"Plot saved to {path}")
 
@@ -132,7 +133,7 @@ class Plot(QWidget):
 
 
 class StepPlot(Plot):
-    """A plot whose points are steps: `step_picked(step)`, and the `pointed_step`."""
+    """A plot whose points are steps. Signal: `step_picked(step)`; `pointed_step` is the one under the mouse."""
 
     step_picked = Signal(int)
 
@@ -143,12 +144,12 @@ class StepPlot(Plot):
         self.pointed.connect(self._on_pointed)
 
     def connect_steps(self, pointed: object, picked: object, told: object) -> None:
-        """Give its signals to the slots or signals of the panel that it stands in."""
+        """Connect its signals to slots or signals of the panel."""
         self.connect_to(pointed, self._on_picked, told)
         self.step_picked.connect(picked)
 
     def show_steps(self, chart: Chart, steps: Sequence[int]) -> None:
-        """A chart, and the step of each of its points."""
+        """Show a chart; `steps` has the step of each of its points."""
         self._steps = steps
         self.show_chart(chart)
 
@@ -163,5 +164,5 @@ class StepPlot(Plot):
         self._index = index
 
     def _on_picked(self, index: int) -> None:
-        if (step := self._step_at(index)) is not None:  # going back may have taken it away
+        if (step := self._step_at(index)) is not None:  # going back may have removed it
             self.step_picked.emit(step)

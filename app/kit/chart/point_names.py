@@ -1,4 +1,4 @@
-"""Names beside the points of a plot, those that matter first; points on each other share one."""
+"""Names beside the points of a plot, the most important first; points at one place share a name."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from app.kit.theme import font_text
 
 
 class PointNames:
-    """`texts` are the names of the points; those in `first` are placed before the others and are bright, those in
-    `marked` brightest."""
+    """`texts` are the names of the points; those in `first` are placed before the others and are bright, as are those
+    in `marked`."""
 
     def __init__(
         self, x: Floats, y: Floats, texts: Sequence[str], first: Collection[int], marked: Collection[int]

@@ -1,4 +1,4 @@
-"""The plot of what differs at every step: one dot a step, on a band that says what rounding may do."""
+"""The plot of a difference per step: one dot per step, over a band that shows what rounding may cause."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from app.draw.step_points import DEPARTS, LOSSY, UNJUDGED, WITHIN, StepPoints
 from app.kit.chart.marks import Band, Chart, ChartMark, Curve, Dots, SelectedLine
 
 ROLES = {WITHIN: "accent", LOSSY: "warning", DEPARTS: "bad", UNJUDGED: "muted"}
-_CROSSES = -0.06  # another top token: a cross under its step
+_CROSSES = -0.06  # y of the crosses below steps with another top token
 _MANY = 400
 
 
 def step_chart(
     found: StepPoints, title: str, selected: int | None, *, tolerance: float | None = None, note: str = ""
 ) -> Chart:
-    """`selected` is a step, `tolerance` what rounding may do, `note` says so. What departs is drawn last, and square:
-    never hidden, and not by its colour alone."""
+    """Make the chart. `selected` is a step; `tolerance` the difference that rounding may cause, which `note` explains.
+    Steps that depart are drawn last and as squares, so that they are never hidden, nor known by colour alone."""
     size = 5.0 if len(found.x) < _MANY else 3.0
     ends = pairwise((0, *found.breaks, len(found.x)))
     marks: list[ChartMark] = [

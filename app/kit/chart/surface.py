@@ -1,4 +1,4 @@
-"""What every painted chart is: a widget on its own ground whose items can be pointed at, picked and walked by keys."""
+"""The base of painted charts: a widget whose items can be pointed at, picked, and reached with the keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from app.kit.theme import Theme, current_theme
 
 
 class PointsWhileThere:
-    """Stands before the widget among the bases of a chart, whose `_point(item or None)` it calls."""
+    """Mixin, named before the widget's class, that stops pointing (`_point(None)`) when mouse or focus leave the
+    chart."""
 
     def _point(self, item: Any) -> None:
         raise NotImplementedError
@@ -32,8 +33,8 @@ _STEPS = {Qt.Key.Key_Up: -1, Qt.Key.Key_Left: -1, Qt.Key.Key_Down: 1, Qt.Key.Key
 
 
 class Surface(PointsWhileThere, QWidget):
-    """`pointed(item or None)` and `picked(item)`. A subclass paints, says what is where, which items there are in which
-    order, and what each is in words: those are its tool tip, and are read out where it is walked to."""
+    """Signals: `pointed(item or None)` and `picked(item)`. A subclass paints, says which item is where, lists the items
+    in order, and describes each; the description is its tool tip, and is read out when the keys reach it."""
 
     pointed = Signal(object)
     picked = Signal(object)
@@ -46,33 +47,33 @@ class Surface(PointsWhileThere, QWidget):
         self.setMouseTracking(True)
         self.setMinimumSize(60, 30)
 
-    # ---- what a subclass fills in --------------------------------------------------------------------------------
+    # ---- implemented by subclasses -----------------------------------------------------------------------------------
 
     def paint(self, painter: QPainter, theme: Theme) -> None:
-        """Paint everything; the ground is there."""
+        """Paint everything; the background is painted already."""
         raise NotImplementedError
 
     def item_at(self, place: QPointF) -> Any:
-        """What is under a place of the widget, or None."""
+        """The item at a point of the widget; None if there is none."""
         return None
 
     def items(self) -> Sequence[Any]:
-        """What the keys walk along, in order."""
+        """The items in the order in which the keys reach them."""
         return ()
 
     def words(self, item: Any) -> str:
-        """An item in words."""
+        """Describe an item."""
         return ""
 
     # ---- the base ------------------------------------------------------------------------------------------------
 
     @property
     def pointed_item(self) -> Any:
-        """What the mouse or the keys point at."""
+        """The item that the mouse or the keys point at."""
         return self._pointed
 
     def can_be_walked(self) -> None:
-        """Take the focus, so that the keys can walk along the items."""
+        """Accept the focus, so that the keys can reach the items."""
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
 
     def paintEvent(self, event: QPaintEvent) -> None:
