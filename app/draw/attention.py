@@ -1,4 +1,4 @@
-"""The newest row: where the last token looked, every query head a row, heads of one kv head together."""
+"""The newest row of attention: the weights of the last token's query, one row per query head, grouped by kv head."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from engine.wire.records import AttentionSummary
 from engine.wire.slices import AttentionSlice
 
 LOG, PER_HEAD, LINEAR = "log", "head", "linear"
-LEAST_SHARE = 0.05  # of an even share of the row: weights below are the ground of the logarithmic scale
+LEAST_SHARE = 0.05  # of an even weight 1/(number of positions): smaller weights have the scale's lowest colour
 SINK_SHARE = 0.25
 
 
 class HeadMass(Struct, frozen=True):
-    """Of one query head: mass on position 0, on the last 16 positions, entropy in nats."""
+    """A query head's attention mass on position 0 and on the last 16 positions, and its entropy in nats."""
 
     head: int
     first: float
@@ -29,15 +29,15 @@ class HeadMass(Struct, frozen=True):
 
 
 class PositionWeight(Struct, frozen=True):
-    """A position and the weight that a head gave it."""
+    """A position and its attention weight."""
 
     position: int
     weight: float
 
 
 def attention_indices(piece: AttentionSlice, scale: str) -> Indices:
-    """`[H, columns]` of colours: by decades of the weight above `LEAST_SHARE` (`LOG`), against the head's largest
-    weight behind the first token (`PER_HEAD`), or by the weight itself (`LINEAR`)."""
+    """`[H, columns]` of colour indices: by the weight's logarithm above `LEAST_SHARE` (`LOG`), relative to the head's
+    largest weight behind the first token (`PER_HEAD`), or by the weight itself (`LINEAR`)."""
     weights: Floats = np.where(gone(piece), 0, piece.weights).astype(np.float32)
     if scale == LOG:
         least = np.float32(LEAST_SHARE / (piece.query_position + 1))
@@ -48,8 +48,8 @@ def attention_indices(piece: AttentionSlice, scale: str) -> Indices:
 
 
 def head_limits(piece: AttentionSlice) -> Floats:
-    """`[H]`: the largest weight behind the first token, on which half of the mass may rest without a meaning; of the
-    whole row, so that zooming changes no colour. One where a head has none."""
+    """`[H]`: the largest weight behind the first token, which often takes half of the mass as a sink; of the whole row,
+    so that zooming changes no colour. 1 for a head that has none."""
     if piece.top_positions is None or piece.top_weights is None or not piece.top_weights.size:
         return np.ones(piece.weights.shape[0], np.float32)
     behind = np.where(piece.top_positions > 0, piece.top_weights, 0)
@@ -59,7 +59,7 @@ def head_limits(piece: AttentionSlice) -> Floats:
 
 
 def top_positions(piece: AttentionSlice, head: int) -> tuple[PositionWeight, ...]:
-    """The positions that a head looked at most, most first; fewer where it has fewer rows."""
+    """The positions with a head's largest weights, largest first; fewer if the head has fewer rows."""
     if piece.top_positions is None or piece.top_weights is None or not 0 <= head < len(piece.top_positions):
         return ()
     pairs = zip(piece.top_positions[head], piece.top_weights[head], strict=True)
@@ -68,7 +68,7 @@ def top_positions(piece: AttentionSlice, head: int) -> tuple[PositionWeight, ...
 
 @lru_cache(maxsize=4)
 def sinks(piece: AttentionSlice) -> tuple[PositionWeight, ...]:
-    """Positions that take a quarter of the mass or more, in the mean of the layer's heads; the query itself is none."""
+    """Positions with a quarter of the mass or more in the mean of the layer's heads, except the query's own."""
     if piece.top_positions is None or piece.top_weights is None or not piece.top_weights.size:
         return ()
     places, where = np.unique(piece.top_positions, return_inverse=True)
@@ -81,7 +81,7 @@ def sinks(piece: AttentionSlice) -> tuple[PositionWeight, ...]:
 
 
 def ghosts_of(piece: AttentionSlice) -> Ghosts | None:
-    """Which rows were not there for the query to look at, head by head; None where all were."""
+    """The dropped rows, which the query could not attend to, by head; None if there are none."""
     if piece.absent is None or not piece.absent.any():
         return None
     start, stop = extent(piece)
@@ -89,13 +89,13 @@ def ghosts_of(piece: AttentionSlice) -> Ghosts | None:
 
 
 def gone(piece: AttentionSlice) -> Flags:
-    """`[H, columns]`: cells of which no row was left."""
+    """`[H, columns]`: cells whose rows were all dropped."""
     found = ghosts_of(piece)
     return np.zeros(piece.weights.shape, dtype=np.bool_) if found is None else found.share >= 1
 
 
 def group_borders(num_heads: int, group_size: int) -> tuple[int, ...]:
-    """The rows at which another kv head's group begins."""
+    """The row indices at which the group of another kv head begins."""
     return tuple(range(group_size, num_heads, group_size)) if group_size > 1 else ()
 
 
@@ -104,7 +104,7 @@ def kv_head_of(head: int, group_size: int) -> int:
 
 
 def extent(piece: AttentionSlice) -> tuple[int, int]:
-    """The positions `start … stop` that the query could look at."""
+    """The positions `start … stop` that the picture covers, up to that of the query."""
     if not piece.positions.size:
         return 0, 0
     start = int(piece.positions[0])
@@ -113,12 +113,12 @@ def extent(piece: AttentionSlice) -> tuple[int, int]:
 
 
 def span_of(piece: AttentionSlice, position: int) -> tuple[int, int] | None:
-    """The positions `start … stop` of the column that holds a position."""
+    """The positions `start … stop` of the column that contains a position; None if there is none."""
     return column_at(position, *extent(piece), piece.tokens_per_column)
 
 
 def weight_at(piece: AttentionSlice, position: float, head: float) -> tuple[int, int, int, float] | None:
-    """`(head, first position, last position, weight)` under a point in positions and heads."""
+    """`(head, first position, last position, weight)` of the cell at a point in positions and heads; None outside."""
     span = span_of(piece, int(position // 1))
     row = int(head // 1)
     if span is None or not 0 <= row < piece.weights.shape[0]:
@@ -128,8 +128,8 @@ def weight_at(piece: AttentionSlice, position: float, head: float) -> tuple[int,
 
 
 def area_between(piece: AttentionSlice, start: tuple[float, float], stop: tuple[float, float]) -> Rows | None:
-    """The rows that lie between two cells, both included, given by a position and a query head in each: those of the kv
-    heads that these heads read."""
+    """The rows between two cells, both included, each given by position and query head: those of the kv heads that
+    these query heads read. None if a cell is outside."""
     first, last = weight_at(piece, *start), weight_at(piece, *stop)
     if first is None or last is None:
         return None
@@ -140,7 +140,7 @@ def area_between(piece: AttentionSlice, start: tuple[float, float], stop: tuple[
 
 
 def masses(summary: AttentionSummary, layer: int, entropy: Floats | None) -> tuple[HeadMass, ...]:
-    """Every head of a layer, whose rows have that entropy `[H]`; empty where the layer was not measured."""
+    """The masses of every head of a layer, given its entropies `[H]`; empty if the layer was not measured."""
     if layer not in summary.layers:
         return ()
     index = summary.layers.index(layer)
@@ -152,8 +152,8 @@ def masses(summary: AttentionSummary, layer: int, entropy: Floats | None) -> tup
 
 
 def received(piece: AttentionSlice, position: int) -> Floats | None:
-    """The weights `[H]` that the newest query gave one position, NaN in heads that had dropped it; None where it is
-    pooled with others or absent."""
+    """The weights `[H]` that the newest query gave one position, NaN in heads that had dropped it; None if the position
+    is pooled with others or outside the picture."""
     span = span_of(piece, position)
     if span is None or piece.tokens_per_column > 1:
         return None

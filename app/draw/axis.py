@@ -1,4 +1,4 @@
-"""Ticks that fit: which tokens, positions or channels are named beside a picture."""
+"""Axis ticks: which tokens, positions or values are named beside a picture, so that the names do not overlap."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _NICE = (1, 2, 5)
 
 
 class Tick(Struct, frozen=True):
-    """A name at a place of an axis, in the axis's units; of a cell its middle."""
+    """A name at a place of an axis, in the axis's units; for a cell, at its middle."""
 
     at: float
     text: str
 
 
 class LinearTicks(Struct, frozen=True):
-    """Round places 1, 2 or 5 times a power of ten apart, and never closer than `least`; with `is_binary` powers of two
-    apart, as bytes are."""
+    """Ticks 1, 2 or 5 times a power of ten apart, or with `is_binary` (for bytes) a power of two, but at least
+    `least`."""
 
     name: Callable[[float], str]
     least: float = 0.0
     is_binary: bool = False
 
     def ticks(self, most: int, low: float, high: float) -> tuple[Tick, ...]:
-        """At most that many between two values."""
+        """The ticks between two values, at most `most`."""
         wanted = max((high - low) / max(1, most), self.least)
         if not wanted > 0:
             return ()
@@ -40,12 +40,13 @@ class LinearTicks(Struct, frozen=True):
 
 
 class ByteTicks(Struct, frozen=True):
-    """Sizes on an axis of binary logarithms: powers of two, and round parts of one where no more is visible."""
+    """Ticks for byte sizes on a binary logarithmic axis: powers of two, or round sizes if less than two powers are
+    visible."""
 
     name: Callable[[int], str]
 
     def ticks(self, most: int, low: float, high: float) -> tuple[Tick, ...]:
-        """At most that many between two logarithms."""
+        """The ticks between two logarithms, at most `most`."""
         if high - low >= 2:
             step = max(1, math.ceil((math.ceil(high) - math.floor(low)) / max(1, most)))
             found = range(math.ceil(low / step) * step, math.floor(high) + 1, step)
@@ -55,7 +56,7 @@ class ByteTicks(Struct, frozen=True):
 
 
 class FixedTicks(Struct, frozen=True):
-    """Names that stand at their places whatever is visible."""
+    """Ticks at given places, whatever range is visible."""
 
     names: tuple[Tick, ...]
 
@@ -76,7 +77,8 @@ def nice_step(least: float) -> int:
 def ticks(
     start: float, stop: float, pixels: float, label_pixels: float, name: Callable[[int], str]
 ) -> tuple[Tick, ...]:
-    """Named cells of `start … stop` on that many pixels, as close as labels of that size allow."""
+    """Ticks at the middles of cells of `start … stop`, drawn `pixels` wide, as close as labels of `label_pixels`
+    allow."""
     if stop <= start or pixels <= 0:
         return ()
     step = nice_step(label_pixels * (stop - start) / pixels)

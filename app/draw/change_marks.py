@@ -1,4 +1,4 @@
-"""How a moment is marked before which something was done by hand, in the tree and on the timeline."""
+"""Which mark a node has in the tree and on the timeline, if something was changed before its step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from engine.wire.changes import (
 )
 
 MarkKind = Literal["edit", "mode", "branch", "other"]
-ORDER: tuple[MarkKind, ...] = ("edit", "mode", "branch", "other")  # which is shown where several fall on one pixel
+ORDER: tuple[MarkKind, ...] = ("edit", "mode", "branch", "other")  # priority, where several fall on one pixel
 
 
 def kind_of(changes: Iterable[Change]) -> MarkKind | None:
-    """How a moment is marked before which this was done; None for the prompt alone."""
+    """The mark of a node with these changes; None if there are none but added prompts."""
     found: set[MarkKind] = set()
     for change in changes:
         match change:

@@ -1,7 +1,7 @@
-"""Numbers to colours: 256-entry tables and the 8-bit indices that go with them.
+"""Numbers to colours: tables of 256 colours, and the 8-bit indices into them.
 
-Every table keeps its last entry for what is not a number, so that a NaN or an infinity can never pass for a value.
-The other 255 entries are odd in number on purpose: zero of a signed map then has an entry of its own, the ground.
+The last entry of every table is the colour of NaN and Inf, so that these can never be taken for a value. The other 255
+entries are an odd number, so that zero of a signed map has an entry of its own, the ground colour.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NON_FINITE = 255
 HIGHEST = 254
 ZERO = 127
 
-# Björn Ottosson's OKLab (public domain): mixing there keeps the steps even to the eye and the middle free of mud.
+# Björn Ottosson's OKLab (public domain): colours mixed there change evenly to the eye and are not muddy in between.
 _TO_LMS = np.array(
     [
         [0.4122214708, 0.5363325363, 0.0514459929],
@@ -43,20 +43,20 @@ def rgb(colour: str) -> tuple[int, int, int]:
 
 
 def signed_table(negative: str, middle: str, positive: str, loud: str) -> ColorTable:
-    """Negative to 0, zero to the middle of the table, positive to the end; the last entry is `loud`."""
+    """A table from `negative` (index 0) over `middle` (ZERO) to `positive` (HIGHEST); the last entry is `loud`."""
     below = blend((negative, middle), ZERO + 1)
     above = blend((middle, positive), HIGHEST - ZERO + 1)
     return _table(np.concatenate([below, above[1:]]), loud)
 
 
 def magnitude_table(ground: str, colour: str, top: str, loud: str) -> ColorTable:
-    """Nothing is the ground, much is `colour`, the most is `top`; the last entry is `loud`."""
+    """A table from `ground` (zero) over `colour` to `top` (the largest); the last entry is `loud`."""
     rising = blend((ground, colour), 192)
     return _table(np.concatenate([rising, blend((colour, top), HIGHEST - 190)[1:]]), loud)
 
 
 def blend(stops: tuple[str, str], count: int) -> npt.NDArray[np.uint8]:
-    """`[count, 3]`: an even walk from one colour to another."""
+    """`[count, 3]`: even steps from one colour to another, mixed in OKLab."""
     start, end = (_to_oklab(np.array(rgb(stop)) / 255.0) for stop in stops)
     share = np.linspace(0.0, 1.0, count)[:, None]
     walked = np.rint(_from_oklab(start + (end - start) * share) * 255.0).astype(np.uint8)
@@ -65,13 +65,13 @@ def blend(stops: tuple[str, str], count: int) -> npt.NDArray[np.uint8]:
 
 
 def larger(low: Floats, high: Floats) -> Floats:
-    """Of two extremes the one that is farther from zero; NaN where either is NaN, so that nothing hides it.
+    """Of two extremes, cell by cell, the one farther from zero; NaN where either is NaN.
 
-    The larger magnitude is -low or high, and the sum of both has its sign: a quarter of the time of choosing by cell.
+    The larger magnitude is -low or high, and the sum of both has its sign: a quarter of the time of `np.where`.
     """
     if low is high:
         return low
-    with np.errstate(over="ignore", invalid="ignore"):  # of two infinities either will do: none is a number
+    with np.errstate(over="ignore", invalid="ignore"):  # of two infinities either is right: both are drawn as such
         signs = low + high
         size: Floats = np.negative(low)
         np.maximum(size, high, out=size)
@@ -80,19 +80,20 @@ def larger(low: Floats, high: Floats) -> Floats:
 
 
 def signed_index(values: Floats, limit: float) -> Indices:
-    """`-limit … limit` to `0 … 254`, zero exactly to 127, beyond the limit clipped, not a number to 255."""
+    """`-limit … limit` to `0 … 254`, zero to exactly 127; values beyond the limit are clipped, NaN and Inf become
+    255."""
     return _index(values, ZERO / _usable(limit), ZERO)
 
 
 def magnitude_index(values: Floats, limit: float) -> Indices:
-    """`0 … limit` to `0 … 254`, beyond clipped, not a number to 255."""
+    """`0 … limit` to `0 … 254`; values beyond the limit are clipped, NaN and Inf become 255."""
     return _index(values, HIGHEST / _usable(limit), 0)
 
 
 def robust_limit(values: Floats, quantile: float = 0.995, sample: int = 8192) -> float:
-    """The magnitude below which that share of the finite values lies; of many values an even sample is asked.
+    """The magnitude below which that fraction of the finite values lies, estimated from an even sample of large arrays.
 
-    Never zero: a picture of zeros is drawn against 1.
+    Never zero: for a picture of zeros it is 1.
     """
     flat = values.reshape(-1)
     if flat.size > sample:
@@ -105,18 +106,18 @@ def robust_limit(values: Floats, quantile: float = 0.995, sample: int = 8192) ->
 
 
 def contrast_text(table: ColorTable, dark: str, light: str) -> list[str]:
-    """For each entry of a table, which of two text colours reads better on it."""
+    """For each entry of a table, the text colour of the two that contrasts better with it."""
     light_share = table[:, :3].astype(np.float32) @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
     return [dark if share > 140 else light for share in light_share]
 
 
 def _index(values: Floats, gain: float, zero: int) -> Indices:
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is beyond the limit and is clipped
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is beyond the limit, and is clipped
         scaled = np.multiply(values, np.float32(gain), dtype=np.float32)
         total = np.add.reduce(values, axis=None)
-    # rint keeps the map symmetric: v and -v land equally far from zero
+    # rint keeps the map symmetric: v and -v get indices equally far from zero's
     np.rint(np.clip(scaled, -zero if zero else 0, HIGHEST - zero, out=scaled), out=scaled)
-    if not np.isfinite(total):  # one pass tells that all are numbers; only else each is asked
+    if not np.isfinite(total):  # the sum shows in one pass whether all are finite; only else each value is tested
         scaled[~np.isfinite(values)] = NON_FINITE - zero
     scaled += zero
     return scaled.astype(np.uint8)
@@ -151,17 +152,17 @@ def packed(table: ColorTable) -> Pixels:
 
 
 def histogram(piece: HeadSlice, shown: float, num_pixels: int) -> npt.NDArray[np.float32]:
-    """Bar lengths 0 … 1 for pixels from `+shown` at the top to `-shown` at the bottom.
+    """Bar lengths 0 … 1 for pixel rows from `+shown` at the top to `-shown` at the bottom.
 
-    The root of the counts, so that the few that matter are seen beside the many that do not.
+    The square root of the counts, so that small counts remain visible beside large ones.
     """
     lengths = np.zeros(num_pixels, dtype=np.float32)
     if num_pixels < 1 or not piece.counts.size or not piece.counts.any():
         return lengths
     edges = np.linspace(shown, -shown, num_pixels + 1)
-    # counts are spread evenly within a bin: the running count is then straight between the edges
+    # counts are spread evenly within a bin, so the cumulative count is linear between the bin's edges
     running = np.concatenate([[0], np.cumsum(piece.counts)])
-    # a bin without width (all values equal) would leave its count at no pixel
+    # a bin of width zero (all values equal) would get no pixel
     bin_edges = np.maximum.accumulate(piece.edges.astype(np.float64) + np.arange(piece.edges.size) * 1e-12)
     share = np.abs(np.diff(np.interp(edges, bin_edges, running)))
     most = share.max()

@@ -1,4 +1,4 @@
-"""How much an edit touches, and what it is called in a few words."""
+"""The name of an edit, where it was made, and how many numbers it affects, in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from engine.spec.edit import Edit, Mask, Pin, Rows
 
 
 def rows_words(rows: Rows) -> str:
-    """`positions 4 … 7 · layer 3 · kv head 1 · K and V`: also what is not narrowed down is said."""
+    """`positions 4 … 7 · layer 3 · kv head 1 · K and V`; where the rows are not restricted, "every layer" and so on."""
     words = rows.describe()
     if rows.layers is None:
         words += " · every layer"
@@ -18,7 +18,7 @@ def rows_words(rows: Rows) -> str:
 
 
 def num_numbers(rows: Rows, geometry: CacheGeometry) -> int:
-    """How many numbers of K and V the rows are; what a layer does not have is not counted."""
+    """How many numbers of K and V the rows contain; heads and channels that a layer does not have are not counted."""
     return max(0, rows.stop - rows.start) * sum(_numbers_a_token(rows, layer) for layer in rows.layers_of(geometry))
 
 
@@ -32,13 +32,13 @@ def _numbers_a_token(rows: Rows, layer: LayerGeometry) -> int:
 
 
 def size_words(rows: Rows, geometry: CacheGeometry, dtype: str) -> str:
-    """`1,024 numbers, 4.0 KiB`: what is touched, as the model computes it."""
+    """`1,024 numbers, 4.0 KiB`: the size of the rows in the model's dtype."""
     count = num_numbers(rows, geometry)
     return f"{thousands(count)} numbers, {byte_size(count * dtype_bytes(dtype))}"
 
 
 def edit_name(edit: Edit) -> str:
-    """The name of what an edit does."""
+    """The name of the edit's operation."""
     match edit:
         case Mask(hidden=False):
             return "Unmask"
@@ -49,7 +49,7 @@ def edit_name(edit: Edit) -> str:
 
 
 def edit_place(edit: Edit) -> str:
-    """Where it is made and with what: its description without its name."""
+    """Where an edit is made and with which parameters: its description without its name."""
     words = edit.describe()
     for name in (edit_name(edit).lower(), edit_name(edit).lower().split()[0]):
         if words.startswith(name):

@@ -1,4 +1,4 @@
-"""Which rows were changed by hand, from the edits in their order: for marks in pictures and words about one place."""
+"""Which rows were edited by hand, from the sequence of edits: for marks in pictures and words about a place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.spec.edit import AddNoise, Drop, Edit, Mask, Overwrite, Pin, Replace
 
 
 class EditedRows(Struct, frozen=True):
-    """Rows that an edit at the node `step` changed. `is_hidden`: attention does not see them since."""
+    """Rows that the edit at node `step` changed. `is_hidden`: masked from attention."""
 
     rows: Rows
     step: int
@@ -20,8 +20,8 @@ class EditedRows(Struct, frozen=True):
 
 
 def edited_rows(edits: Iterable[tuple[int, Edit]]) -> tuple[EditedRows, ...]:
-    """What edits, each with its step, have done to rows, oldest first. Rows that are shown to attention again, or may
-    be dropped again, have no mark any more of what hid or kept them."""
+    """The rows changed by edits, each given with its step, oldest first. Rows that were unmasked or unpinned later lose
+    the mark of that mask or pin."""
     found: list[EditedRows] = []
     for step, edit in edits:
         match edit:
@@ -30,7 +30,7 @@ def edited_rows(edits: Iterable[tuple[int, Edit]]) -> tuple[EditedRows, ...]:
             case Pin(pinned=False):
                 found = [piece for one in found for piece in _without(one, edit.rows, Pin)]
             case ReplaceTokens():
-                is_later = edit.how == "re-prefill"  # all that follows is computed anew
+                is_later = edit.how == "re-prefill"  # all rows from here on are recomputed
                 stop = None if is_later else edit.stop
                 found = [piece for one in found for piece in _outside(one, edit.position, stop)]
                 if edit.token_ids:
@@ -41,8 +41,8 @@ def edited_rows(edits: Iterable[tuple[int, Edit]]) -> tuple[EditedRows, ...]:
 
 
 def _outside(one: EditedRows, start: int, stop: int | None) -> list[EditedRows]:
-    """What is left of an edit where rows were computed anew: those outside `start … stop` (None: to the end). What
-    attention does not see stays so where tokens were overwritten, and is seen where all was computed anew."""
+    """The rest of an edit's rows after those at `start … stop` (None: to the end) were replaced. If tokens were only
+    overwritten (`stop` given), masks, pins and drops there stay."""
     if stop is not None and isinstance(one.edit, Mask | Pin | Drop):
         return [one]
     rows = one.rows
@@ -53,7 +53,8 @@ def _outside(one: EditedRows, start: int, stop: int | None) -> list[EditedRows]:
 
 
 def _without(one: EditedRows, gone: Rows, kind: type) -> list[EditedRows]:
-    """What is left of an edit of a kind where another took it back: tokens before and after, of the same heads."""
+    """The rest of an edit of that kind after it was undone for the rows `gone`: the tokens before and after these, if
+    `gone` covers the edit's layers and heads; otherwise the whole edit."""
     rows = one.rows
     covers = all(
         whole is None or (some is not None and set(some) <= set(whole))
@@ -70,7 +71,7 @@ def _spanning(rows: Rows, start: int, stop: int) -> Rows:
 
 
 def touches(rows: Rows, layer: int | None = None, kv_head: int | None = None, tensor: str = "") -> bool:
-    """Whether rows are of a layer, a head and a tensor (`keys` or `values`); what is not named may be any."""
+    """Whether rows include some of a layer, head and tensor (`keys` or `values`); arguments not given match any."""
     if tensor and rows.part not in ("both", tensor):
         return False
     is_of_layer = layer is None or rows.layers is None or layer in rows.layers
@@ -78,7 +79,7 @@ def touches(rows: Rows, layer: int | None = None, kv_head: int | None = None, te
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Numbers as ranges `first … last` (not included) without gaps."""
+    """Numbers as ranges `first … last` (exclusive) without gaps."""
     found: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
         if found and found[-1][1] == number:
@@ -89,7 +90,7 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def at(found: Iterable[EditedRows], position: int, channel: int | None = None) -> list[EditedRows]:
-    """The edits that changed a position, and there a channel."""
+    """The edits that changed a position, or if given a channel of it."""
     return [
         one
         for one in found

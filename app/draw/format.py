@@ -1,4 +1,4 @@
-"""Numbers and token texts as people read them. What comes from a model is data: nothing in it may act or hide."""
+"""Numbers and token texts for people. A model's text is untrusted: no character of it may stay invisible or act."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEWLINE = "⏎"
 TAB = "⇥"
 _DOTTED_CIRCLE = "◌"
 _MARKS = {" ": SPACE, "\n": NEWLINE, "\t": TAB, "\\": "\\\\"}
-# Marks of ours that a text may hold itself, and letters that are drawn as nothing
+# Characters that stand for others above and could also occur in a text, and letters that fonts draw as nothing
 _ESCAPED = frozenset(f"{SPACE}{NEWLINE}{TAB}{_DOTTED_CIRCLE}\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\u034f")
 _UNSEEN_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp"))
 _MARK_CATEGORIES = frozenset(("Mn", "Me", "Mc"))
@@ -23,9 +23,9 @@ _MAX_STACKED_MARKS = 2
 
 @lru_cache(maxsize=65536)
 def visible(text: str) -> str:
-    """A token's text with nothing hidden: controls, bidi and zero-width marks and lone surrogates as escapes.
+    """A token's text with control characters, bidi and zero-width marks and lone surrogates as escapes.
 
-    Different texts stay different, and the result is safe to hand to any widget that shows plain text.
+    Different texts stay different, and the result is safe in any widget that shows plain text.
     """
     shown: list[str] = []
     stacked = 0
@@ -33,7 +33,7 @@ def visible(text: str) -> str:
         is_mark = unicodedata.category(char) in _MARK_CATEGORIES
         stacked = stacked + 1 if is_mark else 0
         if is_mark and index == 0 and not _is_variation(char):
-            shown.append(_DOTTED_CIRCLE)  # a mark alone would settle on whatever stands before it
+            shown.append(_DOTTED_CIRCLE)  # without it, a combining mark would be drawn over whatever precedes it
         shown.append(escape(char) if stacked > _MAX_STACKED_MARKS else _visible_char(char))
     return "".join(shown)
 
@@ -47,14 +47,14 @@ def escape(char: str) -> str:
 
 
 def shortened(text: str, max_chars: int) -> str:
-    """The beginning of a shown text, with an ellipsis where it was longer."""
+    """The first `max_chars` characters of a text, with an ellipsis if it was longer."""
     return text if len(text) <= max_chars else text[: max(1, max_chars - 1)] + "…"
 
 
 def whole_words(text: str, room: float, width: Callable[[str], float]) -> str:
-    """As much of a line as has room, and no word cut: parts between dots give way from the end, then what follows a
-    colon, then the words of the first part, which end in an ellipsis. Fewer than two words say nothing: then the empty
-    text."""
+    """As much of a line as fits without cutting a word. Left out, in this order: parts between dots from the end, what
+    follows a colon, and words of the first part, which then ends in an ellipsis. The empty text if fewer than two words
+    fit."""
     if width(text) <= room:
         return text
     parts = text.split(" · ")
@@ -73,14 +73,14 @@ def whole_words(text: str, room: float, width: Callable[[str], float]) -> str:
 
 
 def token_label(text: str, max_chars: int = 12) -> str:
-    """A token's text for an axis or a list; an empty text says so."""
-    # cut first: a token of a million characters must be neither walked nor kept for twelve
+    """A token's text for an axis or a list; ∅ for an empty text."""
+    # cut first: a token may be a million characters long
     return _label(text[: 2 * max_chars], max_chars) if text else "∅"
 
 
 @lru_cache(maxsize=4096)
 def _label(text: str, max_chars: int) -> str:
-    """The same tokens are named with every picture."""
+    """Cached, as the same tokens are named with every picture."""
     return shortened(visible(text), max_chars)
 
 
@@ -89,12 +89,12 @@ def thousands(number: int) -> str:
 
 
 def counted(number: int, one: str, several: str = "") -> str:
-    """`1 step`, `1,057 steps`; `several` where that is not `one` with an s."""
+    """`1 step`, `1,057 steps`; `several` is the plural, if it is not `one` with an s."""
     return f"{thousands(number)} {one if number == 1 else several or one + 's'}"
 
 
 def byte_size(number: int) -> str:
-    """`512 B`, `120.0 KiB`, `3.1 MiB`, with a sign where it is negative."""
+    """`512 B`, `120.0 KiB`, `3.1 MiB`; negative sizes have a sign."""
     if abs(number) < 1024:
         return f"{number} B"
     size = float(number)
@@ -106,19 +106,20 @@ def byte_size(number: int) -> str:
 
 
 def tick_size(number: int) -> str:
-    """The same beside an axis: `120 KiB`, without a zero behind the point."""
+    """A size for an axis, without a zero after the point: `120 KiB`."""
     return byte_size(number).replace(".0 ", " ")
 
 
 def decimal(number: float, digits: int = 2, *, is_signed: bool = False) -> str:
-    """So many digits after the point, thousands apart. What rounds to zero has no sign of its own."""
+    """A number with `digits` digits after the point and commas between thousands. What rounds to zero has no minus
+    sign."""
     if not math.isfinite(number):
         return exact(number)
     return f"{number:+z,.{digits}f}" if is_signed else f"{number:z,.{digits}f}"
 
 
 def milliseconds(ms: float) -> str:
-    """Three digits that matter: `0.84 ms`, `12.3 ms`, `140 ms`, `2.10 s`."""
+    """A time with three significant digits: `0.84 ms`, `12.3 ms`, `140 ms`, `2.10 s`."""
     if not math.isfinite(ms):
         return "–"
     if abs(ms) >= 1000:
@@ -127,7 +128,7 @@ def milliseconds(ms: float) -> str:
 
 
 def percent(share: float) -> str:
-    """`41.3 %`; what is not zero never reads as zero, what is not all never as all."""
+    """`41.3 %`; `<0.1 %` for small but not zero, `>99.9 %` for almost but not all."""
     if not math.isfinite(share):
         return "–"
     if 0 < share < 0.0005:
@@ -138,7 +139,7 @@ def percent(share: float) -> str:
 
 
 def exact(value: float) -> str:
-    """The shortest text that reads back to the same 32-bit float: what the cache holds, not a rounding of it."""
+    """The shortest text that reads back to the same 32-bit float: the value in the cache, not a rounded one."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -147,7 +148,8 @@ def exact(value: float) -> str:
 
 
 def cell_number(value: float, width: float) -> str:
-    """A value for a cell of that many pixels: the same number of decimals in every cell, so that columns compare."""
+    """A value for a cell of `width` pixels, with the same number of decimals in every cell, so that they compare
+    easily."""
     if not math.isfinite(value):
         return exact(value)
     decimals = 2 if width >= 36 else 1
@@ -160,7 +162,7 @@ def times(ratio: float) -> str:
 
 
 def brief(value: float, digits: int = 3) -> str:
-    """A value in few digits, for places too small for all of them."""
+    """A value with few digits, for narrow places."""
     return f"{value:z.{digits}g}" if math.isfinite(value) else exact(value)
 
 
@@ -186,7 +188,7 @@ def short_dtype(name: str) -> str:
 
 
 def divergence_words(kl: float) -> str:
-    """A divergence in nats; what is not zero never reads as zero, and what is no number says so."""
+    """A divergence in nats; a small one is never shown as zero, and NaN is named."""
     if not math.isfinite(kl):
         return "NaN: no distribution" if math.isnan(kl) else "∞ nats"
     if kl == 0:
@@ -202,5 +204,5 @@ def bytes_words(before: int, after: int) -> str:
 
 
 def byte_share(before: int, after: int) -> str:
-    """What is left of the bytes, as a share."""
+    """What is left of the bytes, as a percentage."""
     return percent(after / before) if before else "–"

@@ -1,7 +1,7 @@
-"""Rows that were dropped, drawn as ghosts: an empty cell with a quiet hatch, which is no colour of any map.
+"""Dropped rows, drawn as empty cells with a hatch, which no colour map uses.
 
-A column that pools held and dropped rows is hatched from its foot up, as far as the part that was dropped; the values
-of the held ones stay visible between the lines.
+In a column that pools kept and dropped rows, the dropped part is hatched, from the bottom up; the colours of the kept
+rows stay visible between the lines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Hatch(Struct, frozen=True):
-    """Diagonal lines: their colour and that of the empty cell beneath, 0xAARRGGBB, and their distance in pixels."""
+    """Diagonal lines: their colour, that of the empty cell below (both 0xAARRGGBB), and their distance in pixels."""
 
     line: int
     ground: int
@@ -26,7 +26,7 @@ class Hatch(Struct, frozen=True):
 
 
 class Ghosts(Struct, frozen=True, eq=False):
-    """The part of each cell that was dropped, 0 … 1: `[rows, columns]` from position `start` on. One row stands for the
+    """The dropped fraction of each cell, 0 … 1: `[rows, columns]` from position `start` on. A single row stands for the
     whole height."""
 
     share: Floats
@@ -34,12 +34,12 @@ class Ghosts(Struct, frozen=True, eq=False):
     per_column: int
 
     def is_gone(self, row: int, column: int) -> bool:
-        """Whether nothing of a cell is left."""
+        """Whether all rows of a cell were dropped."""
         return bool(self.share[min(row, len(self.share) - 1), column] >= 1)
 
 
 def shares(absent: Ints, per_column: int, num_positions: int) -> Floats:
-    """Counts `[…, columns]` of dropped positions as a part of the positions that each column covers."""
+    """Counts `[…, columns]` of dropped positions as fractions of the positions that each column covers."""
     room = np.full(absent.shape[-1], per_column, np.float32)
     if room.size:
         room[-1] = max(1, num_positions - (room.size - 1) * per_column)
@@ -47,20 +47,21 @@ def shares(absent: Ints, per_column: int, num_positions: int) -> Floats:
 
 
 def lines(height: int, width: int, left: int, top: int, pitch: int) -> Flags:
-    """Where a hatch that runs through the whole picture has its lines, in a rectangle of it."""
+    """The pixels of the lines in a rectangle, with the hatch continuing through the whole picture."""
     is_line: Flags = (np.arange(top, top + height)[:, None] + np.arange(left, left + width)[None]) % max(2, pitch) == 0
     return is_line
 
 
 def foot(share: Floats, height: int) -> Flags:
-    """`[height, columns]`: the lower part of each column, as much of it as `share` says; a little of it at least."""
+    """`[height, columns]`: the lower part of each column, as large as `share`, but at least a little if that is not
+    zero."""
     rows = np.arange(height, dtype=np.float32)[:, None]
     return (rows >= height * (1 - share)[None] - 0.5) & (share > 0)[None]
 
 
 def overlay(ghosts: Ghosts, low: float, high: float, width: int, height: int, hatch: Hatch) -> Pixels | None:
-    """What lies over a picture of positions `low … high`: `[height, width]`, clear where nothing was dropped. None
-    where that is everywhere."""
+    """The overlay of a picture of positions `low … high`: `[height, width]`, transparent where nothing was dropped.
+    None if nothing was dropped anywhere."""
     rows, columns = ghosts.share.shape
     positions = low + (np.arange(width) + 0.5) / max(width, 1) * (high - low)
     column = np.floor((positions - ghosts.start) / ghosts.per_column).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Values by layer and head as pictures: one line a head, across tokens, channels or heads, on one scale of colours."""
+"""Values by layer and head as pictures: one line per head, across tokens, channels or heads, on one colour scale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Pixels = npt.NDArray[np.uint32]
 
 
 class GridLine(Struct, frozen=True):
-    """One line of a picture: a head of a layer; `columns` of it mean something, what lies beyond does not exist."""
+    """One line of a picture: a head of a layer. Only its first `columns` columns exist."""
 
     layer: int
     head: int
@@ -21,8 +21,8 @@ class GridLine(Struct, frozen=True):
 
 
 class ValueGrid(Struct, frozen=True, eq=False):
-    """Values `[R, C]` with what each line is. `per_column` positions share a column (1 for channels and heads).
-    `blank_words` say why the end of it is blank, the longest first."""
+    """Values `[R, C]` and the line of each row. `per_column` positions share a column (1 for channels and heads).
+    `blank_words` say why its end is blank, the longest first."""
 
     title: str
     values: Floats
@@ -37,7 +37,7 @@ class ValueGrid(Struct, frozen=True, eq=False):
 
 
 class GridCell(Struct, frozen=True):
-    """One cell of a grid: its line, its column, the first and last place that it stands for, its value."""
+    """One cell of a grid: its line, its column, the first and last place that it covers, and its value."""
 
     line: GridLine
     index: int
@@ -50,7 +50,8 @@ class GridCell(Struct, frozen=True):
 def grid(
     title: str, values: Floats, layers: tuple[int, ...], sizes: tuple[tuple[int, int], ...], per_column: int, stop: int
 ) -> ValueGrid:
-    """Lines of `values` `[L, H, C]`; `sizes` are each layer's heads and columns, the rest of its room holds nothing."""
+    """Make a grid of `values` `[L, H, C]`; `sizes` are the numbers of heads and columns of each layer, beyond which
+    nothing exists."""
     rows, lines = [], []
     for index, (layer, (heads, columns)) in enumerate(zip(layers, sizes, strict=True)):
         for head in range(min(heads, values.shape[1])):
@@ -61,25 +62,26 @@ def grid(
 
 
 def present(shown: ValueGrid) -> npt.NDArray[np.bool_]:
-    """Which cells exist."""
+    """Which cells exist: `[R, C]`."""
     counts = np.array([row.columns for row in shown.lines], dtype=np.int64)[:, None]
     return np.arange(shown.values.shape[1])[None, :] < counts if counts.size else np.empty((0, 0), np.bool_)
 
 
 def shared_limit(grids: tuple[ValueGrid, ...]) -> float:
-    """One range of colours for all of them: what 99.5 % of the cells stay below."""
+    """The colour range of several grids: 99.5 % of all their cells are below it."""
     found = [shown.values[present(shown)] for shown in grids if not shown.is_empty]
     return robust_limit(np.concatenate(found), sample=1 << 16) if found else 1.0
 
 
 def largest(grids: tuple[ValueGrid, ...]) -> float:
-    """The largest finite value of all of them."""
+    """The largest finite value of several grids; 0 if there is none."""
     found = [float(shown.values[np.isfinite(shown.values)].max(initial=0.0)) for shown in grids]
     return max(found, default=0.0)
 
 
 def paint(shown: ValueGrid, width: int, height: int, limit: float, table: ColorTable) -> Pixels:
-    """The grid stretched over `[height, width]` pixels, 0xAARRGGBB; where cells fall together the largest is shown."""
+    """The grid scaled to `[height, width]` pixels, 0xAARRGGBB; where several cells share a pixel, the largest is
+    shown."""
     if shown.is_empty or width < 1 or height < 1:
         return np.zeros((max(0, height), max(0, width)), np.uint32)
     is_there = present(shown)
@@ -94,7 +96,7 @@ def paint(shown: ValueGrid, width: int, height: int, limit: float, table: ColorT
 
 
 def exact_from(shown: ValueGrid) -> int | None:
-    """The first of the last columns in which no line has an error."""
+    """The first column from which on no line has an error; None if the last column has one."""
     if shown.is_empty:
         return None
     has_error = (np.nan_to_num(shown.values, nan=1.0) * present(shown)).any(axis=0)
@@ -103,7 +105,7 @@ def exact_from(shown: ValueGrid) -> int | None:
 
 
 def find(shown: ValueGrid, x: int, y: int, width: int, height: int) -> GridCell | None:
-    """The cell under a pixel of the picture; None where nothing exists."""
+    """The cell under a pixel of the picture; None if none exists there."""
     if shown.is_empty or not (0 <= x < width and 0 <= y < height):
         return None
     count, columns = shown.values.shape
@@ -120,7 +122,7 @@ def find(shown: ValueGrid, x: int, y: int, width: int, height: int) -> GridCell 
 
 
 def row_span(shown: ValueGrid, layer: int, head: int, height: int) -> tuple[int, int] | None:
-    """The pixel rows `start … stop` of one head of a layer."""
+    """The pixel rows `start … stop` of a head of a layer; None if the grid does not have it."""
     for index, row in enumerate(shown.lines):
         if (row.layer, row.head) == (layer, head):
             return cell_span(index, len(shown.lines), height)
@@ -128,7 +130,7 @@ def row_span(shown: ValueGrid, layer: int, head: int, height: int) -> tuple[int,
 
 
 def column_span(shown: ValueGrid, place: int, width: int) -> tuple[int, int] | None:
-    """The pixel columns `start … stop` of a position or channel."""
+    """The pixel columns `start … stop` of a position or channel; None if the grid does not have it."""
     column = place // shown.per_column
     if shown.is_empty or not 0 <= column < shown.values.shape[1]:
         return None
@@ -136,7 +138,7 @@ def column_span(shown: ValueGrid, place: int, width: int) -> tuple[int, int] | N
 
 
 def layer_spans(shown: ValueGrid, height: int) -> tuple[tuple[int, int, int], ...]:
-    """`(layer, start, stop)` in pixel rows, in the order of the picture."""
+    """(layer, first, last + 1) in pixel rows, from top to bottom."""
     spans: dict[int, tuple[int, int]] = {}
     for index, row in enumerate(shown.lines):
         start, stop = cell_span(index, len(shown.lines), height)
@@ -145,7 +147,7 @@ def layer_spans(shown: ValueGrid, height: int) -> tuple[tuple[int, int, int], ..
 
 
 def _columns_at(x: int, columns: int, width: int) -> tuple[int, int]:
-    """The columns `first … last` that fall into a pixel."""
+    """The columns `first … last` that share a pixel column."""
     if columns <= width:
         column = cell_at(x, columns, width)
         return column, column

@@ -1,4 +1,4 @@
-"""Rows of a measurement as a table that can be sorted and as text: any rows with named fields, and those refused."""
+"""Rows of a measurement, sorted for a table or as CSV: any structs with named fields, and those that were refused."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 
 def is_refused(row: Any) -> bool:
-    """Whether it says why there is no measurement."""
+    """Whether the row gives a reason instead of a measurement."""
     return hasattr(row, "unavailable")
 
 
 def sorted_rows(rows: Sequence[Any], columns: Sequence[str], column: int, is_descending: bool) -> list[Any]:
-    """By a column, as they came with column -1; what has no value there, or was refused, is last either way."""
+    """Sort by a column (-1: keep the order); rows without a value in it, then refused ones, come last in either
+    order."""
     there = [row for row in rows if not is_refused(row)]
     missing = [row for row in rows if is_refused(row)]
     if column >= 0:
@@ -27,7 +28,7 @@ def sorted_rows(rows: Sequence[Any], columns: Sequence[str], column: int, is_des
 
 
 def csv_text(rows: Sequence[Any], columns: Sequence[str]) -> str:
-    """The table as CSV, numbers in full; the last column says why a row was refused."""
+    """The table as CSV, with numbers in full precision; the last column says why a row was refused."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*columns, "unavailable"])

@@ -1,4 +1,4 @@
-"""Names beside the points of a plot: where they cover neither points nor each other."""
+"""Places the names of points in a plot so that they cover neither points nor each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from app.draw.scale import Floats
 
 
 class Label(Struct, frozen=True):
-    """A name beside its point: the left end and the middle of the text, in pixels from the upper left corner."""
+    """The name of point `index`: the left end and the vertical middle of the text, in pixels from the upper left
+    corner."""
 
     index: int
     left: float
@@ -19,7 +20,7 @@ class Label(Struct, frozen=True):
 
 
 def clusters(x: Floats, y: Floats, reach: float) -> tuple[tuple[int, ...], ...]:
-    """Points in pixels that lie on each other, in their order: they share one mark and one name."""
+    """Groups of points at most `reach` pixels apart, in their order: each group shares one mark and one name."""
     found: list[list[int]] = []
     for index in range(len(x)):
         home = next((c for c in found if math.hypot(x[c[0]] - x[index], y[c[0]] - y[index]) <= reach), None)
@@ -33,9 +34,10 @@ def clusters(x: Floats, y: Floats, reach: float) -> tuple[tuple[int, ...], ...]:
 def labels(
     x: Floats, y: Floats, widths: Sequence[float], size: tuple[float, float], height: float, first: Sequence[int] = ()
 ) -> tuple[Label, ...]:
-    """Names where they cover neither points nor each other, those of `first` before the others; some find no room.
+    """Place the names, those of `first` before the others; some may not fit.
 
-    `x` and `y` are pixels from the upper left corner of a plot of that `size`.
+    `x` and `y` are pixels from the upper left corner of a plot of that `size`; `widths` and `height` are those of the
+    texts.
     """
     taken = [(px - 5, py - 5, px + 5, py + 5) for px, py in zip(x, y, strict=True)]
     found: list[Label] = []

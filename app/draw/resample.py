@@ -1,4 +1,4 @@
-"""More cells than pixels, or fewer: resampling an axis without losing what stands out."""
+"""Resamples an axis to more or fewer pixels without losing extreme values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from app.draw.colormap import Floats
 
 
 def resample(low: Floats, high: Floats, size: int, axis: int) -> tuple[Floats, Floats]:
-    """`size` cells along an axis: extremes of the cells that fall together, repeats where there are fewer."""
+    """Resample to `size` cells along an axis: minimum and maximum of cells that are merged, repeated cells if there are
+    fewer."""
     count = low.shape[axis]
     if count == size:
         return low, high
@@ -21,22 +22,22 @@ def resample(low: Floats, high: Floats, size: int, axis: int) -> tuple[Floats, F
 
 
 def whole_steps(pixels: float, step: int) -> int:
-    """Columns for so many pixels: at most one each, in whole steps, at least one step."""
+    """How many columns to request for so many pixels: a multiple of `step`, at most one per pixel, at least `step`."""
     return max(step, int(pixels) // step * step)
 
 
 def source_cells(count: int, size: int) -> npt.NDArray[np.intp]:
-    """For each of `size` pixels, which of `count` cells it shows."""
+    """For each of `size` pixels, the index of the cell (of `count`) that it shows."""
     return np.arange(size, dtype=np.intp) * count // size
 
 
 def first_cells(count: int, size: int) -> npt.NDArray[np.intp]:
-    """For each of `size` pixels, the first of the `count` cells that fall into it (`count >= size`)."""
+    """For each of `size` pixels, the first of the cells (of `count >= size`) that are merged in it."""
     return -(-np.arange(size, dtype=np.intp) * count // size)
 
 
 def cell_span(cell: int, count: int, size: int) -> tuple[int, int]:
-    """The pixels `start … stop` of one cell, at least one of them."""
+    """The pixels `start … stop` of a cell, at least one."""
     if count > size:
         pixel = min(cell * size // count, size - 1)
         return pixel, pixel + 1
@@ -45,5 +46,5 @@ def cell_span(cell: int, count: int, size: int) -> tuple[int, int]:
 
 
 def cell_at(pixel: int, count: int, size: int) -> int:
-    """The cell that a pixel shows; of several, the first."""
+    """The cell that a pixel shows; the first, if it shows several."""
     return min(max(pixel, 0), size - 1) * count // size if count <= size else -(-pixel * count // size)

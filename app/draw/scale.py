@@ -1,4 +1,4 @@
-"""A logarithmic axis with a floor of its own: zero, and what is too small to matter, has a place and is not lost."""
+"""A logarithmic axis with a floor: zero and values too small to matter have a place of their own at its lower end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from app.draw.axis import Tick
 
 Floats = npt.NDArray[np.float64]
 
-FLOOR = 0.1  # the share of the axis below the first decade
+FLOOR = 0.1  # the fraction of the axis between the floor and the first decade
 
 
 class LogScale(Struct, frozen=True):
-    """Decades from `10**low` to `10**high` on 0 … 1; with `has_floor` everything below stands at 0."""
+    """The decades `10**low … 10**high` on an axis of length 1; with `has_floor` everything smaller is at 0."""
 
     low: int
     high: int
@@ -28,7 +28,7 @@ class LogScale(Struct, frozen=True):
         return FLOOR if self.has_floor else 0.0
 
     def at(self, values: npt.ArrayLike) -> Floats:
-        """Places 0 … 1; what is no number or infinite stands at the top, where it cannot be overlooked."""
+        """Places 0 … 1 of values; NaN and Inf are at the top, where they are noticed."""
         numbers = np.asarray(values, dtype=np.float64)
         is_loud = ~np.isfinite(numbers)
         is_low = ~is_loud & (numbers < 10.0**self.low)
@@ -38,7 +38,8 @@ class LogScale(Struct, frozen=True):
         return np.where(is_loud, 1.0, np.where(is_low, 0.0, np.minimum(places, 1.0)))
 
     def ticks(self, most: int, low: float = 0.0, high: float = 1.0) -> tuple[Tick, ...]:
-        """At most that many decades between two places, more where only one is left to see, and the floor's mark."""
+        """The decades between two places, at most `most`; with 2 and 5 times a decade if hardly one is visible; and the
+        floor's zero."""
         start, span = self._start, max(1, self.high - self.low)
         first = self.low + max(0.0, low - start) / (1 - start) * span
         last = self.low + max(0.0, high - start) / (1 - start) * span
@@ -53,7 +54,7 @@ class LogScale(Struct, frozen=True):
 
 
 def log_scale(values: Iterable[float], lowest: int, highest: int, floor: int) -> LogScale:
-    """A scale that shows all finite values above `10**floor`, and at least the decades `lowest … highest`."""
+    """A scale for all finite values above `10**floor`, with at least the decades `lowest … highest`."""
     found = [v for v in values if math.isfinite(v) and v >= 10.0**floor]
     low = min([lowest, *(math.floor(math.log10(v)) for v in found)])
     high = max([highest, *(math.ceil(math.log10(v)) for v in found)])

@@ -1,4 +1,4 @@
-"""Small bars that fit in a line of text."""
+"""Small bar charts that fit into a line of text, and the row norms they often show."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Floats = npt.NDArray[np.float32]
 
 
 class Spark(Struct, frozen=True):
-    """`codes` `[height, width]`: 0 nothing, 1 bar, 2 the marked bar, 3 not a number. `most` is the full height."""
+    """`codes` `[height, width]`: 0 empty, 1 bar, 2 marked bar, 3 NaN or Inf. `most` is the value of the full height."""
 
     codes: npt.NDArray[np.uint8]
     most: float
 
 
 def spark(values: Sequence[float], width: int, height: int, gap: int, marked: int | None = None) -> Spark:
-    """Bars from zero up; every value that is not zero shows at least one pixel, what is no number a full loud bar."""
+    """Bars of magnitudes; a value that is not zero has at least one pixel, NaN and Inf a full bar of code 3."""
     count = len(values)
     codes = np.zeros((max(height, 1), max(width, 1)), dtype=np.uint8)
     numbers = np.array(values, dtype=np.float64)
@@ -33,14 +33,14 @@ def spark(values: Sequence[float], width: int, height: int, gap: int, marked: in
         value = numbers[index]
         tall = height if not np.isfinite(value) else _bar_height(abs(value), most, height)
         code = 3 if not np.isfinite(value) else 2 if index == marked else 1
-        # bars that share a pixel column: the taller one stays
+        # where bars share a pixel column, the greatest code is kept
         kept = codes[height - tall :, left : max(right, left + 1)]
         kept[...] = np.maximum(kept, code)
     return Spark(codes, most)
 
 
 class TokenNorms(Struct, frozen=True):
-    """L2 norms of one token's K and V rows, per layer `[H_kv]` each."""
+    """L2 norms of one token's K and V rows: `[L, H_kv]`."""
 
     layers: tuple[int, ...]
     keys: npt.NDArray[np.float32]
@@ -54,7 +54,7 @@ class TokenNorms(Struct, frozen=True):
 
 
 def token_norms(part: SequenceStep, position: int) -> TokenNorms | None:
-    """The norms that the step which wrote a position recorded; None where it recorded none."""
+    """The norms recorded by the step that wrote a position; None if it recorded none."""
     offset = position - part.first_position
     if part.rows is None or not 0 <= offset < part.rows.key_norm.shape[2]:
         return None
@@ -62,8 +62,8 @@ def token_norms(part: SequenceStep, position: int) -> TokenNorms | None:
 
 
 def row_norms(layers: tuple[int, ...], rows: tuple[Floats, ...], shown: tuple[int, ...]) -> list[float]:
-    """The L2 norms, in the mean of heads, of one position's rows `[H_kv, D]` of `layers`, in the order of `shown`; NaN
-    for a layer that holds none."""
+    """The mean over heads of the L2 norms of one position's rows, `[H_kv, D]` for each of `layers`, in the order of
+    `shown`; NaN for a layer without the row."""
     norms = np.full((len(rows), max((len(row) for row in rows), default=0)), np.nan, np.float32)
     for at, row in enumerate(rows):
         norms[at, : len(row)] = np.linalg.norm(row, axis=1)
@@ -72,8 +72,8 @@ def row_norms(layers: tuple[int, ...], rows: tuple[Floats, ...], shown: tuple[in
 
 
 def _means(rows: Floats) -> list[float]:
-    """Over the heads of each layer `[L, H_kv]`; those that a layer does not have are NaN and left out, and a layer of
-    none is NaN."""
+    """The mean over the heads of each layer of `[L, H_kv]`, without NaN (heads that the layer does not have); NaN if
+    none is left."""
     is_there = ~np.isnan(rows)
     count = is_there.sum(axis=1)
     total = np.where(is_there, rows, 0).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Steps as places on an axis, one beside the other though their numbers have gaps; numbers of every step as rows."""
+"""Steps as evenly spaced places on an axis, though their numbers have gaps; and an array with numbers of every step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.wire.records import StepRecord
 
 
 class StepAxis:
-    """The first step stands at its own number, each later one a unit further; a place is named by its step."""
+    """The first step is at its own number, each later one a unit further; the name of a place is its step."""
 
     def __init__(self, steps: Sequence[int]) -> None:
         self._steps = np.array(steps, np.int64)
@@ -25,12 +25,12 @@ class StepAxis:
         return int(self._steps[0]) if len(self._steps) else 0
 
     def place_of(self, step: int) -> int | None:
-        """Where a step stands, None where it is not among them."""
+        """The place of a step; None if it is not on the axis."""
         index = int(np.searchsorted(self._steps, step))
         return self.first + index if index < len(self) and self._steps[index] == step else None
 
     def name(self, place: float) -> str:
-        """The step at a place; beyond the last one there is none to be named."""
+        """The step at a place, as text; empty beyond the last one."""
         index = round(place) - self.first
         if 0 <= index < len(self):
             return thousands(int(self._steps[index]))
@@ -40,7 +40,7 @@ class StepAxis:
 
 
 class StepSeries:
-    """A row of numbers a step. Following the records costs what is new; a history that was cut is read again."""
+    """A row of numbers for every record. `follow` reads only new records, and all again if the history was cut."""
 
     def __init__(self, row_of: Callable[[StepRecord], tuple[float, ...]], num_columns: int) -> None:
         self._row_of = row_of

@@ -1,4 +1,4 @@
-"""What differs at each step, as points: by how much, and whether it may."""
+"""A difference per step as points of a plot: how large it is, and whether it is allowed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ WITHIN, LOSSY, DEPARTS, UNJUDGED = range(4)
 
 
 class StepPoints(Struct, frozen=True, eq=False):
-    """One point a step: `x` the step, `y` a share of the plot from below on `scale`, `kinds` WITHIN, LOSSY, DEPARTS, or
-    UNJUDGED where rounding is no measure. `disagrees`: its top token is another one. At the indices `breaks` a new line
-    begins: steps are missing before."""
+    """One point per step: `x`, the step; `y`, 0 … 1 on `scale`; `kinds`, WITHIN, LOSSY, DEPARTS, or UNJUDGED if
+    rounding is no criterion; `disagrees`, whether the top token is another one. At the indices `breaks` the line is
+    interrupted, because steps are missing before."""
 
     x: Floats
     y: Floats
@@ -37,8 +37,8 @@ def step_points(
     extra: tuple[float, ...],
     breaks: tuple[int, ...] = (),
 ) -> StepPoints:
-    """Every step; what is no number stands at the top. The scale has the decades of 1e-6 to 1e-2 at least, room for
-    the values in `extra`, and nothing below `floor`."""
+    """The points of all steps; NaN and Inf are at the top. The scale covers at least 1e-6 to 1e-2 and the values
+    `extra`, and nothing below `10**floor`."""
     numbers = np.asarray(values, np.float64)
     scale = log_scale([*numbers.tolist(), *extra], -6, -2, floor)
     x, other = np.asarray(steps, np.float64), np.asarray(disagrees, np.bool_)
@@ -46,5 +46,5 @@ def step_points(
 
 
 def kinds_of(is_beyond: Flags, may_differ: npt.ArrayLike) -> Ints:
-    """What each step's difference is: within rounding, lossy as asked, or a departure."""
+    """Each step's kind: within rounding; beyond it where the mode may differ (lossy); or a departure."""
     return np.where(~is_beyond, WITHIN, np.where(np.asarray(may_differ, np.bool_), LOSSY, DEPARTS)).astype(np.int64)
