@@ -1,4 +1,4 @@
-"""One head: tokens on x, channels on y, and what is needed to read it."""
+"""The heat map of one head, tokens on x and channels on y: cell values, dropped rows, and what is at a point."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.wire.slices import HeadSlice
 
 
 class HeadCell(Struct, frozen=True):
-    """One cell of the tile: the token rows and positions it covers and the extremes of its values."""
+    """One cell: its column and channel, the positions it covers, and the extremes of its values."""
 
     column: int
     channel: int
@@ -26,12 +26,13 @@ class HeadCell(Struct, frozen=True):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the head holds none of its rows any more."""
+        """Whether the head has dropped all of the cell's rows."""
         return self.num_dropped > self.last_position - self.first_position
 
 
 def ghosts_of(piece: HeadSlice) -> Ghosts | None:
-    """Which columns the head has dropped, and how much of those that pool several rows; None where it holds all."""
+    """The dropped columns of the head, and the fraction of dropped rows where columns pool several; None if there are
+    none."""
     if piece.absent is None or not piece.absent.any():
         return None
     start, stop = extent(piece)
@@ -39,18 +40,18 @@ def ghosts_of(piece: HeadSlice) -> Ghosts | None:
 
 
 def gone(piece: HeadSlice) -> Flags:
-    """`[columns]`: those of which no row is left."""
+    """`[columns]`: columns whose rows were all dropped."""
     found = ghosts_of(piece)
     return np.zeros(piece.low.shape[0], dtype=np.bool_) if found is None else found.share[0] >= 1
 
 
 def head_values(piece: HeadSlice) -> Floats:
-    """`[D, columns]`: per cell the value that is farther from zero."""
+    """`[D, columns]`: each cell's value farthest from zero."""
     return larger(piece.low, piece.high).T
 
 
 def cell_at(piece: HeadSlice, position: float, channel: float) -> HeadCell | None:
-    """The cell under a point, in positions and channels; None beside the tile."""
+    """The cell at a point in positions and channels; None outside the picture."""
     columns, channels = piece.low.shape
     if not columns:
         return None
@@ -65,7 +66,7 @@ def cell_at(piece: HeadSlice, position: float, channel: float) -> HeadCell | Non
 
 
 def area_between(piece: HeadSlice, start: tuple[float, float], stop: tuple[float, float]) -> Rows | None:
-    """The rows between two cells, both included, given by a position and a channel in each."""
+    """The rows between two cells, both included, each given by position and channel; None if one is outside."""
     first, last = cell_at(piece, *start), cell_at(piece, *stop)
     if first is None or last is None:
         return None
@@ -80,26 +81,26 @@ def area_between(piece: HeadSlice, start: tuple[float, float], stop: tuple[float
 
 
 def is_part(piece: HeadSlice) -> bool:
-    """Whether fewer positions were asked for than there are."""
+    """Whether fewer positions were requested than there are."""
     if piece.state_shape:
         return False
     return piece.request.start > 0 or piece.request.stop < piece.request.num_tokens
 
 
 def extent(piece: HeadSlice) -> tuple[int, int]:
-    """The positions `start … stop` of the tile; where a window dropped the first ones it begins later."""
+    """The positions `start … stop` of the picture, which begins later where a window dropped the first ones."""
     if not piece.positions.size:
         return piece.request.start, piece.request.start
     start = int(piece.positions[0])
     end = start + piece.positions.size * piece.tokens_per_column
-    if piece.state_shape:  # it has no tokens
+    if piece.state_shape:  # a state has no tokens
         return start, end
     return start, min(end, piece.request.stop, piece.request.num_tokens)
 
 
 def readout(piece: HeadSlice, cell: HeadCell) -> str:
-    """`K[3, 1, 13, 5] = -1.8342`: layer, kv head, position, channel and exactly what the cache holds there; the place
-    alone where it holds nothing."""
+    """`K[3, 1, 13, 5] = -1.8342`: layer, kv head, position, channel and the exact value in the cache; without a value
+    if the row was dropped."""
     where = str(cell.first_position)
     if cell.last_position > cell.first_position:
         where = f"{cell.first_position}…{cell.last_position}"
@@ -111,7 +112,7 @@ def readout(piece: HeadSlice, cell: HeadCell) -> str:
 
 
 def span_of(piece: HeadSlice, position: int) -> tuple[int, int] | None:
-    """The positions `start … stop` of the column that holds a position."""
+    """The positions `start … stop` of the column that contains a position; None if there is none."""
     return column_at(position, *extent(piece), piece.tokens_per_column)
 
 

@@ -1,4 +1,4 @@
-"""One head of one layer: tokens across, channels down, every value exact under the cursor."""
+"""One head of one layer as a heat map: tokens across, channels down, with the exact value under the cursor."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _MAX_ALARMS = 200
 
 
 class Shown(Struct, frozen=True):
-    """A picture with the range of its colours and how that was chosen; what is selected in it: positions and a channel,
-    or an area of some channels; and what was edited."""
+    """A picture with its colour range and how that is chosen; the selected positions and channel, or area; and
+    edits."""
 
     piece: HeadSlice
     limit: float
@@ -59,7 +59,7 @@ class Shown(Struct, frozen=True):
 
 
 class HeadView(MapView[Shown]):
-    """`hovered(text)` tells the exact value under the cursor, the empty text when there is none."""
+    """Signal: `hovered(text)`, the exact value under the cursor; empty if there is none."""
 
     title = "Head"
     kind = HEAD
@@ -108,7 +108,7 @@ class HeadView(MapView[Shown]):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def fit_colors(self) -> None:
-        """Back to a range fitted to what is visible; a fixed one is fitted once and stays."""
+        """Fit the colour range to what is visible; in FIXED scope it is fitted once and stays."""
         if self._scope == FIXED:
             self._fixed = self._piece.limit if self._piece is not None else 1.0
         else:
@@ -156,7 +156,7 @@ class HeadView(MapView[Shown]):
     def refresh(self) -> None:
         super().refresh()
         piece = self._models.slices.head
-        if piece is not None and self.isVisible():  # named even where there is nothing to draw
+        if piece is not None and self.isVisible():  # the title is set even if there is nothing to draw
             request = piece.request
             name = layer_words(self._models, request.layer).capitalize()
             if piece.state_shape:
@@ -249,7 +249,7 @@ class HeadView(MapView[Shown]):
         start, _ = draw.extent(piece)
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
         is_part = draw.is_part(piece)
-        # rows of a cross layer end where the encoder's text does, those of a state have no tokens
+        # rows of a cross layer end with the encoder's tokens, and a state has no tokens
         whole = (0, piece.request.num_tokens) if is_part else draw.extent(piece)
         loaded = (piece.request.start, piece.request.stop) if is_part else None
         marks = Marks(
@@ -267,13 +267,13 @@ class HeadView(MapView[Shown]):
         self.tell(self._map.hover)
 
     def _channel(self, piece: HeadSlice) -> int | None:
-        """The selected channel, where the picture is of its head."""
+        """The selected channel, if the picture shows its head."""
         now, request = self._models.selection.now, piece.request
         is_here = (request.layer, request.kv_head, request.tensor) == (now.layer, now.kv_head, now.tensor)
         return now.channel if is_here and now.channel is not None and now.channel < piece.low.shape[1] else None
 
     def _area(self, piece: HeadSlice) -> Box | None:
-        """The selected area as far as it is of this head: all of its channels, or some."""
+        """The part of the selected area in this head, as a box of positions and channels; None if there is none."""
         now, request = self._models.selection.now.area, piece.request
         if now is None or not is_of(now, request.layer, request.kv_head, request.tensor):
             return None
@@ -289,7 +289,7 @@ class HeadView(MapView[Shown]):
         return tuple(float(start + (column + 0.5) * piece.tokens_per_column) for column in bad)
 
     def _limit(self, piece: HeadSlice | None) -> float:
-        """How far the colours reach in a picture."""
+        """The colour range of a picture: ± this value."""
         if piece is None or self._scope == FIXED:
             return self._fixed
         if self._scope == PER_LAYER:
@@ -297,7 +297,7 @@ class HeadView(MapView[Shown]):
         return piece.limit
 
     def tell(self, point: QPointF | None) -> None:
-        """The exact value under the cursor, else of the selected cell: the line keeps its place."""
+        """Show the exact value under the cursor, else that of the selected cell."""
         piece = self._piece
         if point is None and piece is not None:
             point = self._chosen_point(piece)
@@ -319,7 +319,7 @@ class HeadView(MapView[Shown]):
         return None if position is None or channel is None else QPointF(position + 0.5, channel + 0.5)
 
     def _fate(self, piece: HeadSlice, cell: draw.HeadCell) -> str:
-        """What became of the rows of a cell that the head holds no more."""
+        """What happened to the dropped rows of a cell; empty if there are none."""
         if not cell.num_dropped:
             return ""
         if not cell.is_gone:

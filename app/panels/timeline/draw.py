@@ -1,4 +1,4 @@
-"""The ticks of the timeline: how surprising each moment's tokens were, and where one was forced."""
+"""The ticks of the timeline: the surprisal of each step's tokens, and where a token was forced."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy.typing as npt
 from engine.wire.records import StepRecord
 
 FULL_SURPRISAL = 8.0
-MOST = 16384  # an even number, and several for every pixel of a wide screen
+MOST = 16384  # blocks: an even number, and several for every pixel of a wide screen
 
 
 class MomentTicks:
-    """Height and forcedness of the moments, in at most `most` blocks of equally many: taking one costs what is new, a
-    frame the same however long the history."""
+    """Tick height and forced tokens of the nodes of a path, in at most `most` blocks of equally many nodes. Adding
+    nodes costs O(new nodes); drawing does not depend on the length of the history."""
 
     def __init__(self, most: int = MOST) -> None:
         self._count = 0
@@ -28,8 +28,8 @@ class MomentTicks:
         return self._count
 
     def take(self, nodes: Sequence[int], record_of: Callable[[int], StepRecord | None]) -> None:
-        """Take the moments that are not in yet, with the record of the step that made them; another path is read
-        anew."""
+        """Add the nodes that are new, with the records of their steps; all are read again if the path is another
+        one."""
         if self._count > len(nodes) or (self._count and not self._is_last(nodes[self._count - 1], record_of)):
             self._clear()
         for index in range(self._count, len(nodes)):
@@ -44,14 +44,14 @@ class MomentTicks:
         return self._last is not None and self._last[0] == node and self._last[1] is record_of(node)
 
     def put(self, index: int, record: StepRecord) -> None:
-        """Another record of a step that was taken: one that knows more of its surprise."""
+        """Replace the record of a step by one with more surprisals."""
         if index < self._count:
             self._enter(index, record)
         if index == self._count - 1:
             self._last = record.step, record
 
     def columns(self, width: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-        """The highest tick of every pixel column, and whether a token was forced there."""
+        """For every pixel column the highest tick, and whether a token was forced there."""
         heights, forced = np.zeros(width, dtype=np.float32), np.zeros(width, dtype=bool)
         if not self._count:
             return heights, forced
@@ -69,7 +69,7 @@ class MomentTicks:
         self._forced[block] |= is_forced
 
     def _join_blocks(self) -> None:
-        """Two blocks become one, which is as high as the higher."""
+        """Join pairs of blocks, each keeping the greater height."""
         for array in (self._heights, self._forced):
             half = len(array) // 2
             array[:half] = np.maximum(array[0 : 2 * half : 2], array[1 : 2 * half : 2])
@@ -83,8 +83,8 @@ class MomentTicks:
 
 
 def stamped(places: npt.NDArray[np.intp], width: int, stamp: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Opacity, `[height, width + stamp's width - 1]`, of a stamp put down at each of some columns of `width`, one over
-    the other as a painter would."""
+    """The opacity, `[height, width + stamp's width - 1]`, of a stamp painted at each of some columns of `width`,
+    overlapping as a painter would."""
     height, across = stamp.shape
     clear = np.ones((height, width + across - 1), dtype=np.float32)
     for shift in range(across):
@@ -93,7 +93,7 @@ def stamped(places: npt.NDArray[np.intp], width: int, stamp: npt.NDArray[np.floa
 
 
 def _tick(record: StepRecord) -> tuple[float, bool]:
-    """Height from the most surprising token of a step, and whether a token was forced."""
+    """A step's tick: its height, from the greatest surprisal, and whether a token was forced."""
     surprises = [s for part in record.sequences for s in part.surprisal if s is not None]
     is_forced = any(part.forced and part.phase == "decode" for part in record.sequences)
     return min(1.0, max(surprises, default=0.0) / FULL_SURPRISAL), is_forced

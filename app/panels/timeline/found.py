@@ -1,4 +1,4 @@
-"""What the timeline shows of conditions: the steps at which the one that is looked for held, and where runs halted."""
+"""Marks of conditions on the timeline: the steps at which the query held, and where runs were halted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HALT = QRectF(-2.5, 1, 5, 5)
 
 
 class FoundSteps(Struct, frozen=True):
-    """Which condition is looked for, at how many steps it held, and how many halts are known."""
+    """The query, at how many steps it held, and how many halts are known."""
 
     query: str = ""
     num_found: int = 0
@@ -32,13 +32,13 @@ class FoundSteps(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """For a screen reader; empty where nothing is looked for."""
+        """For a screen reader; empty without a query."""
         return f", {thousands(self.num_found)} found" if self.query else ""
 
 
 def paint_found(painter: QPainter, models: Models, left: float, right: float) -> None:
-    """A bar above each step that was found, a red block where a run halted, on a line of steps from `left` to `right`:
-    one for each pixel at most."""
+    """Paint a bar above each step found and a red block where a run halted, on a line of steps from `left` to `right`;
+    at most one of each per pixel."""
     stops, on_path, theme = models.stops, models.timeline.nodes, current_theme()
     for steps, mark, role in (
         (stops.queried.matches if stops.queried else (), FOUND, "accent"),
@@ -50,26 +50,26 @@ def paint_found(painter: QPainter, models: Models, left: float, right: float) ->
 
 
 def marked_pixels(steps: Sequence[int], on_path: Sequence[int], left: float, right: float) -> Iterator[int]:
-    """The pixels on which some of the ascending `steps` stand, where those `on_path` share the line evenly. Looks at
-    one step for each pixel, however many there are."""
+    """The pixels of the ascending `steps`, on a line that the nodes `on_path` share evenly. Examines one step per
+    pixel, however many there are."""
     last, at = max(1, len(on_path) - 1), 0
     while at < len(steps):
         index = bisect_left(on_path, steps[at])
         if index == len(on_path):
             return
-        if on_path[index] != steps[at]:  # of another branch
+        if on_path[index] != steps[at]:  # a step of another branch
             at += 1
             continue
         x = round(left + (right - left) * index / last) if len(on_path) > 1 else round(right)
         yield x
-        beside = max(index + 1, math.ceil((x + 0.5 - left) * last / (right - left)))  # the first on another pixel
+        beside = max(index + 1, math.ceil((x + 0.5 - left) * last / (right - left)))  # first node on another pixel
         if beside >= len(on_path):
             return
         at = bisect_left(steps, on_path[beside], at + 1)
 
 
 def words_at(models: Models, step: int) -> list[str]:
-    """What held at a step, and what a run halted at there."""
+    """What held at a step, and what a run was halted by there."""
     stops = models.stops
     verdict = stops.queried.verdicts.get(step) if stops.queried is not None else None
     found = [f"found: {stops.query} · {verdict.value}"] if verdict is not None else []

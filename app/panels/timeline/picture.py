@@ -1,4 +1,4 @@
-"""Paints the timeline: the line with its ticks and marks, the handle, and what is behind the newest moment."""
+"""Paints the timeline: the line with ticks and marks, the handle, and what follows the newest node."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ HEIGHT = 42
 MIDDLE = HEIGHT / 2 - 1
 TICK_HEIGHT = 11
 FAINTEST = 0.12
-_REACH, _TALL = 5, 7  # pixels of a forced token's mark, to either side of its tip and down from it
+_REACH, _TALL = 5, 7  # pixels of a forced token's mark: to either side of its tip, and down from it
 
 
 class TimelinePicture:
-    """Paints one state on a track."""
+    """Paints a state of the timeline on a track."""
 
     def __init__(self, models: Models, ticks: MomentTicks) -> None:
         self._models, self._ticks = models, ticks
         self._number, self._small = TextPainter(font_fixed(12.0)), TextPainter(font_text(11.0))
 
     def paint(self, painter: QPainter, track: TimelineTrack, shown: Shown | None, *, has_focus: bool) -> None:
-        """All of it; a bare line where nothing was stepped yet."""
+        """Paint everything; a bare line if no step was taken yet."""
         theme = current_theme()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setPen(QPen(theme.color("hairline"), 3, c=Qt.PenCapStyle.RoundCap))
@@ -59,11 +59,11 @@ class TimelinePicture:
         self._number.right(painter, track.start - 12, MIDDLE, thousands(shown.first))
         ends = f"+{thousands(track.num_ahead)}" if track.num_ahead else thousands(shown.newest)
         left = min(track.end + 14, track.width - 4 - self._number.width(ends))
-        # a number too wide for the room beside the handle stands above it
+        # a number too wide for the space beside the handle is written above it
         self._number.left(painter, left, MIDDLE if left > track.end + 10 else MIDDLE - 13, ends)
 
     def _paint_way(self, painter: QPainter, track: TimelineTrack, shown: Shown, handle: float) -> None:
-        """The way to the moment that is looked at; behind the live path it is another branch, and looks so."""
+        """Paint the line up to the step shown; the part beyond the live path, on another branch, has another colour."""
         theme = current_theme()
         end = handle if shown.live_index is None else min(handle, track.x_of(shown.live_index))
         painter.setPen(QPen(theme.color("accent"), 3, c=Qt.PenCapStyle.RoundCap))
@@ -73,8 +73,8 @@ class TimelinePicture:
             painter.drawLine(QPointF(end, MIDDLE), QPointF(handle, MIDDLE))
 
     def _paint_behind(self, painter: QPainter, track: TimelineTrack, shown: Shown) -> None:
-        """The branch that was left, dashed to its newest moment, with words where they have room; else a dotted line
-        for steps that may come, with the place that is chosen there."""
+        """Paint what follows the live node: the branch that was left, as a dashed line with a description if it fits;
+        or a dotted line for future steps, with the chosen place."""
         theme, start, end = current_theme(), track.tip, track.end
         if (left := shown.left) is not None:
             painter.setPen(QPen(theme.color("faint"), 1.5, Qt.PenStyle.DashLine))
@@ -92,7 +92,7 @@ class TimelinePicture:
             self._paint_ahead(painter, track, shown)
 
     def _paint_ahead(self, painter: QPainter, track: TimelineTrack, shown: Shown) -> None:
-        """Where a run shall go that is chosen, or pointed at."""
+        """Mark the place ahead that is chosen as the end of a run, or pointed at."""
         theme = current_theme()
         for num_steps, role in ((shown.pointed_ahead, "muted"), (shown.ahead, "selected")):
             if num_steps:
@@ -115,7 +115,7 @@ class TimelinePicture:
             painter.drawEllipse(at, 3, 3)
 
     def _paint_live(self, painter: QPainter, at: QPointF) -> None:
-        """Where the live moment stands, or its path parts from the one that is shown."""
+        """Mark the live node, or where its path leaves the one shown."""
         painter.setPen(QPen(current_theme().color("accent"), 2))
         painter.setBrush(current_theme().color("ground"))
         painter.drawEllipse(at, 4.5, 4.5)
@@ -131,7 +131,7 @@ class TimelinePicture:
         painter.drawEllipse(center, 6.5, 6.5)
 
     def _paint_ticks(self, painter: QPainter, track: TimelineTrack) -> None:
-        """One tick per pixel at most: the most surprising token of that pixel, so that an outlier never vanishes."""
+        """Paint at most one tick per pixel, for the most surprising token there, so that outliers remain visible."""
         left, right = track.start, track.tip
         columns, forced = self._ticks.columns(round(right - left) + 1)
         tall = np.where(columns > FAINTEST, np.rint(columns * TICK_HEIGHT), 0)
@@ -143,7 +143,7 @@ class TimelinePicture:
             self._paint_forced(painter, QPointF(left, MIDDLE + 7), np.flatnonzero(forced), len(forced))
 
     def _paint_forced(self, painter: QPainter, start: QPointF, columns: npt.NDArray[np.intp], width: int) -> None:
-        """A triangle below each forced token, all of them as one image: there may be one for every pixel."""
+        """Paint a triangle below each forced token, all as one image, as there may be one per pixel."""
         ratio = painter.device().devicePixelRatio()
         places = np.rint(columns * ratio).astype(np.intp)
         opacity = stamped(places, round(width * ratio), _triangle(ratio))

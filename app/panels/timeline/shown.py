@@ -1,4 +1,4 @@
-"""What the timeline shows, as one state."""
+"""The state of the timeline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.wire.records import StepRecord
 
 
 class Left(Struct, frozen=True):
-    """The moments behind the live one, on the branch that was left: how many, and the newest."""
+    """The nodes after the live one, on the branch that was left: how many, and the newest."""
 
     count: int
     tip: int
@@ -22,9 +22,9 @@ class Left(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True):
-    """The `count` moments of a path from `first` to `tip`, the newest of which the record `latest` is, and the one that
-    is looked at, `step` at `index`; `is_live`: whatever comes next. `live_index`: where the live moment stands on the
-    path of another branch, or parts from it; None where the path is its own. `ahead` steps are chosen to be run."""
+    """A path of `count` nodes from `first` to `tip`, with its newest record `latest`; the node shown, `step` at
+    `index`, and whether that is the live one (`is_live`). `live_index`: on the path of another branch, where the live
+    node is or its path leaves this one; None on the live path. `ahead` steps are chosen to be run."""
 
     first: int
     tip: int

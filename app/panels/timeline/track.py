@@ -1,19 +1,19 @@
-"""Where things stand on the timeline: the moments of the path, and behind its end what was left, or room for more."""
+"""Converts between nodes and x coordinates of the timeline: the path, then the branch that was left or future steps."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 SIDE = 52.0
-LEFT_SHARE, LEAST_LEFT = 0.4, 60.0  # of the line, and in pixels: the room of what was left
-AHEAD_SHARE, LEAST_AHEAD, MOST_AHEAD = 0.12, 56.0, 150.0  # as much for the steps that may come
-LEAST_STEPS = 16  # that have room ahead
+LEFT_SHARE, LEAST_LEFT = 0.4, 60.0  # space of the branch that was left: at most this part of the line, least pixels
+AHEAD_SHARE, LEAST_AHEAD, MOST_AHEAD = 0.12, 56.0, 150.0  # space of future steps: part of the line, limits in pixels
+LEAST_STEPS = 16  # at least so many future steps can be chosen
 HANDLE = 7.0
 
 
 class TimelineTrack(Struct, frozen=True):
-    """A line `width` pixels wide with the `count` moments of the path, and behind it `num_left` moments that were left,
-    else room for steps that may come where it `goes_on`."""
+    """A line `width` pixels wide for the `count` nodes of the path; after it there is space for `num_left` nodes that
+    were left, or if it `goes_on` for future steps."""
 
     width: float
     count: int
@@ -26,12 +26,12 @@ class TimelineTrack(Struct, frozen=True):
 
     @property
     def end(self) -> float:
-        """Of the whole line."""
+        """The x of the end of the whole line."""
         return max(SIDE + 1.0, self.width - SIDE)
 
     @property
     def tip(self) -> float:
-        """Where the newest moment of the path stands: what was left takes its share behind it, and not more than two
+        """The x of the path's newest node; nodes that were left have their share of the line after it, at most two
         fifths."""
         room = self.end - self.start
         if self.num_left:
@@ -42,20 +42,20 @@ class TimelineTrack(Struct, frozen=True):
         return self.end
 
     def x_of(self, index: float) -> float:
-        """Where a moment of the path stands."""
+        """The x of a node of the path."""
         return self.tip if self.count < 2 else self.start + (self.tip - self.start) * index / (self.count - 1)
 
     def index_at(self, x: float) -> int:
-        """The moment of the path nearest to a place."""
+        """The index of the path's node nearest to `x`."""
         share = min(max((x - self.start) / max(1.0, self.tip - self.start), 0.0), 1.0)
         return round(share * max(0, self.count - 1))
 
     def _behind(self, x: float) -> float | None:
-        """How far a place is behind the newest moment, None where it is not."""
+        """How many pixels `x` is beyond the newest node; None if it is not."""
         return x - self.tip if x > self.tip + HANDLE and (self.num_left or self.goes_on) else None
 
     def left_at(self, x: float) -> int | None:
-        """Which of the moments that were left is nearest to a place, None where none stands there."""
+        """The index of the nearest node that was left; None if there is none at `x`."""
         far = self._behind(x)
         if far is None or not self.num_left:
             return None
@@ -66,14 +66,14 @@ class TimelineTrack(Struct, frozen=True):
 
     @property
     def num_ahead(self) -> int:
-        """How many steps have room behind the newest moment: as wide as those before it where these are many."""
+        """How many future steps have space, as wide as past ones, and at least LEAST_STEPS."""
         if self.num_left or not self.goes_on:
             return 0
         pitch = (self.tip - self.start) / max(1, self.count - 1)
         return max(LEAST_STEPS, round((self.end - self.tip) / pitch))
 
     def ahead_at(self, x: float) -> int:
-        """How many steps ahead of the newest moment a place is; 0 where it is not."""
+        """How many steps `x` is ahead of the newest node; 0 if it is not."""
         far = self._behind(x)
         if far is None or not self.num_ahead:
             return 0

@@ -1,8 +1,8 @@
-"""The line of moments: drag it to look back. Ticks show how surprising each token was, marks what was forced, edited
-and done in another cache mode, where branches part, at which steps a condition held and where a run halted.
+"""The timeline: drag it to look back. Ticks show each token's surprisal; marks show forced tokens, edits, changes of
+the cache mode, where other branches begin, at which steps a condition held and where a run halted.
 
-What was left behind the live moment is there, dimmed: a click looks at it. Behind a live moment that can go on a place
-can be chosen to run to.
+The branch that was left after the live node is dimmed; a click shows its steps. If the live node can continue instead,
+a place ahead of it can be chosen to run to.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from engine.wire.records import StepRecord
 
 
 class TimelineBar(Reader[Shown], Opaque, QWidget):
-    """Writes the moment that is looked at; the right end of what is neither dimmed nor dotted is live. Intents:
-    `ran_here()`, to the place that is chosen; `menu_wanted(place on the screen)`, of that or of what is looked at."""
+    """Writes the selected step; the newest node of the path is the live one. Signals: `ran_here()`, run to the chosen
+    place; `menu_wanted(point on the screen)`, for that place or the step shown."""
 
     follows = (EACH_STEP, SELECTION, STATUS, STOPS, BOOKMARKS, SignalSource("history", ("reshaped",)))
 
@@ -42,7 +42,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         super().__init__()
         self._ticks = MomentTicks()
         self._picture = TimelinePicture(models, self._ticks)
-        self._marked: tuple[int, int | None] = (-1, None)  # the shape of the history whose marks are kept, and the tip
+        self._marked: tuple[int, int | None] = (-1, None)  # the history's shape and the tip that `_marks` belong to
         self._marks: tuple[PathMark, ...] = ()
         self._pointed_ahead = 0
         self.setFixedHeight(HEIGHT)
@@ -52,7 +52,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         self.setMouseTracking(True)
         self.setAccessibleName("Timeline of steps")
         self.set_background()
-        models.timeline.filled.connect(self._on_filled)  # before the steps are read
+        models.timeline.filled.connect(self._on_filled)  # connected first, so that ticks are updated before `read`
         self.follow(models)
 
     def sizeHint(self) -> QSize:
@@ -87,7 +87,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         return None if parting is None else timeline.node_index(parting)
 
     def _noted(self) -> tuple[int, ...]:
-        """The places of moments with a bookmark, as they stand on the path."""
+        """The indices on the path of nodes with a bookmark."""
         places = map(self._models.timeline.node_index, self._models.bookmarks.on_steps())
         return tuple(at for at in places if at is not None)
 
@@ -100,14 +100,14 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         self.update()
 
     def _on_filled(self, index: int) -> None:
-        """The tokens of a long prompt have their surprisals now."""
+        """Update the tick of a step whose record has got its surprisals."""
         record = self._models.timeline.records[index]
         self._ticks.put(self._models.timeline.node_index(record.step) or 0, record)
         self.update()
 
     @property
     def track(self) -> TimelineTrack:
-        """Where things stand now."""
+        """The present track."""
         left = self.state.left if self.state is not None else None
         goes_on = self.state is not None and self.state.goes_on
         return TimelineTrack(self.width(), len(self._ticks), left.count if left is not None else 0, goes_on)
@@ -124,7 +124,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
             self._choose(event.position().x())
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
-        """Runs to a place ahead; elsewhere the first click has chosen the moment already, and may have moved it."""
+        """Run to a place ahead. On the path a double click does nothing: its first click has selected the step."""
         if event.button() == Qt.MouseButton.LeftButton and self.track.ahead_at(event.position().x()):
             self._choose(event.position().x())
             self.ran_here.emit()
@@ -162,7 +162,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         selection.update(step=timeline.neighbour(selection.now.step, leap))
 
     def _choose(self, x: float) -> None:
-        """The moment at a place, of the path or of what was left, or a place ahead."""
+        """Select the node at `x`, of the path or of the branch that was left, or choose a place ahead."""
         behind, selection = self._left_at(x), self._models.selection
         if behind is not None:
             selection.update(step=behind)
@@ -177,7 +177,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
             self._models.selection.update(step=nodes[self.track.index_at(x)], ahead=0)
 
     def _left_at(self, x: float) -> int | None:
-        """The moment at a place that was left behind the live one."""
+        """The node at `x` on the branch that was left; None if there is none."""
         index, history = self.track.left_at(x), self._models.history
         behind = beyond(history, history.live) if index is not None else ()
         return behind[index] if index is not None and index < len(behind) else None
@@ -192,7 +192,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         return super().event(event)
 
     def tip_at(self, x: float) -> str:
-        """What is told of the moment at a place."""
+        """The tool tip at `x`."""
         if (behind := self._left_at(x)) is not None and self.state is not None and self.state.left is not None:
             return f"{self._tip_of(behind)}\n{self.state.left.words}: click looks at it"
         if num_steps := self.track.ahead_at(x):
@@ -211,7 +211,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         part = self._models.timeline.part(self._models.selection.now.seq_id, record.step)
         part = part if part is not None else next(iter(record.sequences), None)
         texts = "" if part is None else shortened(visible("".join(part.texts[:24])[:200]), 60)
-        took_ms = record.timings.total_ms  # 0 where nobody measured
+        took_ms = record.timings.total_ms  # 0: not measured
         head = f"step {thousands(record.step)} · {record.phase}{f' · {milliseconds(took_ms)}' if took_ms else ''}"
         notes = tip_lines(*self._models.bookmarks.on_steps().get(record.step, ()))
         return "\n".join(line for line in (head, texts, *words_at(self._models, record.step), *notes) if line)

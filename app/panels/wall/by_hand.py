@@ -1,4 +1,4 @@
-"""What was dragged over on the wall, and what was edited: marks on its thumbnails, never over their numbers."""
+"""Marks on the wall's thumbnails for the selected area, for edits and for bookmarks; they never cover the numbers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from engine.wire.slices import WallSlice
 
 
 class WallEdits(Struct, frozen=True):
-    """The selected area, where it is not of all heads of all layers, what was edited, and the layers and kv heads that
-    have a bookmark."""
+    """The selected area (None if it covers all heads of all layers), the edited rows, and the (layer, kv head) of
+    bookmarks."""
 
     area: Rows | None = None
     edited: tuple[EditedRows, ...] = ()
@@ -31,8 +31,8 @@ class WallEdits(Struct, frozen=True):
 def area_between(
     piece: WallSlice, first: Thumbnail, position: int | None, last: Thumbnail, other: int | None
 ) -> Rows | None:
-    """The rows between two places, both included: tokens inside one thumbnail, or all tokens of the layers and heads
-    from one thumbnail to another."""
+    """The rows between two places, both included: the tokens between them inside one thumbnail, or all tokens of the
+    layers and heads from one thumbnail to another."""
     layers, heads = sorted((first.layer, last.layer)), sorted((first.kv_head, last.kv_head))
     if first != last:
         chosen = tuple(layer for layer in piece.layers if layers[0] <= layer <= layers[1])
@@ -45,8 +45,7 @@ def area_between(
 
 
 def paint_by_hand(painter: QPainter, layout: WallLayout, piece: WallSlice, marks: WallEdits, ratio: float) -> None:
-    """A line at the foot of a thumbnail along the tokens that were edited, a hatch over those that attention does not
-    see, and the outline of what was dragged over."""
+    """Paint a line below the edited tokens of each thumbnail, a hatch over masked ones, and the outline of the area."""
     is_marked = marks.edited or marks.noted or marks.area is not None
     for tile in [tile for tile in layout.tiles if not is_beside_rows(piece, tile)] if is_marked else ():
         if (tile.layer, tile.kv_head) in marks.noted:
@@ -72,7 +71,7 @@ def _paint_edited(painter: QPainter, place: QRectF, *, is_hidden: bool) -> None:
 
 
 def _place(tile: Thumbnail, piece: WallSlice, rows: Rows, ratio: float) -> QRectF:
-    """Where some tokens stand in a thumbnail; nothing where none of them is in the picture."""
+    """The rectangle of some tokens in a thumbnail; empty if none of them is in the picture."""
     last = min(rows.stop, piece.num_tokens)
     span = span_of_run(partial(draw.column_span, tile, piece), (rows.start, last)) if rows.start < last else None
     if span is None:

@@ -1,4 +1,4 @@
-"""The surface of the cache wall: one image, its labels, and what is under the mouse."""
+"""The canvas of the cache wall: one image of all thumbnails, with labels, selection, marks and mouse."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from app.panels.wall.states import state_at
 from engine.wire.slices import WallSlice
 
 _CLICK_SLOP = 4
-_OUTLINE = 3  # pixels around a thumbnail that its outline and its ticks take
-_TWO_LINES = 21  # a layer's name and its largest value stand below one another from that height on
-_NOTE_GAP = 6  # between a note and the block beside it
+_OUTLINE = 3  # pixels around a thumbnail for its outline and its ticks
+_TWO_LINES = 21  # from this height of a thumbnail on, a layer's largest value is written below its name
+_NOTE_GAP = 6  # pixels between a note and the block beside it
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
 class WallMarks(Struct, frozen=True):
-    """`(layer, kv head)` of thumbnails with something that is not a number, and with values far beyond the range; by
-    layer, how many times the range its largest is."""
+    """(layer, kv head) of thumbnails with NaN or Inf, and of those with values far beyond the colour range; and for
+    each layer, its largest value as a multiple of the range."""
 
     alarms: frozenset[tuple[int, int]] = frozenset()
     far: frozenset[tuple[int, int]] = frozenset()
@@ -49,16 +49,16 @@ class WallMarks(Struct, frozen=True):
 
     @property
     def words(self) -> tuple[tuple[int, str, bool], ...]:
-        """What the labels say: layer, how many times the range, and whether that is far."""
+        """What the labels say: layer, multiple of the range, and whether that is far beyond."""
         return tuple((layer, times(ratio), ratio > sizes.FAR) for layer, ratio in self.times_range.items())
 
 
 class WallCanvas(QWidget):
-    """Works in device pixels so that no thumbnail is ever resampled by the painter.
+    """Works in device pixels, so that the painter never resamples a thumbnail.
 
-    `picked(tile, position or None)` on a click, `dragged(tile, position or None, tile, position or None)` from one
-    place to another, `menu_wanted(tile or None, place on the screen)`, `pointed(tile or None, position or None)` under
-    the mouse, `arranged()` when thumbnails have another size.
+    Signals: `picked(tile, position or None)`, a click; `dragged(tile, position or None, tile, position or None)`, from
+    one place to another; `menu_wanted(tile or None, point on the screen)`; `pointed(tile or None, position or None)`,
+    the place under the mouse; `arranged()`, thumbnails have another size.
     """
 
     picked = Signal(object, object)
@@ -99,31 +99,31 @@ class WallCanvas(QWidget):
             self._arrange()
 
     def set_room(self, room: QSize) -> None:
-        """The size to fill; the canvas grows taller where thumbnails would vanish."""
+        """Set the size to fill; the canvas becomes higher if thumbnails would be too small otherwise."""
         if room != self._room:
             self._room = room
             self._arrange()
 
     def show_picture(self, image: QImage, piece: WallSlice, marks: WallMarks) -> None:
-        """Paints the thumbnails; what stands beside them only where it says something else."""
+        """Show the thumbnails; the labels beside them are painted again only if their texts changed."""
         are_labels_painted = not self._image.isNull() and marks.words == self._marks.words
         self._image, self._piece, self._marks = image, piece, marks
         self.update(self._thumbnails if are_labels_painted else QRegion(self.rect()))
 
     def set_selected(self, layer: int, kv_head: int, run: PositionSpan | None) -> None:
-        """The chosen thumbnail, and the positions `start … stop` that are selected in all of them."""
+        """Set the selected thumbnail, and the positions `start … stop` that are selected in all of them."""
         if (layer, kv_head, run) != self._selected:
             self._selected = (layer, kv_head, run)
             self.update()
 
     def set_by_hand(self, by_hand: WallEdits) -> None:
-        """What was dragged over and what was edited."""
+        """Set the selected area, edits and bookmarks."""
         if by_hand != self._by_hand:
             self._by_hand = by_hand
             self.update()
 
     def selected_rect(self) -> QRectF:
-        """Where the selected thumbnail stands, for scrolling to it."""
+        """The rectangle of the selected thumbnail, to scroll to it."""
         tile = self._layout.tile(*self._selected[:2]) if self._layout else None
         return self._rect(tile) if tile else QRectF()
 
@@ -132,7 +132,7 @@ class WallCanvas(QWidget):
         if not self._rows or self._room.isEmpty():
             self._layout = None
             return
-        # the outline of the last thumbnail needs a little room too
+        # 3 pixels less, for the outline of the last thumbnail
         width, height = int((self._room.width() - 3) * ratio), int((self._room.height() - 3) * ratio)
         self._layout = draw.arrange(self._rows, width, height, self._margins(ratio))
         self.setFixedSize(self._room.width(), max(self._room.height(), int(self._layout.height / ratio) + 3))
@@ -142,7 +142,7 @@ class WallCanvas(QWidget):
         self.arranged.emit()
 
     def _region_of(self, layout: WallLayout) -> QRegion:
-        """The thumbnails with their outlines and ticks, and no label: one rectangle for each column of them."""
+        """The region of the thumbnails with outlines and ticks, without labels: one rectangle per column."""
         columns: dict[int, QRectF] = {}
         for tile in layout.tiles:
             columns[tile.x] = columns.get(tile.x, QRectF()).united(self._rect(tile))
@@ -170,7 +170,7 @@ class WallCanvas(QWidget):
             painter.drawRects([self._rect(tile) for tile in self._layout.tiles])
         else:
             painter.drawImage(QPointF(0, 0), self._image)
-        has_notes = any(label.note for label in self._layout.labels)  # they stand among the thumbnails
+        has_notes = any(label.note for label in self._layout.labels)  # notes are inside the thumbnails' region
         if has_notes or not event.region().subtracted(self._thumbnails).isEmpty():
             self._paint_header(painter, self._layout)
             self._paint_labels(painter, self._layout)
@@ -187,7 +187,7 @@ class WallCanvas(QWidget):
         for head, x, width in layout.header:
             is_selected = head == self._selected[1]
             painter.setPen(current_theme().color("text" if is_selected else "muted"))
-            name = "part" if self._piece is not None and not self._piece.layers else "kv head"  # of a state alone
+            name = "part" if self._piece is not None and not self._piece.layers else "kv head"  # "part" of a state
             text = f"{name} {head}" if head == 0 and is_roomy else str(head)
             painter.drawText(QRectF(x / ratio, 0, width / ratio, 14), int(_LEFT), text)
 
@@ -197,7 +197,7 @@ class WallCanvas(QWidget):
         painter.setFont(font)
         ratio = self.devicePixelRatioF()
         last: dict[int, float] = {}
-        # the selected layer is always named; of the others those whose names would touch give way
+        # the selected layer is always named; other names are left out where they would touch
         kept = {label.x: _middle(label) / ratio for label in layout.labels if not self._is_not_selected(label)}
         for label in layout.labels:
             middle = _middle(label) / ratio
@@ -255,8 +255,8 @@ class WallCanvas(QWidget):
             painter.drawRect(rect.adjusted(-1.5, -1.5, 1.0, 1.0))
 
     def _paint_columns(self, painter: QPainter, layout: WallLayout, piece: WallSlice, run: PositionSpan) -> None:
-        """The selected tokens: their column in the chosen thumbnail, a tick on the upper edge of the others, where
-        columns would outshout what a step changed."""
+        """Mark the selected tokens: a frame in the selected thumbnail, a tick above each of the others, where frames
+        would distract from what a step changed."""
         ratio = self.devicePixelRatioF()
         ticks: list[QRectF] = []
         painter.setPen(QPen(current_theme().color("selected"), 1))
@@ -277,8 +277,8 @@ class WallCanvas(QWidget):
         painter.setBrush(Qt.BrushStyle.NoBrush)
 
     def _paint_alarms(self, painter: QPainter, layout: WallLayout) -> None:
-        """A loud corner on every thumbnail that holds a NaN or an infinity, a warm one at the other end where values
-        are far beyond the range: cells pool many numbers, and few of them would not be seen."""
+        """Mark thumbnails: a loud right corner for NaN or Inf, a warm left corner for values far beyond the range.
+        Without marks a few such numbers would not be seen, because cells pool many."""
         painter.setPen(Qt.PenStyle.NoPen)
         marked = self._marks.alarms | self._marks.far
         for tile in layout.tiles if marked else ():

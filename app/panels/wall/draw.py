@@ -1,7 +1,8 @@
-"""The cache wall: every layer and kv head as one picture, and back from a pixel to its layer, head and position.
+"""The cache wall: arranges a thumbnail for every layer and kv head, paints them as one picture, and finds the layer,
+head and position at a pixel.
 
-Layers go down and heads across, as far as that leaves thumbnails one can read; many heads wrap into lines, many layers
-fold into blocks side by side. All measures are device pixels.
+Layers go down and heads across, as long as thumbnails remain readable; many heads wrap into several lines, many layers
+into blocks side by side. All measures are device pixels.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _FOLD_COST = 0.9
 
 
 class WallRow(Struct, frozen=True):
-    """One layer. `note` says in its place why it has no thumbnails.
+    """One layer of the wall. A layer without thumbnails shows its `note`.
 
-    `dims` is the width of its rows and `drops_old` whether its first positions leave again (a window): cells beyond
-    either hold nothing, which is not the same as holding a NaN; nor are there any rows outside the positions `held`.
-    `name` stands beside it; None: its number. Its thumbnails count as heads from `first_head` on: states beside rows
-    come behind the heads of these.
+    `dims` is the width of its rows, `drops_old` whether its first positions are dropped (a sliding window), and `held`
+    the positions with rows, if not all: cells outside of these are empty, which is not the same as NaN. `name` is its
+    label; None: its number. Its thumbnails are numbered from `first_head` on: those of states follow the heads with
+    rows.
     """
 
     layer: int
@@ -47,7 +48,7 @@ class WallRow(Struct, frozen=True):
 
 
 class Margins(Struct, frozen=True):
-    """Room for labels: `left` before every line, `top` above every block, `note` the height of a noted row."""
+    """Space for labels: `left` of every line, `top` of every block; `note`, the height of a row with a note."""
 
     left: int
     top: int
@@ -68,8 +69,8 @@ class Thumbnail(Struct, frozen=True):
 
 
 class RowLabel(Struct, frozen=True):
-    """A line's label: its layer and what it is called, its first head where a layer has several lines, and where it
-    stands. A line beside rows is of the layer's state, of which their largest values say nothing."""
+    """A line's label: its layer and name, its first head if the layer has several lines, and its place.
+    `is_beside_rows`: it is the line of a recurrent state of a layer that has rows as well."""
 
     layer: int
     first_head: int
@@ -82,7 +83,7 @@ class RowLabel(Struct, frozen=True):
 
 
 class WallLayout(Struct, frozen=True):
-    """Where everything is. `header` lists `(head, x, width)` of the columns where they mean one head each."""
+    """The places of all thumbnails and labels. `header`: `(head, x, width)` of the columns, if each is one head."""
 
     width: int
     height: int
@@ -97,7 +98,7 @@ class WallLayout(Struct, frozen=True):
         return next((tile for tile in self.tiles if (tile.layer, tile.kv_head) == (layer, kv_head)), None)
 
     def hit(self, x: float, y: float) -> Thumbnail | None:
-        """The thumbnail under a point."""
+        """The thumbnail at a point; None if there is none."""
         for tile in self.tiles:
             if tile.x <= x < tile.x + tile.width and tile.y <= y < tile.y + tile.height:
                 return tile
@@ -105,7 +106,7 @@ class WallLayout(Struct, frozen=True):
 
 
 def arrange(rows: Sequence[WallRow], width: int, height: int, margins: Margins) -> WallLayout:
-    """The arrangement whose thumbnails are nearest to a good size; taller than asked where they would vanish."""
+    """Choose the arrangement whose thumbnails come nearest to a good size; it is higher than `height` if necessary."""
     most = max((row.num_heads for row in rows), default=0)
     best = max(
         ((blocks, per_line) for blocks in range(1, _MAX_BLOCKS + 1) for per_line in _line_lengths(most)),
@@ -115,7 +116,7 @@ def arrange(rows: Sequence[WallRow], width: int, height: int, margins: Margins) 
 
 
 def cell_values(piece: WallSlice, rows: Sequence[WallRow]) -> tuple[Floats, Flags]:
-    """`[L, H_kv, columns, rows]`: per cell the value farther from zero, and which cells hold nothing at all."""
+    """`[L, H_kv, columns, rows]`: each cell's value farthest from zero, and which cells are empty."""
     is_pooled = piece.tokens_per_column > 1 or piece.dims_per_row > 1
     values = larger(piece.low, piece.high) if is_pooled else piece.low
     absent = np.zeros(values.shape, dtype=np.bool_)
@@ -138,7 +139,7 @@ def cell_values(piece: WallSlice, rows: Sequence[WallRow]) -> tuple[Floats, Flag
 
 
 def ghost_shares(piece: WallSlice) -> Floats:
-    """`[L, H_kv, columns]`: the part of each column's rows that a head has dropped, 0 … 1."""
+    """`[L, H_kv, columns]`: the fraction of each column's rows that a head has dropped, 0 … 1."""
     if piece.absent is None:
         return np.zeros(piece.low.shape[:3], dtype=np.float32)
     return shares(piece.absent, piece.tokens_per_column, piece.num_tokens)
@@ -154,20 +155,20 @@ def paint(
     hatch: Hatch | None = None,
     far: int | None = None,
 ) -> Pixels:
-    """All thumbnails as one picture `[height, width]`, 0xAARRGGBB; gaps and what holds nothing are transparent, and
-    what was dropped is hatched. Cells beyond `FAR` times the range take the colour `far`, which no table has: they
-    would look like any other that is clipped."""
+    """All thumbnails as one picture `[height, width]`, 0xAARRGGBB. Gaps and empty cells are transparent, dropped rows
+    are hatched. Cells beyond `FAR` times the range get the colour `far`, which is in no table: otherwise they would
+    look like any clipped value."""
     picture = np.zeros((layout.height, layout.width), dtype=np.uint32)
     if not values.size:
         return picture
     colours = _colours(layout, values, absent, limits, table, far)  # [L, H_kv, rows, columns]
     num_heads, num_rows, num_columns = colours.shape[1:]
     lines_of_cells = np.zeros((colours.size // num_columns + 1, num_columns), dtype=np.uint32)
-    lines_of_cells[1:] = colours.reshape(-1, num_columns)  # the first line is what every gap shows
+    lines_of_cells[1:] = colours.reshape(-1, num_columns)  # line 0 stays transparent, for the gaps
     wide = lines_of_cells.take(source_cells(num_columns, layout.tile_width), axis=1)
     rows = source_cells(num_rows, layout.tile_height) + 1
     held = list(_held(layout, piece))
-    # Thumbnails below one another are put together at once: many small copies cost more than the pixels.
+    # A whole column of thumbnails is assembled at once: many small copies take longer than the pixels.
     for x in {tile.x for tile, _ in held}:
         shown = np.zeros(layout.height, dtype=np.intp)
         for tile, index in held:
@@ -180,7 +181,7 @@ def paint(
 
 
 def _held(layout: WallLayout, piece: WallSlice) -> Iterator[tuple[Thumbnail, int]]:
-    """The thumbnails that the slice has something for, each with the index of its layer in the slice."""
+    """The thumbnails that the slice has data for, each with the index of its layer in the slice."""
     row_of = {layer: index for index, layer in enumerate(piece.layers)}
     for tile in layout.tiles:
         index = row_of.get(tile.layer)
@@ -189,7 +190,7 @@ def _held(layout: WallLayout, piece: WallSlice) -> Iterator[tuple[Thumbnail, int
 
 
 def _hatch(picture: Pixels, held: Sequence[tuple[Thumbnail, int]], ghosts: Floats, hatch: Hatch) -> None:
-    """Draw the lines of what was dropped over the thumbnails."""
+    """Draw the hatch of dropped rows over the thumbnails."""
     for tile, index in held:
         share = ghosts[index, tile.kv_head]
         if share.any():
@@ -199,7 +200,7 @@ def _hatch(picture: Pixels, held: Sequence[tuple[Thumbnail, int]], ghosts: Float
 
 
 def position_at(tile: Thumbnail, piece: WallSlice, x: float) -> int | None:
-    """The first position of the column under a point of a thumbnail."""
+    """The first position of the column at `x` of a thumbnail; None if it has no columns."""
     columns = piece.low.shape[2]
     if not columns:
         return None
@@ -208,7 +209,7 @@ def position_at(tile: Thumbnail, piece: WallSlice, x: float) -> int | None:
 
 
 def column_span(tile: Thumbnail, piece: WallSlice, position: int) -> tuple[int, int] | None:
-    """Where a position's column stands in a thumbnail, `start … stop` from the picture's left edge."""
+    """The x range `start … stop` of a position's column in a thumbnail; None if it has none."""
     columns = piece.low.shape[2]
     column = position // piece.tokens_per_column
     if not 0 <= column < columns:
@@ -222,14 +223,14 @@ def _colours(
 ) -> Pixels:
     scaled: Floats = values / limits[:, None, None, None]
     has_gaps = bool(absent.any())
-    if has_gaps:  # what holds nothing must not pass for a NaN where cells fall together
+    if has_gaps:  # empty cells are NaN, which must not win where cells are pooled
         scaled[absent] = 0
     for axis, size in ((2, layout.tile_width), (3, layout.tile_height)):
-        if scaled.shape[axis] > size:  # a picture made for a larger window
+        if scaled.shape[axis] > size:  # the slice was made for a larger window
             absent = np.logical_and.reduceat(absent, first_cells(absent.shape[axis], size), axis=axis)
             scaled = larger(*resample(scaled, scaled, size, axis))
     colours = np.take(packed(table), signed_index(scaled, 1.0))
-    # two passes tell that no cell is far; a NaN hides what is
+    # the extremes show in two passes whether a cell is far; NaN makes both comparisons false
     if far is not None and not (scaled.max(initial=0) <= FAR and scaled.min(initial=0) >= -FAR):
         colours[(np.abs(scaled) > FAR) & np.isfinite(scaled)] = far
     if has_gaps:
@@ -239,7 +240,7 @@ def _colours(
 
 
 def _line_lengths(most: int) -> list[int]:
-    """Ways to break heads into lines: all of them in one, in two, in three …"""
+    """Possible numbers of heads per line: all heads in one line, in two, in three …"""
     return sorted({-(-most // lines) for lines in range(1, most + 1)}, reverse=True) or [1]
 
 
@@ -249,10 +250,10 @@ def _score(rows: Sequence[WallRow], blocks: int, per_line: int, width: int, heig
     wide, tall = _tile_size(rows, blocks, per_line, width, height, margins)
     if wide < _LEAST_WIDTH:
         return min(wide, 0) - blocks / 10
-    most_heads = max(1, max((row.num_heads for row in rows), default=0))  # all rows may be notes, without a thumbnail
+    most_heads = max(1, max((row.num_heads for row in rows), default=0))  # all rows may be notes without thumbnails
     most_lines = -(-most_heads // per_line)
     fit = min(wide / _GOOD_WIDTH, max(tall, 0) / _GOOD_HEIGHT, 1.0)
-    fit *= most_heads / (most_lines * per_line)  # no half-empty lines
+    fit *= most_heads / (most_lines * per_line)  # avoid half-empty lines
     return float(fit * _FOLD_COST ** (blocks - 1 + 0.5 * (most_lines - 1) ** 0.5))
 
 
@@ -302,7 +303,7 @@ def _place_row(
     tiles: list[Thumbnail],
     labels: list[RowLabel],
 ) -> int:
-    """Append one layer's lines at `y` and return where the next layer begins."""
+    """Append the lines of one layer at `y`; returns the y of the next layer."""
     wide, tall = size
     if not row.num_heads:
         labels.append(RowLabel(row.layer, 0, left, y, margins.note, row.note, row.label))
@@ -321,7 +322,7 @@ def _is_wrapped(rows: Sequence[WallRow], per_line: int) -> bool:
 
 
 def _top(rows: Sequence[WallRow], per_line: int, margins: Margins) -> int:
-    """Room for the heads' names, which wrapped lines do not have."""
+    """The height of the line with the heads' names, which wrapped lines do not have."""
     return margins.gap if _is_wrapped(rows, per_line) else margins.top
 
 
@@ -339,7 +340,7 @@ def _flexible_lines(rows: Sequence[WallRow], per_line: int) -> int:
 
 
 def _fixed_height(rows: Sequence[WallRow], per_line: int, margins: Margins) -> int:
-    """What gaps and noted rows take, whatever the thumbnails' height."""
+    """The height of gaps and of rows with notes, which does not depend on the thumbnails' height."""
     noted = sum(margins.note + margins.gap for row in rows if not row.num_heads)
     wrapped = sum(margins.gap for row in rows if row.num_heads > per_line)
     return noted + wrapped + margins.gap * max(0, _flexible_lines(rows, per_line) - 1)

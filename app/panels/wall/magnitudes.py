@@ -1,4 +1,4 @@
-"""How large the numbers of the wall's layers are: what their colours span, and what stands far beyond it."""
+"""The colour range of each layer of the wall, its largest value, and which thumbnails have values far beyond it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from app.draw.format import brief, decimal, times
 from app.draw.ghost import Flags
 from engine.wire.slices import WallSlice
 
-Tiles = frozenset[tuple[int, int]]  # layer and kv head of each
+Tiles = frozenset[tuple[int, int]]  # (layer, kv head)
 
-FAR = 2.5  # times the range: of millions of normal numbers none is that far, what stands apart is
+FAR = 2.5  # multiple of the range: none of millions of normally distributed numbers is that large
 
 
 def layer_limits(piece: WallSlice) -> Floats:
-    """`[L]`: what the colours of each layer span, which the engine tells from all of its rows; one where all are zero.
-    Nothing of it is taken from the cells, which are few or many as the panel is small or large."""
+    """`[L]`: the colour range of each layer, which the engine computes from all of its rows; 1 where all are zero. It
+    does not depend on the cells, whose number changes with the panel's size."""
     if piece.magnitudes is None:
         return np.ones(len(piece.layers), np.float32)
     limits = piece.magnitudes.limit
@@ -25,7 +25,7 @@ def layer_limits(piece: WallSlice) -> Floats:
 
 
 def times_range(piece: WallSlice) -> dict[int, float]:
-    """By layer: its largest magnitude as a multiple of what its colours span."""
+    """For each layer, its largest magnitude as a multiple of its colour range."""
     if piece.magnitudes is None:
         return {}
     ratios = piece.magnitudes.largest / layer_limits(piece)
@@ -33,8 +33,8 @@ def times_range(piece: WallSlice) -> dict[int, float]:
 
 
 def farthest(piece: WallSlice) -> tuple[int, str, float] | None:
-    """The layer, `K` or `V`, and how many times its range: the largest value of both tensors against its own layer;
-    None where nothing is held."""
+    """(layer, `K` or `V`, multiple of its range) of the value that is largest relative to its layer's range, of both
+    tensors; None if there are no rows."""
     drawn, other = ("K", "V") if piece.request.tensor == "keys" else ("V", "K")
     found: list[tuple[int, str, float]] = []
     for name, magnitudes in ((drawn, piece.magnitudes), (other, piece.other_magnitudes)):
@@ -56,11 +56,11 @@ def magnitude_words(piece: WallSlice, layer: int) -> str:
 
 
 def marked_tiles(piece: WallSlice, values: Floats, absent: Flags) -> tuple[Tiles, Tiles]:
-    """The thumbnails that hold what is not a number, and those with a value far beyond the range: extremes survive all
-    pooling."""
+    """The thumbnails with NaN or Inf, and those with a value far beyond the range, as (layer, kv head). Pooling keeps
+    extremes, so none is missed."""
     held = np.where(absent, np.float32(0), values) if absent.any() else values
     highest, lowest = held.max(axis=(2, 3), initial=0), held.min(axis=(2, 3), initial=0)
-    sizes = np.maximum(highest, -lowest)  # NaN where there is one
+    sizes = np.maximum(highest, -lowest)  # NaN if the thumbnail has one
     return _tiles(piece, ~np.isfinite(sizes)), _tiles(piece, sizes > FAR * layer_limits(piece)[:, None])
 
 

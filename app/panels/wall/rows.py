@@ -1,4 +1,4 @@
-"""The rows of the wall: one for every layer of the model, and titles above groups of them."""
+"""The rows of the wall: one for every layer of the model, with titles above the groups of an encoder-decoder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.geometry.names import layer_label
 from engine.wire.slices import WallSlice
 
-GROUP = -1  # in place of a layer's number: the title of a group of them
+GROUP = -1  # layer number of a row that is the title of a group
 
 
 def wall_rows(models: Models, piece: WallSlice | None) -> tuple[WallRow, ...]:
@@ -34,7 +34,7 @@ def wall_rows(models: Models, piece: WallSlice | None) -> tuple[WallRow, ...]:
 
 
 def layer_rows(layer: LayerGeometry, held: dict[int, int] | None, tensor: str, num_states: int) -> Iterator[WallRow]:
-    """The K or V of a layer, and its state: in their place, or below them where it has both."""
+    """A layer's row for K or V, and its row for a recurrent state: the state alone, or below if it has both."""
     num_rows = (held or {}).get(layer.index, 0)
     if num_rows or not num_states:
         yield _row(layer, held, tensor)
@@ -63,8 +63,7 @@ def _why_empty(layer: LayerGeometry, *, is_asked: bool) -> str:
 
 
 def grouped(rows: list[WallRow], geometry: CacheGeometry, num_source: int, num_tokens: int) -> Iterator[WallRow]:
-    """The layers of an encoder-decoder in two groups, each with what it is above it; `num_source` tokens were read by
-    the encoder."""
+    """The layers of an encoder-decoder in two groups with titles; the encoder read `num_source` tokens."""
     spans = {False: (num_source, num_tokens), True: (0, num_source)}
     titles = {
         False: "self-attention · a row more with every token of the decoder",

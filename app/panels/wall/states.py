@@ -1,4 +1,4 @@
-"""The thumbnails of layers that keep a state of fixed size, instead of rows or beside them."""
+"""Thumbnails of layers with a recurrent state of fixed size, in place of rows or in addition to them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from engine.wire.slices import StatePicture, WallSlice
 
 
 def state_at(piece: WallSlice, tile: Thumbnail) -> StatePicture | None:
-    """The state that a thumbnail shows; None where it shows rows."""
+    """The state that a thumbnail shows; None if it shows rows."""
     mine = [state for state in piece.states if state.layer == tile.layer]
     number = tile.kv_head - num_heads(piece, tile.layer)
     return mine[number] if 0 <= number < len(mine) else None
 
 
 def num_heads(piece: WallSlice, layer: int) -> int:
-    """How many heads of a layer have rows, before its states."""
+    """How many heads of a layer have rows; its states are numbered after them."""
     return piece.heads[piece.layers.index(layer)] if layer in piece.layers else 0
 
 
 def is_beside_rows(piece: WallSlice | None, tile: Thumbnail) -> bool:
-    """Whether a thumbnail is of a state beside rows: it is no head that could be chosen."""
+    """Whether a thumbnail shows the state of a layer that also has rows: it is not a head that can be selected."""
     return piece is not None and tile.layer in piece.layers and tile.kv_head >= num_heads(piece, tile.layer)
 
 
@@ -35,7 +35,7 @@ def state_words(state: StatePicture) -> str:
 
 
 def paint(picture: Pixels, layout: WallLayout, piece: WallSlice, table: ColorTable) -> None:
-    """States fill their thumbnails, each in colours of its own range."""
+    """Paint the states into their thumbnails, each with a colour range of its own."""
     for tile in layout.tiles if piece.states else ():
         state = state_at(piece, tile)
         if state is not None:

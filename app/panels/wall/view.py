@@ -1,4 +1,4 @@
-"""The cache wall: a thumbnail of K or V for every layer and kv head, and the way into each of them."""
+"""The cache wall: a thumbnail of K or V for every layer and kv head; a click selects it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ _CHOICES = {"K": ("keys", False), "V": ("values", False), "dK": ("keys", True), 
 
 
 class _SizedArea(QScrollArea):
-    """Tells when its own size is known: the panel around it is resized before its layout has placed this."""
+    """A scroll area that emits `resized()`: the panel's own resize event comes before its layout has placed the
+    area."""
 
     resized = Signal()
 
@@ -56,8 +57,8 @@ class _SizedArea(QScrollArea):
 
 
 class Shown(Struct, frozen=True):
-    """A picture (None: its frames alone), where its thumbnails stand, what is selected: layer, head, positions; and
-    what was dragged over or edited."""
+    """A picture (None: only the frames), the layout of its thumbnails, the selection (layer, head, positions), and the
+    selected area, edits and bookmarks."""
 
     piece: WallSlice | None
     layout: WallLayout | None
@@ -66,8 +67,9 @@ class Shown(Struct, frozen=True):
 
 
 class WallView(View[Shown]):
-    """A click on a thumbnail selects its layer, kv head and token; a drag the tokens inside one, or several whole ones.
-    `outliers_wanted()`: show the list of the largest. `menu_wanted(place on the screen)`, of what is selected then."""
+    """A click on a thumbnail selects its layer, kv head and token; a drag selects the tokens inside one, or several
+    whole ones. Signals: `outliers_wanted()`, show the list of the largest values; `menu_wanted(point on the screen)`,
+    for the selection."""
 
     title = "Cache wall"
     follows = (SELECTION, STATUS, STEPS, EDITS, BOOKMARKS, slices(WALL))
@@ -108,7 +110,7 @@ class WallView(View[Shown]):
             (self._canvas.menu_wanted, self._on_menu_wanted),
             (self._canvas.pointed, self._on_pointed),
             (self._canvas.arranged, self.show_again),
-            (models.selection.changed, self._scroll_to_selected),  # after it is shown
+            (models.selection.changed, self._scroll_to_selected),  # connected last, so that it is shown before
         )
 
     # ---- intents -------------------------------------------------------------------------------------------------
@@ -135,7 +137,7 @@ class WallView(View[Shown]):
             self._models.selection.update(position=area.start, area=area)
 
     def _on_menu_wanted(self, tile: Thumbnail | None, place: QPoint) -> None:
-        """A menu is of the thumbnail under the mouse, and of the whole area where that is part of one."""
+        """Open the menu for the thumbnail under the mouse, or for the selected area if that contains it."""
         piece, area = self._models.slices.wall, self._models.selection.now.area
         is_part = tile is not None and area is not None and touches(area, tile.layer, tile.kv_head)
         if tile is not None and piece is not None and not is_part and not states.is_beside_rows(piece, tile):
@@ -172,7 +174,7 @@ class WallView(View[Shown]):
 
     @property
     def _shown_seq_id(self) -> int:
-        """The sequence that the picture is of: for a moment not the one that is selected."""
+        """The sequence that the picture shows, which for a moment may not be the selected one."""
         shown = self._models.slices.wall
         return self._models.selection.now.seq_id if shown is None else shown.request.seq_id
 
@@ -190,7 +192,7 @@ class WallView(View[Shown]):
             self._canvas.set_rows(self._rows(self._models.slices.wall))
             layout = self._canvas.layout_now
             if layout is not None:
-                # whole steps, so that dragging a splitter does not ask for a hundred pictures
+                # in steps, so that dragging a splitter does not request a hundred pictures
                 size = (whole_steps(layout.tile_width, _COLUMN_STEP), layout.tile_height)
         self._models.viewport.update(wall_size=size)
 
@@ -198,7 +200,7 @@ class WallView(View[Shown]):
         super().refresh()
         now, piece = self._models.selection.now, self._models.slices.wall
         shown = (now.tensor, now.change) if piece is None else (piece.request.tensor, piece.request.change)
-        self.set_choice(next(k for k, place in _CHOICES.items() if place == shown))  # of the picture that is drawn
+        self.set_choice(next(k for k, place in _CHOICES.items() if place == shown))  # of the picture shown
 
     def read(self) -> Shown | str:
         piece, now = self._models.slices.wall, self._models.selection.now
@@ -228,7 +230,7 @@ class WallView(View[Shown]):
         self._name_largest(state.piece)
         self.set_detail(self._words(state.piece))
         key = (state.piece, state.layout, current_theme())
-        is_blank = self._canvas.image.isNull()  # rows that came and went took the picture along
+        is_blank = self._canvas.image.isNull()  # another arrangement has discarded the picture
         if state.piece is not None and state.layout is not None and (key != self._drawn or is_blank):
             self._draw(state.piece, state.layout)
         self._drawn = key
@@ -250,7 +252,7 @@ class WallView(View[Shown]):
             self._canvas.setAccessibleDescription("\n".join(layers))
 
     def _name_largest(self, piece: WallSlice | None) -> None:
-        """Where a value is farthest beyond the range of its layer: `max V L17 4.1× ▾`."""
+        """Show the value that is farthest beyond its layer's range: `max V L17 4.1× ▾`."""
         found = sizes.farthest(piece) if piece is not None else None
         self._largest.setVisible(found is not None)
         if found is None:
@@ -265,7 +267,7 @@ class WallView(View[Shown]):
             self._largest.setFixedSize(steady(self._largest.width(), hint.width()), hint.height())
 
     def _words(self, piece: WallSlice | None) -> str:
-        """What is under the cursor, else what a cell of the picture stands for."""
+        """The place under the cursor, else what a cell of the picture stands for."""
         if piece is None:
             return ""
         words = [
@@ -304,7 +306,7 @@ class WallView(View[Shown]):
         self._fill()
 
     def _fill(self) -> None:
-        """Give the canvas the room of the panel, less a scroll bar's width where it needs one."""
+        """Give the canvas the panel's size, less the width of the scroll bar if it needs one."""
         room = self._scroll.maximumViewportSize()
         self._canvas.set_room(room)
         if self._canvas.height() > room.height():
