@@ -49,6 +49,18 @@ class LayerCount:
         made.add(other)
         return made
 
+    def without_later(self, later: LayerCount, rows: torch.Tensor) -> LayerCount:
+        """A copy with the histogram of its latest rows subtracted; `rows` `[H_kv, T, D]` are the remaining ones. Only
+        channels whose largest magnitude may lie in the later rows are searched again."""
+        counts, peak = self.counts - later.counts, self.peak.copy()
+        is_open = np.abs(later.peak) >= np.abs(peak)
+        heads, channels = np.nonzero(is_open)
+        if len(heads):
+            values = rows[torch.from_numpy(heads), :, torch.from_numpy(channels)].float().nan_to_num(0.0, 0.0, 0.0)
+            low, high = values.amin(1), values.amax(1)
+            peak[is_open] = torch.where(-low > high, low, high).cpu().numpy()
+        return LayerCount(counts, peak, self.num_rows - later.num_rows)
+
 
 class StackedCounts:
     """Histograms of several tensors of equal shape in one array, so that new rows of all are added at once."""

@@ -1,8 +1,9 @@
 """The range of the numbers of each layer (for colour scales), and the largest of them.
 
-Magnitudes are counted on a logarithmic scale, sixteen bins to the octave. Rows that no later step overwrites are added
-to the counts as they come, O(new rows). Others, such as rows that a codec has still to quantise, and rows of earlier
-steps are counted again for every picture.
+Magnitudes are counted on a logarithmic scale, sixteen bins to the octave. Rows that no later step overwrites are
+counted once, as they come. The histogram of an earlier step is made from the nearest known one, in time that grows with
+the number of rows between the two. Other rows, such as those that a codec has still to quantise, are counted again for
+every picture.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import torch
 from engine.cache.contract import HeldRows, Pair
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import EDGES, LayerCount, StackedCounts, counted, counts_of_rows
-from engine.look.rows_at import RowsAt, RowSource, chosen, rewrites
+from engine.look.rows_at import RowsAt, RowSource, chosen, writes_rows_once
 from engine.spec.cache import CacheSpec
 from engine.wire.arrays import read_only_floats
 from engine.wire.requests import HeadRequest, TensorName, WallRequest
-from engine.wire.slices import Magnitudes
+from engine.wire.slices import Magnitudes, WallSlice
 
 if TYPE_CHECKING:
     from engine.cache.sequence_cache import SequenceCache
@@ -98,12 +99,6 @@ def _share_beyond(
     return found
 
 
-def writes_rows_once(cache: RowSource) -> bool:
-    """Whether a stored row, exact or quantised, never changes until it is evicted."""
-    spec = cache.spec
-    return not (spec.recomputes or spec.layout == "quantized" or rewrites(cache)) and spec.retention.keeps_all
-
-
 def num_final(past: RowsAt, layer: int, tensor: TensorName, rows: HeldRows) -> int:
     """How many rows, from the first on, never change, so that they need to be counted only once."""
     is_present = past.num_tokens >= past.cache.num_tokens
@@ -115,15 +110,18 @@ def num_final(past: RowsAt, layer: int, tensor: TensorName, rows: HeldRows) -> i
 
 
 class RowMagnitudes:
-    """The histograms of one sequence's cache, each computed when it is first needed, and extended as rows come.
+    """The histograms of one sequence's cache, each computed when it is first needed, and extended as rows come; and
+    the last `wall` drawn of rows that are written once.
 
     To be discarded when counted rows may have been overwritten: after going back, or a failed step.
     """
 
     def __init__(self, cache: RowSource) -> None:
         self.cache = cache
+        self.wall: WallSlice | None = None
         self._live: dict[tuple[TensorName, int], LayerCount] = {}
         self._other: dict[tuple[TensorName, int], tuple[object, LayerCount]] = {}
+        self._earlier: dict[tuple[TensorName, int], LayerCount] = {}  # the last one of an earlier step
         self._stacked: dict[LayerCount, StackedCounts] = {}  # by the first of its histograms
 
     @torch.inference_mode()
@@ -135,6 +133,7 @@ class RowMagnitudes:
         # rows that may still be overwritten, or are of an earlier step
         anew: list[tuple[int, HeldRows, torch.Tensor, int]] = []
         kept_up: list[int] = []
+        earlier: list[tuple[int, torch.Tensor]] = []  # rows that are written once, at an earlier step
         stamp = (past.num_tokens, past.cache.num_tokens, past.provenance, past.half)
         for layer in layers:
             other = self._other.get((tensor, layer))
@@ -152,6 +151,9 @@ class RowMagnitudes:
             known = 0 if live is None else live.num_rows
             if rows.first and past.num_tokens >= past.cache.num_tokens:
                 self._live.pop((tensor, layer), None)  # counted rows have left the sliding window
+            if known > final == numbers.shape[2] > 0 and writes_rows_once(past.cache):
+                earlier.append((layer, numbers))
+                continue
             if not final or known > final:
                 anew.append((layer, rows, numbers, 0))
                 continue
@@ -166,6 +168,7 @@ class RowMagnitudes:
             if live is not count:
                 live.add(count)
         found |= {layer: self._live[tensor, layer] for layer in kept_up}
+        found |= self._counted_earlier(tensor, past, earlier)
         rest = dict(counted(anew, past.num_tokens))
         for layer, _, _, start in anew:
             count = rest[layer]
@@ -174,6 +177,44 @@ class RowMagnitudes:
             found[layer] = count
             self._other[tensor, layer] = (stamp, count)
         return found
+
+    def _nearest(self, tensor: TensorName, layer: int, num_rows: int, past: RowsAt) -> LayerCount | None:
+        """The known histogram from which one of the first `num_rows` rows is made by counting the fewest rows; None if
+        counting all of them is less."""
+        stored = past.rows_with_later(layer)
+        num_stored = 0 if stored is None else stored.keys.shape[2]  # quantised rows of later tokens are not among them
+        known = [
+            count
+            for count in (self._live.get((tensor, layer)), self._earlier.get((tensor, layer)))
+            if count is not None and count.num_rows <= num_stored
+        ]
+        nearest = min(known, key=lambda count: abs(count.num_rows - num_rows), default=None)
+        return nearest if nearest is not None and abs(nearest.num_rows - num_rows) < num_rows else None
+
+    def _counted_earlier(
+        self, tensor: TensorName, past: RowsAt, wanted: Sequence[tuple[int, torch.Tensor]]
+    ) -> dict[int, LayerCount]:
+        """The histograms of layers `(index, rows [1, H_kv, S, D] at an earlier step)` whose rows are written once: only
+        rows between that step and the nearest known histogram are counted."""
+        nearest = {layer: self._nearest(tensor, layer, rows.shape[2], past) for layer, rows in wanted}
+        between: list[tuple[int, HeldRows, torch.Tensor, int]] = []
+        for layer, rows in wanted:
+            stored, known = past.rows_with_later(layer), nearest[layer]
+            assert stored is not None
+            start, stop = sorted((rows.shape[2], 0 if known is None else known.num_rows))
+            between.append((layer, stored, chosen(stored, tensor)[:, :, start:stop], 0))
+        counts = dict(counted([item for item in between if item[2].shape[2]], past.num_tokens))
+        for layer, rows in wanted:
+            known = nearest[layer]
+            if known is None:
+                self._earlier[tensor, layer] = counts[layer]
+            elif layer not in counts:
+                self._earlier[tensor, layer] = known
+            elif known.num_rows > rows.shape[2]:
+                self._earlier[tensor, layer] = known.without_later(counts[layer], rows[0])
+            else:
+                self._earlier[tensor, layer] = known.with_later(counts[layer])
+        return {layer: self._earlier[tensor, layer] for layer, _ in wanted}
 
     @torch.inference_mode()
     def follow(
@@ -225,10 +266,14 @@ class SessionMagnitudes:
 
     def counts(self, seq_id: int, tensor: TensorName, past: RowsAt, layers: Iterable[int]) -> dict[int, LayerCount]:
         """The histograms by layer; if the sequence has another cache than the last time, they are computed anew."""
+        return self.of_cache(seq_id, past.cache).of(tensor, past, layers)
+
+    def of_cache(self, seq_id: int, cache: RowSource) -> RowMagnitudes:
+        """The histograms of a sequence in this cache; those of any other cache are discarded."""
         known = self._of.get(seq_id)
-        if known is None or known.cache is not past.cache:
-            known = self._of[seq_id] = RowMagnitudes(past.cache)
-        return known.of(tensor, past, layers)
+        if known is None or known.cache is not cache:
+            known = self._of[seq_id] = RowMagnitudes(cache)
+        return known
 
     def follow(
         self, seq_id: int, cache: SequenceCache, rows: Mapping[int, Pair], first: int, tensors: Sequence[TensorName]

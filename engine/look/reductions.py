@@ -40,7 +40,7 @@ def fill_cells(
     """Write the extremes of layers `(index, [H, S, D], first position)` into cells `[L, H, columns, rows]`, of which
     the first column is column `first_column` of the picture."""
     for layers, tensor, first in stacked(tensors):
-        low_cells, high_cells, column = pooled(tensor.float(), first, per_column, per_row)
+        low_cells, high_cells, column = pooled(tensor, first, per_column, per_row)
         num_heads, num_columns, num_rows = low_cells.shape[0] // len(layers), *low_cells.shape[1:]
         start = column - first_column
         cells = (layers, slice(0, num_heads), slice(start, start + num_columns), slice(0, num_rows))
@@ -69,7 +69,7 @@ def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> t
     """
     column = first // per_column
     low, high = extremes(tensor, first - column * per_column, per_column, per_row)
-    return low.cpu().numpy(), high.cpu().numpy(), column
+    return low.float().cpu().numpy(), high.float().cpu().numpy(), column
 
 
 def extremes(tensor: torch.Tensor, lead: int, per_column: int, per_row: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,15 +77,30 @@ def extremes(tensor: torch.Tensor, lead: int, per_column: int, per_row: int) -> 
     missing."""
     low = high = tensor
     if per_column > 1:
-        tail = -(lead + tensor.shape[1]) % per_column
-        parts = split(edge_padded(tensor, lead, tail), per_column)
-        low, high = parts.amin(2), parts.amax(2)
+        low, high = extremes_of_runs(low, high, lead, per_column)
     if per_row > 1:
-        tail = -tensor.shape[2] % per_row
-        wide = split(edge_padded(low.mT, 0, tail), per_row)
-        tall = wide if low is high else split(edge_padded(high.mT, 0, tail), per_row)
-        low, high = wide.amin(2).mT, tall.amax(2).mT
+        low, high = (part.mT for part in extremes_of_runs(low.mT, high.mT, 0, per_row))
     return low, high
+
+
+def extremes_of_runs(low: torch.Tensor, high: torch.Tensor, lead: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The smallest value of `low` and the largest of `high`, both `[H, S, D]`, in each run of `size` rows:
+    `[H, runs, D]`. The first run lacks its first `lead` rows, and the last may be shorter. Whole runs are read in
+    place: padding the ends would copy all rows."""
+    num_rows = low.shape[1]
+    first = min(-lead % size, num_rows)
+    last = first + (num_rows - first) // size * size
+    lows, highs = [], []
+    for start, stop, count in ((0, first, first), (first, last, size), (last, num_rows, num_rows - last)):
+        if start < stop:
+            lows.append(in_runs(low[:, start:stop], count).amin(2))
+            highs.append(in_runs(high[:, start:stop], count).amax(2))
+    return (lows[0], highs[0]) if len(lows) == 1 else (torch.cat(lows, 1), torch.cat(highs, 1))
+
+
+def in_runs(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    """`[H, S, D]` -> `[H, S / size, size, D]`."""
+    return tensor.reshape(tensor.shape[0], -1, size, tensor.shape[2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,19 +181,6 @@ def touched(delta: RowDelta, rewritten: range, shape: tuple[int, int], first: in
 def room_of(columns: npt.NDArray[np.int64], per_column: int, stop: int) -> npt.NDArray[np.int64]:
     """How many positions below `stop` each of these columns covers."""
     return np.clip(stop - columns * per_column, 0, per_column)
-
-
-def split(tensor: torch.Tensor, size: int) -> torch.Tensor:
-    """`[H, S, D]` -> `[H, S / size, size, D]`."""
-    return tensor.reshape(tensor.shape[0], -1, size, tensor.shape[2])
-
-
-def edge_padded(tensor: torch.Tensor, lead: int, tail: int) -> torch.Tensor:
-    """Repeat the first and last row along axis 1, which changes no minimum and no maximum."""
-    if not lead and not tail:
-        return tensor
-    parts = [tensor[:, :1].expand(-1, lead, -1), tensor, tensor[:, -1:].expand(-1, tail, -1)]
-    return torch.cat([p for p in parts if p.shape[1]], 1)
 
 
 def missing(row: torch.Tensor) -> torch.Tensor:

@@ -92,6 +92,7 @@ class RowsAt:
     live_provenance: Provenance
     moves: tuple[Move, ...] = ()
     half: HalfWritten | None = None
+    _stored: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
 
     @property
@@ -111,12 +112,19 @@ class RowsAt:
         return "recorded" if is_put_back else self.live_provenance
 
     def rows(self, layer: int) -> HeldRows | None:
-        """The rows of a layer; asked of the cache only once, as it may have to dequantise them."""
+        """The rows of a layer, without those of later tokens; None if it held none."""
         if layer not in self._kept:
-            rows = self.cache.rows_at(layer, self.num_tokens) if self.is_known else self.cache.rows(layer)
             written = self.num_tokens if self.half is None else self.half.rows_of(layer)
-            self._kept[layer] = cut(rows, min(self.num_tokens, written))
+            self._kept[layer] = cut(self.rows_with_later(layer), min(self.num_tokens, written))
         return self._kept[layer]
+
+    def rows_with_later(self, layer: int) -> HeldRows | None:
+        """The rows of a layer, followed by those of later tokens as far as the cache returns them. The cache is asked
+        only once for each layer, as it may have to dequantise the rows."""
+        if layer not in self._stored:
+            is_known = self.is_known
+            self._stored[layer] = self.cache.rows_at(layer, self.num_tokens) if is_known else self.cache.rows(layer)
+        return self._stored[layer]
 
     def changes(self, num_tokens: int) -> list[RowDelta]:
         """What happened to the rows of each layer since the sequence had `num_tokens` tokens. If the cache does not
@@ -149,6 +157,12 @@ def slots_of(held: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, to
     held."""
     slots = torch.searchsorted(held.contiguous(), wanted.contiguous()).clamp(max=held.shape[1] - 1)
     return slots, held.gather(1, slots) == wanted
+
+
+def writes_rows_once(cache: RowSource) -> bool:
+    """Whether a stored row, exact or quantised, never changes and is never evicted by a rule."""
+    spec = cache.spec
+    return not (spec.recomputes or spec.layout == "quantized" or rewrites(cache)) and spec.retention.keeps_all
 
 
 def rewrites(cache: RowSource) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from msgspec.structs import replace as replace_struct
 
 from engine.cache.contract import HeldRows
 from engine.cache.row_delta import RowDelta
@@ -24,7 +25,7 @@ from engine.look.reductions import (
     since,
     touched,
 )
-from engine.look.rows_at import RowsAt, chosen, holders, places_of, rewrites, slots_of
+from engine.look.rows_at import RowsAt, chosen, holders, places_of, rewrites, slots_of, writes_rows_once
 from engine.look.states import state_pictures
 from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.records import Floats, Ints
@@ -94,23 +95,38 @@ def has_no_size(request: WallRequest) -> bool:
 
 
 def wall_slice(
-    request: WallRequest, past: RowsAt, geometry: CacheGeometry, magnitudes: BothMagnitudes = (None, None)
+    request: WallRequest,
+    past: RowsAt,
+    geometry: CacheGeometry,
+    magnitudes: BothMagnitudes = (None, None),
+    other: WallSlice | None = None,
 ) -> WallSlice:
     """Thumbnails of every layer and head, over positions `0 … num_tokens - 1`; `magnitudes` of the layers with rows,
-    for the drawn tensor and for the other one."""
+    for the drawn tensor and for the other one. `other` is a wall of the same cache at another step: columns that both
+    have in common are taken from it."""
     began = time.perf_counter()
     held = held_layers(past, geometry)
     cells = WallCells.of(WallGrid.of(held, request))
-    fill(cells, held, request, past)
+    fill(cells, held, request, past, other)
     return wall_of(cells, held, request, past, geometry, magnitudes, began)
 
 
-def fill(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt) -> None:
-    """Fill the cells from the rows of these layers."""
+def fill(
+    cells: WallCells,
+    held: Mapping[int, HeldRows],
+    request: WallRequest,
+    past: RowsAt,
+    other: WallSlice | None = None,
+) -> None:
+    """Fill the cells from the rows of these layers, and from columns that are the same in the wall `other`."""
     if not cells.grid.num_columns:
         return
     if request.change:
         fill_change(cells, held, request, past)
+    elif other is not None and are_columns_shared(other, cells.grid, held, request, past):
+        first = min(other.num_tokens, request.num_tokens) // cells.grid.per_column
+        cells.low[:, :, :first], cells.high[:, :, :first] = other.low[:, :, :first], other.high[:, :, :first]
+        fill_from_column(cells, held, request, first)
     else:
         fill_rows(cells, held, request)
     if past.half is not None and cells.grid.num_columns:
@@ -170,6 +186,34 @@ def fill_rows(cells: WallCells, held: Mapping[int, HeldRows], request: WallReque
         elif tensor.shape[2]:
             runs.append((n, tensor[0], rows.first))
     fill_cells(low, high, runs, grid.per_column, grid.per_row)
+
+
+def keeps_columns(held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt) -> bool:
+    """Whether a column of the wall never changes once all its rows are written: no row is rewritten or dropped."""
+    are_whole = all(rows.positions is None and not rows.first for rows in held.values())
+    return are_whole and not request.change and past.half is None and past.is_known and writes_rows_once(past.cache)
+
+
+def are_columns_shared(
+    other: WallSlice, grid: WallGrid, held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt
+) -> bool:
+    """Whether all columns that are complete in both walls, `other` and the one of `request`, are the same."""
+    before = other.request
+    at_this_step = replace_struct(before, num_tokens=request.num_tokens, previous_tokens=request.previous_tokens)
+    return (
+        at_this_step == request
+        and other.layers == tuple(held)
+        and (other.tokens_per_column, other.dims_per_row) == (grid.per_column, grid.per_row)
+        and keeps_columns(held, request, past)
+    )
+
+
+def fill_from_column(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest, first: int) -> None:
+    """Fill the cells of column `first` and of all later ones."""
+    grid, start = cells.grid, first * cells.grid.per_column
+    tensors = [chosen(rows, request.tensor)[0, :, start:] for rows in held.values()]
+    runs = [(n, tensor, start) for n, tensor in enumerate(tensors) if tensor.shape[1]]
+    fill_cells(cells.low, cells.high, runs, grid.per_column, grid.per_row)
 
 
 def fill_absent(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest) -> None:

@@ -8,10 +8,11 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.history.history import History
+from engine.look.magnitudes import SessionMagnitudes
 from engine.look.outliers import outliers_slice
-from engine.look.rows_at import HalfWritten, RowsAt
+from engine.look.rows_at import HalfWritten, RowsAt, writes_rows_once
 from engine.look.slices import attention_slice, checked, head_slice, row_slice, table_slice
-from engine.look.wall import wall_slice
+from engine.look.wall import has_no_size, wall_slice
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
 from engine.session.seen import OtherBranches, Seen, live_provenance
@@ -87,7 +88,7 @@ class SliceReader:
         geometry, magnitudes = self._geometry, seen.magnitudes
         match request:
             case WallRequest():
-                return wall_slice(request, past, geometry, magnitudes.of_wall(request, past, geometry))
+                return self._wall(request, past, magnitudes)
             case HeadRequest():
                 return head_slice(request, past, geometry, magnitudes.of_head(request, past))
             case OutliersRequest():
@@ -98,6 +99,16 @@ class SliceReader:
                 return self._attention(request, seen)
             case TableRequest():
                 return self._table(request, seen)
+
+    def _wall(self, request: WallRequest, past: RowsAt, magnitudes: SessionMagnitudes) -> Slice:
+        """A wall, kept so that the next one of the same cache reuses its columns."""
+        told = magnitudes.of_wall(request, past, self._geometry)
+        if has_no_size(request):
+            return wall_slice(request, past, self._geometry, told)
+        known = magnitudes.of_cache(request.seq_id, past.cache)
+        piece = wall_slice(request, past, self._geometry, told, known.wall)
+        known.wall = piece if piece.absent is None and not request.change and writes_rows_once(past.cache) else None
+        return piece
 
     def _table(self, request: TableRequest, seen: Seen) -> Slice:
         if seen.has_tables:

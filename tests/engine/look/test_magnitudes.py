@@ -142,6 +142,36 @@ def test_new_rows_alone_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert sizes == [3] * 4  # K and V of two layers
 
 
+@pytest.mark.parametrize("name", ["growing", "paged", "static"])
+def test_of_an_earlier_step_only_the_rows_between_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = started(PRESETS[name].spec if name != "static" else CacheSpec("static", max_length=40))
+    wall(session, 8, 4)
+    sizes: list[int] = []
+    whole = counted
+
+    def spied(items, past):  # type: ignore[no-untyped-def]
+        sizes.extend(tensor.shape[2] - start for _, _, tensor, start in items)
+        return whole(items, past)
+
+    monkeypatch.setattr("engine.look.magnitudes.counted", spied)
+    for tokens, looked_at in ((23, 1), (20, 3), (22, 2), (24, 0), (5, 5), (6, 1)):
+        sizes.clear()
+        wall(session, 8, 4, tokens=tokens)
+        assert sizes == [looked_at] * 4 * bool(looked_at), tokens  # K and V of two layers
+
+
+def test_rows_taken_out_of_a_count_leave_that_of_the_others() -> None:
+    generator = torch.Generator().manual_seed(5)
+    for num_kept in (1, 7, 30, 39):
+        tensor = torch.randn(2, 40, 8, generator=generator).round(decimals=1)  # many are equally far from zero
+        tensor[0, 33, 2], tensor[1, 3, 4], tensor[1, 35, 4], tensor[0, :, 5] = torch.nan, torch.inf, -torch.inf, 0.0
+        left = count_of(tensor).without_later(count_of(tensor[:, num_kept:]), tensor[:, :num_kept])
+        expected = count_of(tensor[:, :num_kept])
+        assert np.array_equal(left.counts, expected.counts)
+        assert np.array_equal(np.abs(left.peak), np.abs(expected.peak))
+        assert left.num_rows == num_kept
+
+
 def starts_after_a_step(spec: CacheSpec, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], int]:
     """From which row on each layer is counted for a wall of K when one step has passed, and how many rows there are."""
     session = started(spec)

@@ -1,0 +1,120 @@
+"""The wall of an earlier step is made from the last one: it is the wall that would be drawn anew, for less work."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from engine.look import wall
+from engine.look.magnitudes import SessionMagnitudes
+from engine.session.editing import make_edit
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.edit_text import parse_edit
+from engine.spec.presets import PRESETS
+from engine.spec.sampling import Prompt
+from engine.wire.requests import WallRequest
+from engine.wire.slices import WallSlice
+from tests.engine.session.pasts import SPECS
+from tests.engine.tiny import model_of, prompt_ids
+
+CASES = {
+    "growing": ("llama", CacheSpec("growing")),
+    "paged": ("llama", CacheSpec("paged", page_size=4)),
+    "static": ("llama", CacheSpec("static", max_length=64)),
+    "int8": ("llama", PRESETS["int8"].spec),
+    "fp8, which waits for its scale": ("llama", PRESETS["fp8"].spec),
+    "kivi, which codes rows late": ("llama", SPECS["kivi-4"]),
+    "h2o, which drops rows": ("llama", SPECS["h2o"]),
+    "no cache": ("llama", CacheSpec("none")),
+    "windows and full layers": ("gemma3_text", CacheSpec("growing")),
+    "states beside rows": ("lfm2", CacheSpec("growing")),
+    "an encoder": ("t5", CacheSpec("growing")),
+}
+
+
+def started(name: str) -> Session:
+    architecture, spec = CASES[name]
+    session = Session(model_of(architecture), spec)
+    session.submit(Prompt(token_ids=prompt_ids(22)))
+    session.force(0, prompt_ids(40, seed=3))
+    while session.is_prefilling:
+        session.step()
+    for _ in range(6):
+        session.step()
+    return session
+
+
+def taken(session: Session, request: WallRequest) -> WallSlice:
+    piece = session.take_slice(request)
+    assert isinstance(piece, WallSlice)
+    return piece
+
+
+def drawn_anew(session: Session, request: WallRequest) -> WallSlice:
+    """The same picture by somebody who has drawn none before."""
+    past, geometry = session.past(0, request.num_tokens), session.model.info.geometry
+    return wall.wall_slice(request, past, geometry, SessionMagnitudes().of_wall(request, past, geometry))
+
+
+def assert_same(piece: WallSlice, expected: WallSlice) -> None:
+    assert (piece.request, piece.layers, piece.note) == (expected.request, expected.layers, expected.note)
+    for name in ("low", "high", "absent", "holders"):
+        found, wanted = getattr(piece, name), getattr(expected, name)
+        assert (found is None) == (wanted is None), name
+        if wanted is not None:
+            np.testing.assert_array_equal(found, wanted, err_msg=name)
+    for found, wanted in ((piece.magnitudes, expected.magnitudes), (piece.other_magnitudes, expected.other_magnitudes)):
+        assert (found is None) == (wanted is None)
+        if wanted is not None:
+            for name in ("limit", "largest", "clipped"):
+                np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whatever_was_drawn_before_a_wall_is_as_if_drawn_anew(name: str) -> None:
+    """Earlier and later moments in any order, other sizes, K and V, what a step changed, steps and edits between."""
+    chance, session = random.Random(name), started(name)
+    can_edit = CASES[name][0] == "llama" and name != "no cache"
+    for number in range(60):
+        count = session.sequence(0).num_tokens
+        tokens = chance.choice([count, count - 1, chance.randint(1, count)])
+        columns, rows = chance.choice([(8, 4), (8, 4), (8, 4), (200, 16), (5, 3)])
+        tensor, is_change = chance.choice(["keys", "keys", "values"]), chance.random() < 0.1
+        request = WallRequest(0, tokens, max(0, tokens - 1), tensor, is_change, columns, rows)
+        assert_same(taken(session, request), drawn_anew(session, request))
+        if number % 7 == 6:
+            session.step()
+        if number % 20 == 19 and can_edit:
+            make_edit(session, parse_edit(f"zero pos={count - 1} layer=0", 0, count))
+        if number == 40:
+            session.go_to(session.last_step - 3)
+
+
+def columns_filled(session: Session, request: WallRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows of each layer a wall looks at."""
+    sizes: list[int] = []
+    whole = wall.fill_cells
+
+    def spied(low, high, tensors, *args):  # type: ignore[no-untyped-def]
+        sizes.extend(tensor.shape[1] for _, tensor, _ in tensors)
+        whole(low, high, tensors, *args)
+
+    monkeypatch.setattr(wall, "fill_cells", spied)
+    taken(session, request)
+    monkeypatch.undo()
+    return sizes
+
+
+def test_only_the_last_column_of_an_earlier_wall_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = started("growing")
+    now = WallRequest(0, 28, 28, "keys", False, 7, 4)
+    assert columns_filled(session, now, monkeypatch) == [28, 28]
+    assert columns_filled(session, replace(now, num_tokens=27, previous_tokens=27), monkeypatch) == [3, 3]
+    assert columns_filled(session, replace(now, num_tokens=25, previous_tokens=25), monkeypatch) == [1, 1]
+    assert columns_filled(session, replace(now, num_tokens=28, previous_tokens=28), monkeypatch) == [4, 4]
+    assert columns_filled(session, replace(now, tensor="values"), monkeypatch) == [28, 28]
+    assert columns_filled(session, replace(now, tensor="values", max_columns=28), monkeypatch) == [28, 28]
