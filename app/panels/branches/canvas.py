@@ -1,4 +1,4 @@
-"""The tree under the mouse and the keys: choose a moment, go there, name its branch."""
+"""The canvas of the history tree: mouse and keys select a node, make it live, or name its branch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from app.panels.branches.tree_rows import ROW, Drawn
 
 
 class NameLine(QLineEdit):
-    """Enter and Esc end here: the tree behind it would take them for its own, and go there. `left()` with Esc."""
+    """A line edit that consumes Enter and Esc, which the tree behind it would also handle. Signal: `left()` with
+    Esc."""
 
     left = Signal()
 
@@ -28,8 +29,8 @@ class NameLine(QLineEdit):
 
 
 class TreeCanvas(Themed, QAbstractScrollArea):
-    """`chosen(step)` when a moment is clicked or walked to, `picked()` when one of several is, `opened(step)` when it
-    shall be the live one, `named(first, name)` when a branch is given a name, `dismissed()` with Esc."""
+    """Signals: `chosen(step)`, a node was clicked or reached by keys; `picked()`, several nodes are marked with
+    Ctrl+click; `opened(step)`, make it live; `named(first, name)`, a branch was named; `dismissed()` with Esc."""
 
     chosen = Signal(int)
     picked = Signal()
@@ -61,11 +62,11 @@ class TreeCanvas(Themed, QAbstractScrollArea):
 
     @property
     def step(self) -> int | None:
-        """The moment that buttons and keys mean."""
+        """The node that buttons and keys apply to; None if there is none."""
         return self.picture.step
 
     def show_tree(self, drawn: Drawn) -> None:
-        """Another tree, or other moments of it, which are brought into view."""
+        """Show a tree; scrolls to the live or selected node if one of these changed."""
         old = self.picture.drawn
         self.picture.take(drawn)
         self._fit()
@@ -74,13 +75,13 @@ class TreeCanvas(Themed, QAbstractScrollArea):
         self.viewport().update()
 
     def drop_picked(self) -> None:
-        """No others are chosen beside the moment that is looked at."""
+        """Unmark the nodes that were marked with Ctrl+click."""
         if self.picture.picked:
             self.picture.picked = ()
             self.viewport().update()
 
     def begin_naming(self) -> None:
-        """Let the name of the chosen branch be typed where it stands."""
+        """Let the user type the name of the selected branch in its row."""
         if (step := self.step) is None:
             return
         self._reveal()
@@ -134,7 +135,7 @@ class TreeCanvas(Themed, QAbstractScrollArea):
         self.picture.has_keys = self.hasFocus()
         self.picture.paint(painter)
 
-    # ---- people --------------------------------------------------------------------------------------------------
+    # ---- mouse and keys ------------------------------------------------------------------------------------------
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         step, button = self.picture.step_at(event.position()), event.button()
@@ -149,13 +150,14 @@ class TreeCanvas(Themed, QAbstractScrollArea):
             self.chosen.emit(step)
 
     def _fold(self, first: int) -> None:
-        """Take the rows of what came of a branch away, or bring them back."""
+        """Hide the rows of the branches below a branch, or show them again."""
         self.picture.fold(first)
         self._fit()
         self.viewport().update()
 
     def seek(self, text: str) -> None:
-        """Rows for the live path, what is looked at, and the branches whose name or text has this; all for none."""
+        """Show only the live path, the selected branch and those whose name or text contains `text`; all if it is
+        empty."""
         self.picture.sought = text.strip()
         self.picture.choose_rows()
         self._fit()
@@ -163,8 +165,7 @@ class TreeCanvas(Themed, QAbstractScrollArea):
         self.viewport().update()
 
     def _pick(self, step: int) -> None:
-        """One more of several moments; one that was picked already is not any more. The one that is looked at is the
-        first."""
+        """Mark one more node, or unmark it; the selected node is marked first."""
         now, looked_at = self.picture.picked, self.picture.drawn.looked_at
         if not now and looked_at is not None and looked_at != step:
             now = (looked_at,)
@@ -208,7 +209,7 @@ class TreeCanvas(Themed, QAbstractScrollArea):
             super().keyPressEvent(event)
 
     def _beside(self, step: int, key: Qt.Key) -> int | None:
-        """The moment that a key leads to, None for any other key."""
+        """The node that a key leads to; None for any other key."""
         history, row = self._models.history, self.picture.place_of(step)[0]
         index = history.index_of(step)
         match key:

@@ -1,4 +1,4 @@
-"""Where the branches of a history tree stand: a row each, a place along it for every moment."""
+"""The layout of a history tree: a row for each branch, and along it a place for each node."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from app.draw.change_marks import ORDER, MarkKind
 
-LEAST_GAP = 7.0  # pixels between two marks
+LEAST_GAP = 7.0  # least distance of two marks in pixels
 
 
 class BranchLine(Struct, frozen=True):
-    """A branch: its first and its newest moment and how many it has; it parts after the moment `parent`, which is at
-    `index` of the branch that begins with `parent_first` (None and -1: at the root)."""
+    """A branch: its first and newest node and its number of nodes. It begins after node `parent`, which is at `index`
+    of the branch that begins with `parent_first` (None and -1: it begins at the root)."""
 
     first: int
     tip: int
@@ -26,9 +26,9 @@ class BranchLine(Struct, frozen=True):
 
 
 class BranchRow(Struct, frozen=True):
-    """A branch in its row: it parts from `parent_row` (None: it begins at the root) after the moment at depth `joint`,
-    and its own moments stand at the depths `start` + 1 … `end`. `joint` is `start` unless it parts from a branch that
-    has no row, on the way from `parent_row`. `num_hidden` branches that came of it have no row because it is folded."""
+    """A branch in its row. It begins at `parent_row` (None: at the root), after the node at depth `joint`; its own
+    nodes have the depths `start` + 1 … `end`. `joint` equals `start` unless the parent branch itself has no row.
+    `num_hidden` branches below it are hidden because it is folded."""
 
     branch: BranchLine
     row: int
@@ -41,12 +41,12 @@ class BranchRow(Struct, frozen=True):
 
 
 def branch_rows(lines: Iterable[BranchLine]) -> tuple[BranchRow, ...]:
-    """A row for every branch. Those that part later stand nearer to where they part, so that no two lines cross."""
+    """A row for every branch. Branches that begin later have rows nearer to their parent's, so that no lines cross."""
     begun: dict[int | None, list[BranchLine]] = {}
     for line in lines:
         begun.setdefault(line.parent_first, []).append(line)
     rows: list[BranchRow] = []
-    # the last of the list comes next: the one that parts last, of several the oldest
+    # the last of the list is next: the branch that begins last, or of several the oldest
     waiting: list[tuple[BranchLine, int | None, int]] = [
         (line, None, 0) for line in sorted(begun.get(None, ()), key=_order)
     ]
@@ -61,18 +61,18 @@ def branch_rows(lines: Iterable[BranchLine]) -> tuple[BranchRow, ...]:
 def with_rows(
     rows: Sequence[BranchRow], folded: Collection[int], always: Collection[int], wanted: Collection[int] | None
 ) -> tuple[BranchRow, ...]:
-    """Of all branches those that have a row: what came of a `folded` branch has none, nor has one that is not `wanted`
-    (None: all are); those that are `always` there have. Branches are known by their first moments."""
+    """The rows that are visible: not those of branches below a `folded` one, nor those not `wanted` (None: all are),
+    but always those in `always`. Branches are given by their first nodes."""
     found: list[BranchRow] = []
-    shown: dict[int, int] = {}  # the row, by the number of the row among all
-    inside: dict[int, int | None] = {}  # the folded branch that a row is inside of
+    shown: dict[int, int] = {}  # original row -> visible row
+    inside: dict[int, int | None] = {}  # original row -> the folded branch that contains it
     hidden: dict[int, int] = {}
     for row in rows:
         first, parent = row.branch.first, row.parent_row
         above = None if parent is None else rows[parent]
         inside[row.row] = None
         if above is not None:
-            outer = inside[above.row]  # the outermost counts
+            outer = inside[above.row]  # of nested folds the outermost counts
             inside[row.row] = above.branch.first if outer is None and above.branch.first in folded else outer
         is_in = first in always or (inside[row.row] is None and (wanted is None or first in wanted))
         if not is_in:
@@ -93,7 +93,7 @@ def _order(line: BranchLine) -> tuple[int, int]:
 
 
 class DepthAxis(Struct, frozen=True):
-    """Depths along a line of pixels: the root is at 0, the first moment at 1."""
+    """Depths on a horizontal axis: the root is at 0, the first node at 1."""
 
     left: float
     right: float
@@ -109,14 +109,14 @@ class DepthAxis(Struct, frozen=True):
 
 
 class RowMark(Struct, frozen=True):
-    """Something that was done, at a place along a row."""
+    """A mark for a change, at a place along a row."""
 
     x: float
     kind: MarkKind
 
 
 def thinned(marks: Sequence[RowMark]) -> list[RowMark]:
-    """As many as have room beside each other, the more telling ones first; by place."""
+    """As many marks as fit beside each other, the more important ones first; sorted by place."""
     kept: list[RowMark] = []
     for kind in ORDER:
         for mark in (mark for mark in marks if mark.kind == kind):

@@ -1,5 +1,5 @@
-"""The picture of a history tree: a row a branch, a line as long as it has moments, what was done on it, its text and
-its size. Only what is on the screen is painted."""
+"""Paints the history tree: a row per branch with a line of its nodes, marks of changes, its text and its size. Only the
+visible rows are painted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.wire.tree import BranchBytes
 
 
 class TreePicture(TreeRows):
-    """Paints what is in the frame."""
+    """Paints the visible part of the tree."""
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
@@ -29,13 +29,13 @@ class TreePicture(TreeRows):
     # ---- painting ------------------------------------------------------------------------------------------------
 
     def paint(self, painter: QPainter) -> None:
-        """All that is in the frame."""
+        """Paint everything that is visible."""
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         first, last = self.scrolled // ROW, (self.scrolled + int(self.size.height())) // ROW
         shown = self.rows[first : last + 1]
         for row in shown:
             self._paint_ground(painter, row)
-        for row in self.rows[first:]:  # a line may come from above the frame and end below it
+        for row in self.rows[first:]:  # a line to a later row may begin above the visible part
             if row.parent_row is not None and row.parent_row <= last:
                 self._paint_parting(painter, row)
         for row in shown:
@@ -43,11 +43,11 @@ class TreePicture(TreeRows):
             self._paint_words(painter, row)
         for row in shown:
             self._paint_moments(painter, row)
-            self._paint_marks(painter, row)  # an edit may be the live moment
+            self._paint_marks(painter, row)  # painted last, as an edit may be the live node
         self._paint_pinned(painter)
 
     def _paint_pinned(self, painter: QPainter) -> None:
-        """The live branch at the edge behind which its row is."""
+        """Paint the live branch at the upper or lower edge, if its row is scrolled away."""
         row, top = self.pinned, self._pinned_top
         if row is None:
             return
@@ -80,7 +80,7 @@ class TreePicture(TreeRows):
         return QPen(theme.color("accent" if is_live else "faint"), 2.0 if is_live else 1.5)
 
     def _paint_parting(self, painter: QPainter, row: BranchRow) -> None:
-        """Down from the moment after which a branch begins, and into its row."""
+        """Paint the line from the node after which a branch begins to the branch's row."""
         assert row.parent_row is not None
         axis, middle = self._axis, self._top(row.row) + ROW / 2
         x, top = axis.x_of(row.joint), self._top(row.parent_row) + ROW / 2
@@ -112,7 +112,7 @@ class TreePicture(TreeRows):
         painter.drawLine(QPointF(left, middle), QPointF(axis.x_of(self._live_end(row)), middle))
 
     def _live_end(self, row: BranchRow) -> int:
-        """How deep the live path goes along a row."""
+        """The depth up to which the live path goes along a row."""
         shared = self._models.history.common_ancestor(row.branch.tip, self.drawn.live)
         return row.end if shared is None else row.start + self._models.history.index_of(shared) + 1
 
@@ -137,7 +137,7 @@ class TreePicture(TreeRows):
         painter.drawPolygon(QPolygonF([QPointF(x + dx, y + dy) for dx, dy in corners]))
 
     def _paint_moments(self, painter: QPainter, row: BranchRow) -> None:
-        """The end of the branch, and the moments that are live, looked at and picked."""
+        """Paint the end of the branch, and the live, selected and marked nodes."""
         theme, history = current_theme(), self._models.history
         tip = QPointF(self._axis.x_of(row.end), self._top(row.row) + ROW / 2)
         painter.setPen(QPen(theme.color("muted"), 1.5))
@@ -160,13 +160,14 @@ class TreePicture(TreeRows):
                 self._paint_origin(painter, self.point_of(step), seq_id)
 
     def _paint_origin(self, painter: QPainter, at: QPointF, seq_id: int) -> None:
-        """A sequence that runs now came from here: a piece in its colour, below the line as a bookmark is above."""
+        """Mark where a running sequence was forked from: a square in its colour, below the line (bookmarks are
+        above)."""
         painter.setPen(QPen(current_theme().color("panel"), 1))
         painter.setBrush(QColor(owner_color(current_theme(), seq_id)))
         painter.drawRect(QRectF(at.x() - 3.5, at.y() + 4.5, 7, 7))
 
     def _is_let_go(self, row: BranchRow) -> bool:
-        """Whether the newest moment of a branch has to be computed again when it is gone to."""
+        """Whether the state of a branch's newest node is not kept, so that going there recomputes it."""
         history, tip = self._models.history, row.branch.tip
         came_on = bool(history.children_of(tip)) or history.is_on_path(tip, self.drawn.live)
         return not came_on and tip not in self.drawn.num_bytes
@@ -200,7 +201,8 @@ class TreePicture(TreeRows):
 
 
 def size_words(held: BranchBytes | None, *, is_whole: bool = False) -> str:
-    """`1.2 MiB + 3 MiB shared`: what the newest moment of a branch holds beside the live one; None: it is not kept."""
+    """`1.2 MiB + 3 MiB shared`: the memory for the newest node of a branch, in addition to the live one's; None: not
+    kept."""
     if held is None:
         return "let go: computed again when it is gone to" if is_whole else "by replay"
     own, shared = byte_size(held.private), byte_size(held.shared)

@@ -1,4 +1,4 @@
-"""Which branches of a history tree have a row, and where their moments stand on the screen."""
+"""Which branches of the history tree have a row, and where nodes are on the screen."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from app.panels.branches.draw import BranchLine, BranchRow, DepthAxis, branch_ro
 from engine.wire.tree import BranchBytes
 
 ROW = 24
-INSET = 12.0  # of the first and the last moment from the ends of the lines
+INSET = 12.0  # pixels between the ends of the axis and the first and last node
 STEPS_WIDTH, OWN_WIDTH, BYTES_WIDTH, TEXT_SHARE = 46, 76, 168, 0.42
 ROOM_FOR_STEPS, ROOM_FOR_OWN, ROOM_FOR_BYTES = 360, 430, 700
 
 
 class Drawn(Struct, frozen=True):
-    """The tree in one version, the moments that are live and looked at, whose text is shown, and what the tips take."""
+    """A version of the tree, its live and selected node, the sequence whose text is shown, and the memory of kept
+    nodes."""
 
     version: int
     live: int | None
     looked_at: int | None
     seq_id: int
-    path: frozenset[int] = frozenset()  # the branches that the live path goes through
+    path: frozenset[int] = frozenset()  # first nodes of the branches on the live path
     kept: tuple[BranchBytes, ...] = ()
     bookmarked: frozenset[int] = frozenset()
-    origins: tuple[tuple[int, int], ...] = ()  # live sequences that were forked, and the moments that they came from
+    origins: tuple[tuple[int, int], ...] = ()  # (live sequence, node that it was forked from)
 
     @property
     def num_bytes(self) -> Mapping[int, BranchBytes]:
-        """What is kept of moments, by step."""
+        """The kept memory, by node."""
         return {held.step: held for held in self.kept}
 
 
@@ -41,16 +42,16 @@ NOTHING = Drawn(-1, None, None, 0)
 
 
 class TreeRows:
-    """Rows of branches in a frame of `size`, whose upper `scrolled` pixels are above it. `picked` are moments that are
-    chosen beside the one that is looked at, `hovered` is the row under the mouse; `has_keys`: keys move the choice."""
+    """The rows of the branches in a frame of `size`, scrolled down by `scrolled` pixels. `picked`: nodes marked in
+    addition to the selected one; `hovered`: the row under the mouse; `has_keys`: whether the tree has the focus."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
         self.drawn = NOTHING
         self.rows: tuple[BranchRow, ...] = ()
         self._all_rows: tuple[BranchRow, ...] = ()
-        self.folded: set[int] = set()  # branches, by their first moments, of which what came of them has no row
-        self.sought = ""  # what the name or the text of a branch has to have for a row
+        self.folded: set[int] = set()  # first nodes of branches whose sub-branches are hidden
+        self.sought = ""  # only branches whose name or text contains this have a row
         self._row_of: dict[int, int] = {}
         self._shape = -1
         self.picked: tuple[int, ...] = ()
@@ -60,7 +61,7 @@ class TreeRows:
         self.scrolled = 0
 
     def take(self, drawn: Drawn) -> None:
-        """Another tree, or other moments of it."""
+        """Take a new version of the tree, or another live or selected node."""
         history = self._models.history
         if self._shape != history.shape:
             self._shape = history.shape
@@ -77,11 +78,11 @@ class TreeRows:
 
     @property
     def num_branches(self) -> int:
-        """With a row or without."""
+        """The number of all branches, visible or not."""
         return len(self._all_rows)
 
     def choose_rows(self) -> None:
-        """Which branches have a row; the live path and what is looked at always do."""
+        """Decide which branches have a row; those of the live path and of the selected node always do."""
         always, looked_at = set(self.drawn.path), self.drawn.looked_at
         if looked_at is not None:
             always.add(self._models.history.branch_of(looked_at).first)
@@ -97,16 +98,16 @@ class TreeRows:
         return self.sought.casefold() in words.casefold()
 
     def fold(self, first: int) -> None:
-        """Take the rows of what came of a branch away, or bring them back."""
+        """Hide the rows of the branches below a branch, or show them again."""
         self.folded ^= {first}
         self.choose_rows()
 
     def has_fold(self, row: BranchRow) -> bool:
-        """Whether anything came of a branch that may have rows."""
+        """Whether a branch has sub-branches, so that it can be folded."""
         return row.is_folded or any(other.parent_row == row.row for other in self.rows[row.row + 1 : row.row + 2])
 
     def fold_at(self, point: QPointF) -> int | None:
-        """The branch whose sign for folding is under a point."""
+        """The branch whose fold sign is at a point; None if there is none."""
         row = self._row_under(point.y())
         if row is None or not self.has_fold(row):
             return None
@@ -114,7 +115,7 @@ class TreeRows:
         return row.branch.first if left - 20 <= point.x() < left else None
 
     def _row_under(self, y: float) -> BranchRow | None:
-        """The row at a height; the live one is pinned to an edge where it is not on the screen."""
+        """The row at a height; the live one may be pinned to an edge."""
         if (pinned := self.pinned) is not None and self._pinned_top <= y < self._pinned_top + ROW:
             return pinned
         number = int((y + self.scrolled) // ROW)
@@ -122,7 +123,7 @@ class TreeRows:
 
     @property
     def pinned(self) -> BranchRow | None:
-        """The row of the live branch, where it is scrolled away."""
+        """The row of the live branch, if it is scrolled out of sight."""
         live, history = self.drawn.live, self._models.history
         if live is None or live not in history or self.size.height() < 4 * ROW:
             return None
@@ -132,12 +133,12 @@ class TreeRows:
 
     @property
     def _pinned_top(self) -> float:
-        """Where the pinned row stands: at the edge behind which its place is."""
+        """The y of the pinned row: at the edge beyond which its own place is."""
         pinned = self.pinned
         return 0.0 if pinned is not None and self._top(pinned.row) < 0 else self.size.height() - ROW
 
     def _grow(self, branch: Branch) -> None:
-        """The live branch has more moments, and nothing else is different."""
+        """Extend the row of the live branch, when nothing else has changed."""
         number = self._row_of[branch.first]
         line = self._line(branch)
         self.rows = tuple(_grown(row, line) if row.row == number else row for row in self.rows)
@@ -152,7 +153,7 @@ class TreeRows:
 
     @property
     def step(self) -> int | None:
-        """The moment that is looked at, else the live one."""
+        """The selected node, else the live one."""
         asked = (self.drawn.looked_at, self.drawn.live)
         return next((step for step in asked if step in self._models.history), None)
 
@@ -160,7 +161,7 @@ class TreeRows:
     def height(self) -> int:
         return len(self.rows) * ROW
 
-    # ---- where things are ----------------------------------------------------------------------------------------
+    # ---- places --------------------------------------------------------------------------------------------------
 
     @property
     def _axis(self) -> DepthAxis:
@@ -174,7 +175,7 @@ class TreeRows:
         return (STEPS_WIDTH if self.size.width() >= ROOM_FOR_STEPS else 0) + self._bytes_width()
 
     def _bytes_width(self) -> float:
-        """Where there is little room what is shared is told by the tool tip alone."""
+        """The width of the sizes; where it is narrow, shared bytes are only in the tool tip."""
         if not self.drawn.kept or self.size.width() < ROOM_FOR_OWN:
             return 0
         return BYTES_WIDTH if self.size.width() >= ROOM_FOR_BYTES else OWN_WIDTH
@@ -187,7 +188,7 @@ class TreeRows:
         return QRectF(left, self._top(row), self.size.width() - self._sizes_width() - left, ROW)
 
     def place_of(self, step: int) -> tuple[BranchRow, float]:
-        """Its row and how far to the right it stands; of a branch without a row where that parts from one that has."""
+        """(row, x) of a node; if its branch is hidden, of the node where it leaves a visible one."""
         history = self._models.history
         while (first := history.branch_of(step).first) not in self._row_of:
             parent = history.branch(first).parent
@@ -198,11 +199,11 @@ class TreeRows:
         return row, self._axis.x_of(row.start + history.index_of(step) + 1)
 
     def has_row(self, step: int) -> bool:
-        """Whether a moment is of a branch that has a row."""
+        """Whether a node's branch is visible."""
         return step in self._models.history and self._models.history.branch_of(step).first in self._row_of
 
     def step_at(self, point: QPointF) -> int | None:
-        """The moment under a point: of the words of a branch its newest; None where there is no branch."""
+        """The node at a point; in a branch's text its newest node; None if there is no row."""
         row = self._row_under(point.y())
         if row is None:
             return None
@@ -212,7 +213,7 @@ class TreeRows:
         return self._models.history.node_at(row.branch.first, depth - row.start - 1)
 
     def point_of(self, step: int) -> QPointF:
-        """Where a moment stands on the screen."""
+        """The point of a node on the screen."""
         row, x = self.place_of(step)
         return QPointF(x, self._top(row.row) + ROW / 2)
 

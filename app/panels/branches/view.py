@@ -1,4 +1,4 @@
-"""The history tree: look at any moment, go on from it, name, compare and delete branches."""
+"""The panel of the history tree: select any node, continue from it, and name, compare and delete branches."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from engine.wire.status import EngineStatus
 HISTORY = SignalSource("history")
 INVITATION = "Look back and choose another token, text or seed: a branch begins there, and this one stays"
 _BRIEF = "To branch: look back, then take another token"
-_MANY = 6  # branches, of which one may be looked for
-_ALL_BUTTONS = 500  # pixels of the panel at which every button has room
+_MANY = 6  # from this number of branches on, the filter is shown
+_ALL_BUTTONS = 500  # pixels of the panel's width for all buttons to fit
 
 
 class Shown(Struct, frozen=True):
-    """The tree as it is drawn, and why nothing can be gone to; empty where it can."""
+    """The tree to draw, and why no node can be made live; empty if one can."""
 
     drawn: Drawn
     why_not: str
-    kept: str = ""  # what moments take that are kept, and what they may
+    kept: str = ""  # the memory for kept nodes, and its limit
 
 
 class BranchesView(View[Shown]):
-    """Intents: `gone_to(step)`, `joined(steps)`, `named(first, name)`, `compared(step)` with the live moment,
+    """Signals: `gone_to(step)`, `joined(steps)`, `named(first, name)`, `compared(step)` with the live node,
     `pair_compared(one, other)`, `deleted(step)`."""
 
     title = "Branches"
@@ -63,7 +63,7 @@ class BranchesView(View[Shown]):
         self.seek.setFixedWidth(170)
         self.seek.hide()
         self.add_to_strip(self.seek)
-        self._to_delete: int | None = None  # asked once; the second time it is done
+        self._to_delete: int | None = None  # set by the first *Delete*; the second one deletes
         self.actions_ = {
             "go": self._action("Go there", "Make this the live moment; nothing is deleted  (Enter)", "", self._on_go),
             "join": self._action("Run together", "Bring the sequences of these moments to the live one: one batch  "
@@ -135,7 +135,7 @@ class BranchesView(View[Shown]):
         self._show_line()
 
     def _show_line(self) -> None:
-        """What is told of the chosen moment, and what can be done with it."""
+        """Describe the selected node, and enable what can be done with it."""
         history, step, state = self._models.history, self.tree.step, self.state
         if step is None or state is None:
             return
@@ -186,7 +186,7 @@ class BranchesView(View[Shown]):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def _on_chosen(self, step: int) -> None:
-        """A moment of any branch is looked at everywhere."""
+        """Select a node of any branch."""
         self._to_delete = None
         self.tree.drop_picked()
         self._models.selection.update(step=step)
@@ -202,7 +202,7 @@ class BranchesView(View[Shown]):
 
     @property
     def _to_join(self) -> tuple[int, ...]:
-        """The chosen moments, but the live one."""
+        """The marked nodes, without the live one."""
         tree, live = self.tree, self._models.history.live
         chosen = tree.picture.picked or (() if tree.step is None else (tree.step,))
         return tuple(step for step in chosen if step != live)
@@ -221,7 +221,7 @@ class BranchesView(View[Shown]):
             self.gone_to.emit(step)
 
     def _why_not_compared(self, is_live: bool) -> str:
-        """Why the chosen moments cannot be compared; empty where they can."""
+        """Why the marked nodes cannot be compared; empty if they can."""
         if count := len(self.tree.picture.picked):
             return "" if count <= 2 and self._to_join else f"{count} moments are chosen: choose two"
         return "this is the live moment" if is_live else ""
@@ -248,7 +248,7 @@ class BranchesView(View[Shown]):
 
 
 def _kept_words(status: EngineStatus | None) -> str:
-    """What moments take that are kept to be returned to, and how much they may; empty where none is."""
+    """The memory for the kept state of nodes, and its limit; empty if none is kept."""
     if status is None or not status.kept:
         return ""
     return f" · kept {byte_size(status.kept_bytes)} of {byte_size(status.kept_limit)}"

@@ -1,4 +1,4 @@
-"""The bars of the layers: what each stores, inside what it has reserved."""
+"""The bars of the layers: the bytes that each stores, of those that it has reserved."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from app.panels.bytes.words import layer_words
 
 LEAST_HEIGHT = 58
 _MAX_READ = 40
-_MOST_PITCH = 64.0  # pixels of a layer's bar
+_MOST_PITCH = 64.0  # greatest width of a layer's bar, in pixels
 _PIECES = ("page_used", "page_shared", "page_cached", "page_host")
 
 
 class LayerBars(Themed, Opaque, QWidget):
-    """One bar per layer: stored, inside what is reserved; a stroke where the formula says."""
+    """One bar per layer: stored bytes within reserved ones, with a line at the bytes predicted by the formula."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class LayerBars(Themed, Opaque, QWidget):
             return
         is_same_form = len(bars) == len(self._bars)
         self._bars = bars
-        if QAccessible.isActive():  # many words, for whom they are read out
+        if QAccessible.isActive():  # a long text, needed only by screen readers
             self.setAccessibleDescription("\n".join(layer_words(bar.source) for bar in bars[:_MAX_READ]))
         if self._draw() or not is_same_form:
             self.update()
@@ -49,7 +49,7 @@ class LayerBars(Themed, Opaque, QWidget):
         return QRect(0, 15, self.width(), max(1, self.height() - 30))
 
     def _draw(self) -> bool:
-        """Whether a pixel became another one: a few more bytes seldom do that."""
+        """Draw the bars; returns whether a pixel changed, which a few more bytes seldom cause."""
         ratio, plot, pitch = self.devicePixelRatioF(), self._plot(), self._pitch()
         gap = 4 if pitch > 12 else 1 if pitch > 3 else 0
         theme = current_theme()
@@ -74,7 +74,7 @@ class LayerBars(Themed, Opaque, QWidget):
         return min(self.width() / max(1, len(self._bars)), _MOST_PITCH)
 
     def event(self, event: QEvent) -> bool:
-        """The card of the layer under the mouse: every number, and how they add up."""
+        """Show the tool tip of the layer under the mouse, with all of its numbers."""
         if isinstance(event, QHelpEvent):
             index = int(event.pos().x() / self._pitch()) if self._bars else -1
             if 0 <= index < len(self._bars):
@@ -96,7 +96,7 @@ class LayerBars(Themed, Opaque, QWidget):
         painter.drawText(QRectF(0, -1, self.width(), 14), 0, "stored / reserved")
         pitch = self._pitch()
         every = max(1, -(-26 // int(max(pitch, 1))))
-        is_told_by_number = len({bar.name[:1] for bar in self._bars}) == 1  # layer 0 and cross layer 0 are not
+        is_told_by_number = len({bar.name[:1] for bar in self._bars}) == 1  # False with L0 and X0 (cross layers)
         for index in range(0, len(self._bars), every):
             name = self._bars[index].name
             text, x = name[1:] if pitch <= 22 and is_told_by_number else name, (index + 0.5) * pitch - 1

@@ -1,4 +1,4 @@
-"""Memory over the steps: what the cache stores and reserves, what the allocator and the process hold."""
+"""The plot of memory over the steps: bytes stored and reserved by the cache, held by allocator and process."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LEAST_STEPS = 12
 
 
 def memory_row(record: StepRecord) -> tuple[float, ...]:
-    """A record's bytes in the order of `NAMES`; NaN where nobody can tell, or nothing is."""
+    """A record's bytes in the order of `NAMES`; NaN if unknown or zero."""
     held = record.num_bytes
     aside = (held.looking, held.weights, held.allocator, held.process, held.peak)
     return float(held.stored), float(held.reserved), *(float(size) if size else float("nan") for size in aside)
 
 
 def memory_chart(rows: npt.NDArray[np.float64], axis: StepAxis, selected: int | None) -> Chart:
-    """`rows` `[N, 7]` bytes on a logarithmic axis, for a process holds thousands of times what a short cache does; each
-    curve has a dot at its peak. `axis` has the steps of the rows, `selected` is one of them."""
+    """`rows` `[N, 7]` of bytes on a logarithmic axis, as a process holds thousands of times what a short cache does.
+    Each curve has a dot at its peak. `axis` has the steps of the rows; `selected` is one of them."""
     first = axis.first
     steps = np.arange(first, first + len(rows), dtype=np.float64)
     values = np.log2(np.maximum(rows, 1.0))
@@ -54,7 +54,7 @@ def memory_chart(rows: npt.NDArray[np.float64], axis: StepAxis, selected: int | 
 
 
 def key_names(rows: npt.NDArray[np.float64]) -> tuple[str, ...]:
-    """A name for each column, empty where it has no curve: on a CPU there is no allocator to ask."""
+    """A name for each column; empty if it has no curve (on a CPU there is no allocator)."""
     has_curve = [bool(np.isfinite(column).any()) for column in rows.T]
     return tuple(name if has else "" for name, has in zip(NAMES, has_curve, strict=True))
 
@@ -65,7 +65,7 @@ def peak_words(rows: npt.NDArray[np.float64]) -> str:
 
 
 def step_words(record: StepRecord) -> str:
-    """What was held after a step, each number beside its name."""
+    """The bytes after a step, with their names."""
     return f"step {thousands(record.step)} · {_words(np.array(memory_row(record)))}"
 
 

@@ -1,4 +1,5 @@
-"""The memory ledger: from what the formula says to what the process holds, every gap with a name."""
+"""The memory ledger: from the bytes predicted by the formula to those of the process, with a name for every
+difference."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ BytesPart = Literal["stored", "reserved", "transient", "looking"]
 
 
 class LedgerLine(Struct, frozen=True):
-    """One line. A gap is the difference between the lines around it, `is_within` a part of the line above it; None is
-    a number nobody can tell. `name` is the engine's word for a `named` gap."""
+    """One line. `is_gap`: the difference between the lines around it; `is_within`: a part of the line above;
+    `num_bytes` None: unknown. `name` is the engine's name of a `named` gap."""
 
     key: FigureKey
     num_bytes: int | None
@@ -31,9 +32,9 @@ class LedgerLine(Struct, frozen=True):
 
 
 class LayerBar(Struct, frozen=True):
-    """One layer as shares of the largest: what is stored, within what is reserved, beside what was predicted.
+    """One layer as fractions of the largest: stored within reserved, beside predicted.
 
-    `pieces` split what is stored, from the bottom up: the numbers of tokens, then what is named within it.
+    `pieces` split the stored bytes, from the bottom up: those of tokens, then those with a name of their own.
     """
 
     layer: int
@@ -47,9 +48,9 @@ class LayerBar(Struct, frozen=True):
 
 
 class LayerTable(Struct, frozen=True):
-    """Every layer in numbers. `names` head the columns between formula and reserved: `stored` parts, then `reserved`
-    ones; `transient` ones come last and are in no sum: of them the largest counts, for no two live at once. Each row
-    and `total` has one number a column."""
+    """Every layer in numbers. `names` are the columns between formula and reserved: `stored` parts, `reserved` ones,
+    then `transient` ones, which are in no sum: as they do not live at the same time, their maximum counts. Each row and
+    `total` have one number per column."""
 
     names: tuple[tuple[str, BytesPart], ...]
     rows: tuple[tuple[LayerBytes, tuple[int, ...]], ...]
@@ -57,9 +58,9 @@ class LayerTable(Struct, frozen=True):
 
 
 def ledger(held: CacheBytes) -> tuple[LedgerLine, ...]:
-    """Predicted, stored, reserved, held for looking, allocator, process, and between them what differs.
+    """The lines: predicted, stored, reserved, held for looking, allocator, process, and the differences between them.
 
-    stored + gaps = reserved; a gap that the engine gave no name is a line of its own, and never silently left out.
+    stored + gaps = reserved; a gap without a name is a line of its own and never left out.
     """
     lines: list[LedgerLine] = [LedgerLine("predicted", held.predicted)]
     difference = held.stored - held.predicted
@@ -83,15 +84,15 @@ def ledger(held: CacheBytes) -> tuple[LedgerLine, ...]:
 
 
 def _memory(held: CacheBytes) -> list[LedgerLine]:
-    """What allocator and process hold, and what of that nobody above has: workspace of forwards, in a process also the
-    program with its libraries. Then the peak since the step before, and what all programs take of the device."""
+    """What allocator and process hold, and what of it is in no line above: workspace of forwards, and for a process the
+    program and its libraries. Then the peak since the step before, and the use of the device by all programs."""
     known = held.reserved + held.looking + held.weights
     lines: list[LedgerLine] = []
     if held.allocator is not None:
         lines.append(LedgerLine("other", held.allocator - known, is_gap=True))
     elif held.process > known:
         lines.append(LedgerLine("rest", held.process - known, is_gap=True))
-    # no process has nothing: 0 stands in records that nobody took, such as those of a foreign file
+    # a process never holds 0 bytes: 0 is in records that were not measured, such as those of a foreign file
     lines += [LedgerLine("allocator", held.allocator), LedgerLine("process", held.process or None)]
     lines += [LedgerLine("peak", held.peak)] if held.peak is not None else []
     return lines + ([LedgerLine("device", held.device)] if held.device is not None else [])
@@ -111,12 +112,12 @@ def _of(layer: LayerBytes, part: BytesPart) -> int:
 
 
 def within(layers: Iterable[LayerBytes]) -> tuple[str, ...]:
-    """The names of what is stored beside plain numbers of tokens, in the order of the pieces of a bar."""
+    """The names of stored bytes that are not numbers of tokens, in the order of a bar's pieces."""
     return tuple(dict.fromkeys(gap.name for layer in layers for gap in layer.gaps if gap.part == "stored"))
 
 
 def layer_name(layer: LayerBytes, held: CacheBytes) -> str:
-    """`L3`, or `X1` for a cross layer, which stands behind all others."""
+    """`L3`, or `X1` for a cross layer; cross layers come after all others."""
     num_own = sum(one.kind != "cross" for one in held.layers)
     return f"X{layer.layer - num_own}" if layer.kind == "cross" else f"L{layer.layer}"
 
@@ -142,7 +143,7 @@ def _bar(layer: LayerBytes, name: str, most: int, names: tuple[str, ...]) -> Lay
 
 
 class BarColors(Struct, frozen=True):
-    """0xAARRGGBB of what is reserved, of the pieces of what is stored (bottom up), and of the formula's stroke."""
+    """0xAARRGGBB of reserved bytes, of the pieces of stored ones (bottom up), and of the formula's line."""
 
     reserved: int
     pieces: tuple[int, ...]
@@ -152,7 +153,7 @@ class BarColors(Struct, frozen=True):
 def paint_bars(
     bars: Sequence[LayerBar], width: int, height: int, pitch: float, gap: int, colors: BarColors
 ) -> npt.NDArray[np.uint32]:
-    """`[height, width]`: one bar per `pitch` pixels, what is stored inside what is reserved, on transparency."""
+    """`[height, width]`: one bar per `pitch` pixels, stored bytes within reserved ones, on transparent ground."""
     pixels = np.zeros((height, width), dtype=np.uint32)
     for index, bar in enumerate(bars):
         left = round(index * pitch)
@@ -160,16 +161,16 @@ def paint_bars(
         column[height - round(height * bar.reserved) :] = colors.reserved
         foot = float(height)
         for piece, color in zip(bar.pieces, colors.pieces, strict=False):
-            tall = max(height * piece, 1.0) if piece > 0 else 0.0  # little is not nothing
+            tall = max(height * piece, 1.0) if piece > 0 else 0.0  # at least one pixel, if not zero
             column[max(0, round(foot - tall)) : round(foot)] = color
             foot -= tall
-        at = max(0, height - round(height * bar.predicted) - 1)  # on top of what is as much
+        at = max(0, height - round(height * bar.predicted) - 1)  # just above a bar of the same height
         column[at : at + max(1, gap // 4)] = colors.formula
     return pixels
 
 
 def layer_table(held: CacheBytes) -> LayerTable:
-    """Formula, stored, its parts, every named gap, reserved, and what lives only as long as attention runs."""
+    """Formula, stored with its parts, every named gap, reserved, and the transient bytes while attention runs."""
     order: tuple[BytesPart, ...] = ("stored", "reserved", "transient")
     names = tuple(
         dict.fromkeys(

@@ -1,4 +1,5 @@
-"""The memory ledger: predicted, stored, reserved, and a name for every difference; by layer, and over the steps."""
+"""The memory ledger: predicted, stored and reserved bytes, with a name for every difference; by layer, and over the
+steps."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ from engine.wire.records import StepRecord
 SUM, LAYERS, OVER_STEPS = "sum", "layers", "steps"
 _WIDE = 420
 _GAP = 12
-_MOST_LEDGER = 480  # pixels of the ledger beside the bars
-_NO_LIMIT = 16_777_215  # Qt's own: as high as there is room
+_MOST_LEDGER = 480  # greatest width in pixels of the ledger beside the bars
+_NO_LIMIT = 16_777_215  # Qt's QWIDGETSIZE_MAX
 
 
 class LedgerView(Struct, frozen=True):
-    """The bytes of one step: as lines with the bars of the layers, or as a table of the layers; or those of all steps
-    up to the newest, `told` the one in words."""
+    """The bytes of one step, as lines with bars or as a table of layers; or those of all steps up to `newest`, with the
+    step `told` described."""
 
     record: StepRecord
     lines: tuple[Fact, ...] = ()
@@ -49,7 +50,7 @@ class LedgerView(Struct, frozen=True):
 
 
 class BytesView(View[LedgerView]):
-    """The ledger of the step that is looked at."""
+    """The ledger of the step shown."""
 
     title = "Bytes"
     abilities = frozenset(("view.reset",))
@@ -118,7 +119,7 @@ class BytesView(View[LedgerView]):
 
     def _show_steps(self, state: LedgerView, told: StepRecord) -> None:
         drawn = (state.newest, state.selected, current_theme())
-        if drawn != self._drawn:  # not when another step is pointed at
+        if drawn != self._drawn:  # pointing at another step needs no new plot
             self._drawn = drawn
             records = self._models.timeline.records
             axis = StepAxis(self._models.timeline.steps)
@@ -131,12 +132,12 @@ class BytesView(View[LedgerView]):
         self._models.selection.update(step=step)
 
     def _selected(self) -> int | None:
-        """The step that is looked at; None while the live one is followed."""
+        """The selected step; None while the live one is followed."""
         record = shown_record(self._models)
         return None if self._models.selection.now.step is None or record is None else record.step
 
     def _formula(self, dtype: str) -> str:
-        """The formula itself, where every layer is the same and keeps rows; a recurrent state has no such factors."""
+        """The formula, if all layers are the same and have rows; a recurrent state has no such factors."""
         geometry = geometry_of(self._models)
         is_one_sum = geometry is not None and geometry.is_uniform and bool(geometry.attention_layers)
         if not is_one_sum or dtype not in DTYPE_BYTES:
@@ -154,7 +155,7 @@ class BytesView(View[LedgerView]):
             self._split.setStretch(0, 5 if is_wide else 0)
             self._facts.setMaximumWidth(_MOST_LEDGER if is_wide else _NO_LIMIT)
             self._split.setAlignment(self._bars, Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag(0))
-        # beside a ledger that must be scrolled they still stand in the panel whole
+        # beside a ledger that is scrolled, the bars must still fit into the panel
         room = max(LEAST_HEIGHT, self._room)
         self._bars.setMinimumHeight(room if is_wide else LEAST_HEIGHT)
         self._bars.setMaximumHeight(room if is_wide else _NO_LIMIT)
@@ -166,7 +167,8 @@ class BytesView(View[LedgerView]):
         return self.height() - STRIP_HEIGHT - 2 * MARGIN - 1
 
     def _space(self) -> None:
-        """Bars below a ledger stand there whole, or begin where one scrolls to: their upper edge alone says nothing."""
+        """Place the bars below the ledger so that they are visible as a whole, or only after scrolling, but never in
+        part."""
         free = self._room // PITCH * PITCH - self._facts.sizeHint().height()
         is_below = self._split.direction() == QBoxLayout.Direction.TopToBottom
         self._split.setSpacing(free if is_below and _GAP < free < _GAP + LEAST_HEIGHT else _GAP)

@@ -1,4 +1,4 @@
-"""The ledger in words: what each gap is called, what each line says, and one layer's sum in full."""
+"""The texts of the ledger: names of gaps, labels of lines, and a layer's sum in full."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.wire.records import CacheBytes, LayerBytes
 
 
 def gap_words(name: str) -> str:
-    """The engine's name of a gap as people read it here."""
+    """The label of a gap, from the engine's name."""
     return {
         "positions of the rows kept": "positions of rows",
         "rows kept for going back": "for going back",
@@ -24,7 +24,7 @@ def gap_words(name: str) -> str:
 
 
 def short_words(name: str) -> str:
-    """One word for the head of a column."""
+    """A short label of a gap, for the head of a column."""
     return {
         "scales and offsets": "scales",
         "exact residual": "residual",
@@ -38,7 +38,7 @@ def short_words(name: str) -> str:
 
 
 def layer_words(layer: LayerBytes) -> str:
-    """One layer's sum in full: what is stored, what of it is no number of a token, and what fills the rest."""
+    """A layer's sum in full: stored bytes, which of these are not numbers of tokens, and what makes up the rest."""
     lines = [f"layer {layer.layer} ({layer.kind})" + (f" on {layer.device}" if layer.device else "")]
     lines.append(f"{thousands(layer.predicted)}  by formula")
     lines.append(f"{thousands(layer.stored)}  stored")
@@ -56,7 +56,7 @@ def layer_words(layer: LayerBytes) -> str:
 
 
 def ledger_lines(held: CacheBytes, formula: str, is_shared: bool) -> tuple[Fact, ...]:
-    """Every line of the ledger. `formula` names the predicted bytes; `is_shared`: sequences share pages."""
+    """The lines of the ledger. `formula` is the label of the predicted bytes; `is_shared`: sequences share pages."""
     labels: dict[FigureKey, str] = {
         "predicted": formula,
         "beyond_formula": "stored beyond the formula",
@@ -105,8 +105,8 @@ Cells = tuple[tuple[ColumnHead, ...], tuple[tuple[TableCell, ...], ...]]
 
 
 def layer_cells(held: CacheBytes) -> Cells:
-    """Every layer in numbers, as `(heads, rows)`: formula, stored and what of it is no number of a token, every gap,
-    and reserved. Each row adds up."""
+    """(heads, rows) of the table of layers: formula, stored with its parts, every gap, and reserved. Each row adds
+    up."""
     table = draw.layer_table(held)
     heads = (
         ColumnHead("layer", is_words=True),

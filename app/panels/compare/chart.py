@@ -1,4 +1,4 @@
-"""What differs at every step of a comparison, as plots."""
+"""The plots of a comparison: what differs at every step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StepChart(Struct, frozen=True, eq=False):
 
 
 def value_of(step: DuelStep, quantity: ComparedQuantity) -> float | None:
-    """One number of a step; None where a side has none. Of layers the largest."""
+    """A step's number for a quantity, the largest over layers; None if a side does not have it."""
     match quantity:
         case "kl":
             return step.kl
@@ -49,7 +49,7 @@ def value_of(step: DuelStep, quantity: ComparedQuantity) -> float | None:
 
 
 def largest_of_layers(values: Floats) -> float | None:
-    """Of all layers; NaN stands for what a side has not."""
+    """The largest over layers; NaN entries (a side has none) are ignored. None if there is no other."""
     known = values[~np.isnan(values)]
     return float(known.max()) if known.size else None
 
@@ -57,7 +57,7 @@ def largest_of_layers(values: Floats) -> float | None:
 def points(
     steps: Sequence[DuelStep], compared: ComparedPair, quantity: ComparedQuantity
 ) -> tuple[StepPoints, tuple[int, ...]]:
-    """A point for each step that has the number, and those steps. No line leads over steps that have none."""
+    """A point for each step that has the number, and these steps. The line is interrupted at steps without it."""
     found = [(at, step, value) for at, step in enumerate(steps) if (value := value_of(step, quantity)) is not None]
     breaks = tuple(n for n, (one, other) in enumerate(pairwise(found), 1) if other[0] != one[0] + 1)
     numbers = tuple(step.step for _, step, _ in found)
@@ -73,7 +73,7 @@ def points(
 def compare_chart(
     steps: Sequence[DuelStep], compared: ComparedPair, quantity: ComparedQuantity, selected: int | None
 ) -> StepChart:
-    """`selected` is a step."""
+    """The plot of a quantity; `selected` is a step."""
     found, numbers = points(steps, compared, quantity)
     if quantity == "logits":
         note = f"rounding: up to {brief(compared.tolerance)}"
@@ -86,6 +86,6 @@ def compare_chart(
 
 
 def parting_line(steps: Sequence[DuelStep]) -> SelectedLine | None:
-    """A line between the last step of the same tokens and the first of others; None where there are no others."""
+    """A line between the last step with the same tokens and the first with others; None if the tokens never differ."""
     others = next((at for at, step in enumerate(steps) if step.parting is not None), 0)
     return SelectedLine((steps[others - 1].step + steps[others].step) / 2, "muted") if others else None

@@ -1,4 +1,4 @@
-"""A picture of either side or of the difference as one matrix: whatever it is of, tokens on x, and rows of places."""
+"""The pictures of a comparison as matrices, whatever they show: tokens on x, layers, heads and channels on y."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 
 
 class MatrixRow(Struct, frozen=True):
-    """What a row of a matrix is: a layer, the kv head (of attention the query head), and the channels
-    `first_channel … last_channel`; None of them in attention."""
+    """What a matrix row shows: a layer, a kv head (for attention a query head), and the channels `first_channel …
+    last_channel` (for attention None)."""
 
     layer: int
     head: int
@@ -25,7 +25,7 @@ class MatrixRow(Struct, frozen=True):
     last_channel: int | None = None
 
     def words(self) -> str:
-        """`layer 3 · head 1 · channel 5`, or `ch. 4…7`; of attention the query head."""
+        """`layer 3 · head 1 · channel 5`, or `ch. 4…7`; for attention with the query head only."""
         if self.first_channel is None:
             return f"layer {self.layer} · query head {self.head}"
         words = f"layer {self.layer} · head {self.head}"
@@ -35,9 +35,9 @@ class MatrixRow(Struct, frozen=True):
 
 
 class Matrix(Struct, frozen=True, eq=False):
-    """Extremes `[rows, columns]` of cells of `per_column` positions from `start` to `stop`, of the `whole` that there
-    is; `borders` are the rows at which another head begins, `names` what stands beside a row, `gone` the part of each
-    cell that was dropped."""
+    """Extremes `[rows, columns]` of cells that cover `per_column` positions, from `start` to `stop`, of the `whole`
+    range that exists. `borders`: rows at which another head begins; `names`: labels of rows; `gone`: the dropped
+    fraction of each cell."""
 
     low: Floats
     high: Floats
@@ -52,7 +52,7 @@ class Matrix(Struct, frozen=True, eq=False):
 
     @property
     def is_part(self) -> bool:
-        """Whether there are positions beside those that were asked for."""
+        """Whether the matrix does not cover the whole range."""
         return (self.start, self.stop) != self.whole
 
     @property
@@ -62,41 +62,41 @@ class Matrix(Struct, frozen=True, eq=False):
 
     @property
     def values(self) -> Floats:
-        """Of each cell the extreme that is farther from zero."""
+        """Each cell's extreme farthest from zero."""
         return larger(self.low, self.high)
 
     @property
     def shown(self) -> Floats:
-        """The values, with zero in place of cells that are gone: what is hatched is no number that went wrong."""
+        """The values, with zero where rows were dropped: these cells are hatched, not marked as NaN."""
         return self.values if self.gone is None else np.where(self.is_gone, np.float32(0), self.values)
 
     @property
     def is_gone(self) -> Flags:
-        """Cells `[rows, columns]` of which nothing is left."""
+        """Cells `[rows, columns]` whose rows were all dropped."""
         if self.gone is None:
             return np.zeros(self.low.shape, np.bool_)
         is_gone: Flags = np.repeat(self.gone.share >= 1, len(self.low) // len(self.gone.share), axis=0)
         return is_gone
 
     def cell(self, position: float, row: float) -> tuple[int, int] | None:
-        """Row and column under a point in positions and rows; None beside the matrix."""
+        """(row, column) at a point in positions and rows; None outside."""
         rows, columns = self.low.shape
         column = int((position - self.start) // self.per_column)
         return (int(row), column) if 0 <= row < rows and 0 <= column < columns else None
 
     def span_of(self, position: int) -> tuple[int, int] | None:
-        """The positions `start … stop` of the column that shows one; None where none does."""
+        """The positions `start … stop` of the column that contains a position; None if there is none."""
         column = (position - self.start) // self.per_column
         first = self.start + column * self.per_column
         return (first, first + self.per_column) if 0 <= column < self.low.shape[1] else None
 
     def positions(self, column: int) -> tuple[int, int]:
-        """The first and the last position of a column, of those that there are."""
+        """The first and last existing position of a column."""
         first = self.start + column * self.per_column
         return max(first, self.whole[0]), min(first + self.per_column, self.stop) - 1
 
     def row_of(self, layer: int, head: int, channel: int | None) -> int | None:
-        """The row that shows a place; the first of its head where no channel is named."""
+        """The row that shows a channel, or if None the first row of a head; None if there is none."""
         for row, place in enumerate(self.places):
             if (place.layer, place.head) == (layer, head) and _has(place, channel):
                 return row
@@ -110,7 +110,7 @@ def _has(place: MatrixRow, channel: int | None) -> bool:
 
 
 def matrix_of(piece: Slice) -> Matrix:
-    """The matrix of a wall, a head or an attention row."""
+    """The matrix of a wall, head or attention slice."""
     match piece:
         case WallSlice():
             return _of_wall(piece)
@@ -122,7 +122,7 @@ def matrix_of(piece: Slice) -> Matrix:
 
 
 def _of_wall(piece: WallSlice) -> Matrix:
-    """Layers below each other, in each the kv heads, in each the channels."""
+    """Layers below each other; in each its kv heads; in each its channels."""
     columns, rows, per_row = piece.low.shape[2], piece.low.shape[3], piece.dims_per_row
     used = [(index, layer, head) for index, layer in enumerate(piece.layers) for head in range(piece.heads[index])]
     low, high = (
@@ -165,7 +165,7 @@ def _of_attention(piece: AttentionSlice) -> Matrix:
 
 
 def _gone(absent: Ints | None, start: int, stop: int, per_column: int) -> Ghosts | None:
-    """From counts `[rows, columns]` of positions without a row; None where all are held."""
+    """Ghosts for counts `[rows, columns]` of dropped positions; None if nothing was dropped."""
     if absent is None or not absent.any():
         return None
     return Ghosts(shares(absent, per_column, stop - start), start, per_column)
@@ -180,8 +180,8 @@ def _named(places: tuple[MatrixRow, ...]) -> Callable[[int], str]:
 
 
 def on_same_positions(*matrices: Matrix) -> tuple[Matrix, ...]:
-    """The same over the same positions: where one has no columns, and not only because nobody asked, nothing is held
-    there, and that is what is shown."""
+    """Extend matrices to the same positions: columns that one does not have, although all were requested, are shown as
+    dropped."""
     first, last = min(matrix.whole[0] for matrix in matrices), max(matrix.whole[1] for matrix in matrices)
     return tuple(_widened(matrix, first, last) for matrix in matrices)
 
@@ -204,8 +204,8 @@ def _widened(matrix: Matrix, first: int, last: int) -> Matrix:
 
 
 def overlaid(a: Matrix, b: Matrix) -> Matrix:
-    """What lies over each other: of each cell of A the mean with that of B, of pooled cells the means of their lows and
-    of their highs; gone where either side holds nothing."""
+    """The mean of A and B, cell by cell; for pooled cells the means of their lows and of their highs. A cell is dropped
+    where one of both is."""
     at = np.arange(a.low.shape[1]) * a.per_column + a.start
     column = (at - b.start) // b.per_column
     is_there = (column >= 0) & (column < b.low.shape[1])
@@ -222,8 +222,8 @@ def overlaid(a: Matrix, b: Matrix) -> Matrix:
 
 
 def layer_limits(*matrices: Matrix) -> Floats:
-    """How far the colours of each row reach: a range for each layer, the same in all of these matrices, so that layers
-    of small values are no fainter than those of large ones."""
+    """The colour range of each row: one range per layer, the same in all matrices, so that layers with small values are
+    as visible as those with large ones."""
     limits = np.ones(max(len(matrix.places) for matrix in matrices), np.float32)
     rows = [np.array([place.layer for place in matrix.places], np.int64) for matrix in matrices]
     for layer in {int(layer) for numbers in rows for layer in numbers}:
@@ -238,7 +238,7 @@ def layer_limits(*matrices: Matrix) -> Floats:
 
 
 def range_words(limits: Floats, sign: str) -> str:
-    """How far colours reach, `colours ±3.2`; of several layers the smallest and the largest range."""
+    """`colours ±3.2`; for several layers the smallest and the largest range."""
     least, most = (float(limits.min()), float(limits.max())) if limits.size else (1.0, 1.0)
     if least == most:
         return f"colours {sign}{brief(most)}"
@@ -246,12 +246,12 @@ def range_words(limits: Floats, sign: str) -> str:
 
 
 def number(low: float, high: float) -> str:
-    """A cell in figures: one number, or its extremes."""
+    """A cell as text: one number, or its extremes."""
     return exact(low) if low == high or (low != low and high != high) else f"{exact(low)} … {exact(high)}"
 
 
 def told(matrix: Matrix, position: float, row: float) -> str:
-    """What a matrix shows under a point, in figures; empty beside it."""
+    """The exact values at a point of a matrix; empty outside."""
     cell = matrix.cell(position, row)
     if cell is None:
         return ""
@@ -261,8 +261,8 @@ def told(matrix: Matrix, position: float, row: float) -> str:
 
 
 def spans_told(matrices: Sequence[Matrix], position: float, row: float) -> list[str]:
-    """Which tokens each matrix shows under a point, `5` or `4…7`, empty beside it: what holds fewer rows pools fewer of
-    them in a cell, and its cells begin elsewhere."""
+    """The positions of the cell at a point of each matrix, `5` or `4…7`; empty outside. They may differ, because a side
+    that holds fewer rows pools fewer of them in a cell."""
     cells = [matrix.cell(position, row) for matrix in matrices]
     spans = (None if cell is None else matrix.positions(cell[1]) for matrix, cell in zip(matrices, cells, strict=True))
     return ["" if span is None else str(span[0]) if span[0] == span[1] else f"{span[0]}…{span[1]}" for span in spans]

@@ -1,4 +1,4 @@
-"""The pictures of a comparison: A, B and their difference beside each other, or one of them in all the room."""
+"""The heat maps of a comparison: A, B and their difference side by side, or one in the place of all."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from engine.wire.requests import Side
 
 Display = Literal["beside", "swap", "blink", "overlay"]
 BLINK_MS = 600
-LEAST_WRITTEN = 0.2  # numbers in cells have one decimal: where colours reach less far, all would read 0.0
+LEAST_WRITTEN = 0.2  # numbers in cells have one decimal: with a smaller colour range all would read 0.0
 MEAN = "Mean of A and B, where both hold a row"
 MEANS = "Means of the extremes of A and B, where both hold a row"
 _LEFT = 40
 
 
 class Shown(Struct, frozen=True, eq=False, dict=True):
-    """Three pictures of one moment over the same positions, what is selected in them, and whether their numbers have a
-    sign: weights have none, their difference has. `subject` says what they are of. From the position `parting` on both
-    sides hold rows of other tokens."""
+    """Three pictures of one step over the same positions, and the selected position and row. `is_signed`: whether A and
+    B have signs (attention weights have none, their difference has). `subject` says what they show. From the position
+    `parting` on, the sides hold rows of different tokens."""
 
     a: Matrix
     b: Matrix
@@ -50,17 +50,16 @@ class Shown(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def limits(self) -> Floats:
-        """How far the colours of each row of A and of B reach: the same for both, or the pictures could not be
-        compared."""
+        """The colour range of each row, the same for A and B, so that they can be compared."""
         return layer_limits(self.a, self.b)
 
     @cached_property
     def mean(self) -> Matrix:
-        """Both sides over each other."""
+        """The mean of both sides."""
         return overlaid(self.a, self.b)
 
     def reading(self, point: QPointF, name: Callable[[int], str]) -> str:
-        """The exact numbers of the three under a point in positions and rows, and where that is; empty beside them."""
+        """The exact numbers of all three at a point in positions and rows, and where it is; empty outside."""
         cell = self.a.cell(point.x(), point.y())
         if cell is None:
             return ""
@@ -82,11 +81,11 @@ class Shown(Struct, frozen=True, eq=False, dict=True):
 
 
 class CompareMaps(Themed, QWidget):
-    """Three maps with one cursor and one zoom. `pointed(point or None)`, `picked(point)`, `zoomed(range or None)` are
-    in positions and rows, as those of a heat map; `resized()` tells that there is other room.
+    """Three maps with one cursor and one zoom. Signals `pointed(point or None)`, `picked(point)` and `zoomed(range or
+    None)` in positions and rows, as of a heat map; `resized()`.
 
-    Beside each other stand A, B and A less B; in `swap` one of both, which `flip` changes; in `blink` they take turns;
-    in `overlay` the mean of both stands beside the difference.
+    `beside` shows A, B and A − B side by side; `swap` one side, which `flip` changes; `blink` both in turn; `overlay`
+    the mean of both beside the difference.
     """
 
     pointed = Signal(object)
@@ -121,7 +120,7 @@ class CompareMaps(Themed, QWidget):
 
     @property
     def num_pixel_rows(self) -> int:
-        """The height of a picture."""
+        """The height of a picture in pixels."""
         return int(self.maps["a"].plot_rect.height())
 
     @property
@@ -130,11 +129,11 @@ class CompareMaps(Themed, QWidget):
 
     @property
     def is_b(self) -> bool:
-        """Whether the one map in all the room shows side B."""
+        """Whether a single map shows side B."""
         return self._is_b
 
     def set_display(self, display: Display) -> None:
-        """Beside each other, one at a time, in turns, or over each other."""
+        """Set how the sides are shown."""
         if display == self._display:
             return
         self._display, self._is_b = display, False
@@ -147,7 +146,7 @@ class CompareMaps(Themed, QWidget):
         self._draw()
 
     def flip(self) -> None:
-        """Show the other side, where one stands in the place of the other."""
+        """Show the other side, in `swap` and `blink`."""
         if self._display in ("swap", "blink"):
             self._is_b = not self._is_b
             self._draw()
@@ -160,7 +159,7 @@ class CompareMaps(Themed, QWidget):
         self.maps["a"].reset_view()
 
     def zoom_to(self, position: int | None) -> None:
-        """Bring a position close, or the newest."""
+        """Zoom to a position, or if None to the newest."""
         if position is None:
             self.maps["a"].follow_newest()
         else:
@@ -186,7 +185,7 @@ class CompareMaps(Themed, QWidget):
     # ---- what is shown -------------------------------------------------------------------------------------------
 
     def show_pictures(self, shown: Shown, name_a: str, name_b: str) -> None:
-        """Pictures of one moment, and what the sides are called."""
+        """Show pictures of one step, with the names of the sides."""
         self._shown, self._names = shown.on_same_positions(), {"a": name_a, "b": name_b}
         self._draw()
 

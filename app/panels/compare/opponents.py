@@ -1,4 +1,4 @@
-"""What a run can be compared with: every cache mode, its model in another dtype, another model, an earlier step, a
+"""What a run can be compared with: every cache mode, the model in another dtype, another model, an earlier step, or a
 snapshot."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MODEL_LABEL = "another model…"
 
 
 def cache_choice(name: str) -> str:
-    """What stands for a preset in the list."""
+    """The value of a cache preset in the list."""
     return _CACHE + name
 
 
@@ -45,7 +45,7 @@ def _options() -> list[Option]:
 
 
 class OpponentBox(SmallBox):
-    """A list of them; `opponent` is what the chosen one is now."""
+    """The list of these; `opponent` is the chosen one."""
 
     def __init__(self, models: Models) -> None:
         super().__init__("Compare with", "What the same tokens are fed to for comparison", _options(), characters=13)
@@ -56,7 +56,7 @@ class OpponentBox(SmallBox):
         return str(self.currentData())
 
     def problem(self) -> str:
-        """Why nothing can be compared now; empty where it can."""
+        """Why nothing can be compared now; empty if it can."""
         status, step = self._models.status.now, self._models.selection.now.step
         if status is None or status.model is None:
             return "A model is needed first."
@@ -71,7 +71,7 @@ class OpponentBox(SmallBox):
         return ""
 
     def _problem_of_file(self) -> str:
-        """Why an opened file cannot be compared so: a run of its tokens needs its model."""
+        """Why an opened file cannot be compared with the choice: running its tokens needs its model."""
         if self.choice == STEP:
             return "A snapshot has the rows of one moment: choose another snapshot, a cache mode or a dtype."
         if self.choice in (MODEL, FILE) or self._models.status.source_of_file:
@@ -79,7 +79,8 @@ class OpponentBox(SmallBox):
         return f"The model of this file is not known here: choose '{_MODEL_LABEL}' and its folder, or another snapshot."
 
     def opponent(self, parent: QWidget) -> Opponent | None:
-        """What is chosen; a file or a folder is asked for. None where nothing can be, or none was chosen."""
+        """The chosen opponent; asks for a file or folder if necessary. None if nothing is possible or the user
+        cancelled."""
         status, step = self._models.status.now, self._models.selection.now.step
         if self.problem() or status is None or status.model is None:
             return None
@@ -97,12 +98,12 @@ class OpponentBox(SmallBox):
             return OtherRun(status.cache, ModelSpec(source, dtype))
         name = self.choice.removeprefix(_CACHE)
         is_in_use = preset_of(status.cache).name == name and status.cache.codec.is_uniform
-        cache = status.cache if is_in_use else PRESETS[name].spec  # the one in use keeps its parameters
+        cache = status.cache if is_in_use else PRESETS[name].spec  # the mode in use keeps its present parameters
         if status.opened is None:
             return OtherRun(cache)
         return OtherRun(cache, ModelSpec(self._models.status.source_of_file, _dtype_of(status.model)))
 
 
 def _dtype_of(model: ModelInfo) -> Dtype:
-    """In which another run computes, to be compared with that one."""
+    """The dtype for another run that is compared with this model's."""
     return cast(Dtype, model.dtype if model.dtype in get_args(Dtype) else "auto")

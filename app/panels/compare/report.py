@@ -1,4 +1,5 @@
-"""A comparison as one page of HTML: both sides, the verdict, pictures and every number. Nothing in it is fetched."""
+"""A comparison as one HTML page: both sides, verdict, pictures and every number. The page loads nothing from
+elsewhere."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ HEADS = (
 
 
 class Report(Struct, frozen=True):
-    """What stands in it, in words; `pictures` are captions with their PNG, `rows` lines of the table, `notes` step,
-    place and text of each bookmark."""
+    """The contents in words: `facts`; `pictures` as captions with PNG; `rows` of the table; `notes` as step, place and
+    text of each bookmark."""
 
     facts: tuple[tuple[str, str], ...]
     pictures: tuple[tuple[str, bytes], ...]
@@ -48,7 +49,7 @@ class Report(Struct, frozen=True):
 
 
 def ask_and_save(models: Models, shown: Shown | None, parent: QWidget) -> str:
-    """Ask for a file and write the report; what is to be said of it, empty where no file was chosen."""
+    """Ask for a file and write the report; returns the message for the status line, empty if no file was chosen."""
     path, _ = QFileDialog.getSaveFileName(parent, "Save report", "comparison.html", "HTML page (*.html)")
     if not path or models.comparison.now is None:
         return ""
@@ -57,7 +58,7 @@ def ask_and_save(models: Models, shown: Shown | None, parent: QWidget) -> str:
 
 
 def report_of(models: Models, compared: ComparedPair, shown: Shown | None) -> Report:
-    """Of the comparison as it is now, with the pictures that the panel shows."""
+    """The report of the present comparison, with the pictures that the panel shows."""
     comparison, model = models.comparison, models.status.model
     source = f"{model.source} · {model.fingerprint}" if model is not None else "–"
     place = words.departure_words(models, compared, comparison.first, comparison.num_scanned)
@@ -76,12 +77,12 @@ def report_of(models: Models, compared: ComparedPair, shown: Shown | None) -> Re
 
 
 def _notes(models: Models) -> tuple[tuple[str, str, str], ...]:
-    """Every bookmark of the history: a comparison is of two of its moments, or of its newest with another run."""
+    """Every bookmark of the history."""
     return tuple((str(one.target.step), place_words(models, one.target), one.text) for one in models.bookmarks.all)
 
 
 def versions() -> str:
-    """Of the program and of what computed the numbers, as far as they are installed here."""
+    """The versions of this program and of the libraries that computed the numbers, as far as they are installed."""
     found = []
     for name in ("kvloupe", "torch", "transformers", "numpy"):
         try:
@@ -118,7 +119,7 @@ def _first(top: Sequence[Candidate]) -> tuple[str, str]:
 
 
 def _map_pictures(models: Models, compared: ComparedPair, shown: Shown | None) -> list[tuple[str, bytes]]:
-    """A, B and their difference beside each other, whatever way the panel shows them."""
+    """A, B and their difference side by side, whatever display the panel uses."""
     if shown is None:
         return []
 
@@ -150,7 +151,7 @@ def _plot_pictures(comparison: Comparison, compared: ComparedPair) -> list[tuple
 
 
 def _picture(widget: QWidget) -> bytes:
-    """What a widget paints, on the ground of a panel and twice as sharp as a screen."""
+    """What a widget paints, on the background of a panel, in twice the resolution of a screen."""
     image = QImage(widget.size() * _SHARPNESS, QImage.Format.Format_RGB32)
     image.setDevicePixelRatio(_SHARPNESS)
     image.fill(current_theme().color("panel"))
@@ -162,7 +163,7 @@ def _picture(widget: QWidget) -> bytes:
 
 
 def page(report: Report, theme: Theme) -> str:
-    """The whole file. Every text is escaped, and the page may load nothing and run nothing."""
+    """The HTML of the page. All texts are escaped, and the page may neither load nor run anything."""
     facts = "\n".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in report.facts)
     pictures = "\n".join(_figure(caption, content) for caption, content in report.pictures if content)
     heads = "".join(f"<th>{_text(head)}</th>" for head in HEADS)

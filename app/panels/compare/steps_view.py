@@ -1,4 +1,4 @@
-"""Two runs over the steps: how far apart they are, what both would say next, and the cost of each."""
+"""Two runs compared step by step: how far apart they are, what each would generate next, and what each costs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ COMPARISON = SignalSource("comparison", ("changed",))
 
 
 class StepsShown(Struct, frozen=True):
-    """How many steps were compared; that which is looked at, and the one under the mouse or else the same; which plots
-    have room; the selected layer; and whether more steps come at once."""
+    """How many steps were compared; the step selected (`looked_at`), and the one to describe, which may be under the
+    mouse; which plots fit; the selected layer; and whether the run goes on."""
 
     compared: ComparedPair
     num_steps: int
@@ -41,7 +41,7 @@ class StepsShown(Struct, frozen=True):
 
 
 class CompareStepsView(View[StepsShown]):
-    """Clicking a dot looks at that step, clicking a line of the table at that layer."""
+    """Clicking a point selects its step, clicking a row of the table its layer."""
 
     title = "Compared steps"
     follows = (SELECTION, STATUS, STEPS, COMPARISON)
@@ -97,7 +97,7 @@ class CompareStepsView(View[StepsShown]):
             self._models.selection.update(layer=compared.layers[index.row()])
 
     def _on_stepped(self) -> None:
-        if not self._models.status.is_running:  # while it runs, no more often than words can be read
+        if not self._models.status.is_running:  # while running, `legible` refreshes often enough
             self.refresh()
 
     # ---- showing -------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class CompareStepsView(View[StepsShown]):
         return StepsShown(comparison.now, comparison.num_steps, step, shown, self._quantities(), now.layer, is_running)
 
     def _quantities(self) -> tuple[ComparedQuantity, ...]:
-        """As many plots as have room, the chosen one among them."""
+        """As many quantities as plots fit, the chosen one among them."""
         room = (self.width() - _TABLES) // _PLOT
         if room >= len(QUANTITIES):
             return QUANTITIES
@@ -136,7 +136,8 @@ class CompareStepsView(View[StepsShown]):
         self._show_step(state)
 
     def _draw_plots(self, state: StepsShown) -> None:
-        """Anew only for further steps, another step that is looked at or other plots: pointing at a dot is none."""
+        """Draw the plots if there are more steps, another selected step or other plots; not when the mouse points
+        elsewhere."""
         drawn = state.num_steps, state.looked_at, state.compared, state.quantities, current_theme()
         if drawn == self._drawn or self._is_too_soon(state, drawn):
             return
@@ -146,7 +147,7 @@ class CompareStepsView(View[StepsShown]):
             self.plots[quantity].show_steps(found.chart, found.steps)
 
     def _is_too_soon(self, state: StepsShown, drawn: tuple[Any, ...]) -> bool:
-        """While it runs, plots of many steps wait for a twentieth more of them: the window has other work then."""
+        """Whether to wait, while running, until there are a twentieth more steps: plots of many steps take time."""
         if not state.is_running or self._drawn[2:] != drawn[2:]:
             return False
         before = int(self._drawn[0])

@@ -1,4 +1,4 @@
-"""Two runs side by side: the same tokens, A and B and their difference, and where they begin to depart."""
+"""Two runs side by side: the same tokens in A, B and their difference, and where the rows begin to differ."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _POINT = "point at a cell for its exact values"
 
 
 class CompareShown(Struct, frozen=True):
-    """What is compared and what is known of it; the pictures, what is selected in them, which positions are visible,
-    and how they are shown. `num_steps` were compared."""
+    """What is compared and what is known of it; the pictures with selection, visible range and display. `num_steps`
+    were compared."""
 
     compared: ComparedPair
     num_steps: int
@@ -60,7 +60,7 @@ class CompareShown(Struct, frozen=True):
 
 
 class CompareView(View[CompareShown]):
-    """Intents: `started(Opponent)`, `ended()`, `cancelled()`."""
+    """Signals: `started(Opponent)`, `ended()`, `cancelled()`."""
 
     title = "Compare"
     follows = (SELECTION, STATUS, STEPS, VIEWPORT, COMPARISON)
@@ -117,12 +117,12 @@ class CompareView(View[CompareShown]):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def choose_opponent(self) -> None:
-        """Let a person choose what this run is compared with: the list is open."""
+        """Let the user choose what to compare with: open the list."""
         self.opponents.setFocus()
         self.opponents.showPopup()
 
     def compare(self) -> None:
-        """Start a comparison with what is chosen, where that is possible."""
+        """Start a comparison with the chosen opponent, if possible."""
         against = self.opponents.opponent(self)
         if against is not None:
             self.compare_with(against)
@@ -131,7 +131,7 @@ class CompareView(View[CompareShown]):
         self.started.emit(against)
 
     def flip(self) -> None:
-        """Show the other side in the same place; from three pictures beside each other, go over to one."""
+        """Show the other side in the same place; any display other than `swap` or `blink` changes to `swap` first."""
         if self.displays.currentData() not in (SWAP, BLINK):
             self.displays.choose(SWAP)
         self.maps.flip()
@@ -186,7 +186,7 @@ class CompareView(View[CompareShown]):
         self._models.viewport.update(compared=pair)
 
     def _rows_of_a_head(self) -> int:
-        """How many rows of the wall's one picture each kv head gets."""
+        """How many pixel rows each kv head gets in the wall's picture."""
         model = self._models.status.model
         heads = sum(layer.num_kv_heads for layer in model.geometry.attention_layers) if model is not None else 1
         return max(1, self.maps.num_pixel_rows // max(1, heads))
@@ -268,7 +268,8 @@ class CompareView(View[CompareShown]):
         self.maps.show_pictures(self._shown, a, b)
 
     def _row(self, state: CompareShown, matrix: Matrix) -> int | None:
-        """The row of the selected channel, or the first of the selected head where there are several heads."""
+        """The row of the selected channel, or the first row of the selected head if there are several heads; None
+        otherwise."""
         now, piece = state.selected, state.pictures.a if state.pictures is not None else None
         if isinstance(piece, AttentionSlice):
             return matrix.row_of(now.layer, now.kv_head * piece.group_size, None)
@@ -301,7 +302,7 @@ class CompareView(View[CompareShown]):
     # ---- under the cursor ----------------------------------------------------------------------------------------
 
     def _tell(self, point: QPointF | None) -> None:
-        """The exact numbers under the cursor, else of the selected cell: the line keeps its place."""
+        """Show the exact numbers under the cursor, else those of the selected cell."""
         shown = self._shown
         if point is None and shown is not None and shown.position is not None and shown.row is not None:
             point = QPointF(shown.position + 0.5, shown.row + 0.5)
@@ -320,7 +321,7 @@ class CompareView(View[CompareShown]):
             menu.addSeparator()
 
     def save_report(self) -> None:
-        """Ask for a file and write all of the comparison as one page."""
+        """Ask for a file and write the comparison as an HTML page."""
         from app.panels.compare.report import ask_and_save
 
         if told_words := ask_and_save(self._models, self._shown, self):

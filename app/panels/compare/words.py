@@ -1,4 +1,4 @@
-"""What is said of a comparison: both sides, the verdict, the first row that departs, one step in numbers."""
+"""Describes a comparison in words: both sides, the verdict, the first row that differs, and the numbers of a step."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ TOP_HEADS = (
 
 
 def sides_words(compared: ComparedPair) -> str:
-    """`A: sequence 0 · Growing · float32   B: …`; the model where it is another one."""
+    """`A: sequence 0 · Growing · float32   B: …`, with the models if they differ."""
     has_models = compared.a.model != compared.b.model
     a, b = (side_words(side, has_model=has_models) for side in (compared.a, compared.b))
     return f"A: {a}     B: {b}"
 
 
 def side_words(side: DuelSide, *, has_model: bool) -> str:
-    """What a side is called, its cache mode where the name does not say that, its dtype, its model."""
+    """A side's name, its cache mode if the name does not contain it, its dtype, and if `has_model` its model."""
     words = [side.name, side.cache if side.cache not in side.name else "", side.dtype, side.model if has_model else ""]
     return " · ".join(word for word in words if word)
 
 
 def caption(compared: ComparedPair, side: DuelSide) -> str:
-    """What stands above the pictures of a side: its name, and its dtype where the sides have two."""
+    """The caption of a side's picture: its name, with its dtype if the sides differ in it."""
     return side.name if compared.a.dtype == compared.b.dtype else f"{side.name} · {side.dtype}"
 
 
 def subject(piece: Slice) -> str:
-    """What a picture is of, and when: `K of layer 1, kv head 0, at 70 tokens`."""
+    """What a picture shows, and when: `K of layer 1, kv head 0, at 70 tokens`."""
     match piece:
         case WallSlice():
             name = tensor_name(piece.request.tensor)
@@ -69,7 +69,7 @@ def subject(piece: Slice) -> str:
 
 
 def why_no_pictures(compared: ComparedPair, pictures: Pictures | None, otherwise: str) -> str:
-    """What stands in place of pictures that have nothing to show."""
+    """The text shown instead of pictures, if there are none."""
     if compared.no_rows:
         return compared.no_rows
     notes = [piece.note for piece in (pictures.a, pictures.b, pictures.difference)] if pictures else []
@@ -81,8 +81,8 @@ def tolerance_words(compared: ComparedPair) -> str:
 
 
 def parts_at(models: Models, compared: ComparedPair) -> DuelStep | None:
-    """The last step that two branches have in common, where both go on behind it with other tokens; None where the
-    sides are no two branches."""
+    """The last step that two branches have in common, if both continue after it with different tokens; None
+    otherwise."""
     steps, against = models.comparison.steps, compared.against
     if not steps or not isinstance(against, OtherStep) or models.timeline.live_path.record(against.step) is not None:
         return None
@@ -93,14 +93,14 @@ def parts_at(models: Models, compared: ComparedPair) -> DuelStep | None:
 
 
 def _until(models: Models, parting: Parting) -> str:
-    """`until step 3`: the step of side A, which need not be the live one, that fed the last token that both have."""
+    """`until step 3`: the step of side A that fed the last common token."""
     found = (step.step for step in models.comparison.steps if step.num_tokens == parting.num_tokens)
     step = next(found, None)
     return f"until step {thousands(step)}" if step is not None else f"for {counted(parting.num_tokens, 'token')}"
 
 
 def verdict(models: Models, compared: ComparedPair) -> tuple[str, TextRole]:
-    """In words, and in what colour."""
+    """(the verdict in words, its colour role)."""
     comparison = models.comparison
     judged = [step for step in comparison.steps if step.is_beyond_rounding is not None]
     departing = [step.num_tokens for step in judged if step.is_beyond_rounding]
@@ -123,7 +123,8 @@ def verdict(models: Models, compared: ComparedPair) -> tuple[str, TextRole]:
 
 
 def _allowed_cause(compared: ComparedPair, counts: Sequence[int]) -> str:
-    """Why the sides may differ where they had so many tokens, in Parity's words; empty where no cause is for all."""
+    """Why the sides may differ at these numbers of tokens, in the words of Parity; empty if no cause covers all of
+    them."""
     is_edited = [compared.is_edited(count) for count in counts]
     if compared.is_lossy:
         return "Edited by hand, and lossy as asked" if any(is_edited) else "Departs as asked (lossy)"
@@ -131,7 +132,7 @@ def _allowed_cause(compared: ComparedPair, counts: Sequence[int]) -> str:
 
 
 def departure_words(models: Models, compared: ComparedPair, first: Departure | None, num_scanned: int | None) -> str:
-    """Where the rows of both begin to differ by more than rounding, or that they do not."""
+    """The first row that differs by more than rounding, or that there is none."""
     if compared.no_rows:
         return compared.no_rows
     if num_scanned is None:
@@ -181,8 +182,8 @@ Cost = tuple[float | None, int | None]
 
 
 def costs(models: Models, compared: ComparedPair, step: DuelStep) -> tuple[Cost, Cost]:
-    """Milliseconds that the step took and bytes of K and V after it, of A and of B, as far as they are known. Of side A
-    the records of the window know."""
+    """(milliseconds of the step, bytes of K and V after it) of A and of B, None where unknown. Those of side A are also
+    taken from the window's records."""
     record, part = (
         models.timeline.live_path.record(step.step),
         models.timeline.live_path.part(compared.seq_id, step.step),
@@ -206,7 +207,7 @@ def cost_words(models: Models, compared: ComparedPair, step: DuelStep) -> str:
 
 
 def layer_cells(compared: ComparedPair, step: DuelStep, selected: int) -> list[tuple[TableCell, ...]]:
-    """A line a layer; the selected one is marked."""
+    """A row per layer; the selected one is coloured."""
     lines: list[tuple[TableCell, ...]] = []
     for number, layer in enumerate(compared.layers):
         role: TextRole = "selected" if layer == selected else "text"
@@ -221,7 +222,7 @@ def _part(value: float) -> str:
 
 
 def top_cells(step: DuelStep) -> list[tuple[TableCell, ...]]:
-    """The most probable tokens of both sides, rank by rank; where the ranks hold different tokens they stand out."""
+    """The most probable tokens of both sides by rank; ranks with different tokens are coloured."""
     a, b = step.top
     lines: list[tuple[TableCell, ...]] = []
     for rank in range(max(len(a), len(b))):

@@ -1,4 +1,4 @@
-"""The surface of the page pool: one image per pool, outlines of what is selected, and the page under the mouse."""
+"""The canvas of the page pool: one image per pool, outlines of selected pages, and mouse and keys."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from engine.wire.page_map import PageMap
 
 LARGEST_CELL = 26
 _NAME_HEIGHT = 16
-# More outlines than this say nothing, and would cost what the image saves.
+# More outlines than this are not drawn: they would be indistinguishable, and slow.
 _MAX_OUTLINES = 2000
 
 
 class PageCanvas(Themed, Opaque, QWidget):
-    """`picked(pool, page_id)` on a click or by the arrow keys; `pointed(pool, page_id)` under the mouse, or None;
-    `menu_wanted(place on the screen)` of the page that was picked before."""
+    """Signals: `picked(pool, page_id)`, by click or arrow keys; `pointed(pool, page_id)`, the page under the mouse, or
+    None; `menu_wanted(point on the screen)`, for the page picked just before."""
 
     picked = Signal(int, int)
     pointed = Signal(object, object)
@@ -67,7 +67,7 @@ class PageCanvas(Themed, Opaque, QWidget):
             self._draw()
 
     def show_pools(self, pools: tuple[PageMap, ...], names: tuple[str, ...], mode: Mode, step: int) -> None:
-        """The pools of one step. Draws again only when something in the picture is another."""
+        """Show the pools after one step; the images are made again only if something in them changed."""
         same = len(pools) == len(self._pools) and all(a is b for a, b in zip(pools, self._pools, strict=True))
         if same and (names, mode) == (self._names, self._mode) and (step == self._step or mode != "age"):
             return
@@ -78,7 +78,7 @@ class PageCanvas(Themed, Opaque, QWidget):
         self._draw()
 
     def set_selected(self, selected: tuple[int, int] | None, mine: Sequence[Sequence[int]]) -> None:
-        """The chosen page as `(pool, page_id)`, and the pages of the selected sequence in every pool."""
+        """Set the selected page as `(pool, page_id)`, and the pages of the selected sequence in every pool."""
         if selected != self._selected or mine != self._mine:
             self._selected, self._mine = selected, mine
             self.update()
@@ -102,14 +102,14 @@ class PageCanvas(Themed, Opaque, QWidget):
         return len(self._pools) > 1
 
     def _room(self) -> float:
-        """The height of one pool, its name included."""
+        """The height of one pool, with its name."""
         return self.height() / max(1, len(self._pools))
 
     def _origin(self, pool: int) -> QPointF:
         return QPointF(1, pool * self._room() + (_NAME_HEIGHT if self._has_names else 0) + 1)
 
     def page_rect(self, pool: int, page_id: int) -> QRectF:
-        """Where a page stands in the widget."""
+        """The rectangle of a page in the widget."""
         ratio = self.devicePixelRatioF()
         x, y, width, height = (side / ratio for side in self._layouts[pool].rect(page_id))
         return QRectF(x, y, width, height).translated(self._origin(pool))
@@ -136,7 +136,7 @@ class PageCanvas(Themed, Opaque, QWidget):
             painter.drawRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5))
 
     def _paint_mine(self, painter: QPainter) -> None:
-        """A line under every page of the selected sequence, where cells are large enough to carry one."""
+        """Outline every page of the selected sequence, where cells are large enough."""
         for number, pages in enumerate(self._mine[: len(self._layouts)]):
             layout = self._layouts[number]
             if layout.pitch < draw.LEAST_SHAPED or len(pages) > _MAX_OUTLINES:
@@ -147,7 +147,7 @@ class PageCanvas(Themed, Opaque, QWidget):
             painter.drawRects([rect.adjusted(-0.5, -0.5, -0.5, -0.5) for rect in rects])
 
     def set_noted(self, noted: Sequence[Sequence[int]]) -> None:
-        """The pages of each pool that have a bookmark."""
+        """Set the pages with a bookmark, for each pool."""
         if noted != self._noted:
             self._noted = noted
             self.update()
@@ -165,7 +165,7 @@ class PageCanvas(Themed, Opaque, QWidget):
         if page_id >= self._layouts[pool].num_pages:
             return
         rect = self.page_rect(pool, page_id)
-        grow = max(0.0, (5 - rect.width()) / 2)  # a page of one pixel must still be found
+        grow = max(0.0, (5 - rect.width()) / 2)  # so that a page of one pixel can be found
         rect.adjust(-grow, -grow, grow, grow)
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.setPen(QPen(current_theme().color("panel"), 1))
@@ -176,7 +176,7 @@ class PageCanvas(Themed, Opaque, QWidget):
     # ---- mouse and keys ------------------------------------------------------------------------------------------
 
     def page_at(self, point: QPointF) -> tuple[int, int] | None:
-        """The pool and page under a point."""
+        """(pool, page) at a point; None if there is none."""
         ratio = self.devicePixelRatioF()
         for number, layout in enumerate(self._layouts):
             inside = (point - self._origin(number)) * ratio

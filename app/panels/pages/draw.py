@@ -1,8 +1,8 @@
-"""The page pool as one image: a cell per page, or per run of pages where there are more pages than pixels.
+"""The page pool as one image: one cell per page, or per run of pages if there are more pages than pixels.
 
-All measures are device pixels. A cell's colour says what the mode asks for; its shape says the same again for eyes that
-see no hue: a bar as high as the page is full, a notch where it is shared, a frame where nobody uses it, a foot where a
-copy lies on the host. Colour indices rise with importance: of pages that share a pixel the more telling one shows.
+All measures are device pixels. The cell's colour depends on the mode; its shape shows the same without colour: a bar as
+high as the page is full, a notch for shared, a frame for unused, a strip at the bottom for a copy on the host. Colour
+indices ascend with importance, so that of pages sharing a pixel the most important one is shown.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Codes = npt.NDArray[np.uint8]
 
 CLEAR, FREE, NULL, CACHED, KEPT, FIRST = range(6)  # colour indices; those from FIRST on belong to the mode
 NUM_OWNER_COLORS, NUM_AGES, NUM_REFS = 8, 24, 4
-PLAIN, UPRIGHT, LEVEL, DOTTED, NOTCHED, FRAMED, EMPTY = range(7)  # shapes; the first four tell owners apart
-LEAST_SHAPED = 7  # smaller cells have no room for a shape, nor for how full a page is
+PLAIN, UPRIGHT, LEVEL, DOTTED, NOTCHED, FRAMED, EMPTY = range(7)  # shapes; the first four distinguish owners
+LEAST_SHAPED = 7  # pixels: smaller cells show neither shape nor fill
 _OWNER_SHAPES = 4
-# An enum compared with an array is compared as an object, a million times.
+# As numpy bytes: comparing an array with an enum would compare Python objects, a million times.
 _USED, _SHARED, _CACHED, _KEPT = (
     np.uint8(int(cell)) for cell in (PageCell.USED, PageCell.SHARED, PageCell.CACHED, PageCell.KEPT)
 )
-# Colour indices by the number of a state, and levels by an age; 256 of each, as a table of bytes wants it.
+# Colour index by state, and level by age; 256 entries each, as `bytes.translate` needs.
 _STATE_CODES = np.array([FREE, FIRST, FIRST + 1, CACHED, NULL, KEPT] + [CLEAR] * 250, np.uint8)
 _AGE_LEVELS = np.array([max(0, NUM_AGES - 1 - int(3 * np.log2(1 + age))) for age in range(256)], np.uint8)
 
 
 class GridColors(Struct, frozen=True):
-    """Every colour of the grid as `#rrggbb`."""
+    """The colours of the grid as `#rrggbb`."""
 
     free: str
     used: str
@@ -51,7 +51,7 @@ class GridColors(Struct, frozen=True):
 
 
 class GridLayout(Struct, frozen=True):
-    """Cells of `pitch` pixels, `gap` of them between neighbours, row by row; each stands for `per_cell` pages."""
+    """Cells of `pitch` pixels, `gap` of these between neighbours, in rows; each cell stands for `per_cell` pages."""
 
     num_pages: int
     columns: int
@@ -69,13 +69,13 @@ class GridLayout(Struct, frozen=True):
         return self.rows * self.pitch
 
     def rect(self, page_id: int) -> tuple[int, int, int, int]:
-        """`x, y, width, height` of the cell that shows a page."""
+        """`x, y, width, height` of a page's cell."""
         row, column = divmod(page_id // self.per_cell, self.columns)
         side = self.pitch - self.gap
         return column * self.pitch, row * self.pitch, side, side
 
     def hit(self, x: float, y: float) -> int | None:
-        """The page under a point, the first of a run; None beside the grid."""
+        """The page at a point, the first of a run; None outside the grid."""
         column, row = int(x // self.pitch), int(y // self.pitch)
         if not (0 <= column < self.columns and 0 <= row < self.rows):
             return None
@@ -84,7 +84,7 @@ class GridLayout(Struct, frozen=True):
 
 
 class PoolArrays:
-    """One pool, field by field, brought up to date block by block: a step costs what it changed."""
+    """One pool as one array per field, updated block by block: a step costs O(changed blocks)."""
 
     def __init__(self) -> None:
         self._blocks: tuple[npt.NDArray[np.void], ...] = ()
@@ -96,7 +96,7 @@ class PoolArrays:
         return self._fields[name]  # type: ignore[return-value]
 
     def take(self, pool: PageMap) -> None:
-        """Read the blocks that are others than last time: an untouched block is the same object in every record."""
+        """Copy the blocks that have changed; an unchanged block is the same object in every record."""
         if pool.num_pages != self.num_pages or len(pool.blocks) != len(self._blocks):
             self.num_pages, self._blocks = pool.num_pages, ()
             self._fields = {name: np.zeros(pool.num_pages, PAGE_DTYPE[name]) for name in PAGE_DTYPE.names or ()}
@@ -111,7 +111,7 @@ class PoolArrays:
 
 
 def arrange(num_pages: int, width: int, height: int, largest: int) -> GridLayout:
-    """The largest square cells with which the pool fits; runs of pages per pixel where not even pixels are enough."""
+    """The layout with the largest square cells that fit; with several pages per pixel if there are more than pixels."""
     width, height = max(width, 1), max(height, 1)
     pitch = max(1, min(largest, width, height, int((width * height / max(num_pages, 1)) ** 0.5)))
     while pitch > 1 and (width // pitch) * (height // pitch) < num_pages:
@@ -119,7 +119,7 @@ def arrange(num_pages: int, width: int, height: int, largest: int) -> GridLayout
     per_cell = -(-num_pages // ((width // pitch) * (height // pitch)))
     num_cells = -(-num_pages // per_cell)
     columns = min(width // pitch, num_cells)
-    even = columns - columns % 16  # rows of a round number of pages can be counted
+    even = columns - columns % 16  # rows of a round number of pages are easier to count
     if even >= 32 and -(-num_cells // even) * pitch <= height:
         columns = even
     gap = 2 if pitch >= 9 else 1 if pitch >= 4 else 0
@@ -133,7 +133,7 @@ def color_codes(pool: PoolArrays, mode: Mode, step: int) -> Codes:
     if mode == "state":
         return codes
     is_held = (state == _USED) | (state == _SHARED)
-    if mode == "owner":  # no live sequence owns one that is kept
+    if mode == "owner":  # a kept page has no live owner
         own = (pool["owner"] & (NUM_OWNER_COLORS - 1)).astype(np.uint8)
     elif mode == "refs":
         is_held |= state == _KEPT
@@ -146,12 +146,12 @@ def color_codes(pool: PoolArrays, mode: Mode, step: int) -> Codes:
 
 
 def age_level(age: npt.NDArray[np.int64]) -> Codes:
-    """Steps since a page was touched, on a scale that halves what is left: the newest has the highest level."""
+    """Levels for the steps since a page was touched, on a logarithmic scale: the most recent is the highest."""
     return _mapped(np.clip(age, 0, 255), _AGE_LEVELS)
 
 
 def _mapped(values: npt.NDArray[np.generic], table: Codes) -> Codes:
-    """`table[values]` for values below 256, in a tenth of the time: bytes know a table, arrays only indices."""
+    """`table[values]` for values below 256; `bytes.translate` takes a tenth of the time of array indexing."""
     translated = bytearray(values.astype(np.uint8).tobytes().translate(table.tobytes()))
     return np.frombuffer(translated, np.uint8)
 
@@ -173,7 +173,7 @@ def paint(layout: GridLayout, pool: PoolArrays, mode: Mode, step: int, colors: G
     if layout.pitch < LEAST_SHAPED:
         return _paint_small(layout, codes, table)
     side = layout.pitch - layout.gap
-    # a page with a single token shows one line, one that is not full lacks one
+    # a page with a single token shows one line, and a page that is not full lacks at least one
     fill = -(-pool["fill"].astype(np.int64) * side // pool.page_size)
     fill = np.where(pool["fill"] < pool.page_size, np.minimum(fill, side - 1), side)
     key = ((codes.astype(np.int64) * 8 + shapes(pool, mode)) * (side + 1) + fill) * 2 + pool["on_host"]
@@ -189,7 +189,8 @@ def paint(layout: GridLayout, pool: PoolArrays, mode: Mode, step: int, colors: G
 
 @lru_cache(maxsize=16)
 def palette(mode: Mode, colors: GridColors) -> Pixels:
-    """256 words: the indices above, then 128 higher the ink that draws a shape on each, at the end the host's foot."""
+    """256 colour words: at the indices above the colours, 128 higher the ink for shapes on each, and last that of the
+    host's strip."""
     own: list[str] = {
         "state": [colors.used, colors.shared],
         "owner": list(colors.owners),
@@ -211,9 +212,9 @@ _INK, _HOST = 128, 255
 def _paint_small(layout: GridLayout, codes: Codes, table: Pixels) -> Pixels:
     cells = np.zeros(layout.rows * layout.columns * layout.per_cell, np.uint8)
     cells[: len(codes)] = codes
-    # the null page is no news: of a run it shows only where it is alone
+    # the null page has the lowest importance: in a run with others it is not shown
     most = cells[:: layout.per_cell].copy()
-    for offset in range(1, layout.per_cell):  # far faster than a reduction over so short an axis
+    for offset in range(1, layout.per_cell):  # far faster than reducing over such a short axis
         np.maximum(most, cells[offset :: layout.per_cell], out=most)
     grid = most.reshape(layout.rows, layout.columns)
     picture: Pixels = table[grid]
@@ -240,7 +241,7 @@ def _tile(pitch: int, gap: int, key: int) -> Codes:
     if shape == EMPTY:
         if color == NULL:
             cell[:] = CLEAR
-            cell[np.eye(side, dtype=bool)[::-1]] = NULL  # struck out: never anybody's
+            cell[np.eye(side, dtype=bool)[::-1]] = NULL  # struck out: never belongs to a sequence
             cell[[0, -1], :] = cell[:, [0, -1]] = NULL
     else:
         body = cell[side - fill :]

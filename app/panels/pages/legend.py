@@ -1,4 +1,4 @@
-"""The keys of the page grid: what each colour and shape stands for, with how many pages it is; and the colours."""
+"""The legend of the page grid: what each colour stands for and how many pages have it; and the grid's colours."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SWATCH, _GAP, _BETWEEN = 9, 5, 13
 
 
 class Legend(Opaque, QWidget):
-    """One line of keys; those that find no room are left out from the right."""
+    """One line of keys; those that do not fit are left out from the right."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Legend(Opaque, QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
     def show_keys(self, keys: tuple[LegendKey, ...]) -> None:
-        """Repaints only when a key is another one."""
+        """Show these keys; repaints only if they changed."""
         if keys == self._keys:
             return
         self._keys = keys

@@ -1,4 +1,4 @@
-"""The page pool in words: how large it is, what each colour stands for, and everything known of one page."""
+"""Describes the page pool in words: its size, the legend, and everything known of a page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN_TOKENS = 24
 
 
 class LegendKey(Struct, frozen=True):
-    """A colour, or a ramp from `color` to `end`, and its words."""
+    """A colour, or a gradient from `color` to `end`, with its text."""
 
     color: str
     text: str
@@ -29,7 +29,7 @@ class LegendKey(Struct, frozen=True):
 
 
 def pools_words(pools: Sequence[PageMap]) -> tuple[str, str]:
-    """How large the pools are and what is left over in their pages, in full and in short."""
+    """The size of the pools and how many slots of their pages are unused, in full and in short."""
     first = pools[0]
     count = f"{len(pools)} pools" if len(pools) > 1 else "pool"
     parts = [f"{count} of {thousands(first.num_pages)}"]
@@ -41,7 +41,7 @@ def pools_words(pools: Sequence[PageMap]) -> tuple[str, str]:
 
 
 def pool_names(pools: Sequence[PageMap]) -> tuple[str, ...]:
-    """Which layers a pool serves."""
+    """Which layers each pool serves."""
     return tuple(
         "full attention layers" if pool.window is None else f"sliding layers, window of {thousands(pool.window)}"
         for pool in pools
@@ -51,7 +51,7 @@ def pool_names(pools: Sequence[PageMap]) -> tuple[str, ...]:
 def legend_keys(
     pools: Sequence[PageMap], mode: Mode, seq_ids: Sequence[int], colors: GridColors
 ) -> tuple[LegendKey, ...]:
-    """What each colour stands for, with how many pages it is."""
+    """The keys of the legend in a mode, with numbers of pages."""
     cached, free = sum(pool.num_cached for pool in pools), sum(pool.num_free for pool in pools)
     kept, used, shared = sum(pool.num_kept_pages for pool in pools), *_of_sequences(pools)
     parked = (LegendKey(colors.kept, f"{thousands(kept)} of other branches"),) if kept else ()
@@ -80,7 +80,8 @@ def legend_keys(
 
 
 def _of_sequences(pools: Sequence[PageMap]) -> tuple[int, int]:
-    """How many pages one live sequence uses, and how many several do: not those that kept moments alone hold."""
+    """How many pages are used by one live sequence, and how many by several; without those that only kept steps
+    hold."""
     if not any(pool.num_kept_pages for pool in pools):
         return sum(pool.num_used for pool in pools), sum(pool.num_shared for pool in pools)
     states = [block["state"] for pool in pools for block in pool.blocks]
@@ -91,8 +92,8 @@ def _of_sequences(pools: Sequence[PageMap]) -> tuple[int, int]:
 
 
 def page_owners(models: Models, record: StepRecord, pool: int, page_id: int) -> tuple[int, ...]:
-    """The sequences that held a page after a step. The events of the log name no pool: with several, the record
-    tells the one that it knows."""
+    """The sequences that held a page after a step. With several pools only the record's owner is known, because the
+    page events do not name their pool."""
     cell = record.page_maps[pool].cell(page_id)
     if PageCell(int(cell["state"])) not in (PageCell.USED, PageCell.SHARED, PageCell.KEPT):
         return ()
@@ -101,7 +102,7 @@ def page_owners(models: Models, record: StepRecord, pool: int, page_id: int) -> 
 
 
 def page_words(models: Models, record: StepRecord, pool: int, page_id: int) -> tuple[str, ...]:
-    """Everything that is known of a page after a step; the most telling first, because the end may not fit."""
+    """Everything known of a page after a step; the most important first, because the end may not fit."""
     page_map = record.page_maps[pool]
     cell, size = page_map.cell(page_id), page_map.page_size
     state, fill = PageCell(int(cell["state"])), int(cell["fill"])

@@ -1,4 +1,4 @@
-"""The editor of a conversation: turns, the template that renders them, and what it makes of them."""
+"""The editor of a conversation: its turns, the template that renders them, and the rendered text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from engine.wire.status import SequenceInfo
 
 EMPTY = (Turn("user", ""),)
 LEAST_TURNS, LEAST_RENDERED, SPACING = 64, 38, 5  # pixels
-MOST_LINES = 5  # of words
+MOST_LINES = 5  # of the text about reuse
 ANSWER_TIP = (
     "Take what was generated so far as the assistant's turn, and write the next one. F5 generates more; an answer that "
     "has ended is taken by itself"
@@ -37,10 +37,10 @@ NEW_TIP = "Begin another conversation"
 
 
 class ChatEditor(QWidget):
-    """`typed` at once, `edited` after a pause, `send_wanted`; `preview_wanted(chat, sequence or None)`.
+    """Signals: `typed()` at once, `edited()` after a pause, `send_wanted()`, `preview_wanted(chat, sequence or None)`.
 
-    A conversation belongs to the selected sequence where that was rendered from one: then the next turn goes `after`
-    it. Its turns are shown, unless something else is being written. When its answer has ended, that becomes the
+    If the selected sequence was rendered from a conversation, the editor shows its turns, unless the user is writing
+    another one; the next turn then goes `after` that sequence. When the sequence's answer has ended, it becomes the
     assistant's turn.
     """
 
@@ -52,11 +52,11 @@ class ChatEditor(QWidget):
     def __init__(self, models: Models) -> None:
         super().__init__()
         self._models = models
-        self._of: int | None = None  # the sequence that these turns are of
-        self._taken: tuple[Turn, ...] = EMPTY  # the turns as they were sent, or shown first
-        self._seen: tuple[object, ...] = ()  # of which sequence and history the turns were looked up
+        self._of: int | None = None  # the sequence that these turns belong to
+        self._taken: tuple[Turn, ...] = EMPTY  # the turns as they were sent, or first shown
+        self._seen: tuple[object, ...] = ()  # (sequence, history shape) for which the conversation was looked up
         self._wants_answer = False
-        self._answered: tuple[int, int] | None = None  # the sequence, with so many tokens, whose answer was asked for
+        self._answered: tuple[int, int] | None = None  # (sequence, number of tokens) whose answer was asked for
         self.turns = TurnList()
         self.turns.set_turns(EMPTY)
         self.template = TemplateChoice()
@@ -91,7 +91,7 @@ class ChatEditor(QWidget):
         self._fit_words()
 
     def _fit_words(self) -> None:
-        """As many lines of words as leave the turns and the rendered text their room; all of it is in the tool tip."""
+        """Limit the height of the text so that turns and rendered text keep theirs; the tool tip has the whole text."""
         rows = self._add.sizeHint().height() + self.template.sizeHint().height()
         others = LEAST_TURNS + LEAST_RENDERED + rows + 4 * SPACING
         pitch = self.words.fontMetrics().lineSpacing()
@@ -102,19 +102,19 @@ class ChatEditor(QWidget):
 
     @property
     def chat(self) -> Chat:
-        """The conversation; `InputError` says why it is none."""
+        """The conversation. Raises `InputError` if it is not valid."""
         name, text = self.template.template
         return Chat(self.turns.turns, name, text)
 
     @property
     def draft(self) -> Chat | None:
-        """What is being written and was not sent; None where nothing is."""
+        """The conversation that is being written and was not sent; None if there is none."""
         turns = self.turns.turns
         name, text = self.template.template
         return None if turns in (EMPTY, self._taken) or not turns else Chat(turns, name, text)
 
     def take_draft(self, chat: Chat) -> None:
-        """A conversation that was being written comes back."""
+        """Show a conversation that was recovered."""
         self.turns.set_turns(chat.turns)
         self.template.take(chat.template, chat.template_text)
         self._on_typed()
@@ -122,19 +122,19 @@ class ChatEditor(QWidget):
 
     @property
     def after(self) -> int | None:
-        """The sequence that the next turn takes the place of; None: it begins a new one."""
+        """The sequence that the next turn continues; None: a new one begins."""
         info = selected_info(self._models)
         return self._of if info is not None and info.seq_id == self._of else None
 
     @property
     def is_begun(self) -> bool:
-        """Whether the turn that is to be sent has words."""
+        """Whether the last turn has text."""
         turns = self.turns.turns
         return bool(turns and turns[-1].text)
 
     @property
     def problem(self) -> str:
-        """What keeps it from being sent; empty where nothing does."""
+        """Why the conversation cannot be sent; empty if it can."""
         turns = self.turns.turns
         if not turns:
             return "add a turn first"
@@ -146,8 +146,8 @@ class ChatEditor(QWidget):
         self.turns.focus_last()
 
     def ask(self) -> None:
-        """Have the tokens counted, and the text rendered; nothing while a text or ids are written instead, whose count
-        the answer would overtake."""
+        """Ask for tokens and rendered text. Not while the panel shows another mode, because the answer would replace
+        the count of that mode's text."""
         if self._models.status.model is None or self.isHidden():
             return
         try:
@@ -155,13 +155,13 @@ class ChatEditor(QWidget):
         except InputError as error:
             self._on_refused(str(error))
         else:
-            is_sent = chat.turns == self._taken and not self._wants_answer  # its rows are its own
+            is_sent = chat.turns == self._taken and not self._wants_answer  # its rows are cached: no reuse to show
             self.preview_wanted.emit(chat, None if is_sent else self.after)
 
-    # ---- the sequence that it is of ------------------------------------------------------------------------------
+    # ---- the sequence that the turns belong to -------------------------------------------------------------------
 
     def follow_selection(self) -> None:
-        """Belong to the selected sequence, and take its answer once that has ended."""
+        """Follow the selected sequence, and take its answer when that has ended."""
         model, info = self._models.status.model, selected_info(self._models)
         self.template.show_names(model.templates if model is not None else ())
         seen = (None if info is None else info.seq_id, self._models.history.shape)
@@ -180,10 +180,10 @@ class ChatEditor(QWidget):
     def _belong_to(self, info: SequenceInfo | None) -> None:
         chat = None if info is None else conversation_of(self._models, info.seq_id)
         mine = self.turns.turns
-        is_other = chat is not None and mine != self._taken and mine[:1] != chat.turns[:1]  # that is being written
+        is_other = chat is not None and mine != self._taken and mine[:1] != chat.turns[:1]  # being written
         had, self._of = self._of, None if info is None or chat is None or is_other else info.seq_id
         if chat is None or self._of is None:
-            if had is not None:  # what was told of its rows is true no more
+            if had is not None:  # what was shown about its rows is no longer true
                 self._say("", is_wrong=False)
                 self.ask()
             return
@@ -193,13 +193,13 @@ class ChatEditor(QWidget):
             self.ask()
         self._taken = chat.turns
 
-    # ---- what the engine says ------------------------------------------------------------------------------------
+    # ---- answers of the engine -----------------------------------------------------------------------------------
 
     def show_preview(self, told: Previewed) -> None:
-        """The tokens of the conversation; where an answer was waited for, it is the next turn."""
+        """Show the tokens of the conversation; if an answer was waited for, add it as the next turn."""
         if self._wants_answer and told.reuse is not None:
             self._wants_answer = False
-            self._taken = ()  # what follows is being written
+            self._taken = ()  # what follows was not sent yet
             self.turns.set_turns((*self.turns.turns, Turn("assistant", told.answer), Turn("user", "")))
             if self.isVisible() and self.isActiveWindow():
                 self.turns.focus_last()
@@ -223,7 +223,7 @@ class ChatEditor(QWidget):
         self.words.setVisible(bool(words))
         set_text_role(self.words, "warning" if is_wrong else "muted")
 
-    # ---- what happens --------------------------------------------------------------------------------------------
+    # ---- events --------------------------------------------------------------------------------------------------
 
     def _on_typed(self) -> None:
         self._problem = ""
@@ -261,13 +261,13 @@ class ChatEditor(QWidget):
 
 
 def has_answer(info: SequenceInfo) -> bool:
-    """Whether a sequence has generated something."""
+    """Whether the sequence has generated a token."""
     return info.num_tokens >= info.num_prompt_tokens and info.sampled is not None
 
 
 def conversation_of(models: Models, seq_id: int) -> Chat | None:
-    """The turns of a sequence on the live path; those of the one that it was forked from, where it is a fork. None for
-    a sequence whose prompt was no conversation. O(nodes of the path)."""
+    """The conversation of a sequence on the live path, or of the sequence that it was forked from; None if its prompt
+    was no conversation. O(nodes of the path)."""
     for change in _newest_first(models):
         match change:
             case SequenceAdded(of, _, _, chat) | PromptAppended(of, _, _, chat) if of == seq_id:

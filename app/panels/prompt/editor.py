@@ -1,4 +1,4 @@
-"""The editor of the prompt: plain text, a paste of any size without freezing, and what is written as text or as ids."""
+"""The prompt's text editor, which takes a paste of any size, and the drafts of text and token ids."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from app.models.prompt_ids import token_ids
 from app.panels.prompt.words import IDS, TEXT
 from engine.errors import InputError
 
-# Laying out more than this takes longer than a person waits between two keys.
+# Laying out a longer text takes longer than the time between two keys.
 MAX_SHOWN_CHARS = 60_000
 PREVIEW_CHARS = 1_500
 TYPING_PAUSE_MS = 180
 
 
 class PromptEdit(QPlainTextEdit):
-    """`edited` follows a pause in typing. A text too long to edit is held whole and shown in part, read-only."""
+    """Signal: `edited()`, after a pause in typing. A text too long to edit is kept whole, and its beginning shown
+    read-only."""
 
     edited = Signal()
 
@@ -31,15 +32,15 @@ class PromptEdit(QPlainTextEdit):
 
     @property
     def is_held(self) -> bool:
-        """Whether only the beginning is shown of a text that is kept whole."""
+        """Whether a long text is kept whole and only its beginning is shown."""
         return self._held is not None
 
     def text(self) -> str:
-        """The whole text, whatever of it is shown."""
+        """The whole text, even if only its beginning is shown."""
         return self.toPlainText() if self._held is None else self._held
 
     def set_text(self, text: str) -> None:
-        """Replace everything."""
+        """Replace the text."""
         self._held = text if len(text) > MAX_SHOWN_CHARS else None
         self.setReadOnly(self.is_held)
         self.setPlainText(text[:PREVIEW_CHARS] + " …" if self.is_held else text)
@@ -60,7 +61,7 @@ class PromptEdit(QPlainTextEdit):
 
 
 class Drafts:
-    """Both stay while the other is shown."""
+    """The drafts of text and ids, which share one editor: the one not shown is kept."""
 
     def __init__(self, edit: PromptEdit) -> None:
         self._edit = edit
@@ -79,8 +80,8 @@ class Drafts:
             self._kept[TEXT] = text
 
     def show(self, mode: str, ids: tuple[int, ...] | None) -> None:
-        """Have that one in the editor. Where no ids were written, `ids` are those to begin with: the tokens of the
-        text, None where nobody knows them; a text is nothing that a model without a tokenizer could read."""
+        """Show the draft of a mode. If no ids were written yet, they begin as `ids`, the tokens of the text (None:
+        unknown), or the text itself if it is a list of ids."""
         if mode == self._shown:
             return
         text = self._kept[self._shown] = self._edit.text()
@@ -91,7 +92,7 @@ class Drafts:
 
 
 def _ids_in(text: str) -> str:
-    """A text that is ids already; empty for any other."""
+    """The text, if it is a list of token ids, else empty."""
     try:
         token_ids(text, None, seed=0)
     except InputError:

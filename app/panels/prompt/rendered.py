@@ -1,4 +1,4 @@
-"""A conversation as its template renders it: plain text in which special tokens, and what the cache has, stand out."""
+"""A conversation as rendered by its template: plain text with special tokens and cached tokens highlighted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from PySide6.QtWidgets import QFrame, QPlainTextEdit, QTextEdit
 from app.draw.format import visible
 from app.kit.theme import Themed, current_theme, font_fixed
 
-MAX_SHOWN = 2_000  # tokens: of more, the beginning and the end
+MAX_SHOWN = 2_000  # tokens: if there are more, only the beginning and the end are shown
 LINE_END = "⏎"
 
 
 class RenderedPiece(Struct, frozen=True):
-    """What a token is in the rendered text, at a place of what is shown."""
+    """The place of a token in the text shown; `index` is its index among the tokens."""
 
     start: int
     stop: int
@@ -27,7 +27,8 @@ class RenderedPiece(Struct, frozen=True):
 def pieces_of(
     token_ids: Sequence[int], texts: Sequence[str], special: Collection[int]
 ) -> tuple[str, tuple[RenderedPiece, ...]]:
-    """What is shown of tokens, nothing hidden, and where each stands in it. Line ends are shown and break the line."""
+    """The text to show for tokens, with invisible characters escaped, and the place of each token in it. A line end is
+    shown as a sign and breaks the line."""
     shown, made, length = [], [], 0
     count = len(token_ids)
     head = range(count) if count <= MAX_SHOWN else [*range(MAX_SHOWN // 2), *range(count - MAX_SHOWN // 2, count)]
@@ -46,7 +47,7 @@ def pieces_of(
 
 
 def _lines(text: str) -> list[str]:
-    """A text cut at its line ends, which are parts of their own."""
+    """The text split at line ends, which are parts of their own."""
     parts: list[str] = []
     for number, part in enumerate(text.split("\n")):
         parts += ["\n"] * bool(number) + [part] * bool(part)
@@ -54,8 +55,8 @@ def _lines(text: str) -> list[str]:
 
 
 class RenderedText(Themed, QPlainTextEdit):
-    """Read-only. Special tokens are marks of their own, tokens whose rows are kept are dimmed, and the first one that
-    differs from what the cache has is underlined."""
+    """A read-only text. Special tokens are highlighted, tokens whose rows are reused are dimmed, and the first token
+    that differs from the cache is underlined."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,8 +72,8 @@ class RenderedText(Themed, QPlainTextEdit):
     def show_tokens(
         self, token_ids: Sequence[int], texts: Sequence[str], special: Collection[int], num_kept: int, differs: int
     ) -> None:
-        """Show tokens, of which the first `num_kept` have rows that stay, and `differs` (-1: none) is another one than
-        the cache has."""
+        """Show tokens: the rows of the first `num_kept` are reused, and token `differs` (-1: none) is not the cached
+        one."""
         text, self._pieces = pieces_of(token_ids, texts, special)
         self._num_kept, self._differs = num_kept, differs
         if text != self.toPlainText():
@@ -82,7 +83,7 @@ class RenderedText(Themed, QPlainTextEdit):
 
     @property
     def special_texts(self) -> tuple[str, ...]:
-        """What is shown as special tokens, in order."""
+        """The special tokens as shown, in order."""
         text = self.toPlainText()
         return tuple(text[piece.start : piece.stop] for piece in self._pieces if piece.is_special)
 

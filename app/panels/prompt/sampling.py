@@ -1,4 +1,4 @@
-"""How tokens are chosen: one small button that says it, and a popup with its numbers."""
+"""The sampling of a sequence: a small button that shows it, and a popup with its parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from engine.spec.sampling import NEWEST_DRAWS, SamplingParams, stop_strings, sto
 
 
 class SamplingPopup(QFrame):
-    """Temperature and filters. Zero, or one for top-p, switches a thing off, and the field says so."""
+    """Fields for temperature and filters. Zero (for top-p: one) switches a filter off; the field then shows "off" or is
+    named accordingly."""
 
     changed = Signal()
 
@@ -63,7 +64,7 @@ class SamplingPopup(QFrame):
         )
 
     def show_params(self, params: SamplingParams) -> None:
-        """Fill the fields, without a word about it."""
+        """Fill the fields without emitting `changed`."""
         values = (
             (self.temperature, params.temperature),
             (self.top_k, params.top_k or 0),
@@ -74,12 +75,12 @@ class SamplingPopup(QFrame):
             with QSignalBlocker(field):
                 field.setValue(value)  # type: ignore[arg-type]
         self._stop = params.stop
-        if not self.stop.hasFocus():  # what is half typed stays
+        if not self.stop.hasFocus():  # do not replace what the user is typing
             self.stop.setText(stop_text(params.stop))
             self._refuse("")
 
     def _on_stop(self) -> None:
-        """Take the stop strings, or say what is wrong with them and keep those before."""
+        """Take the stop strings; if they are invalid, say why and keep those before."""
         try:
             wanted = SamplingParams(stop=stop_strings(self.stop.text())).stop
         except InputError as error:
@@ -125,7 +126,7 @@ class SamplingPopup(QFrame):
 
 
 class SamplingButton(Themed, QToolButton):
-    """Says how tokens are chosen and opens the popup; `changed` once a number is another one."""
+    """Shows the sampling parameters and opens the popup. Signal: `changed()`, a parameter was changed."""
 
     changed = Signal()
 
@@ -134,7 +135,7 @@ class SamplingButton(Themed, QToolButton):
         self.setObjectName("field")
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextOnly)
         self.setIconSize(QSize(12, 12))
-        self.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the chevron stands after the words
+        self.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # so that the chevron follows the text
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self._popup = SamplingPopup(self)
         on_change(self._on_changed, self._popup)
@@ -149,7 +150,7 @@ class SamplingButton(Themed, QToolButton):
         return self._popup.params(seed)
 
     def show_params(self, params: SamplingParams) -> None:
-        """Show how tokens are chosen, without a word about it."""
+        """Show parameters without emitting `changed`."""
         self._popup.show_params(params)
         self._refresh()
 
@@ -178,7 +179,7 @@ class SamplingButton(Themed, QToolButton):
 
 
 class SeedField(QSpinBox):
-    """A seed, as narrow as the row below the editor needs it."""
+    """A seed, narrow enough for the row below the editor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,10 +193,10 @@ class SeedField(QSpinBox):
 
 
 class SamplingOf(QObject):
-    """The button and the seed follow the selected sequence, whenever `show_told` is called; `wished(params)` when a
-    person changes them.
+    """Shows the selected sequence's sampling in button and seed, whenever `show_told` is called. Signal:
+    `wished(params)`, when the user changes it.
 
-    While a wish is on its way the fields keep it: what is told until then is older.
+    Until the engine has confirmed a change, the fields keep it: what the engine reports until then is older.
     """
 
     wished = Signal(object)
@@ -204,8 +205,8 @@ class SamplingOf(QObject):
         super().__init__(parent)
         self._models = models
         self._button, self._seed = button, seed
-        self._shown_of: int | None = None  # the sequence whose sampling is in the fields
-        self._asked: list[SamplingParams] = []  # what was wished of it and is not told back yet
+        self._shown_of: int | None = None  # the sequence whose sampling the fields show
+        self._asked: list[SamplingParams] = []  # the user's changes that the engine has not confirmed yet
         on_change(self._on_changed, button, seed)
         models.status.failed.connect(self._on_failed)
 
@@ -214,7 +215,7 @@ class SamplingOf(QObject):
         return self._button.params(self._seed.value())
 
     def show_told(self) -> None:
-        """Fill the fields with what the engine tells of the selected sequence."""
+        """Show the sampling that the engine reports for the selected sequence."""
         info, seq_id = selected_info(self._models), self._models.selection.now.seq_id
         told = info.sampling if info is not None else None
         if told is None or self._shown_of != seq_id:

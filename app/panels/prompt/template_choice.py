@@ -1,4 +1,4 @@
-"""Which chat template renders a conversation: one of the model's own, a plain one of ours, or a file."""
+"""The list of chat templates: the model's own, a plain one of this program, or a file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from engine.spec.chat import MAX_TEMPLATE_CHARS, PLAIN_NAME, PLAIN_TEMPLATE
 
 FILE = "file…"
 NONE = "none of its own"
-Template = tuple[str, str]  # its name, and its text where it is none of the model's own
+Template = tuple[str, str]  # (name, text); the text is empty for the model's own
 
 
 class TemplateChoice(SmallBox):
-    """`changed` when a person takes another one; `refused(why)` for a file that cannot be read."""
+    """Signals: `changed()` when the user chooses another one; `refused(why)` for a file that cannot be read."""
 
     changed = Signal()
     refused = Signal(str)
@@ -27,7 +27,7 @@ class TemplateChoice(SmallBox):
     def __init__(self) -> None:
         super().__init__("Chat template", "What writes the turns as one text, with special tokens")
         self._names: tuple[str, ...] | None = None
-        self._own: Template | None = None  # from a file
+        self._own: Template | None = None  # read from a file
         self._taken: Template = ("", "")
         self.activated.connect(self._on_activated)
 
@@ -36,7 +36,7 @@ class TemplateChoice(SmallBox):
         return self._taken
 
     def show_names(self, names: tuple[str, ...]) -> None:
-        """Offer those of a model. One that it does not have is let go."""
+        """Offer a model's templates; a chosen one that it does not have is dropped."""
         if names != self._names:
             self._names = names
             if not self._taken[1] and self._taken[0] not in names:
@@ -44,7 +44,7 @@ class TemplateChoice(SmallBox):
             self._fill()
 
     def take(self, name: str, text: str) -> None:
-        """Show the template that a conversation was rendered by, without a word about it."""
+        """Show the template that a conversation was rendered with, without emitting `changed`."""
         if text and name != PLAIN_NAME:
             self._own = (name, text)
         known = bool(text) or name in (self._names or ())

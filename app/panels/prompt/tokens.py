@@ -1,4 +1,4 @@
-"""The tokens of what is written: counted by the engine after a pause, or read at once where ids are typed."""
+"""The token ids of the prompt: counted by the engine after a pause, or parsed at once if ids are typed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from engine.errors import InputError
 
 
 class WrittenTokens:
-    """`ids`, None where nobody knows them, and the `refusal` that says why there are none."""
+    """`ids`, None if they are not known; `refusal` says why there are none."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._asked = ""  # the model and the text that were asked about
-        self._tokenizer = ""  # of the model that the tokens are of
+        self._asked = ""  # the tokenizer and text of the latest question
+        self._tokenizer = ""  # identity of the tokenizer that `ids` belong to
         self.ids: tuple[int, ...] | None = None
         self.refusal = ""
 
     def forget(self) -> None:
-        """Something else is written: until it is counted nothing speaks against it."""
+        """Clear ids and refusal, because the text has changed."""
         self.ids, self.refusal, self._asked = None, "", ""
 
     def read_ids(self, text: str, seed: int) -> None:
-        """Take the text for token ids."""
+        """Parse a text of token ids."""
         model = self._models.status.model
         try:
             self.ids = token_ids(text, model.geometry.vocab_size, seed) if model is not None else None
@@ -31,7 +31,7 @@ class WrittenTokens:
             self.refusal = str(error)
 
     def to_be_counted(self, text: str) -> str:
-        """The text that the engine should be asked about; empty where it was asked already."""
+        """The text that the engine should be asked about; empty if it was asked already."""
         text = text[:MAX_COUNTED_CHARS]
         asked = f"{self._newest_tokenizer()}\n{text}"
         if asked == self._asked:
@@ -40,7 +40,7 @@ class WrittenTokens:
         return text
 
     def follow_model(self) -> bool:
-        """Whether another model has come, which has other tokens for the same text."""
+        """Clear the ids if another model, and so another tokenizer, was loaded; returns whether it was."""
         tokenizer = self._newest_tokenizer()
         if tokenizer == self._tokenizer:
             return False
@@ -48,8 +48,8 @@ class WrittenTokens:
         return True
 
     def _newest_tokenizer(self) -> str:
-        """What tells it from others: that of an opened file, which cannot be asked, is not that of its model, and the
-        same weights may come with other templates, from another folder or from one that was edited."""
+        """The identity of the present tokenizer. It contains the source and whether it is of an opened file, which
+        cannot be asked: the same weights may come with other templates in another folder, or in one that was edited."""
         status = self._models.status.now
         if status is None or status.model is None:
             return ""

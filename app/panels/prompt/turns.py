@@ -1,4 +1,4 @@
-"""The turns of a conversation as rows: who speaks, and what is said."""
+"""The turns of a conversation as rows, each with a role and a text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from app.kit.theme import font_fixed
 from app.panels.prompt.editor import PromptEdit
 from engine.spec.chat import ROLES, Turn
 
-MAX_LINES = 5  # of a turn that are shown at once
+MAX_LINES = 5  # of a turn that are visible at once
 FRAME = 18  # pixels around the lines
 ROLE_TIP = "Who says this: the template writes each role in its own way"
 
 
 class TurnEdit(PromptEdit):
-    """As high as its lines, up to a few. `send_wanted`: Enter was pressed; with Shift it begins another line."""
+    """An editor as high as its lines, up to MAX_LINES. Signal: `send_wanted()`, Enter was pressed (Shift+Enter makes a
+    new line)."""
 
     send_wanted = Signal()
 
@@ -52,7 +53,8 @@ class TurnEdit(PromptEdit):
 
 
 class TurnRow(QWidget):
-    """One turn. `typed` at once, `edited` after a pause or for another role; `removed(row)`."""
+    """One turn. Signals: `typed()` at once; `edited()` after a pause or for another role; `send_wanted()`;
+    `removed(row)`."""
 
     typed = Signal()
     edited = Signal()
@@ -97,7 +99,7 @@ class TurnRow(QWidget):
 
 
 class TurnList(QScrollArea):
-    """All turns, one below the other. `typed` at once, `edited` after a pause, `send_wanted`."""
+    """All turns, one below the other. Signals: `typed()` at once, `edited()` after a pause, `send_wanted()`."""
 
     typed = Signal()
     edited = Signal()
@@ -106,7 +108,7 @@ class TurnList(QScrollArea):
     def __init__(self) -> None:
         super().__init__()
         self._rows: list[TurnRow] = []
-        self._shows_end = True  # as turns come
+        self._shows_end = True  # whether to stay scrolled to the end when turns are added
         self._inner = QWidget()
         self._column = column(spacing=4, on=self._inner)
         self._column.addStretch(1)
@@ -128,7 +130,7 @@ class TurnList(QScrollArea):
         return tuple(row.turn for row in self._rows)
 
     def set_turns(self, turns: tuple[Turn, ...]) -> None:
-        """Replace all of them, without a word about it; those that are the same keep their rows."""
+        """Replace all turns without emitting anything; unchanged ones keep their rows."""
         same = next((n for n, (row, turn) in enumerate(zip(self._rows, turns, strict=False)) if row.turn != turn), None)
         keep = min(len(self._rows), len(turns)) if same is None else same
         for row_ in self._rows[keep:]:
@@ -138,7 +140,7 @@ class TurnList(QScrollArea):
         self._shows_end = True
 
     def begin_with(self, turn: Turn) -> None:
-        """Another one before all others, with the cursor in it."""
+        """Add a turn before all others, and put the cursor into it."""
         self.set_turns((turn, *self.turns))
         self._shows_end = False
         self.verticalScrollBar().setValue(0)
@@ -146,7 +148,7 @@ class TurnList(QScrollArea):
         self.typed.emit()
 
     def add(self, turn: Turn) -> None:
-        """One more at the end, with the cursor in it."""
+        """Add a turn at the end, and put the cursor into it."""
         self._add(turn)
         self._shows_end = True
         self.typed.emit()
@@ -154,7 +156,7 @@ class TurnList(QScrollArea):
         self.focus_last()
 
     def focus_last(self) -> None:
-        """The cursor in the last turn, and that in sight."""
+        """Put the cursor into the last turn, and scroll to it."""
         if self._rows:
             self._rows[-1].edit.setFocus(Qt.FocusReason.OtherFocusReason)
             self.ensureWidgetVisible(self._rows[-1])

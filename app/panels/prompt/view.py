@@ -1,4 +1,4 @@
-"""The prompt: a text, a conversation or token ids, how to sample, and the button that sends it."""
+"""The prompt panel: a text, a conversation or token ids, the sampling, and the button that sends it."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from engine.wire.events import Previewed
 from engine.wire.status import ModelInfo
 
 READY_IDS = 4096
-CHAT_HEIGHT = 440  # pixels in which a conversation can be read
+CHAT_HEIGHT = 440  # pixels of the panel for a conversation to be readable
 RANDOM_TIP = "Token ids drawn at random by the seed: a prompt that means nothing"
 FIRST_TIP = "The beginning of the text, as many tokens as there is room for"
 ROOM_FOR_KEY = 324
-CHEVRON = 42  # pixels of a button beside its words
+CHEVRON = 42  # pixels of a button besides its text
 
 
 class PromptPanel(View[Shown]):
-    """Intents: `submitted(content, sampling)`, `added(content, sampling)` beside the others, `begun(content, sampling)`
-    in phases, where the content is a text, a tuple of token ids or a conversation; `continued(chat, seq_id, sampling)`
-    where that goes on from a sequence; `sampling_changed(sampling)`, `room_wanted(pixels)` (0: the usual), and
-    after a pause `text_edited(text)` and `chat_edited(chat, sequence or None)`.
+    """Signals, where content is a text, a tuple of token ids or a conversation: `submitted(content, sampling)`;
+    `added(content, sampling)`, as another sequence; `begun(content, sampling)`, in phases. `continued(chat, seq_id,
+    sampling)`, a conversation that continues a sequence; `sampling_changed(sampling)`; `room_wanted(pixels)`, the
+    height needed (0: the usual); after a pause `text_edited(text)` and `chat_edited(chat, sequence or None)`.
 
-    Writes `models.draft`: what keeps the prompt from being sent.
+    Writes `models.draft`: why the prompt cannot be sent.
     """
 
     title = "Prompt"
     follows = (STATUS, STEPS, SELECTION)
-    reads_while_hidden = True  # actions ask whether the prompt can be sent
+    reads_while_hidden = True  # actions need to know whether the prompt can be sent
     choices = (
         (TEXT, "Text", "A text as it is, with the special tokens that begin one"),
         (CHAT, "Chat", "Turns with roles, rendered by a chat template"),
@@ -92,35 +92,35 @@ class PromptPanel(View[Shown]):
         )
         self.follow(models)
 
-    # ---- what the window says ------------------------------------------------------------------------------------
+    # ---- called by the window ------------------------------------------------------------------------------------
 
     def set_actions(self, send: QAction, key: str, add: QAction) -> None:
-        """The buttons do what the actions do, the larger one shows its key; the smaller one adds a sequence."""
+        """Set the actions of the buttons Send, which shows `key`, and Add."""
         self._send_key = key
         self._send.set_action(send)
         self._add.set_action(add)
 
     def set_tokens(self, ids: tuple[int, ...]) -> None:
-        """The tokens of the text, by the model's own tokenizer."""
+        """Set the tokens of the text, as counted by the engine."""
         self.tokens.ids = ids
         self.refresh()
 
     def set_preview(self, told: Previewed) -> None:
-        """A conversation as it would be taken."""
+        """Show the rendering of a conversation."""
         if self._mode == CHAT:
             self.chat.show_preview(told)
 
     @property
     def draft(self) -> str:
-        """The text that is being written, whatever mode is shown."""
+        """The text that is being written, whichever mode is shown."""
         return self._drafts.text
 
     def take_draft(self, text: str) -> None:
-        """A text that was being written comes back."""
+        """Restore a text."""
         self._drafts.text = text
 
     def choose(self, choice: str) -> None:
-        """Another mode: what is written in each stays, and the tokens of a text are the ids to begin with."""
+        """Change the mode. What is written in each mode is kept; the tokens of a text are the first ids."""
         self.choice = choice
         self._bring_text()
         self._on_typing()
@@ -131,17 +131,17 @@ class PromptPanel(View[Shown]):
         self.begin()
 
     def _bring_text(self) -> None:
-        """The editor has what is written in the mode."""
+        """Show the draft of the mode in the editor."""
         if self._mode != CHAT:
             self._drafts.show(self._mode, self.tokens.ids)
 
     def refuse(self, reason: str) -> None:
-        """The text cannot be made tokens of."""
+        """Note why the text has no tokens."""
         self.tokens.refusal = reason
         self.refresh()
 
     def begin(self) -> None:
-        """Write another prompt: the cursor in the editor, its text selected."""
+        """Put the cursor into the editor, and select its text."""
         if self._mode == CHAT:
             self.chat.focus_last()
             return
@@ -153,7 +153,7 @@ class PromptPanel(View[Shown]):
         return self._sampling_of.params
 
     def submit(self) -> None:
-        """Send what is in the editor: a conversation in the place of the sequence that it is of."""
+        """Send the content; a conversation replaces the sequence that it continues."""
         content = self._content()
         if isinstance(content, Chat) and (after := self.chat.after) is not None:
             self.continued.emit(content, after, self.sampling)
@@ -161,18 +161,18 @@ class PromptPanel(View[Shown]):
             self.submitted.emit(content, self.sampling)
 
     def submit_beside(self) -> None:
-        """Send what is in the editor as another sequence."""
+        """Send the content as another sequence."""
         self.added.emit(self._content(), self.sampling)
 
     def submit_in_phases(self) -> None:
-        """Send what is in the editor, and stop at the first phase of its first step."""
+        """Send the content, and stop at the first phase of its first step."""
         self.begun.emit(self._content(), self.sampling)
 
     # ---- construction --------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
         self.edit.setFont(font_fixed(12.5))
-        # The least a narrow column must give: longer words shorten before the column widens.
+        # The least width of a narrow column: longer texts are shortened before the column widens.
         self._sampling.setMinimumWidth(self._sampling.fontMetrics().horizontalAdvance("greedy") + CHEVRON)
         self._send.setMinimumWidth(56)
         self._send.setProperty("primary", True)
@@ -192,10 +192,10 @@ class PromptPanel(View[Shown]):
         self._add.setText("+ Add" if has_room else "+")
         self._add.setFixedWidth(self._add.sizeHint().width() if has_room else 28)
 
-    # ---- what happens --------------------------------------------------------------------------------------------
+    # ---- events --------------------------------------------------------------------------------------------------
 
     def _on_typing(self) -> None:
-        """Ids are read at once; a text is counted after a pause, and until then nothing speaks against it."""
+        """Parse ids at once; a text is counted after a pause, and counts as valid until then."""
         self.tokens.forget()
         if self._mode == CHAT:
             self.tokens.refusal = self.chat.problem
@@ -205,12 +205,12 @@ class PromptPanel(View[Shown]):
 
     def _on_sampling(self, sampling: SamplingParams) -> None:
         if self._mode != CHAT and is_random(self.edit.text()):
-            self._on_typing()  # another seed draws other tokens
+            self._on_typing()  # another seed gives other random tokens
         self.refresh()
         self.sampling_changed.emit(sampling)
 
     def _show_mode(self) -> None:
-        """The editor of the mode, and the modes that this model has."""
+        """Show the editor of the mode, and the modes that this model has."""
         self._bring_text()
         model, mode = self._model, self._mode
         is_bare = model is not None and not model.has_tokenizer
@@ -234,7 +234,7 @@ class PromptPanel(View[Shown]):
             self.submitted.emit(self.tokens.ids[: self._limit], self.sampling)
 
     def _count(self) -> None:
-        """Ask for the tokens of the text once per text and model."""
+        """Ask for the tokens of the text, once per text and model."""
         if self._model is None:
             return
         if self._mode == CHAT:
@@ -242,7 +242,7 @@ class PromptPanel(View[Shown]):
         elif (text := self.tokens.to_be_counted(self.edit.text())) and not self._by_ids:
             self.text_edited.emit(text)
 
-    # ---- what is so ----------------------------------------------------------------------------------------------
+    # ---- state ---------------------------------------------------------------------------------------------------
 
     @property
     def _model(self) -> ModelInfo | None:
@@ -250,7 +250,7 @@ class PromptPanel(View[Shown]):
 
     @property
     def _mode(self) -> str:
-        """How the prompt is written: a model without a tokenizer takes ids alone."""
+        """The mode in use: a model without a tokenizer has only IDS."""
         is_bare = self._model is not None and not self._model.has_tokenizer
         return IDS if is_bare else self.choice
 
@@ -260,14 +260,14 @@ class PromptPanel(View[Shown]):
 
     @property
     def _limit(self) -> int | None:
-        """Tokens that model and cache take."""
+        """The greatest number of tokens for this model and cache; None without a model."""
         return None if self._model is None else most_tokens(self._models.status.cache, self._model.geometry)
 
     def _content(self) -> str | tuple[int, ...] | Chat:
         if self._mode == CHAT:
             return self.chat.chat
         if is_random(self.edit.text()):
-            self._on_typing()  # the seed may be another sequence's by now
+            self._on_typing()  # the seed field may show another sequence's seed by now
         return self.tokens.ids or () if self._by_ids and self.tokens.ids is not None else self.edit.text()
 
     def refresh(self) -> None:
@@ -284,10 +284,10 @@ class PromptPanel(View[Shown]):
         model, mode = self._model, self._mode
         written = CHAT if self.chat.is_begun else ""
         content, is_held = (written, False) if mode == CHAT else (self.edit.text(), self.edit.is_held)
-        refusal = "" if self._models.status.has_file else self.tokens.refusal  # nobody counts there
+        refusal = "" if self._models.status.has_file else self.tokens.refusal  # tokens are not counted for a file
         text = PromptText(content, self.tokens.ids, refusal, self._limit, mode == IDS, is_held)
         shown = words.shown(text, mode, reading(self._models), self._send_key, is_greedy=self.sampling.is_greedy)
-        if model is None:  # the actions say themselves that there is no model
+        if model is None:  # the actions themselves say that there is no model
             return replace(shown, problem="", can_draw_random=False)
         return replace(shown, can_draw_random=shown.can_draw_random and model.geometry.vocab_size is not None)
 

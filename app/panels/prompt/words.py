@@ -1,4 +1,4 @@
-"""What stands around the editor, in words: how many tokens the text has, and what keeps it from being sent."""
+"""The texts around the prompt's editor: how many tokens it has, and why it cannot be sent."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from app.draw.format import thousands
 from app.models.prompt_ids import is_random
 
 TEXT, CHAT, IDS = "text", "chat", "ids"  # how a prompt is written
-# Counting the tokens of more than this while typing would keep the engine busy: of a longer text its beginning counts.
+# Counting the tokens of a longer text while typing would keep the engine busy: only its beginning is counted.
 MAX_COUNTED_CHARS = 100_000
 
 
 class PromptText(Struct, frozen=True):
-    """What is in the editor, and what is known of it: its token `ids` once they are counted, the `refusal` where there
-    are none, and the `limit` of tokens that model and cache take. `by_ids`: it is token ids. `is_held`: only its
+    """The editor's content and what is known of it: its token `ids` once they are counted, the `refusal` if there are
+    none, and the `limit` of tokens for model and cache. `by_ids`: the content is token ids; `is_held`: only its
     beginning is shown."""
 
     content: str
@@ -26,7 +26,7 @@ class PromptText(Struct, frozen=True):
 
     @property
     def excess(self) -> int:
-        """Tokens that are too many, as far as they are counted."""
+        """How many tokens are too many, as far as they are counted."""
         return 0 if self.ids is None or self.limit is None else max(0, len(self.ids) - self.limit)
 
     @property
@@ -35,18 +35,18 @@ class PromptText(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was written yet, which is nothing wrong."""
+        """Whether nothing was written yet, which is not shown as an error."""
         return not self.content.strip()
 
     @property
     def is_random(self) -> bool:
-        """Whether it asks for random tokens."""
+        """Whether the content asks for random tokens."""
         return is_random(self.content)
 
 
 class Shown(Struct, frozen=True):
-    """What stands around the editor: words after the title, and which offers are made. `problem` keeps the prompt from
-    being sent, `is_wrong` says so in the title."""
+    """The texts around the editor and which offers to show. `problem` says why the prompt cannot be sent; `is_wrong`:
+    it is shown in the title."""
 
     detail: str
     brief: str
@@ -61,7 +61,7 @@ class Shown(Struct, frozen=True):
 
 
 def shown(text: PromptText, mode: str, now: str, send_key: str, *, is_greedy: bool) -> Shown:
-    """All of it; `now` is how far a prompt that is read has come, empty while none is."""
+    """Everything around the editor; `now` is the progress of a prompt that is being read, empty if there is none."""
     is_refused = bool(text.refusal) and not now and not text.is_empty
     return Shown(
         detail=text.refusal if is_refused else now or detail(text),
@@ -69,7 +69,7 @@ def shown(text: PromptText, mode: str, now: str, send_key: str, *, is_greedy: bo
         is_wrong=text.is_wrong and not now,
         problem=problem(text),
         invitation=invitation(text.by_ids, send_key),
-        has_seed=not is_greedy or text.is_random,  # else it draws nothing
+        has_seed=not is_greedy or text.is_random,  # otherwise the seed has no effect
         can_clear=text.is_held,
         limit=text.limit or 0,
         can_send_first=bool(text.excess),
@@ -78,13 +78,13 @@ def shown(text: PromptText, mode: str, now: str, send_key: str, *, is_greedy: bo
 
 
 def count(text: PromptText) -> str:
-    """How many tokens the text has; a long one has more than were counted."""
+    """The number of tokens; with + if only the beginning of the text was counted."""
     more = "+" if len(text.content) > MAX_COUNTED_CHARS else ""
     return "" if text.ids is None else f"{thousands(len(text.ids))}{more}"
 
 
 def problem(text: PromptText) -> str:
-    """What keeps the text from being sent, and what to do; empty where nothing does."""
+    """Why the prompt cannot be sent, and what to do; empty if it can."""
     if text.refusal:
         return text.refusal
     if not text.content:
@@ -96,7 +96,7 @@ def problem(text: PromptText) -> str:
 
 
 def detail(text: PromptText) -> str:
-    """After the title: how many tokens there are, of how many there is room for."""
+    """The text after the title: how many tokens there are, and how many fit."""
     words = []
     if text.ids is not None and text.limit is not None:
         words.append(f"{count(text)} of {thousands(text.limit)} tokens")
@@ -110,16 +110,16 @@ def detail(text: PromptText) -> str:
 
 
 def brief_count(text: PromptText) -> str:
-    """The same where there is no room for words: `8/1,024`, which is shown whole or not at all."""
+    """The same where there is no space for words: `8/1,024`."""
     return "" if text.ids is None or text.limit is None else f"{count(text)}/{thousands(text.limit)}"
 
 
 def brief_refusal(mode: str) -> str:
-    """What is wrong, where there is no room to say why."""
+    """What is wrong, where there is no space for the reason."""
     return {IDS: "no token ids", CHAT: "not yet"}.get(mode, "no tokens")
 
 
 def invitation(by_ids: bool, send_key: str) -> str:
-    """What stands in an empty editor."""
+    """The placeholder of an empty editor."""
     what = "Token ids: 40977 33717 …\nor [40977, 33717]" if by_ids else "Type a beginning…"
     return f"{what}\n{send_key} sends it" if send_key else what

@@ -1,4 +1,4 @@
-"""The text as one chip per token, painted: only what is visible, however many there are."""
+"""Paints the tokens as chips; only the visible ones, so that their number does not matter."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ ROW_HEIGHT = 22
 CHIP_HEIGHT = 19
 PADDING = 3.0
 MAX_CHARS = 48
-# The hatching of a token that heads have dropped: at its foot, so that its text stays readable.
+# Height of the hatch at the bottom of a token's chip when heads have dropped its row; the text stays readable.
 GHOST_LEAST, GHOST_MOST = 2.0, 6.0
 
 
 class TokenCanvas(Themed, QAbstractScrollArea):
-    """Shows tokens; `picked(position)` when one is clicked or walked to, None when the selection is given up,
-    `dragged(start, stop)` over several, `menu_wanted(position or None, place on the screen)`."""
+    """Signals: `picked(position)` when a token is clicked or reached by keys, None when the selection is cleared;
+    `dragged(start, stop)` over several; `menu_wanted(position or None, point on the screen)`."""
 
     picked = Signal(object)
     dragged = Signal(int, int)
@@ -56,14 +56,14 @@ class TokenCanvas(Themed, QAbstractScrollArea):
         self._layout = ChipLayout()
         self._noted: dict[tuple[int, int], Bookmark] = {}
         self._hatch: QBrush | None = None
-        self._pressed: int | None = None  # the token that the mouse was pressed on
+        self._pressed: int | None = None  # index of the token on which the mouse was pressed
         self._is_dragging = False
         self.setFont(font_fixed(12.0))
         self._painter = TextPainter(self.font())
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.viewport().setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)  # nothing behind is painted with it
+        self.viewport().setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)  # Qt need not paint what is behind
         self.setAccessibleName("Tokens")
         self.follower = EndFollower(self, ROW_HEIGHT - 1)
 
@@ -71,16 +71,16 @@ class TokenCanvas(Themed, QAbstractScrollArea):
 
     @property
     def chips(self) -> Chips:
-        """What is on the screen."""
+        """The state shown."""
         return self._chips
 
     def show_chips(self, chips: Chips) -> None:
-        """Lay out and paint what is another chip than before."""
+        """Show a state; lays out and paints only the chips that changed."""
         old, self._chips = self._chips, chips
         self._noted = {(one.target.step, one.target.position): one for one in chips.noted}  # type: ignore[union-attr]
         if chips.tokens is not old.tokens or chips.pending != old.pending:
             self._take_tokens(old.tokens, chips.tokens)
-        have_values = len(chips.tokens) == len(old.tokens) and chips.tokens is not old.tokens  # others, or filled in
+        have_values = len(chips.tokens) == len(old.tokens) and chips.tokens is not old.tokens  # replaced or filled in
         if have_values or chips.holders != old.holders:
             self.viewport().update()
         if (chips.area, chips.edited, chips.noted, chips.num_source) != (
@@ -89,7 +89,7 @@ class TokenCanvas(Themed, QAbstractScrollArea):
             self.viewport().update()
         if chips.selected != old.selected:
             self._describe()
-            if self._pressed is None:  # what is dragged over must not move away
+            if self._pressed is None:  # while dragging, the tokens must not scroll away
                 self._reveal()
             self.viewport().update()
 
@@ -98,12 +98,12 @@ class TokenCanvas(Themed, QAbstractScrollArea):
         self._layout.truncate(keep)
         self._lay_out()
         is_other = bool(tokens and old) and tokens[0] is not old[0]
-        if is_other or self.follower.is_following:  # another sequence begins at its end
+        if is_other or self.follower.is_following:  # another sequence is shown from its end
             self.follower.resume()
         self._update_from(keep - 1)
 
     def _update_from(self, index: int) -> None:
-        """Paint a token and what follows it anew; what stands before it stays as it is, or scrolls."""
+        """Repaint a token and everything after it."""
         viewport = self.viewport()
         if index < 0:
             viewport.update()
@@ -119,7 +119,7 @@ class TokenCanvas(Themed, QAbstractScrollArea):
     def take_theme(self) -> None:
         self._hatch = None
 
-    # ---- laying out: O(new tokens), everything only when the width changes ---------------------------------------
+    # ---- layout: O(new tokens); everything only when the width changes -------------------------------------------
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -130,13 +130,13 @@ class TokenCanvas(Themed, QAbstractScrollArea):
         self._layout.truncate(0)
         self._lay_out()
         if not self.follower.is_following and first < len(self._layout):
-            self.verticalScrollBar().setValue(self._layout[first].row * ROW_HEIGHT)  # the reader's place
+            self.verticalScrollBar().setValue(self._layout[first].row * ROW_HEIGHT)  # keep the first visible token
             self.follower.follow_if_at_end()
 
     def _lay_out(self) -> None:
         self._layout.width = self.viewport().width()
         self._layout.extend(self._width(token.text) for token in self._chips.tokens[len(self._layout) :])
-        # One more row leaves room for the pending chip, so that it does not make the text jump.
+        # One more row is reserved for the pending chip, so that the text does not jump when it comes.
         height = (self._pending_place().row + 1) * ROW_HEIGHT
         bar = self.verticalScrollBar()
         bar.setPageStep(self.viewport().height())
@@ -151,7 +151,7 @@ class TokenCanvas(Themed, QAbstractScrollArea):
         return self._painter.width(_shown(text)) + 2 * PADDING
 
     def _visible(self, top: int, bottom: int) -> range:
-        """The tokens between two edges of the viewport."""
+        """The tokens between two y coordinates of the viewport."""
         offset = self.verticalScrollBar().value()
         return self._layout.in_rows((top + offset) // ROW_HEIGHT, (bottom + offset) // ROW_HEIGHT)
 
@@ -200,7 +200,7 @@ class TokenCanvas(Themed, QAbstractScrollArea):
             painter.drawRoundedRect(chip, 4, 4)
 
     def _paint_ghost(self, painter: QPainter, chip: QRectF, dropped: float) -> None:
-        """Hatched at its foot, the higher the more heads have dropped the row."""
+        """Hatch the bottom of a chip, the higher the more heads have dropped the row."""
         if self._hatch is None:
             self._hatch = ghost_brush(current_theme(), self.devicePixelRatioF())
         height = GHOST_LEAST + (GHOST_MOST - GHOST_LEAST) * dropped
@@ -217,11 +217,11 @@ class TokenCanvas(Themed, QAbstractScrollArea):
     # ---- picking -------------------------------------------------------------------------------------------------
 
     def index_at(self, point: QPoint) -> int | None:
-        """Which token is under a point of the viewport."""
+        """The index of the token at a point of the viewport; None if there is none."""
         return self._layout.at(float(point.x()), (point.y() + self.verticalScrollBar().value()) // ROW_HEIGHT)
 
     def token_rect(self, index: int) -> QRect:
-        """Where a token stands in the viewport."""
+        """The rectangle of a token in the viewport."""
         rect = self._chip(self._layout[index]).translated(0, -self.verticalScrollBar().value())
         return rect.toRect()
 
@@ -279,7 +279,7 @@ class TokenCanvas(Themed, QAbstractScrollArea):
         self.picked.emit(tokens[there].position)
 
     def _lengthen(self, there: int) -> None:
-        """With Shift the keys move the end of the area that the selected token begins."""
+        """With Shift, the keys move the end of the area that begins at the selected token."""
         first = self._chips.selected
         if first is not None and first < len(self._chips.tokens):
             self._drag_over(first, max(there, first))
@@ -296,7 +296,7 @@ class TokenCanvas(Themed, QAbstractScrollArea):
         return super().viewportEvent(event)
 
     def words(self, token: Token) -> str:
-        """Everything about a token in lines."""
+        """Describe a token, in several lines."""
         noted = self._noted.get((token.step, token.position))
         return token_words(token, self._chips.holders, self._chips.edited, noted, num_source=self._chips.num_source)
 
@@ -313,7 +313,7 @@ class TokenCanvas(Themed, QAbstractScrollArea):
             self.follower.follow_if_at_end()
 
     def _describe(self) -> None:
-        """The selected token in words; nothing where none is selected."""
+        """Set the accessible description to that of the selected token; empty if none is selected."""
         index, tokens = self._chips.selected, self._chips.tokens
         self.setAccessibleDescription(self.words(tokens[index]) if index is not None and index < len(tokens) else "")
 

@@ -1,4 +1,4 @@
-"""What a chip tells beside its text: a special token, one that was forced or edited, the first that was generated."""
+"""Marks on a token's chip: special, forced, edited, first generated, or read by the encoder."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from PySide6.QtGui import QPainter, QPen
 from app.draw.edited import EditedRows
 from app.kit.theme import current_theme
 
-FOOT = 2.5  # pixels from the lower edge
+FOOT = 2.5  # distance in pixels of a forced token's line from the lower edge
 
 
 def paint_source(painter: QPainter, chip: QRectF) -> None:
-    """A token that an encoder read stands on a ground of its own."""
+    """Paint the background of a token that the encoder read."""
     painter.fillRect(chip.adjusted(0, 0.5, 1, -0.5), current_theme().color("page_shared", 60))
 
 
 def paint_marks(
     painter: QPainter, chip: QRectF, padding: float, *, is_special: bool, is_forced: bool, is_first: bool
 ) -> None:
-    """Under the text. A special token, which marks a place and is no text, has a frame with square corners."""
+    """Paint marks below the text: a square frame for a special token, a line below a forced one, a bar before the first
+    generated one."""
     accent = current_theme().color("accent")
     if is_special:
         painter.setBrush(Qt.BrushStyle.NoBrush)
@@ -35,7 +36,7 @@ def paint_marks(
 
 
 def paint_edited(painter: QPainter, chip: QRectF, found: Sequence[EditedRows]) -> None:
-    """A line above what was changed; what attention does not see in any head is struck through, in some is dashed."""
+    """Paint a line above an edited token; one that is masked from attention is also struck through."""
     if not found:
         return
     color = current_theme().color("edited")

@@ -1,4 +1,4 @@
-"""What the colours of the tokens mean: from no surprise to one in a thousand."""
+"""The legend of the token colours: from no surprisal to that of one in a thousand."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from app.kit.labels import Opaque
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, current_theme, font_text
 
-# A surprisal of this many nats has the full colour; e^-7 is one in a thousand.
+# The surprisal in nats of the strongest colour; e^-7 is one in a thousand.
 FULL_SURPRISAL = 7.0
 LEAST = 0.35
-# How much of the colour covers the ground: with more of it the text on top has less than 4.5 : 1 in the dark theme.
+# Opacity of the colour over the background: more would leave less than 4.5 : 1 contrast to the text in the dark theme.
 FAINTEST, STRONGEST = 0.08, 0.46
 BARS, BAR_WIDTH, BAR_HEIGHT, GAP = 7, 5, 10, 5
 
 
 def surprisal_color(theme: Theme, surprisal: float | None) -> QColor | None:
-    """The ground of a token of that surprisal in nats; None where it has none."""
+    """The background colour for a surprisal in nats; None if it is unknown or too small."""
     if surprisal is None or surprisal < LEAST:
         return None
     share = min(1.0, surprisal / FULL_SURPRISAL)
@@ -27,7 +27,7 @@ def surprisal_color(theme: Theme, surprisal: float | None) -> QColor | None:
 
 
 class SurprisalKey(Opaque, QWidget):
-    """A ramp between its two numbers, for the strip of a panel."""
+    """A colour gradient between two numbers, for a panel's title strip."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The tokens of the selected sequence, and finding text in them."""
+"""The panel with the tokens of the selected sequence, and a search in them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROOM_FOR_BOTH = 300  # pixels
 
 
 class FindLine(QLineEdit):
-    """Closes itself on Esc, before the window takes Esc for stopping."""
+    """A line edit that hides on Esc, before the window's Esc shortcut stops the engine."""
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() == Qt.Key.Key_Escape:
@@ -42,8 +42,8 @@ class FindLine(QLineEdit):
 
 
 class TokensPanel(View[Chips]):
-    """Chips coloured by surprisal; a click selects the position everywhere, a drag several. Intent: `menu_wanted(place
-    on the screen)`, of what is selected then."""
+    """Chips coloured by surprisal; a click selects a position, a drag several. Signal: `menu_wanted(point on the
+    screen)`, for the selection."""
 
     title = "Tokens"
     follows = (EACH_STEP, SELECTION, STATUS, EDITS, BOOKMARKS, slices(WALL))
@@ -71,7 +71,7 @@ class TokensPanel(View[Chips]):
         self.follow(models)
 
     def want(self, *, is_visible: bool) -> None:
-        """Who holds what is asked for where a mode drops rows."""
+        """Request who still holds each token, if the mode drops rows."""
         status = self._models.status.now
         drops = status is not None and not status.cache.retention.keeps_all
         self._models.viewport.update(wants_holders=drops and is_visible)
@@ -89,7 +89,7 @@ class TokensPanel(View[Chips]):
         pending = pending_text(part) if part is not None else None
         awaits = self._models.timeline.awaits_surprisal(now.seq_id)
         area = None if now.area is None else (now.area.start, now.area.stop)
-        if area == (0, len(tokens)):  # whole heads: not these tokens are meant
+        if area == (0, len(tokens)):  # an area of all tokens selects heads, not tokens
             area = None
         holders, edited = holders_of(self._models), edits_shown(self._models)
         noted = tuple(self._models.bookmarks.on_tokens(now.seq_id).values())
@@ -99,7 +99,7 @@ class TokensPanel(View[Chips]):
         return Chips(tokens, pending, now.position, holders, awaits, area, edited, noted, special, source)
 
     def _fed(self, now: Selected) -> int:
-        """The step that fed the sequence last."""
+        """The step that fed the sequence last; -1 if there is none."""
         record = self._models.timeline.fed(now.seq_id, now.step)
         return record.step if record is not None else -1
 
@@ -126,7 +126,7 @@ class TokensPanel(View[Chips]):
         self._fit_key()
 
     def _fit_key(self) -> None:
-        """The key of the colours gives way to the word for what is hatched where both have no room."""
+        """Hide the colours' legend where it and the text about the hatch do not both fit."""
         has_room = self.width() >= ROOM_FOR_BOTH or (
             self.state is not None and self.state.holders is None and not self._is_forked
         )
@@ -145,25 +145,26 @@ class TokensPanel(View[Chips]):
         self._models.selection.update(position=start, area=Rows(start, stop))
 
     def _on_menu_wanted(self, position: int | None, place: QPoint) -> None:
-        """A menu is of the token under the mouse, and of all that were dragged over where that is one of them."""
+        """Open the menu for the token under the mouse, or for the selected area if that contains it."""
         area = self._models.selection.now.area
         if position is not None and not (area is not None and area.start <= position < area.stop):
             self._on_dragged_over(position, position + 1)
         self.menu_wanted.emit(place)
 
     def open_find(self) -> None:
-        """Show the line for searching and put the cursor in it."""
+        """Show the search line and put the cursor in it."""
         self._find.show()
         self._find.setFocus()
         self._find.selectAll()
 
     def find_next(self) -> None:
-        """Select the next token, after the selected one, that lies in an occurrence of the text."""
+        """Select the next token, after the selected one, at which an occurrence of the text begins; after the last, the
+        first."""
         now = self._models.selection.now
         tokens = self._models.timeline.tokens(now.seq_id, now.step)
         if not self._find.text() or not tokens:
             return
-        # Lowered part by part: some letters change their length, and a place must still find its token.
+        # Each token's text is lowered by itself: some letters change their length, and indices must still match tokens.
         parts = [token.text.lower() for token in tokens]
         starts = list(accumulate((len(part) for part in parts), initial=0))
         text, wanted = "".join(parts), self._find.text().lower()
@@ -177,5 +178,5 @@ class TokensPanel(View[Chips]):
 
 
 def pending_text(part: SequenceStep) -> str | None:
-    """The token that was chosen to follow; None where none was."""
+    """The text of the token that was chosen to follow; None if there is none."""
     return part.sampled_text if has_chosen(part) else None
