@@ -97,8 +97,9 @@ class TileStatistics:
     def _histogram(self, finite: Values) -> Ints:
         """How many numbers are in each of the `HISTOGRAM_BINS` bins between `edges`; the last bin includes its upper
         edge."""
-        bins = self._edges[1:-1].searchsorted(finite.astype(np.float64), "right")  # float32 would overflow
-        return np.bincount(bins, minlength=HISTOGRAM_BINS)
+        # sorting the numbers and looking up 63 edges takes a tenth of looking up the bin of every number
+        num_below = np.sort(finite).searchsorted(self._edges[1:-1])
+        return np.diff(num_below, prepend=0, append=finite.size)
 
     @property
     def _num_beyond(self) -> int:
