@@ -1,4 +1,4 @@
-"""Beside each head's row of attention weights: its mass at both ends, and the tokens it looked at most."""
+"""What is beside each head's row of attention weights: its mass at both ends, and its most attended tokens."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def attended_words(found: tuple[PositionWeight, ...], name: Callable[[int], str]
 
 
 def entries_of(found: tuple[PositionWeight, ...], name: Callable[[int], str]) -> list[str]:
-    """`0 Once 43 %`: a position, its token and its weight."""
+    """`0 Once 43 %` for each: a position, its token and its weight."""
     return [f"{one.position} {name(one.position)} {percent(one.weight)}" for one in found]
 
 
 def whole_entries(entries: Sequence[str], room: float, num_lines: int, width: Callable[[str], float]) -> str:
-    """As many whole entries as have room on so many lines, the first in any case: half a number is another number."""
+    """As many whole entries as fit on `num_lines` lines, at least the first: a cut number would read as another one."""
     lines = [entries[0]]
     for entry in entries[1:]:
         longer = f"{lines[-1]}{APART}{entry}"
@@ -46,7 +46,7 @@ def whole_entries(entries: Sequence[str], room: float, num_lines: int, width: Ca
 
 
 class MassBars(QWidget):
-    """Each head's mass on the first position and on the last sixteen, as one bar of length one."""
+    """For each head a bar of length one, with its mass on the first position and on the last sixteen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class MassBars(QWidget):
             self.update()
 
     def describe(self) -> None:
-        """Say the masses in words."""
+        """Set the tool tip to the masses in words."""
         words = (f"head {m.head}: first {percent(m.first)}, last 16 {percent(m.recent)}" for m in self._masses)
         self.setToolTip("Mass on the first token and on the last 16" + "\n" + "\n".join(words))
 
@@ -89,7 +89,7 @@ class MassBars(QWidget):
         self._paint_key(painter)
 
     def _paint_key(self, painter: QPainter) -> None:
-        """What the two ends of a bar mean, under the bars, in as many words as there is room for."""
+        """Paint the legend below the bars, in two lines if there is space."""
         y = self._plot.bottom() + 9
         if self.height() - y < 19:
             x = self._paint_entry(painter, 0, y, "page_shared", "first")
@@ -99,14 +99,14 @@ class MassBars(QWidget):
         self._paint_entry(painter, 0, y + 13, "accent", "last 16")
 
     def _paint_entry(self, painter: QPainter, x: float, middle: float, role: str, text: str) -> float:
-        """A swatch in the colour of a bar and its name, which is text and has the colour of text; where it ends."""
+        """Paint a swatch of a colour and its name; returns where it ends."""
         painter.fillRect(QRectF(x, middle - _SWATCH / 2, _SWATCH, _SWATCH), current_theme().color(role))
         painter.setPen(current_theme().color("muted"))
         return self._key.left(painter, x + _SWATCH + 4, middle, text)
 
 
 class TopTokens(QWidget):
-    """Each head's most attended tokens on the line of its row, as many of them as fit."""
+    """Each head's most attended tokens beside its row, as many as fit."""
 
     def __init__(self, name: Callable[[int], str]) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class TopTokens(QWidget):
         self._ink = TextPainter(font_fixed(10))
 
     def show_rows(self, rows: tuple[tuple[PositionWeight, ...], ...], plot: QRectF, width: int) -> None:
-        """`rows[head]`; nothing is shown where the lines would touch or `width` is too small for one token."""
+        """Show `rows[head]`; hidden if the lines would touch, or if `width` is too small for a token."""
         is_shown = bool(rows) and width >= 90 and plot.height() / max(1, len(rows)) >= _LEAST_PITCH
         self.setVisible(is_shown)
         self.setFixedWidth(max(1, width))
@@ -140,7 +140,7 @@ class TopTokens(QWidget):
                     x = self._ink.left(painter, x, first + number * _LINE, share) + _GAP
 
     def _lines(self, pairs: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
-        """Names and shares, as many to a line as fit, at least one."""
+        """Arrange names and shares in lines, as many in each as fit, at least one."""
         lines: list[list[tuple[str, str]]] = []
         room = 0.0
         for name, share in pairs:

@@ -1,4 +1,4 @@
-"""The newest row: how much the last token looked at every token before it, head by head."""
+"""The newest row of attention: how much the last token attended to every token before it, by head."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from engine.spec.edit import Rows
 from engine.wire.slices import AttentionSlice
 
 _ROOM_FOR_MASSES, _ROOM_FOR_TOKENS = 300, 500
-_ROOM_FOR_ONE_LINE, _ROOM_FOR_TWO_LINES = 760, 400  # pixels of width that five entries of a head take at most
+_ROOM_FOR_ONE_LINE, _ROOM_FOR_TWO_LINES = 760, 400  # least widths of the panel for five entries in one or two lines
 _HEIGHT_FOR_ONE_LINE = 120
 
 
 class Shown(Struct, frozen=True):
-    """A row with the words about it, what is selected in it, the scale of its colours, and the room it is drawn in."""
+    """A slice with its description, what is selected in it, its colour scale, and the size it is drawn in."""
 
     piece: AttentionSlice
     words: str
@@ -58,7 +58,7 @@ class Shown(Struct, frozen=True):
 
 
 class AttentionView(MapView[Shown]):
-    """Hover tells a weight, a click selects the token that was looked at."""
+    """Hovering shows a weight, a click selects the token that it belongs to."""
 
     title = "Newest row"
     kind = ATTENTION
@@ -115,7 +115,7 @@ class AttentionView(MapView[Shown]):
             if not self.is_measured:
                 return "Where the newest token looked is not measured now: steps are taken without it."
             return "Where the newest token looked appears here with the first step."
-        # attention code of its own may hand its weights out all the same
+        # a model's own attention code may return its weights nevertheless
         is_watched = model is None or model.captures_attention or any(part.attention for part in record.sequences)
         if model is not None and not is_watched:
             if not model.geometry.attention_layers:
@@ -132,7 +132,7 @@ class AttentionView(MapView[Shown]):
         )  # fmt: skip
 
     def _area(self, piece: AttentionSlice) -> Box | None:
-        """The selected area as far as it is of this layer: the query heads that read it."""
+        """The part of the selected area in this layer, as a box of positions and query heads; None if there is none."""
         now = self._models.selection.now.area
         if now is None or now.kv_heads is None or not touches(now, piece.request.layer):
             return None
@@ -142,7 +142,7 @@ class AttentionView(MapView[Shown]):
         return Box(max(now.start, start), min(now.stop, stop), first, min(last, num_heads))
 
     def _edited(self, piece: AttentionSlice) -> tuple[Box, ...]:
-        """What was edited of the rows that this layer reads, by query heads."""
+        """The boxes of edited rows in this layer, by query heads."""
         group, num_heads, found = max(1, piece.group_size), len(piece.weights), []
         for one in edits_shown(self._models, piece.request.seq_id):
             if touches(one.rows, piece.request.layer):
@@ -184,7 +184,7 @@ class AttentionView(MapView[Shown]):
         self.set_detail(state.words)
         indices = draw.attention_indices(piece, state.scale)
         start, stop = draw.extent(piece)
-        # rows of a cross layer end where the encoder's text does
+        # rows of a cross layer end with the encoder's tokens
         whole = (start, stop) if piece.request.stop is None else (0, piece.query_position + 1)
         marks = Marks(
             left=24,
@@ -224,7 +224,7 @@ class AttentionView(MapView[Shown]):
 
     def _mass_of(self, piece: AttentionSlice) -> tuple[HeadMass, ...]:
         seq_id, timeline = piece.request.seq_id, self._models.timeline
-        record = timeline.fed(seq_id, piece.request.step)  # while others go on, the row of one that has ended stays
+        record = timeline.fed(seq_id, piece.request.step)  # a finished sequence keeps its last row while others go on
         part = timeline.part(seq_id, record.step) if record is not None else None
         if part is None or part.attention is None or self.width() < _ROOM_FOR_MASSES:
             return ()
@@ -260,9 +260,9 @@ class AttentionView(MapView[Shown]):
         return self.width() - 2 * MARGIN
 
     def _num_lines(self) -> int:
-        """How many lines the readout has: five entries need about two where a panel is narrow, three where it is
-        narrower. A low panel needs its room for the picture. It follows the panel's size and nothing that a step
-        changes: the picture above would be laid out anew."""
+        """The number of lines of the readout: five entries need one to three, depending on the width; a low panel
+        leaves more space to the picture. It depends only on the panel's size, as otherwise steps would change the
+        layout."""
         wanted = 1 if self.width() >= _ROOM_FOR_ONE_LINE else 2 if self.width() >= _ROOM_FOR_TWO_LINES else 3
         return max(1, min(wanted, 1 + (self.height() - _HEIGHT_FOR_ONE_LINE) // self._readout.fontMetrics().height()))
 
@@ -270,7 +270,7 @@ class AttentionView(MapView[Shown]):
         self._readout.setFixedHeight(self._num_lines() * self._readout.fontMetrics().height())
 
     def _summary(self, piece: AttentionSlice) -> list[str]:
-        """What the chosen head looked at most, while the mouse points at nothing."""
+        """What the selected head attended to most, while the mouse is elsewhere."""
         head = self._chosen_head(piece)
         found = draw.top_positions(piece, head)
         if not found:
@@ -283,7 +283,7 @@ class AttentionView(MapView[Shown]):
         return bool(draw.gone(piece)[head, column])
 
     def _fate(self, piece: AttentionSlice, head: int, first: int, last: int) -> str:
-        """Why there was no row to look at."""
+        """Why there was no row to attend to."""
         if last > first:
             return "all dropped before"
         kv_head = draw.kv_head_of(head, piece.group_size)

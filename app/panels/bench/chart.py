@@ -1,4 +1,4 @@
-"""One quantity of a bench over the length of the context: a curve a mode, the marked one in front."""
+"""The plot of a bench: a quantity over the length of the context, with a curve per mode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def bench_chart(
     marked: str,
     rests_on: str,
 ) -> Chart:
-    """`labels` are what modes are called; the row `marked` has a ring. `rests_on` says how much was measured."""
+    """Make the chart. `labels` are the names of modes; the row `marked` has a ring; `rests_on` says how much was
+    measured."""
     is_marked = np.array([key == marked for key in curves.keys], dtype=np.bool_)
     marks: list[ChartMark] = []
     for cache, batch, points in curves.series:

@@ -1,4 +1,4 @@
-"""A bench as curves: one for each mode and batch, over the tokens in the context. Numbers in, numbers out."""
+"""The curves of a bench: for each mode and batch, a quantity over the number of tokens in the context."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ COLUMNS = (
     "cache", "context", "batch", "tok_per_s", "spread", "ratio", "ttft_ms", "kv_bytes", "overhead_ratio",
 )  # fmt: skip
 OTHERS = ("ms_per_step", "reserved_bytes", "base", "ratio_spread", "num_steps", "num_turns", "device", "dtype")
-_ROOM = 0.08  # of the range, beside the points
+_ROOM = 0.08  # margin beside the points, as a fraction of the range
 
 
 class Curves(Struct, frozen=True, eq=False):
-    """Points `[N]` of the rows that were measured and hold something, by the `keys` of their rows: `x` is the binary
-    logarithm of the context, `y` that of the quantity, or a share as it is (`is_share`). A series is its mode, its
-    batch and the indices of its points, by rising context."""
+    """The points `[N]` of measured rows, given by the rows' `keys`: `x` is log2 of the context, `y` log2 of the
+    quantity, or a fraction as it is (`is_share`). A series is its mode, its batch, and the indices of its points by
+    ascending context."""
 
     keys: tuple[str, ...]
     x: Floats
@@ -34,12 +34,13 @@ class Curves(Struct, frozen=True, eq=False):
 
     @property
     def home(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """The ranges of both axes that show everything; a share from none to all."""
+        """The ranges of both axes that show everything."""
         return _range_of(self.x), (-0.02, 1.03) if self.is_share else _range_of(self.y)
 
     @property
     def named(self) -> tuple[int, ...]:
-        """The point of each series that its name stands at: the first or the last, where they lie further apart."""
+        """For each series the point beside which its name is written: all at the first or all at the last points,
+        wherever these are further apart."""
         first, last = (np.array([points[at] for _, _, points in self.series], dtype=np.int64) for at in (0, -1))
         is_first = len(first) > 0 and float(np.std(self.y[first])) > float(np.std(self.y[last]))
         return tuple((first if is_first else last).tolist())
@@ -54,12 +55,12 @@ def _range_of(values: Floats) -> tuple[float, float]:
 
 
 def key_of(row: BenchOutcome) -> str:
-    """What tells a row from the others: mode, context, batch."""
+    """What identifies a row: mode, context, batch."""
     return f"{row.cache} {row.context} {row.batch}"
 
 
 def curves(rows: Sequence[BenchOutcome], quantity: BenchQuantity) -> Curves:
-    """What was refused has no place, nor have bytes where nothing is kept."""
+    """The curves of a quantity. Refused rows have no point, nor have zeros on a logarithmic axis."""
     is_share = quantity == "overhead_ratio"
     shown = [row for row in rows if isinstance(row, BenchRow) and (is_share or getattr(row, quantity) > 0)]
     names = dict.fromkeys((row.cache, row.batch) for row in shown)

@@ -1,4 +1,4 @@
-"""Cache modes against each other in time: decode speed, the first token, bytes and overhead, at growing contexts."""
+"""The Bench panel: cache modes compared in decode speed, time to first token, bytes and overhead, by context."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ QUANTITIES = (
 
 
 class BenchView(RowsView):
-    """Modes take turns in the engine, beside the live session, which waits."""
+    """The engine measures modes in turns, on sequences of its own, while the live session waits."""
 
     title, measures = "Bench", "bench"
     button_words, button_name = "Measure speed", "Measure the speed of cache modes"
@@ -116,7 +116,7 @@ class BenchView(RowsView):
         self.plot.show_words(words.row_words(found, modes[found.cache]) if found is not None else "")
 
     def _modes(self) -> dict[str, CacheSpec]:
-        """What takes turns: the presets that are chosen, and the cache in use under its own name."""
+        """The modes to measure: the chosen presets, and the mode in use under its own name."""
         choice = self._modes_box.currentData()
         modes = {
             name: preset.spec
@@ -129,11 +129,11 @@ class BenchView(RowsView):
         return modes
 
     def _benched_modes(self) -> dict[str, CacheSpec]:
-        """The modes of the bench that is shown; before one, those that it will try."""
+        """The modes of the bench shown; before there is one, those to be measured."""
         benched = self.measurement.answers
         return dict(benched[0].request.caches) if benched else self._modes()
 
 
 def counts(box: SmallBox) -> tuple[int, ...]:
-    """The numbers that a box stands for."""
+    """The numbers of a box's choice."""
     return tuple(map(int, box.currentData().split(",")))

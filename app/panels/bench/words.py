@@ -1,4 +1,4 @@
-"""A bench in words: the table's heads and cells, what was measured, and one row in a line."""
+"""The texts of a bench: the table's headings and cells, what was measured, and a row in one line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def heads(sort: tuple[int, bool]) -> list[ColumnHead]:
 
 
 def cells(row: BenchOutcome, spec: CacheSpec, marked: str) -> list[TableCell]:
-    """One row, or why there is none; the `marked` one stands out."""
+    """The cells of a row, or why it was refused; the `marked` row is highlighted."""
     label, is_marked = cache_label(spec), key_of(row) == marked
     place = [TableCell(thousands(row.context)), TableCell(str(row.batch))]
     if not isinstance(row, BenchRow):
@@ -57,7 +57,7 @@ def cells(row: BenchOutcome, spec: CacheSpec, marked: str) -> list[TableCell]:
 
 
 def row_words(row: BenchOutcome, spec: CacheSpec) -> str:
-    """A point of the plot in a line."""
+    """A point of the plot in one line."""
     if not isinstance(row, BenchRow):
         return ""
     place = f"{thousands(row.context)} tokens" + (f" × {row.batch}" if row.batch > 1 else "")
@@ -68,7 +68,7 @@ def row_words(row: BenchOutcome, spec: CacheSpec) -> str:
 
 
 def source_words(benched: Sequence[Benched], is_waiting: bool) -> str:
-    """What was measured, and whether all of it."""
+    """What was measured, and whether the bench was stopped before its end."""
     if not benched:
         return ""
     request = benched[0].request
@@ -78,7 +78,7 @@ def source_words(benched: Sequence[Benched], is_waiting: bool) -> str:
 
 
 def rests_on(benched: Sequence[Benched]) -> str:
-    """How much every number rests on, and where it was measured."""
+    """How many steps and turns every number is based on, and where it was measured."""
     if not benched:
         return ""
     request = benched[0].request
@@ -88,5 +88,5 @@ def rests_on(benched: Sequence[Benched]) -> str:
 
 
 def labels(modes: Mapping[str, CacheSpec]) -> dict[str, str]:
-    """What the modes are called."""
+    """The names of the modes."""
     return {name: cache_label(spec) for name, spec in modes.items()}

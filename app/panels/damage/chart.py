@@ -1,4 +1,4 @@
-"""What a codec does as charts: maps of errors, bars of divergence, and the numbers under them."""
+"""The charts of codec damage: maps of errors, bars of divergence, and the numbers below them."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def _error_grid(
 
 
 def blank_words(coding: Coding) -> tuple[str, ...]:
-    """Why rows of that codec have no error: only KIVI has a residual that it keeps as it is."""
+    """Why rows of that codec have no error: only KIVI keeps a residual exactly."""
     if coding.is_kivi:
         return "kept exact: residual", "kept exact", "exact"
     return ("not coded: exact", "exact") if coding.is_exact else ("no error",)
 
 
 def attention_grid(found: DamageMap) -> ValueGrid:
-    """How much weight of the newest attention row moved, by layer and query head."""
+    """Total variation of the newest attention row, by layer and query head."""
     shown = found.attention[:, None, :] if found.attention.size else found.attention.reshape(0, 1, 0)
     layers = found.layers[: shown.shape[0]]
     sizes = tuple((1, shown.shape[2]) for _ in layers)
@@ -63,7 +63,8 @@ def layer_of(geometry: CacheGeometry | None, index: int) -> LayerGeometry | None
 
 
 def kl_table(found: DamageMap, chosen: int) -> BarTable:
-    """All layers coded first, then each alone, on one linear scale; the `chosen` layer stands out."""
+    """The KL with all layers coded, then with each layer alone, on one linear scale; the `chosen` layer is
+    highlighted."""
     values = [(None, found.kl), *zip(found.layers, (float(kl) for kl in found.kl_by_layer), strict=True)]
     most = max((kl for _, kl in values if np.isfinite(kl)), default=0.0)
     return BarTable(("KL in nats, one layer coded",), tuple(_kl_row(layer, kl, most, chosen) for layer, kl in values))
@@ -94,5 +95,5 @@ def numbers(found: DamageMap) -> tuple[Reading, ...]:
 
 
 def error_words(value: float) -> str:
-    """An error as a share and exactly: `3.21 % (0.032148)`."""
+    """An error as a percentage and exactly: `3.21 % (0.032148)`."""
     return f"{percent(value)} ({exact(value)})"

@@ -1,4 +1,4 @@
-"""Which codec is measured: its name, and the numbers that it takes."""
+"""The choice of the codec to measure, with its parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST = "kivi"
 
 
 class CodecControls(QWidget):
-    """`changed()` on every choice; `chosen` is the codec, or why it cannot be."""
+    """Signal: `changed()` on every choice. `chosen` is the codec, or why the choice is impossible."""
 
     changed = Signal()
 
@@ -39,7 +39,7 @@ class CodecControls(QWidget):
 
     @property
     def chosen(self) -> CodecSpec | str:
-        """What is chosen, or why it cannot be."""
+        """The codec, or why the choice is impossible."""
         try:
             return self.codec()
         except InputError as error:
@@ -47,11 +47,11 @@ class CodecControls(QWidget):
 
     @property
     def words(self) -> str:
-        """The formula of each codec that is chosen, and where it was published."""
+        """The formula and the paper of each chosen codec."""
         return self._codec.words
 
     def codec(self) -> CodecSpec:
-        """What is chosen; raises `InputError` with the reason where the numbers cannot be."""
+        """The codec. Raises `InputError` if the choice is impossible."""
         bits = int(self._bits.currentData())
         codec = self._codec.spec(bits, self._group.value(), self._residual.value())
         if codec.is_exact:
@@ -59,12 +59,12 @@ class CodecControls(QWidget):
         return codec
 
     def choose(self, codec: str, bits: int = 4, values: str = "") -> None:
-        """Look at another codec, as a person would."""
+        """Choose another codec."""
         self._codec.choose(codec, values)
         self._bits.choose(bits)
 
     def set_geometry(self, geometry: CacheGeometry) -> None:
-        """Another model: a group that divides its channels."""
+        """Set group and residual to a size that divides the head dimension of another model."""
         if geometry != self._geometry:
             self._geometry = geometry
             for field in (self._group, self._residual):
@@ -85,7 +85,7 @@ def _spin(parameter: Parameter) -> QSpinBox:
     field = QSpinBox()
     field.setObjectName("small")
     field.setRange(1, parameter.most)
-    field.setValue(DEFAULT_GROUP)  # a residual of one group: a short text has something to lose
+    field.setValue(DEFAULT_GROUP)  # a residual of one group, so that even a short text has coded rows
     field.setPrefix(f"{parameter.name} ")
     field.setFont(font_fixed(11))
     field.lineEdit().setTextMargins(INSET, 0, 0, 0)

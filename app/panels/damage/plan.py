@@ -1,4 +1,4 @@
-"""A budget in bytes, and the layers that should take how few bits for it."""
+"""The sheet for a mixed-precision plan: a budget in bytes, and the bits that each layer gets for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ KIB = 1024
 
 
 class PlanSheet(QWidget):
-    """`wanted()` asks for a plan of this budget, `applied()` for the plan as the live cache, `picked(layer)` a row."""
+    """Signals: `wanted()`, make a plan for the budget; `applied()`, use the plan as the live cache; `picked(layer)`, a
+    row was clicked."""
 
     wanted = Signal()
     applied = Signal()
@@ -63,7 +64,7 @@ class PlanSheet(QWidget):
         return round(self._kib.value() * KIB)
 
     def set_share(self, share: float) -> None:
-        """The budget as a part of the exact bytes, as a person would set it."""
+        """Set the budget as a fraction of the exact bytes."""
         self._share.set_value(100 * share)
         self._on_share()
 
@@ -73,7 +74,7 @@ class PlanSheet(QWidget):
 
     @property
     def name(self) -> str:
-        """The plan as a cache on the command line; empty before there is one."""
+        """The plan as a cache name for the command line; empty before there is a plan."""
         codec = self._found.plan_codec if self._found is not None else None
         return cache_name(CacheSpec(codec=codec)) if codec is not None else ""
 

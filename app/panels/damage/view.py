@@ -1,4 +1,4 @@
-"""What a low-bit codec does to K and V, to attention and to the next token, and which layers could take fewer bits."""
+"""The Codec damage panel: what a low-bit codec does to K and V, to attention and to the next token, by layer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from engine.wire.measurements import DamageMap
 from engine.wire.measuring import MapDamage
 
 TOKENS, CHANNELS, EFFECT, PLAN = "tokens", "channels", "effect", "plan"
-# It is measured without being asked where that is cheap, once nothing has moved for a while.
+# Where it is cheap, it is measured without being asked, after nothing has changed for this many ms.
 REST_MS = 700
 CHEAP_MS = 1500.0
 SMALL_MODEL = 50_000_000
@@ -38,8 +38,8 @@ LOW = 225
 
 
 class Shown(Struct, frozen=True):
-    """The answer to what is chosen, its formula, or why there is none; which picture of it, and what is selected.
-    `is_low`: the pictures need the room that the numbers would take, so one line must say them."""
+    """The answer for the chosen codec, its formula, or why there is none; the picture of it, and the selection.
+    `is_low`: the panel is too low for the numbers, so that one line must contain them."""
 
     found: DamageMap | None
     formula: str
@@ -110,7 +110,7 @@ class DamageView(AskingView[Shown]):
         super().choose(choice)
 
     def request(self) -> MapDamage | None:
-        """The codec, on the rows held now."""
+        """The question about the codec, on the live rows."""
         return self._request(None)
 
     def ask_plan(self) -> None:
@@ -150,7 +150,7 @@ class DamageView(AskingView[Shown]):
         self._hint = self._words(*item) if item is not None else ""
         self.refresh()
 
-    # ---- asking by itself ----------------------------------------------------------------------------------------
+    # ---- asking automatically ------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         if (geometry := self._geometry) is not None:
@@ -160,18 +160,18 @@ class DamageView(AskingView[Shown]):
             self._rest.start()
 
     def _question(self) -> MapDamage | None:
-        """The newest question, if it is about what is chosen now."""
+        """The newest question, if it is about the present choice."""
         question, seq_id = self.measurement.question, self._models.selection.now.seq_id
         is_mine = isinstance(question, MapDamage) and (question.seq_id, question.codec) == (seq_id, self._codec)
         return question if is_mine and isinstance(question, MapDamage) else None
 
     def _is_asked(self) -> bool:
-        """Whether what is chosen was asked about the newest step."""
+        """Whether the present choice was asked about at the newest step."""
         latest = self._models.timeline.live_path.latest
         return latest is None or (self._question() is not None and self.measurement.step == latest.step)
 
     def _on_rest(self) -> None:
-        """Measure by itself where that is cheap and nobody waits for the engine."""
+        """Measure automatically, if it is cheap and the engine is idle."""
         status, found = self._models.status.now, self.measurement.answer
         if not self.isVisible() or status is None or status.model is None or self._refusal() or self._is_asked():
             return
@@ -191,7 +191,7 @@ class DamageView(AskingView[Shown]):
         return self.controls.chosen
 
     def _refusal(self) -> str:
-        """Why what is chosen has no answer; empty where it has one or waits for it."""
+        """Why the present choice has no answer; empty if it has one or waits for it."""
         codec = self._codec
         return codec if isinstance(codec, str) else self.measurement.refusal if self._question() is not None else ""
 
@@ -258,7 +258,7 @@ class DamageView(AskingView[Shown]):
             self.maps.show_grids(grids, "token" if by_token else "channel", state.chosen)
 
     def _line(self, state: Shown) -> str:
-        """What the last line says: what is pointed at, else what there is to do or to know."""
+        """The last line: the cell under the mouse, else what to do or to know."""
         found = state.found
         if found is None:
             what = "Each layer is coded alone, then all of them together, on a copy."
@@ -273,7 +273,7 @@ class DamageView(AskingView[Shown]):
         return f"KL {divergence_words(found.kl)} · {size} ({byte_share(found.exact_bytes, found.kv_bytes)})"
 
     def _words(self, shown: ValueGrid, cell: GridCell) -> str:
-        """A cell in words, with its exact error."""
+        """Describe a cell, with its exact error."""
         error, name = chart.error_words(cell.value), shown.title[:1]
         if self.choice == EFFECT:
             return f"layer {cell.line.layer}, head {cell.column}: {error} of the weight moved"

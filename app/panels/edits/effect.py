@@ -1,4 +1,5 @@
-"""What an edit did, as bars: the next token before and after it, and how far later rows are from a re-prefill."""
+"""The effect of an edit as bars: the next token before and after it, and the distance of later rows from a
+re-prefill."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _MOST = 6
 
 
 def next_token_table(found: EditMeasured) -> BarTable:
-    """The most probable tokens before or after, in the order of their largest share."""
+    """The most probable tokens before or after the edit, ordered by the larger of the two probabilities."""
     before, after = _shares(found.before), _shares(found.after)
     names = {one.token_id: one.text for one in (*found.before, *found.after)}
     order = sorted(names, key=lambda token_id: -max(before.get(token_id, 0.0), after.get(token_id, 0.0)))
@@ -36,13 +37,13 @@ def _bar(share: float | None, role: str) -> Bar:
 
 
 def _share_words(share: float | None) -> str:
-    """What is not among the most probable ones is not known exactly."""
+    """A probability as text; for a token not among the most probable ones only an upper bound is known."""
     return "less" if share is None else percent(share)
 
 
 def kept_table(kept: KeptRows) -> BarTable:
-    """By layer, how far the rows behind the new tokens stand from those of a re-prefill: the mean over their positions.
-    Layer 0 of most models is exact: its K and V know nothing of other tokens."""
+    """For each layer, how far the rows after the new tokens are from those of a re-prefill, as the mean over positions.
+    Layer 0 of most models is exact, because its K and V do not depend on other tokens."""
     most = max((float(np.nanmax(part, initial=0.0)) for part in (_means(kept.keys), _means(kept.values))), default=0.0)
     keys, values = _means(kept.keys), _means(kept.values)
     rows = tuple(
@@ -57,7 +58,7 @@ def kept_table(kept: KeptRows) -> BarTable:
 
 
 def _means(part: Floats) -> Floats:
-    """`[L]`: over the positions that the cache holds; NaN where it holds none."""
+    """`[L]`: the mean over the positions that the cache holds; NaN if it holds none."""
     counts = np.isfinite(part).sum(axis=1)
     sums = np.where(np.isfinite(part), part, 0).sum(axis=1)
     means: Floats = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The edits by hand: what, where, when, what each did to the next token; go to one, repeat it, keep it as text."""
+"""The panel of edits made by hand: what, where, when and with which effect; go to one, repeat it, or export them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ JSON_FILES = "Edits (*.json)"
 
 
 class Shown(Struct, frozen=True):
-    """Every edit, newest first, the step of the marked one, what was measured of that, and which parts have room."""
+    """Every edit, newest first; the step of the marked one with its measured effect; and which parts have space."""
 
     rows: tuple[EditRow, ...]
     marked: int | None
@@ -49,7 +49,7 @@ class Shown(Struct, frozen=True):
 
 
 class EditsView(View[Shown]):
-    """A click marks an edit. Intents: `went_to(step)`, `repeated(edits)`."""
+    """A click marks an edit. Signals: `went_to(step)`, `repeated(edits)`."""
 
     title = "Edits"
     follows = (EDITS, SELECTION, STATUS)
@@ -88,7 +88,7 @@ class EditsView(View[Shown]):
         self.follow(models)
 
     def set_actions(self, undo: QAction, redo: QAction) -> None:
-        """What its two buttons do."""
+        """Set the actions of the buttons Undo and Redo."""
         self.undo.set_action(undo)
         self.redo.set_action(redo)
 
@@ -161,7 +161,7 @@ class EditsView(View[Shown]):
         if (found := self._row_at(index)) is not None:
             self._marked = found.step
             if self._models.selection.now.step in {one.step for one in self._models.edits.made}:
-                self._models.selection.update(step=found.step)  # another edit is looked at instead
+                self._models.selection.update(step=found.step)  # an edit was shown: show this one instead
             self.refresh()
 
     def _on_activated(self, index: QModelIndex) -> None:
@@ -177,7 +177,7 @@ class EditsView(View[Shown]):
             self.went_to.emit(self.state.marked)
 
     def _on_repeat(self) -> None:
-        """The marked edit once more, on the selected sequence."""
+        """Repeat the marked edit on the selected sequence."""
         if self.state is not None and (found := self.state.marked_row) is not None:
             self._repeat((found.edit,))
 
@@ -206,11 +206,11 @@ class EditsView(View[Shown]):
         self._on_menu()
 
     def repeat_all(self) -> None:
-        """All edits that are not undone once more, on the selected sequence."""
+        """Repeat all edits that are not undone on the selected sequence."""
         self._repeat(self.standing)
 
     def copy_text(self) -> None:
-        """The edits that are not undone on the clipboard, a line each."""
+        """Copy the edits that are not undone to the clipboard, one per line."""
         QGuiApplication.clipboard().setText(words.edits_text(self.standing))
         self.told.emit(f"{len(self.standing)} edits copied as text")
 
@@ -237,7 +237,7 @@ class EditsView(View[Shown]):
 
 
 def _read(path: Path) -> str:
-    """A small text file; InputError where it is none."""
+    """Read a small text file. Raises `InputError` if it is too large or unreadable."""
     try:
         if path.stat().st_size > words.MOST_BYTES:
             raise InputError(f"{path} is too large for a list of edits: choose one that was exported from it.")

@@ -1,4 +1,4 @@
-"""What the list of edits says of each, and edits as text and as a file."""
+"""The texts of the list of edits, and edits as text and as a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEADS = (
 
 
 class EditRow(Struct, frozen=True):
-    """An edit of the list; `kl` in nats, None where it is not known. `seq_id` None: there is one sequence only."""
+    """A row of the list; `kl` in nats, None if unknown. `seq_id` None: there is only one sequence."""
 
     step: int
     edit: Edit
@@ -36,7 +36,7 @@ class EditRow(Struct, frozen=True):
 
 
 def cells_of(rows: Sequence[EditRow], marked: int | None) -> tuple[tuple[TableCell, ...], ...]:
-    """The rows of the table; what was undone is dimmed, and says so."""
+    """The rows of the table; undone edits are dimmed and named as such."""
     return tuple(_cells(row, is_marked=row.step == marked) for row in rows)
 
 
@@ -56,17 +56,17 @@ def _cells(row: EditRow, *, is_marked: bool) -> tuple[TableCell, ...]:
 
 
 def edits_text(edits: Sequence[Edit]) -> str:
-    """A line for each, as they are typed."""
+    """One line per edit, as they are typed."""
     return "\n".join(map(edit_text, edits))
 
 
 def edits_json(edits: Sequence[Edit]) -> str:
-    """Edits as a file that can be read and changed by hand."""
+    """Edits as a JSON file that can be read and changed by hand."""
     return json.dumps({"format": FORMAT, "version": VERSION, "edits": [*map(edit_text, edits)]}, indent=2) + "\n"
 
 
 def edits_from_json(text: str, seq_id: int, num_tokens: int) -> tuple[Edit, ...]:
-    """The edits of a file, to be made on a sequence of so many tokens. Raises `InputError`."""
+    """Read the edits of a file, to be made on a sequence of `num_tokens` tokens. Raises `InputError`."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The charts of dropped rows: one head's drop on an axis of scores, and policy regret as a scatter, a dot a row."""
+"""The charts of evicted rows: the scores of one eviction on an axis, and policy regret as a scatter plot."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from engine.wire.evictions import Eviction
 from engine.wire.measurements import Regret
 
 _DOT = 6.0
-_BINS = 80  # dots that fall into one of so many parts of the axis are stacked
+_BINS = 80  # dots within one of so many parts of the axis are stacked
 _LEAST_HIGH = 8
 
 
 def rank_chart(eviction: Eviction, position: int | None) -> Chart:
-    """`position` is marked among those that went. Of many that stayed their quantiles stand for them."""
+    """The scores of the evicted rows, with `position` marked, and of those that stayed (quantiles, if these are
+    many)."""
     found = draw.ranks(eviction, 1 / _BINS)
     heights = found.victim_heights.astype(np.float64) + 0.6
     top = max(_LEAST_HIGH, float(heights.max(initial=0)) + 1)
@@ -53,7 +54,8 @@ _ENDS = FixedTicks((Tick(0.08, "← goes first"), Tick(0.86, "the rule keeps it 
 
 
 def regret_chart(regret: Regret, num_rows: int, marked: int | None) -> Chart:
-    """`num_rows` were in the cache: with them the rule knows which it would never drop. `marked` has a ring."""
+    """The scatter plot; the dot `marked` has a ring. `num_rows` in the cache determines which rows the rule never
+    drops."""
     found = draw.scatter(regret, num_rows)
     size = 6.0 if len(found.x) < _MANY else 4.5
     x, y, missed, kept = found.x, found.y, found.is_missed, found.is_protected

@@ -1,5 +1,5 @@
-"""Why rows went, as points: the scores of one drop beside those of the rows that stayed, and policy regret, what a rule
-thinks of each row against what its removal does."""
+"""Why rows were evicted, as points: scores of evicted and kept rows; and policy regret, each row's score against the
+effect of removing it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _FLOOR = -10
 
 
 class Ranks(Struct, frozen=True, eq=False):
-    """Scores between `low` and `high`: of those that went, with the place of each in its stack, of those that stayed on
-    merit (quantiles of them where they are many), and the border between."""
+    """Scores between `low` and `high`: those of evicted rows with their height in a stack, those of rows kept by score
+    (quantiles, if these are many), and `border`, the lowest that was kept."""
 
     victims: Floats
     victim_heights: npt.NDArray[np.int64]
@@ -27,7 +27,7 @@ class Ranks(Struct, frozen=True, eq=False):
 
 
 def ranks(eviction: Eviction, part: float) -> Ranks:
-    """Victims within that part of the axis are stacked; a score that is no number or infinite stands at the low end."""
+    """Arrange the scores. Evicted ones within `part` of the axis are stacked; NaN and -Inf are at the low end."""
     scores = eviction.scores.astype(np.float64)
     kept = eviction.survivors.quantiles.astype(np.float64)
     everything = np.concatenate([scores, kept])
@@ -47,7 +47,7 @@ def ranks(eviction: Eviction, part: float) -> Ranks:
 
 
 def stacked(places: Floats, width: float) -> npt.NDArray[np.int64]:
-    """How high each dot must stand so that dots of that width on one line do not cover each other."""
+    """The height of each dot in its stack, so that dots of that width on one line do not cover each other."""
     heights = np.zeros(len(places), dtype=np.int64)
     counts: dict[int, int] = {}
     for index in np.argsort(places, kind="stable"):
@@ -58,15 +58,15 @@ def stacked(places: Floats, width: float) -> npt.NDArray[np.int64]:
 
 
 def rank_of(eviction: Eviction, position: int) -> int | None:
-    """The place of a victim among those of its drop, from 1 for the lowest score; None for others."""
+    """The rank of an evicted row in its eviction, 1 for the lowest score; None for other rows."""
     score = eviction.score_of(position)
     return None if score is None else int((eviction.scores < score).sum()) + 1
 
 
 class Scatter(Struct, frozen=True, eq=False):
-    """Places 0 … 1 from the lower left corner: `x` the rule's rank, `y` the KL on `scale`. `is_protected`: sinks and
-    the latest, which the rule keeps whatever their score. `is_missed`: it would let go of it before most others, and
-    it matters more than most others."""
+    """Places 0 … 1: `x`, the rule's rank of a row; `y`, the KL of removing it, on `scale`. `is_protected`: sinks and
+    recent rows, which the rule keeps whatever their score; `is_missed`: the rule would drop it before most others
+    although it matters more than most."""
 
     x: Floats
     y: Floats
@@ -76,14 +76,14 @@ class Scatter(Struct, frozen=True, eq=False):
 
 
 def scatter(regret: Regret, num_rows: int) -> Scatter:
-    """`num_rows` are in the cache; the rule's budget, or all of them where it holds more, says which are protected."""
+    """The points of a measurement. `num_rows` in the cache and the rule's budget determine which rows are protected."""
     kl, scores = regret.kl.astype(np.float64), regret.scores.astype(np.float64)
     scale = log_scale(kl.tolist(), -5, -1, _FLOOR)
     low, high = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
     retention = regret.request.cache.retention
     recent = num_rows - retention.recent(retention.num_kept(num_rows))
     protected = regret.positions < retention.sinks
-    if not retention.is_by_position:  # there the score says it all
+    if not retention.is_by_position:  # a rule by position already scores recent rows highest
         protected |= regret.positions + regret.request.page_size > recent
     missed = np.zeros(len(kl), dtype=np.bool_)
     if len(kl) >= 8:
@@ -92,7 +92,7 @@ def scatter(regret: Regret, num_rows: int) -> Scatter:
 
 
 def page_of(regret: Regret, position: int) -> int | None:
-    """The page that holds a position; None where it was not removed."""
+    """The index of the removed page that contains a position; None if it was not removed."""
     index = position // regret.request.page_size
     if not 0 <= index < len(regret.positions):
         return None

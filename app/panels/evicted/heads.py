@@ -1,4 +1,4 @@
-"""Which heads let a row go: layers down, kv heads across."""
+"""A grid of layers and kv heads that shows which heads dropped a row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LayerHead = tuple[int, int]
 
 
 class HeadGrid(Surface):
-    """Items are `(layer, kv_head)`. A cell is filled where that head let the row go."""
+    """Items are `(layer, kv_head)`. A cell has the warning colour where that head dropped the row."""
 
     def __init__(self) -> None:
         super().__init__("Which heads let it go")
@@ -35,7 +35,7 @@ class HeadGrid(Surface):
     def show_heads(
         self, layers: tuple[int, ...], steps: npt.NDArray[np.int64], selected: LayerHead, *, is_certain: bool
     ) -> None:
-        """`steps` `[L, H_kv]`: the step that dropped it, or HELD; unless `is_certain` that is not known."""
+        """`steps` `[L, H_kv]`: the step that dropped the row, or HELD; unless `is_certain`, HELD means unknown."""
         is_resized = steps.shape != self._steps.shape
         self._layers, self._steps, self._selected, self._is_certain = layers, steps, selected, is_certain
         gone = int((steps != HELD).sum())
@@ -51,7 +51,7 @@ class HeadGrid(Surface):
     # ---- items ---------------------------------------------------------------------------------------------------
 
     def cell_of(self, layer: int, head: int) -> QRectF:
-        """Where a head stands."""
+        """The rectangle of a head."""
         wide, high = self._cell_size()
         return QRectF(_LABEL + head * wide, _HEAD + self._layers.index(layer) * high, wide, high)
 
@@ -102,14 +102,14 @@ class HeadGrid(Surface):
             painter.drawText(place, align, f"L{self._layers[row]}")
 
     def _paint_cell(self, painter: QPainter, theme: Theme, cell: QRectF, item: LayerHead) -> None:
-        """Filled where the head holds the row or a step dropped it; hollow where nobody can say."""
+        """A filled cell: held or dropped; a hollow one: unknown."""
         step = int(self._steps[self._layers.index(item[0]), item[1]])
         if step == HELD and not self._is_certain:
             painter.setPen(QPen(theme.color("faint"), 1, Qt.PenStyle.DotLine))
             painter.drawRect(cell.adjusted(0.5, 0.5, -0.5, -0.5))
         else:
             painter.fillRect(cell, theme.color("page_used" if step == HELD else "warning"))
-        if step != HELD and cell.width() >= 14 and cell.height() >= 10:  # not by its colour alone
+        if step != HELD and cell.width() >= 14 and cell.height() >= 10:  # a cross, so that it is not only the colour
             painter.setPen(QPen(theme.color("panel"), 1.3))
             for slope in (3, -3):
                 painter.drawLine(cell.center() - QPointF(3, slope), cell.center() + QPointF(3, slope))

@@ -1,4 +1,4 @@
-"""Policy regret: what removing each row, or page of rows, does, against what a rule thinks of it."""
+"""Policy regret: the effect of removing each row, or page of rows, against the score that a rule gives it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INVITATION = "Measure: each row is removed in turn, and the change of the next t
 
 
 class RegretSheet(QWidget):
-    """What is chosen, and the answer as a plot. A click on a dot selects its token everywhere."""
+    """The choices, and the answer as a plot. A click on a dot selects its token."""
 
     def __init__(self, models: Models, view: MeasuringView[Any]) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class RegretSheet(QWidget):
             (preset.label, preset.name, "")
             for preset in PRESETS.values()
             if not preset.spec.retention.keeps_all and preset.spec.retention.schedule == "uniform"
-        )  # a pyramid scores as its rule does
+        )  # a pyramid schedule scores as its rule does, so it is left out
         self._rule = SmallBox("Rule", "Whose score is compared with the measured effect", rules)
         self._rule.choose("h2o")
         sizes = (("each row" if size == 1 else f"pages of {size}", size, "") for size in PAGE_SIZES)
@@ -63,7 +63,7 @@ class RegretSheet(QWidget):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def request(self) -> MeasureRegret:
-        """The effect of each row of the selected sequence, beside the score of the rule that is chosen."""
+        """The question: the effect of each row of the selected sequence, and the chosen rule's score of it."""
         seq_id = self._models.selection.now.seq_id
         return MeasureRegret(seq_id, PRESETS[self._rule.currentData()].spec, self._size.currentData())
 
@@ -91,7 +91,7 @@ class RegretSheet(QWidget):
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def show_regret(self, regret: Regret | None) -> None:
-        """The answer about the selected sequence; None where there is none."""
+        """Show the answer about the selected sequence; None if there is none."""
         self._regret = regret
         self._refresh()
 
@@ -111,7 +111,7 @@ class RegretSheet(QWidget):
         self.note.setToolTip(plain_tip(self.note.text()))
 
     def _follow_cache(self) -> None:
-        """Until a person chooses, the rule of the cache in use."""
+        """Until the user chooses a rule, follow that of the cache in use."""
         status = self._models.status.now
         if self._is_chosen or status is None or status.cache.retention.keeps_all:
             return
@@ -129,13 +129,13 @@ class RegretSheet(QWidget):
         return draw.page_of(regret, now.position)
 
     def _score_words(self, regret: Regret | None) -> str:
-        """What exactly the score is: of the answer shown, else of the rule that is chosen."""
+        """How the score is defined: for the answer shown, else for the chosen rule."""
         cache = regret.request.cache if regret is not None else PRESETS[self._rule.currentData()].spec
         rule = cache.retention.row
         return f"score: {rule.score}; its rank, mean of layers and heads" if rule is not None else ""
 
     def summary(self, regret: Regret | None) -> str:
-        """The answer in a few words, for the strip."""
+        """A short form of the answer, for the title strip."""
         if regret is None:
             return ""
         rule = regret.request.cache.retention.row
@@ -150,7 +150,7 @@ class RegretSheet(QWidget):
         return " · ".join(parts)
 
     def _words(self, regret: Regret | None, marked: int | None) -> str:
-        """The dot that is pointed at, else the selected one, else how it was measured."""
+        """The dot under the mouse, else the selected one, else how it was measured."""
         if regret is None:
             return ""
         index = self._pointed if self._pointed is not None else marked

@@ -1,4 +1,5 @@
-"""Why a row went: the rule, when, and its score beside those that stayed; and whether the rule was right."""
+"""The Why evicted panel: by which rule and when a row was dropped, its score beside those that stayed, and the
+regret."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ _NAMED = 3
 
 
 class Shown(Struct, frozen=True):
-    """What both sheets depend on: the record that is shown, how many drops are known, what is selected and pointed at,
-    the engine's state; and of the regret the answer and where it stands."""
+    """What both sheets depend on: the record shown, the number of known evictions, the selection, the engine's status;
+    and for the regret the answer and its state."""
 
     is_regret: bool
     record: StepRecord | None
@@ -47,7 +48,7 @@ class Shown(Struct, frozen=True):
 
 
 class EvictedView(AskingView[Shown]):
-    """Follows the selected token, layer and kv head; without a token it shows what was dropped last."""
+    """Follows the selected token, layer and kv head; without a token it shows the latest eviction."""
 
     title, measures = "Why evicted", "regret"
     abilities = frozenset(("view.reset",))
@@ -149,7 +150,7 @@ class EvictedView(AskingView[Shown]):
         mine = self._log.of(now.seq_id, now.position, step) if now.position is not None else []
         shown = mine or latest
         layers = self._layers(shown)
-        # of a token that is selected the heads that let it go, even if none did; else of what went last
+        # for a selected token the heads that dropped it, even if none did; else the latest eviction
         of_token = mine if now.position is not None else latest
         steps = when_dropped(of_token, layers, self._num_heads(shown))
         drop = drop_in(shown, now.layer, now.kv_head)
@@ -212,7 +213,7 @@ class EvictedView(AskingView[Shown]):
         return f"“{token_name(self._models, self._models.selection.now.seq_id, position)}”"
 
     def _gap(self, record: StepRecord) -> str:
-        """Where the records do not tell all that was dropped; empty where they do."""
+        """Why the records may not contain all evictions; empty if they do."""
         now, status = self._models.selection.now, self._models.status.now
         changed_at = self._log.changed_at(record.step)
         if changed_at is None and status is not None and status.cache != record.cache and now.step is None:

@@ -1,4 +1,4 @@
-"""Everything that is known of the selected token."""
+"""The Inspector panel: everything known of the selected token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from app.panels.inspector.words import token_facts
 
 
 class Shown(Struct, frozen=True):
-    """A token at a step, in lines. `is_newest`: none is selected."""
+    """A token at a step, with its facts. `is_newest`: no token is selected."""
 
     token: Token
     step: int
@@ -29,7 +29,7 @@ class Shown(Struct, frozen=True):
 
 
 class InspectorView(View[Shown]):
-    """Follows the selection; without one it shows the newest token."""
+    """Follows the selection; without a selected token it shows the newest."""
 
     title = "Inspector"
     follows = (SELECTION, STEPS, EDITS, slices(ROW, ATTENTION, TABLE, WALL, at_rest=True))
@@ -51,7 +51,7 @@ class InspectorView(View[Shown]):
         self._models.viewport.update(wants_row=is_visible)
 
     def show_value(self, text: str) -> None:
-        """The exact value under the cursor of another picture, the empty text for none."""
+        """Show the exact value under the cursor of another picture; empty for none."""
         if text != self._under_cursor:
             self._under_cursor = text
             self.refresh()
@@ -71,7 +71,7 @@ class InspectorView(View[Shown]):
         count = self._models.timeline.num_tokens(now.seq_id, now.step)
         position = now.position if now.position is not None else count - 1
         tokens = self._models.timeline.tokens(now.seq_id)
-        # a position that this step has not reached is no token of it
+        # a position that this step has not reached has no token here
         return tokens[position] if 0 <= position < min(count, len(tokens)) else None
 
     def provenance(self, state: Shown) -> Provenance:

@@ -1,4 +1,4 @@
-"""The candidates as a list of bars, one of which can be taken instead of the chosen one."""
+"""The list of candidates with their bars; clicking one takes it instead of the chosen token."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from app.panels.next_token.draw import CandidateBar
 ROW_HEIGHT = 24
 _LEAST_ROW_HEIGHT, _MOST_ROW_HEIGHT = 17, 32
 Index = QModelIndex | QPersistentModelIndex
-WIDEST = ("100.0 %", ">99.9 %")  # of all numbers beside a bar
+WIDEST = ("100.0 %", ">99.9 %")  # the widest numbers beside a bar
 _BAR_ROLE = int(Qt.ItemDataRole.UserRole)
 
 
 class CandidateModel(QAbstractListModel):
-    """The bars as a list, so that screen readers and keys find them."""
+    """The bars as a Qt list model, for screen readers and keys."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -34,7 +34,7 @@ class CandidateModel(QAbstractListModel):
         self._refusal = self._offer = ""
 
     def set_offer(self, words: str) -> None:
-        """What a click on one of them does."""
+        """Set what a click on a candidate does, for the tool tips."""
         self._offer = words
 
     def set_bars(self, bars: tuple[CandidateBar, ...]) -> None:
@@ -47,7 +47,7 @@ class CandidateModel(QAbstractListModel):
             self.dataChanged.emit(self.index(0), self.index(len(bars) - 1))
 
     def set_refusal(self, why: str) -> None:
-        """Why none of them can be taken; empty where one can."""
+        """Set why no candidate can be taken; empty if one can."""
         if why != self._refusal:
             self._refusal = why
             if self._bars:
@@ -90,7 +90,7 @@ class CandidateModel(QAbstractListModel):
 
 
 class CandidateDelegate(QStyledItemDelegate):
-    """Text, bar, number. The chosen one has a mark, a filtered one is muted."""
+    """Draws text, bar and number. The chosen token has a mark, a filtered one is muted."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -128,7 +128,7 @@ class CandidateDelegate(QStyledItemDelegate):
         self._paint_bar(painter, QRectF(left, middle - 5, width, 10), bar)
 
     def _paint_bar(self, painter: QPainter, place: QRectF, bar: CandidateBar) -> None:
-        """The share, and a stroke where the same token stands on the other scale."""
+        """Paint the probability, and a line at that of the same token on the other scale."""
         theme = current_theme()
         painter.fillRect(place, theme.color("page_free"))
         length = max(place.width() * bar.share, 2.0 if bar.share > 0 else 0.0)
@@ -140,9 +140,10 @@ class CandidateDelegate(QStyledItemDelegate):
 
 
 class CandidateList(QListView):
-    """Rows are shown whole or not at all: all at once where they stay legible, else as many as there is room for.
+    """Shows only complete rows: all candidates if they remain legible, else as many as fit.
 
-    The Enter key is a click on the current line; `activated` comes with a click in some styles and not in others."""
+    The Enter key clicks the current row; `activated` is not used, because in some styles a click emits it as well.
+    """
 
     def __init__(self, model: CandidateModel) -> None:
         super().__init__()
@@ -162,7 +163,7 @@ class CandidateList(QListView):
         super().resizeEvent(event)
 
     def _fit_rows(self) -> None:
-        """Half a row at the end reads as a mistake: what is left of the room stays empty."""
+        """Choose the row height; what is left of the height stays empty, because a cut row looks like a mistake."""
         count, room = max(1, self.model().rowCount()), self.contentsRect().height()
         height = min(max(room // count, _LEAST_ROW_HEIGHT), _MOST_ROW_HEIGHT)
         if height * count > room:

@@ -1,4 +1,4 @@
-"""Another continuation from the step that is shown: a text that is typed, a token by its id, or another draw."""
+"""The line for another continuation from the step shown: a typed text, a token id, or another seed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from app.models.sequence_status import selected_info
 from engine.spec.sampling import SamplingParams
 
 _ID = re.compile(r"#(\d{1,9})")
-_MOST = 2**63 - 1  # of a seed
+_MOST = 2**63 - 1  # the largest seed
 
 
 class ContinuationLine(QWidget):
-    """Intents: `token_forced(token_id)`, `text_forced(text)`, `sampling_tried(SamplingParams)`; `left()` with Esc."""
+    """Signals: `token_forced(token_id)`, `text_forced(text)`, `sampling_tried(SamplingParams)`; `left()` with Esc."""
 
     token_forced = Signal(int)
     text_forced = Signal(str)
@@ -42,7 +42,8 @@ class ContinuationLine(QWidget):
         row((self.edit, 1), self.seed, on=self)
 
     def show_state(self, step: int | None) -> None:
-        """Which step it starts from (None: the live one), and whether chance has a part in it."""
+        """Adapt the tool tips to the step it starts from (None: the live one), and enable *Other seed* unless sampling
+        is greedy."""
         where = "here" if step is None else f"step {thousands(step)}, as a branch: what there is stays"
         self.edit.setToolTip(f"Enter: goes on with this text from {where}.\nA # and a number is the token of that id")
         sampling = self._sampling

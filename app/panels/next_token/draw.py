@@ -1,4 +1,4 @@
-"""The choices for the next token as bars."""
+"""The candidates for the next token as bars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Which = Literal["raw", "sampled"]
 
 
 class CandidateBar(Struct, frozen=True):
-    """One candidate. `share` is its length, 1 the whole width; `other` the same token's share on the other scale."""
+    """One candidate. `share` is the bar's length, 1 the whole width; `other` is its probability on the other scale."""
 
     token_id: int
     text: str
@@ -25,7 +25,7 @@ class CandidateBar(Struct, frozen=True):
 
 
 def candidate_bars(part: SequenceStep, which: Which) -> tuple[CandidateBar, ...]:
-    """The candidates in the engine's order, most probable first; `is_out` marks those a filter removed."""
+    """The candidates in the engine's order, most probable first; `is_out`: a sampling filter removed it."""
     bars = []
     for candidate in part.candidates:
         raw, sampled = candidate.prob, candidate.sampled_prob

@@ -1,4 +1,4 @@
-"""The bookmarks and notes: where each is and what was written; go there, write on, delete, copy as text."""
+"""The panel of bookmarks and notes: go to one, edit or delete it, or copy them as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = "Nothing is bookmarked: Ctrl+D marks the step, token, page or head tha
 
 
 class Shown(Struct, frozen=True):
-    """The bookmarks that are found, of so many, and the marked one."""
+    """The bookmarks that match the filter, the number of all, and the marked one."""
 
     rows: tuple[NoteRow, ...]
     count: int
@@ -33,7 +33,7 @@ class Shown(Struct, frozen=True):
 
 
 class NoteList(CellTable):
-    """Del deletes the marked note. `delete_wanted()`."""
+    """The table. Signal: `delete_wanted()`, Del was pressed."""
 
     delete_wanted = Signal()
 
@@ -45,7 +45,7 @@ class NoteList(CellTable):
 
 
 class NotesView(View[Shown]):
-    """A click marks one, Enter or a double click leads there. Intents: `wanted(target)`, `edited(target)`,
+    """A click marks a bookmark; Enter or a double click goes there. Signals: `wanted(target)`, `edited(target)`,
     `deleted(target)`."""
 
     title = "Notes"
@@ -82,7 +82,7 @@ class NotesView(View[Shown]):
         self.follow(models)
 
     def set_action(self, add: QAction) -> None:
-        """What makes a new one."""
+        """Set the action of the button New."""
         self.new.set_action(add)
 
     # ---- showing -------------------------------------------------------------------------------------------------

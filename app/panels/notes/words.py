@@ -1,4 +1,4 @@
-"""What the list of notes says of each, and notes as text."""
+"""The texts of the list of notes, and notes as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NoteRow(Struct, frozen=True):
 
 
 def cells_of(rows: Sequence[NoteRow], marked: Bookmark | None) -> tuple[tuple[TableCell, ...], ...]:
-    """The rows of the table; what is not on the shown branch is dimmed, and says so."""
+    """The rows of the table; bookmarks on other branches are dimmed and marked as such."""
     return tuple(_cells(row, is_marked=row.bookmark == marked) for row in rows)
 
 
@@ -47,13 +47,13 @@ def _cells(row: NoteRow, *, is_marked: bool) -> tuple[TableCell, ...]:
 
 
 def notes_text(rows: Sequence[NoteRow]) -> str:
-    """A line for each: step, place, note."""
+    """One line per note: step, place, text."""
     return "\n".join(
         f"step {row.bookmark.target.step}\t{row.place}\t{note_line(row.bookmark.text, MOST_SHOWN * 5)}" for row in rows
     )
 
 
 def is_found(row: NoteRow, words: str) -> bool:
-    """Whether every word stands in its note or in its place."""
+    """Whether the note or its place contains every word."""
     text = f"step {row.bookmark.target.step} {row.place} {row.bookmark.text}".casefold()
     return all(word in text for word in words.casefold().split())

@@ -1,4 +1,4 @@
-"""The plot of a parity report: what differs by how much at each step, and whether it may."""
+"""The plots of a parity report: how large the difference is at each step, and whether it is allowed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FLOOR = {"logits": -9, "kl": -12}
 
 
 def parity_chart(report: ParityReport, quantity: ParityQuantity, selected: int | None) -> Chart:
-    """`selected` is a step."""
+    """The plot of a quantity; `selected` is a step."""
     found = points(report, quantity)
     if quantity == "kl":
         return step_chart(found, TITLES[quantity], selected)
@@ -25,7 +25,7 @@ def parity_chart(report: ParityReport, quantity: ParityQuantity, selected: int |
 
 
 def points(report: ParityReport, quantity: ParityQuantity) -> StepPoints:
-    """Every step of the report; what is no number stands at the top."""
+    """The points of all steps of the report; NaN and Inf are at the top."""
     values = report.max_abs_logit_diff if quantity == "logits" else report.kl
     extra = (report.tolerance,) if quantity == "logits" else ()
     other = report.top1_agrees == 0
@@ -33,5 +33,5 @@ def points(report: ParityReport, quantity: ParityQuantity) -> StepPoints:
 
 
 def kinds(report: ParityReport) -> Ints:
-    """What each step's difference is: within rounding, lossy as asked, or a departure."""
+    """Each step's kind: within rounding, lossy as asked, or a departure."""
     return kinds_of(~(report.max_abs_logit_diff <= report.tolerance), report.may_differ == 1)

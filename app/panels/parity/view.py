@@ -1,4 +1,4 @@
-"""The steps that were taken, against another way to the same tokens: no cache at all, or any other cache mode."""
+"""The Parity panel: the steps taken, compared with the same tokens computed without a cache or in another mode."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _STACKED = 290
 
 
 class ParityShown(Struct, frozen=True):
-    """A report about the selected sequence; the step that is looked at and the newest there is; which plot is shown,
-    both where there is room; the step of the report whose numbers are told."""
+    """A report about the selected sequence; the selected step and the newest; the chosen plot, or both if they fit
+    (`is_stacked`); and the description of a step."""
 
     report: ParityReport
     step: int | None
@@ -44,8 +44,8 @@ class ParityShown(Struct, frozen=True):
 
 
 class ParityView(AskingView[ParityShown]):
-    """Clicking a dot looks at that step; clicking the first row that departs selects it. `compare_wanted(OtherRun)`:
-    see both ways side by side."""
+    """Clicking a dot selects its step; clicking the link selects the first row that departs. Signal:
+    `compare_wanted(OtherRun)`, compare both runs side by side."""
 
     compare_wanted = Signal(object)
 
@@ -97,15 +97,15 @@ class ParityView(AskingView[ParityShown]):
             menu.addSeparator()
 
     def compare_side_by_side(self) -> None:
-        """Ask for the run that the parity is checked against, beside this one."""
+        """Ask to compare with the run that parity is checked against, side by side."""
         self.compare_wanted.emit(OtherRun(self._other() or PRESETS["none"].spec))
 
     def compare_with(self, name: str) -> None:
-        """Compare with another mode from now on, by its name; `uncached` is no cache at all."""
+        """Choose the mode to compare with, by name; `uncached` is no cache at all."""
         self._against.choose(name)
 
     def _other(self) -> CacheSpec | None:
-        """The mode to compare with; the one in use keeps its own parameters."""
+        """The mode to compare with; if it is the one in use, with its present parameters. None: no cache."""
         name = self._against.currentData()
         if name == UNCACHED:
             return None
@@ -160,7 +160,7 @@ class ParityView(AskingView[ParityShown]):
                 plot.show_words("" if state.is_stacked and quantity == "logits" else state.words)
 
     def _chart(self, report: ParityReport, quantity: ParityQuantity, step: int | None) -> Chart:
-        """Made anew only for another report or step: pointing at a dot is none."""
+        """The plot of a quantity; cached until the report or the selected step changes."""
         key = (report, step)
         if self._charts_of != key:
             self._charts_of, self._charts = key, {}
@@ -175,7 +175,7 @@ class ParityView(AskingView[ParityShown]):
 
     @property
     def is_stacked(self) -> bool:
-        """Whether there is room for both plots, one above the other."""
+        """Whether both plots fit, one above the other."""
         return self.height() >= _STACKED
 
     def problem(self) -> str:
@@ -186,7 +186,7 @@ class ParityView(AskingView[ParityShown]):
         return ""
 
     def _num_newer(self, report: ParityReport) -> int:
-        """Steps that fed this sequence after the last that was compared."""
+        """The number of steps that fed this sequence after the last one compared."""
         last = int(report.steps[-1]) if len(report.steps) else -1
         return sum(step > last for step in self._steps_taken(report.request.seq_id))
 
@@ -211,7 +211,7 @@ class ParityView(AskingView[ParityShown]):
         return f"{verdict}: {mine} against {other}"
 
     def _steps_taken(self, seq_id: int) -> set[int]:
-        """Steps that fed this sequence, those of the one it was forked from included."""
+        """The steps that fed this sequence, including those of the sequence it was forked from."""
         return {token.step for token in self._models.timeline.live_path.tokens(seq_id)}
 
     def _number_words(self, report: ParityReport, num_newer: int) -> str:
@@ -241,7 +241,7 @@ class ParityView(AskingView[ParityShown]):
         self.place.show_link(words, "Select this layer, tensor and token", leads=True)
 
     def _step_words(self, report: ParityReport) -> str:
-        """The step that is pointed at, else the one that is looked at, else what the comparison took."""
+        """The step under the mouse, else the selected one, else how long the comparison took."""
         pointed = (step for plot in self._plots.values() if (step := plot.pointed_step) is not None)
         found = np.flatnonzero(report.steps == next(pointed, self._models.selection.now.step))
         if not found.size:

@@ -1,4 +1,4 @@
-"""The rows of the sequences panel: a model of what the engine says, and a delegate that paints the buttons of a row."""
+"""The table of sequences: a model with the engine's report, and a delegate that paints colours and buttons."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_INDEX = QModelIndex()
 
 
 class SequenceRow(Struct, frozen=True):
-    """A sequence, whether its numbers of pages mean anything in this cache mode, and what it was forked from."""
+    """A sequence, whether its page counts have a meaning in this cache mode, and what it was forked from."""
 
     info: SequenceInfo
     is_paged: bool
@@ -36,7 +36,7 @@ class SequenceRow(Struct, frozen=True):
 
 
 class SequenceModel(QAbstractTableModel):
-    """One row per sequence. Rows that did not change are not announced."""
+    """One row per sequence. Changes are emitted only for rows that differ."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -127,7 +127,7 @@ class SequenceModel(QAbstractTableModel):
         return thousands(counts[column])
 
     def state_text(self, info: SequenceInfo) -> str:
-        """The state in words; of a finished sequence the reason."""
+        """The state in words; for a finished sequence the reason."""
         if info.stop is not None:
             return info.stop
         return "preempted" if info.state == "waiting" and info.num_preemptions else info.state
@@ -139,7 +139,7 @@ def _alignment(column: int) -> Qt.AlignmentFlag:
 
 
 class SequenceDelegate(QStyledItemDelegate):
-    """Paints the owner's colour before its number, and the buttons. `pressed(seq_id, what)`."""
+    """Paints the sequence's colour beside its number, and the buttons. Signal: `pressed(seq_id, button)`."""
 
     pressed = Signal(int, str)
 
@@ -194,7 +194,7 @@ class SequenceDelegate(QStyledItemDelegate):
 
     @staticmethod
     def _places(rect: QRectF, row: SequenceRow) -> dict[str, QRectF]:
-        """Where the buttons of a row stand; one that would do nothing is not there."""
+        """The rectangles of a row's buttons; Stop is missing if the sequence is finished."""
         top = rect.center().y() - 9
         left = rect.right() - 4 - BUTTON * len(ORDER)
         return {

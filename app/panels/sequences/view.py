@@ -1,4 +1,4 @@
-"""Every sequence of the session: what it is doing, what it holds, and why its prompt was not reused."""
+"""The panel of all sequences: what each is doing, which pages it holds, and why its prompt was not reused."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from app.panels.sequences.table import (
 
 ROW_HEIGHT = 23
 _WIDE = 860
-# Which columns give way first, with the least width of the panel at which they are shown.
+# Widths of columns, and the least width of the panel at which a column is shown.
 _WIDTHS = {SEQ: 50, TOKENS: 62, PAGES: 58, SHARED: 62, SERVED: 62, PREEMPTED: 78, BUTTONS: BUTTON * len(ORDER) + 8}
 _ORIGIN_WIDTH = 190
 _FROM_WIDTH = {PREEMPTED: 530, SHARED: 450, SERVED: 380, PAGES: 300}
 
 
 class Shown(Struct, frozen=True):
-    """Every sequence, which of them is selected, whether its end can be asked for, why its prompt was not reused, in
-    brief and whole, and the step that is looked at (None: the live one)."""
+    """Every sequence, which one is selected, whether it can be stopped, why its prompt was not reused (short and
+    whole), and the step shown (None: the live one)."""
 
     rows: tuple[SequenceRow, ...]
     seq_id: int
@@ -59,7 +59,7 @@ class Shown(Struct, frozen=True):
 
 
 class SequencesView(View[Shown]):
-    """A click selects the sequence everywhere. Intents: `stopped(seq_id)`, `removed(seq_id)`, `forked(seq_id)`."""
+    """A click selects a sequence. Signals: `stopped(seq_id)`, `removed(seq_id)`, `forked(seq_id)`."""
 
     title = "Sequences"
     follows = (STATUS, SELECTION, STEPS, SignalSource("history"))
@@ -174,7 +174,7 @@ class SequencesView(View[Shown]):
         self._why.setText(" · ".join([f"seq {state.seq_id}", *filter(None, told)]) if any(told) else "")
 
     def _mark(self, seq_id: int) -> None:
-        """The selected sequence is the selected row, without another word about it."""
+        """Select the row of the selected sequence; this changes no other selection."""
         number = self._model.number_of(seq_id)
         picked = self._table.selectionModel()
         if number is None:
@@ -195,7 +195,7 @@ class SequencesView(View[Shown]):
             self._why.setAlignment(Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag.AlignVCenter)
 
     def _fit_columns(self) -> None:
-        """Where forks are told of, the numbers of pages give way earlier."""
+        """Hide columns that do not fit; with forks, the page counts are hidden earlier."""
         room = self.width() - (_ORIGIN_WIDTH if self._has_origins else 0)
         for column, least in _FROM_WIDTH.items():
             self._table.setColumnHidden(column, room < least)

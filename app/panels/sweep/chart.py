@@ -1,4 +1,4 @@
-"""Bytes against what they cost: one mark a cache mode, and the front of those that no other mode beats."""
+"""The plot of a sweep: bytes against damage with a dot per cache mode, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ TITLES: dict[Quality, str] = {
 
 
 def sweep_chart(cloud: Cloud, quality: Quality, labels: dict[str, str], marked: str, rests_on: str) -> Chart:
-    """`labels` are what the modes are called; the `marked` one has a ring. `rests_on` says how much was measured."""
+    """Make the chart. `labels` are the names of modes; the one `marked` has a ring; `rests_on` says how much was
+    measured."""
     is_marked = np.array([name == marked for name in cloud.names], dtype=np.bool_)
     texts = [labels.get(name, name) for name in cloud.names]
     marks: list[ChartMark] = [

@@ -1,4 +1,4 @@
-"""A sweep as bytes against what they cost: in KL, in agreement, in perplexity, or in facts forgotten."""
+"""The points of a sweep: bytes against damage, measured as KL, disagreement, perplexity or forgotten facts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ COLUMNS = (
     "cache", "kv_bytes", "tok_per_s", "mean_kl", "top1_agreement", "perplexity", "lossless", "recall", "text",
 )  # fmt: skip
 OTHERS = ("max_abs_logit_diff", "kind", "num_prompt_tokens", "num_steps")
-_RANGES: dict[Quality, tuple[int, int, int]] = {  # decades that are shown in any case, and the lowest of all
+_RANGES: dict[Quality, tuple[int, int, int]] = {  # decades that are always shown (lowest, highest), and the floor
     "kl": (-5, 0, -8), "disagreement": (-2, 0, -3), "perplexity": (0, 1, 0), "forgotten": (-2, 0, -3),
 }  # fmt: skip
 
 
 class Cloud(Struct, frozen=True, eq=False):
-    """Points of the rows of one text that hold bytes, by their `names`: `x` is the binary logarithm of the bytes, `y`
-    the damage as a share of the plot on `scale`. `front` are the points that nobody beats, by rising bytes."""
+    """The points of the rows of one text that store bytes, by `names`: `x` is log2 of the bytes, `y` the damage, 0 … 1
+    on `scale`. `front`: the points of the Pareto front, by ascending bytes."""
 
     names: tuple[str, ...]
     x: Floats
@@ -37,12 +37,12 @@ class Cloud(Struct, frozen=True, eq=False):
 
 
 def key_of(row: SweepOutcome) -> str:
-    """What tells a row from the others."""
+    """What identifies a row."""
     return f"{row.cache} on {row.text}"
 
 
 def damage(row: SweepRow, quality: Quality) -> float | None:
-    """What a mode costs, the less the better; None where it was not asked for. A KL that rounding explains is none."""
+    """The damage of a mode, less is better; None if it was not measured. A KL that rounding explains counts as zero."""
     match quality:
         case "kl":
             return row.mean_kl if row.mean_kl >= LEAST_KL else 0.0
@@ -55,7 +55,7 @@ def damage(row: SweepRow, quality: Quality) -> float | None:
 
 
 def cloud(rows: Sequence[SweepOutcome], text: str = "", quality: Quality = "kl") -> Cloud:
-    """A mode that keeps nothing and recomputes has no place on an axis of bytes: it is left out."""
+    """The points of a text. A mode that stores nothing has no place on an axis of bytes, and is left out."""
     all_of_it = [row for row in rows if isinstance(row, SweepRow) and row.text == text and row.kv_bytes > 0]
     found = [(row, cost) for row in all_of_it if (cost := damage(row, quality)) is not None]
     num_bytes = np.array([row.kv_bytes for row, _ in found], dtype=np.float64)
@@ -72,7 +72,8 @@ def cloud(rows: Sequence[SweepOutcome], text: str = "", quality: Quality = "kl")
 
 
 def steps_of(cloud: Cloud) -> tuple[Floats, Floats]:
-    """The front as a line of steps: with fewer bytes than a point has, no less damage is had than at the one before."""
+    """The front as a step line: between two points, no mode with fewer bytes than the second does less damage than the
+    first."""
     x = np.repeat(cloud.x[list(cloud.front)], 2)[1:]
     y = np.repeat(cloud.y[list(cloud.front)], 2)[:-1]
     return x, y

@@ -1,4 +1,4 @@
-"""Cache modes × budgets × codecs on the same texts: what each holds, how fast it is, and what it changes."""
+"""The Sweep panel: cache modes × budgets × codecs on the same texts, with bytes, speed and damage of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from engine.wire.measuring import Sweep
 
 LIVE, PROMPT, GIVEN, RECALL = "all tokens", "prompt", "last tokens", "planted fact"
 MAX_STEPS = 512
-BESIDE = 28  # pixels of a box that are not its words
+BESIDE = 28  # pixels of a box in addition to its text
 SOURCES = (
     ("all tokens", LIVE, "All tokens so far, then those that the exact model chooses"),
     ("prompt", PROMPT, "The prompt, then the tokens that the exact model chooses"),
@@ -59,8 +59,8 @@ QUALITIES = (
 
 
 class SweepView(RowsView):
-    """Every preset, and the cache in use, on the tokens of the selected sequence. One that was stopped goes on where it
-    stopped."""
+    """Measures every preset, and the mode in use, on the tokens of the selected sequence. A sweep that was stopped
+    continues where it stopped."""
 
     title, measures = "Sweep", "sweep"
     button_words, button_name = "Measure all", "Measure every cache mode"
@@ -96,15 +96,16 @@ class SweepView(RowsView):
         self._share_room()
 
     def _share_room(self) -> None:
-        """In a narrow panel each box has room for what it says now, and not for as much as its neighbours; all of them
-        come before the room that is left empty."""
+        """Give each box width according to its present text, and before any free space, so that a narrow panel cuts
+        least."""
         for box in self._boxes:
             self._top.setStretchFactor(box, box.fontMetrics().horizontalAdvance(box.currentText()) + BESIDE)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def request(self) -> Sweep:
-        """Every mode on the chosen texts; what a stopped sweep of the same has measured is not measured again."""
+        """The question: every mode on the chosen texts; rows that a stopped sweep of the same has measured are left
+        out."""
         request = Sweep(self.texts(), self.steps.value(), self._grid())
         swept = self.measurement.answers
         if not swept or swept[-1].is_last:
@@ -115,7 +116,7 @@ class SweepView(RowsView):
         return replace(request, done=tuple((each.row.cache, each.row.text) for each in swept))
 
     def texts(self) -> tuple[SweepText, ...]:
-        """The texts that are chosen, of the tokens of the selected sequence."""
+        """The chosen texts, made of the tokens of the selected sequence."""
         tokens = self._models.timeline.tokens(self._models.selection.now.seq_id)
         ids = tuple(token.token_id for token in tokens)
         prompt = tuple(token.token_id for token in tokens if token.is_prompt)
@@ -129,7 +130,7 @@ class SweepView(RowsView):
         return tuple(every[name] for name in self._source.currentData().split(","))
 
     def _grid(self) -> tuple[SweepMode, ...]:
-        """Modes × budgets × codecs; with one budget for all, each mode keeps its plain name."""
+        """Modes × budgets × codecs; with a single budget each mode keeps its plain name."""
         shares = [float(part) for part in self._budgets.currentData().split(",") if part]
         codecs = [parse_codec(part) for part in self._codecs.currentData().split(",") if part]
         found = grid(self._modes(), shares or (None,), codecs or (None,))
@@ -175,7 +176,7 @@ class SweepView(RowsView):
             self._show_plot(state, labels)
 
     def _show_plot(self, state: ShownRows, labels: dict[str, str]) -> None:
-        """The text of the marked row, or the first one."""
+        """Show the plot for the text of the marked row, or of the first row."""
         found = next((each for each in state.rows if self.key_of(each) == state.mark), None)
         text = found.text if found is not None else state.rows[0].text
         cloud = draw.cloud(state.rows, text, self.quality.currentData())
@@ -189,14 +190,14 @@ class SweepView(RowsView):
 
     @staticmethod
     def _fitted(request: Sweep, rows: tuple[SweepOutcome, ...]) -> dict[str, CacheSpec]:
-        """The modes as they were sized for the first text."""
+        """The modes with the sizes they had for the first text."""
         first = next((each for each in rows if isinstance(each, SweepRow)), None)
         ids = request.texts[0].prompt.token_ids or ()
         num_tokens = len(ids) + request.num_steps if first is None else first.num_prompt_tokens + first.num_steps
         return {mode.name: mode.fitted(num_tokens) for mode in request.modes}
 
     def _modes(self) -> dict[str, CacheSpec]:
-        """What a sweep tries: every preset, and the cache in use under its own name where no preset has it."""
+        """The modes of a sweep: every preset, and the mode in use under its own name if it is no preset."""
         modes = {name: preset.spec for name, preset in PRESETS.items()}
         status = self._models.status.now
         if status is not None:
@@ -210,7 +211,7 @@ class SweepView(RowsView):
             return (
                 f"stopped after {len(swept)} of {swept[0].request.num_rows}: asked for the same, it goes on from there"
             )
-        if not swept or has_plot:  # the plot says itself how much it rests on
+        if not swept or has_plot:  # the plot shows by itself how much was measured
             return words.ppl_words(swept)
         return f"over {words.rests_on(swept)}; {words.ppl_words(swept)}"
 

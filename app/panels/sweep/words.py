@@ -1,4 +1,4 @@
-"""A sweep in words: the table's heads and cells, what was measured, and one mode in a line."""
+"""The texts of a sweep: the table's headings and cells, what was measured, and a mode in one line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PPL: Mapping[TextKind, str] = {
 
 
 def heads(sort: tuple[int, bool], has_texts: bool) -> list[ColumnHead]:
-    """The columns; the one that sorts has an arrow. `has_texts`: with what tells several texts apart."""
+    """The columns; the one that sorts has an arrow. `has_texts` adds those that distinguish several texts."""
     found = [
         ColumnHead("cache", is_words=True, most=150),
         ColumnHead("KV", "Bytes of K and V stored at the end"),
@@ -48,16 +48,16 @@ def heads(sort: tuple[int, bool], has_texts: bool) -> list[ColumnHead]:
 
 
 def label_of(mode: SweepMode) -> str:
-    """What a mode is called, with its size where a grid has several."""
+    """The name of a mode, with its size if a grid has several."""
     _, at, size = mode.name.rpartition("@")
-    is_size = at and "=" not in size  # that would be a layer of a codec's plan
+    is_size = at and "=" not in size  # with "=" it is a layer of a codec's plan
     return cache_label(mode.cache) + (f" @{size}" if is_size else "")
 
 
 def cells(
     row: SweepOutcome, label: str, spec: CacheSpec, swept: Sequence[Swept], marked: str, has_texts: bool
 ) -> list[TableCell]:
-    """One mode measured, or why it could not be; the `marked` one stands out."""
+    """The cells of a mode, or why it could not be measured; the `marked` one is highlighted."""
     tip = "\n".join(part for part in (cache_summary(spec), ", ".join(size_words(spec))) if part)
     if not isinstance(row, SweepRow):
         reason = TableCell(row.unavailable, "muted", row.unavailable, is_wide=True)
@@ -83,7 +83,7 @@ def _share(share: float) -> str:
 
 
 def waiting_cells(request: Sweep, done: Sequence[SweepOutcome], has_texts: bool) -> list[list[TableCell]]:
-    """The modes that were not measured yet, each with what it is."""
+    """The rows of modes that were not measured yet, with their descriptions."""
     names = {key_of(row) for row in done}
     missing = [(m, t.name) for t in request.texts for m in request.modes if f"{m.name} on {t.name}" not in names]
     return [
@@ -102,7 +102,7 @@ def _kl(row: SweepRow) -> str:
 
 
 def _loss(row: SweepRow, swept: Sequence[Swept]) -> TableCell:
-    """A lossy mode that had nothing to lose yet says so: its budget or its residual holds every token."""
+    """A dash for a lossy mode, or (✓) if it lost nothing because its budget or residual holds every token."""
     rows = (s.row for s in swept if isinstance(s.row, SweepRow) and s.row.text == row.text)
     exact = next((other for other in rows if other.cache == "growing"), None)
     is_idle = exact is not None and row.kv_bytes == exact.kv_bytes and row.mean_kl < LEAST_KL
@@ -112,7 +112,7 @@ def _loss(row: SweepRow, swept: Sequence[Swept]) -> TableCell:
 
 
 def point_words(row: SweepOutcome, label: str) -> str:
-    """A mark of the plot in a line."""
+    """A point of the plot in one line."""
     if not isinstance(row, SweepRow):
         return ""
     told = "" if row.recall is None else f" · told {_share(row.recall)}"
@@ -121,7 +121,7 @@ def point_words(row: SweepOutcome, label: str) -> str:
 
 
 def source_words(swept: Sequence[Swept], is_waiting: bool) -> str:
-    """What was measured, and whether all of it."""
+    """What was measured, and whether the sweep was stopped before its end."""
     if not swept:
         return ""
     request = swept[0].request
@@ -131,7 +131,7 @@ def source_words(swept: Sequence[Swept], is_waiting: bool) -> str:
 
 
 def rests_on(swept: Sequence[Swept], text: str | None = None) -> str:
-    """How much was measured, of one text or of all: what is best after a few tokens may not be so after many."""
+    """How much was measured, of one text or of all: the best mode after a few tokens may not be the best after many."""
     rows = [s.row for s in swept if isinstance(s.row, SweepRow) and text in (None, s.row.text)]
     if not rows:
         return ""
@@ -142,6 +142,6 @@ def rests_on(swept: Sequence[Swept], text: str | None = None) -> str:
 
 
 def ppl_words(swept: Sequence[Swept]) -> str:
-    """What the perplexity is of."""
+    """Which tokens the perplexity is about."""
     kinds: tuple[TextKind, ...] = tuple(text.kind for text in swept[0].request.texts) if swept else ("greedy",)
     return "; ".join(dict.fromkeys(PPL[kind] for kind in kinds))

@@ -1,4 +1,4 @@
-"""The plot of the step times: stacked bars over the steps, as one image of what is visible."""
+"""The plot of step times: stacked bars over the steps, drawn as one image of the visible part."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from app.kit.theme import font_fixed
 from app.panels.timings import draw
 from app.panels.timings.draw import Bars
 
-# In the order of draw.PHASES
+# The colours in the order of draw.PHASES.
 ROLES = ("page_used", "accent", "page_host", "page_shared", "signed_positive", "page_cached", "faint")
 MOST_LABELS = 40
-_LEAST_STEPS = 32  # so many have room: the first few steps are bars and not blocks
+_LEAST_STEPS = 32  # least number of steps on the axis, so that the first few are narrow bars
 
 
 class TimeBars:
-    """Paints the bars of a range of steps; the image is kept until another range or size is visible."""
+    """Paints the bars of a range of steps; the image is cached until the range or size changes."""
 
     def __init__(self, millis: draw.Millis, is_prefill: draw.Flags, first: int, selected: int | None) -> None:
-        """`first` is the place of the first row, `selected` the index of a row."""
+        """`first` is the place of the first row; `selected` the index of a row."""
         self._millis, self._is_prefill = millis, is_prefill
         self._first, self._selected = first, selected
         self.full_ms = draw.full_scale(millis.sum(axis=1), is_prefill)
@@ -60,13 +60,13 @@ class TimeBars:
             painter.drawRect(box)
 
     def _span(self, frame: PlotFrame, index: int) -> tuple[float, float]:
-        """The pixels of a bar; it is a pixel wide where several share one."""
+        """The pixels of a bar; at least one wide, where several share a pixel."""
         at = index + self._first
         left, right = frame.x_of(at - 0.5), frame.x_of(at + 0.5)
         return left, max(right, left + 1)
 
     def _paint_cut(self, painter: QPainter, frame: PlotFrame, bars: Bars) -> None:
-        """Bars taller than the plot say how tall they are, the tallest first, as many as there is room for."""
+        """Write the times of bars taller than the plot, the tallest first, as many as fit."""
         totals = {index: float(self._millis[index].sum()) for index in bars.clipped}
         tallest = sorted(totals, key=totals.__getitem__, reverse=True)[:MOST_LABELS]
         texts = ["↑ " + milliseconds(totals[index]) for index in tallest]
@@ -78,19 +78,19 @@ class TimeBars:
                 self._paint_words(painter, frame, start + x, top, "text", text)
 
     def _paint_tag(self, painter: QPainter, frame: PlotFrame, text: str) -> None:
-        """That not every step has a bar."""
+        """Write that not every step has a bar."""
         left = frame.rect.right() - self._text.width(text) - 2
         self._paint_words(painter, frame, left, frame.rect.top() + 13, "muted", text)
 
     def _paint_words(self, painter: QPainter, frame: PlotFrame, x: float, top: float, role: str, text: str) -> None:
-        """On a ground of their own, so that the bars behind stay out of them."""
+        """Write a text on a background of its own, which covers the bars behind."""
         painter.fillRect(QRectF(x - 1, top, self._text.width(text) + 3, 13), frame.theme.color("panel", 215))
         painter.setPen(frame.theme.color(role))
         self._text.left(painter, x, top + 6.5, text)
 
 
 def timing_chart(millis: draw.Millis, is_prefill: draw.Flags, axis: StepAxis, selected: int | None) -> Chart:
-    """A bar a step, `millis` `[N, 7]`; `axis` has the steps of the rows, `selected` is the index of one."""
+    """The chart with one bar per step: `millis` `[N, 7]`; `axis` has the steps of the rows, `selected` is an index."""
     first = axis.first
     bars = TimeBars(millis, is_prefill, first, selected)
     count, total = len(millis), millis.sum(axis=1)

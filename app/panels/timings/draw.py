@@ -1,4 +1,4 @@
-"""Where each step's time went: stacked bars, one picture however many steps there are."""
+"""The time of each step as stacked bars: one picture, however many steps there are."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ Pixels = npt.NDArray[np.uint32]
 Millis = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-# From the bottom of a bar up. What was timed inside a forward stands apart from the rest of it; a gap is no part of a
+# From the bottom of a bar up. What was timed inside a forward is separate from its rest; the gap before a step is not
+# part of it, and is drawn on top.
 # step, and lies on top of the one behind it.
 PHASES = ("forward", "attention", "cache", "prepare", "sample", "looking", "gap")
 _HATCH = 4
 LABEL_GAP = 3.0  # pixels between a bar and its label
-RECENT_STEPS = 64  # whose share of looking is told
+RECENT_STEPS = 64  # decode steps over which the share of looking is computed
 
 
 class Bars(Struct, frozen=True):
-    """Bars of 0xAARRGGBB on transparency. `steps` `[width]`: the index of the step that a pixel column shows, -1 where
-    none is; of `per_bar` steps that share a column the slowest is shown. `clipped`: indices of bars cut at the top."""
+    """The picture: 0xAARRGGBB on transparency. `steps` `[width]`: the index of the step shown by each pixel column, -1
+    for none; of `per_bar` steps that share a column the slowest is shown. `clipped`: indices of bars that are cut at
+    the top."""
 
     pixels: Pixels
     steps: npt.NDArray[np.intp]
@@ -34,7 +36,7 @@ class Bars(Struct, frozen=True):
 
 
 def step_row(record: StepRecord) -> tuple[float, ...]:
-    """A record's milliseconds in the order of `PHASES`, and 1 for a prefill. An encoder's run is a forward as well."""
+    """A record's milliseconds in the order of `PHASES`, and 1 for a prefill. An encoder's run counts as forward."""
     times, layers = record.timings, record.timings.layers
     forward = times.forward_ms + times.encoder_ms
     attention, cache = (sum(layers.attention_ms), layers.in_cache_ms) if layers is not None else (0.0, 0.0)
@@ -52,8 +54,8 @@ def paint(
     colours: Sequence[int],
     scale: int = 1,
 ) -> Bars:
-    """The steps of a range of indices as bars around their index, on `size` (width, height) pixels; `scale` pixels of
-    the screen make a logical one. A prefill is hatched, and cut where it is taller than the whole height."""
+    """Paint the steps of a range of indices as bars around their index, on `size` (width, height) pixels, `scale` of
+    which are one logical pixel. A prefill is hatched; bars taller than the picture are cut."""
     width, height = size
     total = millis.sum(axis=1)
     steps = _step_of_columns(total, x_range, width)
@@ -66,15 +68,15 @@ def paint(
     columns = _stack(np.minimum(heights, height), height, colours)
     pixels[:, there] = _hatched(columns, is_prefill[shown], scale)
     per_column = (x_range[1] - x_range[0]) / width
-    if 1 / per_column > 3 * scale:  # a gap between two bars
+    if 1 / per_column > 3 * scale:  # leave a gap between two bars
         pixels[:, :-scale][:, steps[:-scale] != steps[scale:]] = 0
     clipped = np.unique(shown[heights[:, -1] > height])
     return Bars(pixels, steps, max(1, math.ceil(per_column - 1e-9)), tuple(int(index) for index in clipped))
 
 
 def full_scale(total: Millis, is_prefill: Flags) -> float:
-    """The height of the plot in milliseconds: a little more than the slow decode steps take. A prefill that takes a
-    hundred times longer, or one hiccup of many, does not flatten all the others."""
+    """The height of the plot in milliseconds: a little more than the slow decode steps take. Prefills, and the slowest
+    of many steps, are not considered, so that they do not flatten the others."""
     decode = total[~is_prefill] if not is_prefill.all() else total
     if not decode.size:
         return 1.0
@@ -84,8 +86,8 @@ def full_scale(total: Millis, is_prefill: Flags) -> float:
 
 
 def label_places(bars: Sequence[tuple[float, float]], widths: Sequence[float], high: float) -> list[float | None]:
-    """Where a label stands beside each of some bars `(left, right)`, given the most important first: to the right, else
-    to the left, never over another bar or label nor beyond `0 … high`; None where there is no room."""
+    """The x of a label beside each of some bars `(left, right)`, the most important first: to the right, else to the
+    left, never over another bar or label nor outside `0 … high`; None if there is no space."""
     taken = list(bars)
     places: list[float | None] = []
     for (left, right), width in zip(bars, widths, strict=True):
@@ -101,7 +103,7 @@ def label_places(bars: Sequence[tuple[float, float]], widths: Sequence[float], h
 
 
 def looking_share(millis: Millis, is_prefill: Flags) -> float | None:
-    """What part of the recent decode steps' time went into looking."""
+    """The fraction of the recent decode steps' time that was spent on looking; None without any."""
     decode = millis[~is_prefill][-RECENT_STEPS:, : PHASES.index("gap")]
     total = float(decode.sum())
     return float(decode[:, PHASES.index("looking")].sum()) / total if total > 0 else None
@@ -129,7 +131,7 @@ def _step_of_columns(total: Millis, x_range: tuple[float, float], width: int) ->
 
 
 def _stack(heights: npt.NDArray[np.int32], height: int, colours: Sequence[int]) -> Pixels:
-    """`[height, columns]`: each pixel takes the colour of the first phase that reaches up to it."""
+    """`[height, columns]`: each pixel has the colour of the first phase that reaches up to it."""
     above = np.arange(height, 0, -1, dtype=np.int32)[:, None]
     phase = (above > heights.T[0]).astype(np.uint8)
     for top in heights.T[1:]:
@@ -139,7 +141,7 @@ def _stack(heights: npt.NDArray[np.int32], height: int, colours: Sequence[int]) 
 
 
 def _hatched(columns: Pixels, is_prefill: Flags, scale: int) -> Pixels:
-    """Prefill is crossed by transparent diagonals: told by more than its colour."""
+    """Cross prefills by transparent diagonals, so that they differ not only in height."""
     marked = np.flatnonzero(is_prefill)
     if marked.size:
         diagonal = (np.arange(columns.shape[0])[:, None] + marked[None, :]) // scale % _HATCH == 0

@@ -1,4 +1,4 @@
-"""Where each step's time went, step by step, and what looking at it cost."""
+"""The Step time panel: the phases of each step's time, and what looking at it cost."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from app.panels.timings.chart import ROLES, timing_chart
 from engine.spec.runners import runner_words
 from engine.wire.records import StepRecord, Timings
 
-HIDDEN_SHARE = 0.2  # of a forward: where attention and the cache are less, other modes look alike
-READING_RATE = 2e9  # bytes a second, assumed: any memory gives them, also to one core that reads scattered rows
+HIDDEN_SHARE = 0.2  # fraction of a forward: if attention and cache take less, other cache modes look alike
+READING_RATE = 2e9  # bytes a second: assumed so low that any memory reaches it, even for one core and scattered rows
 
 
 class StepTimes(Struct, frozen=True):
-    """The history up to its newest record, which of its records is selected, and which one's numbers are told."""
+    """The history up to its newest record, the index of the selected one, and the record to describe."""
 
     newest: StepRecord
     num_steps: int
@@ -33,7 +33,7 @@ class StepTimes(Struct, frozen=True):
 
 
 class TimingsView(View[StepTimes]):
-    """Clicking a bar looks at that step."""
+    """Clicking a bar selects its step."""
 
     title = "Step time"
     abilities = frozenset(("view.reset",))
@@ -74,7 +74,7 @@ class TimingsView(View[StepTimes]):
 
     def show_state(self, state: StepTimes) -> None:
         drawn = (state.newest, state.num_steps, state.selected, current_theme())
-        if drawn != self._drawn:  # not when another bar is pointed at
+        if drawn != self._drawn:  # pointing at another bar needs no new plot
             self._drawn = drawn
             rows = self._series.follow(self._models.timeline.records)
             millis, is_prefill = rows[:, :-1], rows[:, -1] > 0
@@ -96,7 +96,7 @@ class TimingsView(View[StepTimes]):
 
 
 def phase_words(record: StepRecord) -> str:
-    """A step's phases in numbers, each beside its name."""
+    """A step's phases with their times."""
     times, step = record.timings, thousands(record.step)
     measured = times.forward_ms + times.encoder_ms, times.prepare_ms, times.sample_ms, times.observe_ms
     forward, prepare, sample, observe = map(milliseconds, measured)
@@ -114,7 +114,7 @@ def phase_words(record: StepRecord) -> str:
 
 
 def reading_words(record: StepRecord) -> str:
-    """Why the cache cannot show in a forward that was not timed by layer, and how that is measured."""
+    """Why the cache mode hardly affects a forward that was not timed by layer, and how to measure it."""
     share, rate = percent(reading_share(record) or 0.0), f"{READING_RATE / 1e9:g} GB a second"
     return (
         f"K and V take {byte_size(record.num_bytes.stored)}: at {rate}, a speed that is assumed and that slow memory "
@@ -124,7 +124,7 @@ def reading_words(record: StepRecord) -> str:
 
 
 def inside_words(times: Timings) -> str:
-    """What a forward was made of, where it was timed layer by layer, and whether the cache shows in it."""
+    """The parts of a forward that was timed layer by layer, and whether the cache mode affects it."""
     layers = times.layers
     assert layers is not None
     parts = (
@@ -148,23 +148,23 @@ def inside_words(times: Timings) -> str:
 
 
 def hides_cache(record: StepRecord) -> bool:
-    """Whether attention and the cache are so little of a step's forward that modes look alike: as it was timed by
-    layer, else by what reading K and V can take at most."""
+    """Whether attention and cache take so little of a step's forward that modes look alike: as timed by layer, else
+    estimated from the bytes read."""
     share = inside_share(record.timings)
     share = reading_share(record) if share is None else share
     return share is not None and share < HIDDEN_SHARE
 
 
 def inside_share(times: Timings) -> float | None:
-    """Of a forward what attention and the cache took; None where it was not timed by layer."""
+    """The fraction of a forward for attention and cache; None if it was not timed by layer."""
     if times.layers is None or not times.forward_ms:
         return None
     return (sum(times.layers.attention_ms) + times.layers.in_cache_ms) / times.forward_ms
 
 
 def reading_share(record: StepRecord) -> float | None:
-    """Of a decode step's forward what reading all K and V takes at most. None where that is not what a cache costs:
-    rows that are decoded first, or computed anew."""
+    """An upper bound on the fraction of a decode step's forward for reading all K and V. None if the cache has other
+    costs: rows that are dequantised or recomputed."""
     spec, times = record.cache, record.timings
     is_read = spec.codec.is_exact and spec.quantizer is None and not spec.recomputes
     if record.phase != "decode" or not is_read or not times.forward_ms or not record.num_bytes.stored:
@@ -173,14 +173,14 @@ def reading_share(record: StepRecord) -> float | None:
 
 
 def _slowest(layers: tuple[int, ...], each: tuple[float, ...]) -> str:
-    """The layer that took most, where one took much more than its share."""
+    """Name the layer that took most, if it took much more than the mean."""
     worst = max(range(len(each)), key=each.__getitem__)
     is_apart = len(each) > 1 and each[worst] > 3 * sum(each) / len(each)
     return f" (layer {layers[worst]}: {milliseconds(each[worst])})" if is_apart else ""
 
 
 def _key_names(share: float | None, *, is_inside: bool) -> tuple[str, ...]:
-    """In the order of `draw.PHASES`; no name for what was not timed."""
+    """The legend in the order of `draw.PHASES`; empty for phases that were not timed."""
     looking = f"looking {percent(share)} of decoding" if share is not None else "looking"
     inside = ("attention", "cache") if is_inside else ("", "")
     return "rest of the forward" if is_inside else "forward", *inside, "prepare", "sample", looking, "between"

@@ -1,4 +1,4 @@
-"""The candidates for the next token, before and after, as rows of two bars; and the numbers under them."""
+"""The candidates for the next token before and after, as rows of two bars, and the numbers below them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MOST_ROWS = 12
 
 
 def shift_table(answer: WhatIfAnswer, tried: str, room: int, *, is_faded: bool) -> BarTable:
-    """As many of the top candidates as there is room for. `tried` names the other cache; `is_faded`: the answer is to
-    another question than the newest."""
+    """The top candidates, as many as fit. `tried` names the other cache; `is_faded`: the answer is to an older question
+    than the newest."""
     pairs = draw.pairs(answer, min(room, MOST_ROWS))
     after = f"after · {tried}" if tried else "after"
     return BarTable(("", "before", after, "rank"), tuple(_row(pair, is_faded) for pair in pairs))
@@ -39,7 +39,7 @@ def _row(pair: TokenPair, is_faded: bool) -> BarRow:
 
 
 def numbers(answer: WhatIfAnswer) -> tuple[Reading, ...]:
-    """The divergence, the largest change, the rows that stay and the bytes."""
+    """The divergence, the largest change of a logit, the rows kept and the bytes."""
     exact, kept = answer.exact_bytes, answer.kv_bytes
     share = byte_share(exact, kept)
     kl_tip = f"KL(before ‖ after) of the next token, in nats: {brief(answer.kl, 9)}"

@@ -1,4 +1,4 @@
-"""The next token before and after another cache, as pairs of bars and a few numbers."""
+"""The next token before and after another cache, as pairs of bars."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from engine.wire.measurements import Shift, WhatIfAnswer
 
 
 class TokenPair(Struct, frozen=True):
-    """One token. `before` and `after` are bar lengths, 1 the whole width; ranks count from 1; `moved` is how many
-    places it rises."""
+    """One token. `before` and `after` are bar lengths, 1 the whole width; ranks count from 1; `moved` is how many ranks
+    it rises."""
 
     token_id: int
     text: str
@@ -27,19 +27,19 @@ class TokenPair(Struct, frozen=True):
 
     @property
     def rank(self) -> str:
-        """`2`, or `2 → 1` where it is another one."""
+        """`2`, or `2 → 1` if the rank changed."""
         return f"{self.rank_before} → {self.rank_after}" if self.moved else str(self.rank_after)
 
 
 def pairs(answer: WhatIfAnswer, most: int) -> tuple[TokenPair, ...]:
-    """Those tokens that stand highest on either side, in their order before: the new winner is always among them."""
+    """The tokens that rank highest before or after, in their order before; the new top token is always among them."""
     best = sorted(answer.shifts, key=lambda shift: (min(shift.rank_before, shift.rank_after), shift.rank_before))
     chosen = sorted(best[: max(0, most)], key=lambda shift: (shift.rank_before, shift.rank_after))
     return tuple(_pair(shift) for shift in chosen)
 
 
 def winners(answer: WhatIfAnswer) -> tuple[str, str]:
-    """The most probable token before and after, as shown text; empty where nothing is listed."""
+    """The most probable token before and after, as shown; empty if none is listed."""
     before = min(answer.shifts, key=lambda shift: shift.rank_before, default=None)
     after = min(answer.shifts, key=lambda shift: shift.rank_after, default=None)
     return (_text(before) if before is not None else "", _text(after) if after is not None else "")

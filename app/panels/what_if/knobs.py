@@ -1,4 +1,4 @@
-"""What to try: a rule for dropping rows, a codec, and their numbers."""
+"""The controls of What if: an eviction rule, a codec, and their parameters."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from engine.spec.rules import BUDGET, RATIO, RECENT, RULES, SINKS, RuleRow
 from engine.spec.tuning import fitted, tuned
 
 ALL_ROWS, EXACT, KIVI = "all", "exact", "kivi"
-KIVI_BITS = (2, 4, 8)  # where the sliders can stand
+KIVI_BITS = (2, 4, 8)  # the slider's values
 GROUPS = (8, 16, 32, 64, 128)
-SHARE = 0.5  # of the rows, until a person sets a size
+SHARE = 0.5  # fraction of the rows that is kept, until the user sets a size
 SIZES = ("budget", "sinks", "window")
 
 
 class WhatIfKnobs(QWidget):
-    """Says `moved()` on every change a person makes; `spec()` is what it all means."""
+    """Signal: `moved()`, the user changed something. `spec()` is the cache to try."""
 
     moved = Signal()
 
@@ -37,7 +37,7 @@ class WhatIfKnobs(QWidget):
         super().__init__()
         self._num_rows = 0
         self._by_ratio = False
-        self._own: set[str] = set()  # sizes that a person has set: the others follow the rows
+        self._own: set[str] = set()  # sizes that the user has set; the others follow the number of rows
         self.rule = self._rules()
         self.codec = CodecChoice(22)
         self.knobs = {
@@ -49,7 +49,7 @@ class WhatIfKnobs(QWidget):
             self.knobs[name].renamed.connect(self._on_renamed)
         self.knobs["budget"].moved.connect(self._on_budget)
         self.knobs["window"].moved.connect(self._on_window)
-        for knob in self.knobs.values():  # last, so that what follows reads what a person has set
+        for knob in self.knobs.values():  # connected last, so that listeners read the updated state
             knob.moved.connect(self.moved)
         self.rule.choose("streamingllm")
         on_change(self._on_rule, self.rule)
@@ -66,11 +66,11 @@ class WhatIfKnobs(QWidget):
         options = [("keep all rows", ALL_ROWS, ""), *((rule.label, rule.name, _tip(rule)) for rule in RULES.values())]
         return SmallBox("Rule for dropping rows", options=options, height=22, characters=8)
 
-    # ---- what it means -------------------------------------------------------------------------------------------
+    # ---- the chosen cache ----------------------------------------------------------------------------------------
 
     @property
     def is_identity(self) -> bool:
-        """Nothing is chosen that would change anything."""
+        """Whether the choice would change nothing."""
         return self._rule == ALL_ROWS and self.codec.keys == self.codec.values == EXACT
 
     @property
@@ -79,21 +79,21 @@ class WhatIfKnobs(QWidget):
 
     @property
     def _retention(self) -> RetentionSpec:
-        """The rule that is chosen, with the parameters that it comes with."""
+        """The chosen rule with its default parameters."""
         return rule_spec(RULES[self._rule]) if self._rule in RULES else RetentionSpec()
 
     @property
     def _parameters(self) -> dict[str, Parameter]:
-        """Those of the rule that is chosen."""
+        """The parameters of the chosen rule, by name."""
         return {p.name: p for p in RULES[self._rule].parameters} if self._rule in RULES else {}
 
     @property
     def _takes_ratio(self) -> bool:
-        """Whether a ratio may stand in place of the budget; a pyramid spreads a budget."""
+        """Whether a ratio can replace the budget; a pyramid schedule distributes a budget."""
         return "ratio" in self._parameters and self._retention.schedule == "uniform"
 
     def spec(self) -> CacheSpec:
-        """The cache to try; raises `InputError` with the reason where the numbers cannot be."""
+        """The cache to try. Raises `InputError` if the numbers are impossible."""
         knobs, shown = self.knobs, self._shown()
         codec = self.codec.spec(knobs["bits"].number, knobs["group"].number, knobs["residual"].number)
         sizes: dict[str, int | float] = {}
@@ -105,14 +105,14 @@ class WhatIfKnobs(QWidget):
         return tuned(CacheSpec(retention=self._retention, codec=codec), **sizes)
 
     def choose(self, rule: str, codec: str, values: str = "") -> None:
-        """Try another rule and codec, as a person would."""
+        """Choose another rule and codec."""
         self.rule.setCurrentIndex(self.rule.findData(rule))
         self.codec.choose(codec, values)
 
-    # ---- what fits the sequence and the model --------------------------------------------------------------------
+    # ---- fitting to the sequence and the model -------------------------------------------------------------------
 
     def set_num_rows(self, num_rows: int) -> None:
-        """How many rows there are to keep: half of them, however many come, until a person sets a size."""
+        """Set how many rows there are: sizes that the user has not set keep half of them."""
         if num_rows == self._num_rows or num_rows < 1:
             return
         is_first, self._num_rows = not self._num_rows, num_rows
@@ -122,7 +122,7 @@ class WhatIfKnobs(QWidget):
         self._follow()
 
     def set_geometry(self, geometry: CacheGeometry) -> None:
-        """Another model: a group that divides its channels."""
+        """Set group and residual to a size that divides the head dimension of another model."""
         self.knobs["group"].set_value(fitting_group(geometry))
         self.knobs["residual"].set_value(fitting_group(geometry))
 
@@ -138,13 +138,13 @@ class WhatIfKnobs(QWidget):
         self.knobs["residual"].set_stops(range(step, max(128, rows) + step, step), 1, RESIDUAL.most)
 
     def _preset(self) -> None:
-        """The numbers that a rule comes with."""
+        """Set the default parameters of the rule."""
         self._own.discard("window")
         self.knobs["sinks"].set_value(self._retention.sinks)
         self.knobs["ratio"].set_value(SHARE)
 
     def _follow(self) -> None:
-        """Sizes that nobody has set are half of what is held."""
+        """Set the sizes that the user has not set to half of the rows."""
         retention = self._retention
         if retention.is_by_position:
             retention = replace(retention, sinks=self.knobs["sinks"].number if "sinks" in self._parameters else 0)
@@ -186,7 +186,7 @@ class WhatIfKnobs(QWidget):
         self._size()
         self._preset()
         self._follow()
-        if self._rule != ALL_ROWS and self._has_kivi:  # they exclude each other: what was chosen last counts
+        if self._rule != ALL_ROWS and self._has_kivi:  # they exclude each other: the latest choice counts
             self.codec.choose(EXACT)
         self._show_rows()
         self.moved.emit()

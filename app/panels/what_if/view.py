@@ -1,4 +1,5 @@
-"""What if: the next token as another cache would have it, seen while a number is dragged. Nothing live is touched."""
+"""The What if panel: the next token as another cache mode would predict it, updated while a slider moves. The live
+cache is not changed."""
 
 from __future__ import annotations
 
@@ -30,18 +31,18 @@ from engine.spec.presets import mode_words
 from engine.wire.measurements import WhatIfAnswer
 from engine.wire.measuring import WhatIf
 
-# While the engine runs, a question costs it two forwards: it is asked rarely.
+# Least ms between two questions while the engine runs, because each costs it two forwards.
 RUNNING_MS = 1000
 STACKED_WIDTH = 400
 KNOBS_WIDTH = 204
 
-# What is asked about: the sequence, its newest step, and the cache to try.
+# What a question is about: the sequence, its newest step, and the cache to try.
 Topic = tuple[int, int, CacheSpec]
 
 
 class Tried(Struct, frozen=True):
-    """An answer about the selected sequence, or None while it is on its way; `refusal`: why there is none to what is
-    chosen. `is_other`: it is of another question than the newest. `room`: how many candidates can be shown."""
+    """An answer about the selected sequence, or None until it comes; `refusal`: why the choice has none. `is_other`: it
+    answers an older question; `room`: how many candidates fit; `is_coded`: the live cache is quantised."""
 
     answer: WhatIfAnswer | None
     refusal: str
@@ -52,7 +53,7 @@ class Tried(Struct, frozen=True):
 
 
 class WhatIfView(MeasuringView[Tried]):
-    """One question at a time is with the engine; the newest wish follows as soon as that is answered."""
+    """At most one question is unanswered; a newer one is sent when the answer has come."""
 
     title, measures = "What if", "what_if"
 
@@ -91,7 +92,7 @@ class WhatIfView(MeasuringView[Tried]):
         self._arrange()
 
     def _arrange(self) -> None:
-        """Knobs beside the bars, or above them where the panel is narrow."""
+        """Place the controls beside the bars, or above them if the panel is narrow."""
         is_stacked = self.width() < STACKED_WIDTH
         way = QBoxLayout.Direction.TopToBottom if is_stacked else QBoxLayout.Direction.LeftToRight
         self._sides.setDirection(way)
@@ -115,7 +116,7 @@ class WhatIfView(MeasuringView[Tried]):
     # ---- what changes --------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Every change may be another thing to ask."""
+        """Ask again if something changed, and show the state."""
         geometry = geometry_of(self._models)
         if geometry is not None and geometry != self._geometry:
             self._geometry = geometry
@@ -124,18 +125,18 @@ class WhatIfView(MeasuringView[Tried]):
         super().refresh()
 
     def _ask_on(self) -> None:
-        """Ask again where something else is wanted than was asked: at once at rest, now and then while running."""
+        """Ask if the topic is not the one asked about: at once at rest, every `RUNNING_MS` while running."""
         wanted, asked = self._topic(), self._asked()
         if not self.isVisible() or self.measurement.is_waiting or wanted is None or wanted == asked:
             return
         is_same_trial = asked is not None and wanted[2] == asked[2]
         if not (self._models.status.is_running and is_same_trial):
-            self._soon.start(0)  # after the models have taken all that arrived together
+            self._soon.start(0)  # after the models have received everything of this tick
         elif not self._soon.isActive():
             self._soon.start(RUNNING_MS)
 
     def _ask(self) -> None:
-        """Send the question, unless one is being answered: the newest wish is sent when that has come."""
+        """Send the question, unless one is unanswered."""
         wanted = self._topic()
         if not self.isVisible() or self.problem() or self.measurement.is_waiting:
             return
@@ -143,7 +144,7 @@ class WhatIfView(MeasuringView[Tried]):
             self.asked.emit(WhatIf(wanted[0], wanted[2]))
 
     def _asked(self) -> Topic | None:
-        """What the newest question was about."""
+        """What the newest question was about; None if there is none."""
         question, answer = self.measurement.question, self.measurement.answer
         if not isinstance(question, WhatIf):
             return None
@@ -152,7 +153,7 @@ class WhatIfView(MeasuringView[Tried]):
         return (question.seq_id, step, question.cache) if step is not None else None
 
     def _topic(self) -> Topic | None:
-        """What the panel should answer now; None where the numbers cannot be or nothing is held."""
+        """What to ask about now; None if the numbers are impossible or there are no steps."""
         latest, seq_id = self._models.timeline.live_path.latest, self._models.selection.now.seq_id
         if latest is None:
             return None
@@ -173,7 +174,7 @@ class WhatIfView(MeasuringView[Tried]):
         )
 
     def _refused(self) -> str:
-        """Why there is no answer to what is chosen."""
+        """Why there is no answer for the choice; empty if there can be one."""
         if self.knobs.is_identity:
             return "Choose a rule that drops rows, or a codec with fewer bits."
         try:
@@ -199,7 +200,7 @@ class WhatIfView(MeasuringView[Tried]):
         if answer is None:
             return None if state.refusal else Provenance("predicted · asked", "predicted")
         how = "estimate" if answer.is_estimate else "recomputed"
-        live = self._models.timeline.live  # an edit made on the newest step is a moment of its own
+        live = self._models.timeline.live  # an edit after the newest step is a node of its own
         is_old = answer.step not in (state.newest, live)
         sentence = f"what if · {how} on a copy · step {answer.step}, live {live}"
         kind = "predicted" if answer.is_estimate else "recomputed"
