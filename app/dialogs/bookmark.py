@@ -1,4 +1,4 @@
-"""A bookmark is set, or what is written on it is changed."""
+"""The dialog that sets a bookmark, or changes the note of one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TIPS = {
 
 
 class BookmarkDialog(QuestionDialog):
-    """Which place, and the note on it, which may stay empty. Intent: `chosen(Bookmark)`."""
+    """Choose what to bookmark and write a note, which may stay empty. Signal: `chosen(Bookmark)`."""
 
     def __init__(self, models: Models, kind: str, parent: QWidget, target: BookmarkTarget | None = None) -> None:
         super().__init__("Bookmark" if target is None else "Note", parent)
         self._models = models
         self._places = {"": target} if target is not None else dict(places(models))
-        self._filled_in = ""  # by the place that was chosen, not by hand
+        self._filled_in = ""  # the note that came with the chosen place, as opposed to one typed by the user
         self.kind = self.add(Segments([(name, name, TIPS[name]) for name in self._places if name]), "On")
         self.place = self.add(plain_label(), "Which is")
         self.note = QPlainTextEdit()
@@ -50,7 +50,7 @@ class BookmarkDialog(QuestionDialog):
         return self._places[self.kind.choice]
 
     def _choose(self, kind: str) -> None:
-        """A place that has a bookmark brings its note, unless something was typed already."""
+        """Show the note of a place that already has a bookmark, unless the user has typed something."""
         self.kind.set_choice(kind)
         found = self._models.bookmarks.at(self.target)
         if self.note.toPlainText() == self._filled_in:

@@ -1,4 +1,4 @@
-"""The parameters of the cache in use, from the rows that describe its layout, its rule and its codecs."""
+"""The dialog for the parameters of the cache in use. Its fields come from the tables of layouts, rules and codecs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PACKAGES: Mapping[str, str] = {"quanto": "optimum", "hqq": "hqq"}
 
 
 class CacheDialog(QuestionDialog):
-    """Intent: `chosen(CacheSpec)`.
+    """Edit a cache's parameters. Signal: `chosen(CacheSpec)`.
 
-    What is refused is refused by the engine's own rules, in its words, and the dialog stays open.
+    The engine's own rules check the input: their message is shown, and the dialog stays open.
     """
 
     def __init__(self, spec: CacheSpec, parent: QWidget) -> None:
@@ -40,7 +40,7 @@ class CacheDialog(QuestionDialog):
             self.form.addRow(label)
             label.setVisible(bool(words))
         set_text_role(label, "muted")
-        takes_codec = not spec.row.takes_no and not spec.codec.layers  # a plan by layer stays as it is
+        takes_codec = not spec.row.takes_no and not spec.codec.layers  # a codec chosen layer by layer is not offered
         for parameter in parameters_of(spec):
             if not takes_codec or parameter not in CODED:
                 self._add(parameter)
@@ -81,7 +81,7 @@ class CacheDialog(QuestionDialog):
         self._fields[parameter.name], self._parameters[parameter.name] = field, parameter
         self.form.addRow(label, field)
 
-    # A budget and a ratio exclude each other: giving one takes the other back.
+    # A budget and a ratio exclude each other: setting one resets the other to 0.
 
     def _on_budget(self, value: float) -> None:
         self._take_back("ratio", value)
@@ -94,7 +94,7 @@ class CacheDialog(QuestionDialog):
         if value and isinstance(rival, (QSpinBox, QDoubleSpinBox)):
             rival.setValue(0)
 
-    # ---- what they say -------------------------------------------------------------------------------------------
+    # ---- values of the fields ------------------------------------------------------------------------------------
 
     def _value(self, name: str) -> ParameterValue:
         field = self._fields[name]
@@ -105,9 +105,9 @@ class CacheDialog(QuestionDialog):
         return None if not field.value() and self._parameters[name].unset else field.value()
 
     def spec(self) -> CacheSpec:
-        """The cache as it is typed; `InputError` says what is impossible about it.
+        """Return the cache with the values typed; raises `InputError` where they are impossible.
 
-        Only what a person changed is taken: a field shows fewer digits than a parameter may have.
+        Only fields that the user changed are taken: a field shows fewer digits than a parameter may have.
         """
         values = {name: self._value(name) for name in self._fields}
         changed: dict[str, Any] = {name: value for name, value in values.items() if value != self._shown[name]}
@@ -116,12 +116,12 @@ class CacheDialog(QuestionDialog):
         return tuned(self._spec, **changed)
 
     def answer(self) -> CacheSpec | None:
-        """The same cache again would be filled again for nothing."""
+        """Return the new cache, or None if nothing changed: loading the same cache again would only recompute it."""
         spec = self.spec()
         return spec if spec != self._spec else None
 
 
 def _installed(words: str) -> str:
-    """A choice that needs a package says where that is missing."""
+    """Add "(not installed)" to a choice whose package is missing."""
     package = PACKAGES.get(words)
     return words if package is None or find_spec(package) else f"{words} (not installed)"

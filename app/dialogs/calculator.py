@@ -1,4 +1,5 @@
-"""How many bytes a cache takes, and how many tokens fit: any model, context, batch, dtype and mode, live."""
+"""The cache calculator: how many bytes a cache takes and how many tokens fit, for any model, context, batch size, dtype
+and cache mode."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from engine.wire.status import ModelInfo
 LOADED, TYPED, CONFIG = "loaded", "typed", "config"
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
 _GIB = 1024**3
-# LLaMA-7B, the tutorial's large model, stands where nothing was typed yet.
+# The dimensions of LLaMA-7B, the tutorial's large model, are filled in at first.
 _TYPED = (32, 32, 128)
 
 
@@ -36,12 +37,12 @@ AS_IT_IS, AS_KEYS, IN_USE = "", "", "in use"
 
 
 class Calculator(Sheet):
-    """From `engine.predict.budget`; nothing is loaded and nothing allocated."""
+    """Show the results of `engine.predict.budget` while the user types. Nothing is loaded or allocated."""
 
     refusals = (InputError,)
 
     def __init__(self, model: ModelInfo | None, cache: CacheSpec, parent: QWidget) -> None:
-        """`cache` is the one in use: its mode is chosen first, with the parameters that it has."""
+        """`cache` is the cache in use: its mode and parameters are chosen at first."""
         super().__init__("Cache calculator", parent)
         self._model, self._live = model, cache
         self._config: CacheGeometry | None = None
@@ -96,17 +97,17 @@ class Calculator(Sheet):
             self.use(box, not cache.row.takes_no)
 
     def _chosen(self) -> CacheSpec:
-        """The mode as it comes, or the cache in use."""
+        """Return the preset of the chosen mode, or the cache in use."""
         name = self.mode.currentData()
         return self._live if name == IN_USE else PRESETS[name].spec
 
     def _known(self) -> CacheGeometry | None:
-        """The model whose dimensions are not typed."""
+        """Return the geometry of the loaded model or of the config.json; None for typed dimensions."""
         known = {LOADED: self._model.geometry if self._model is not None else None, CONFIG: self._config}
         return known.get(self.source.currentData())
 
     def _show_dimensions(self, known: CacheGeometry | None) -> None:
-        """What a model brings stands in the fields too: a start for typing."""
+        """Copy the dimensions of a known model into the fields, so that they can be changed by typing."""
         if known is None or not known.attention_layers:
             return
         values = (len(known.attention_layers), known.num_kv_heads, known.head_dim)
@@ -121,7 +122,7 @@ class Calculator(Sheet):
             self.read_config(Path(path))
 
     def read_config(self, path: Path) -> None:
-        """Take the dimensions of a config.json; what is wrong with it is said in the results' place."""
+        """Read the dimensions from a config.json; a problem is shown in place of the results."""
         self._config_path = str(path)
         try:
             self._config, self._config_problem = CacheGeometry.from_config(read_json_object(path, "model config")), ""
@@ -130,7 +131,7 @@ class Calculator(Sheet):
         self.refresh()
 
     def dimensions(self) -> CacheGeometry:
-        """The dimensions in question; raises `InputError` where there are none."""
+        """Return the dimensions to calculate with; raises `InputError` where there are none."""
         known = self._known()
         if known is not None:
             return known
@@ -139,7 +140,7 @@ class Calculator(Sheet):
         return CacheGeometry.uniform(self.layers.value(), self.kv_heads.value(), self.head_dim.value())
 
     def spec(self) -> BudgetSpec:
-        """What is to be kept, and how; raises `InputError` where the parts do not go together."""
+        """Return what is to be stored and how; raises `InputError` where the choices do not go together."""
         return BudgetSpec(
             cache=self._tuned(self._chosen()),
             context=self.context.value(),
@@ -149,7 +150,7 @@ class Calculator(Sheet):
         )
 
     def _tuned(self, cache: CacheSpec) -> CacheSpec:
-        """The mode with what the fields say that it has."""
+        """Return the mode with the values of those fields that apply to it."""
         given: dict[str, object] = {}
         if cache.is_paged:
             given["page_size"] = self.page_size.currentData()
@@ -162,7 +163,8 @@ class Calculator(Sheet):
         return tuned(cache, **given)
 
     def _codec(self, codec: CodecSpec) -> CodecSpec:
-        """The codec of K and of V: as chosen, else as the mode has it; values follow keys that were chosen."""
+        """Return the codecs of K and V as chosen, else those of the mode. Values without a codec of their own use the
+        one chosen for the keys."""
         keys, values = self.keys.currentData(), self.values.currentData()
         return CodecSpec(
             Coding(keys) if keys else codec.keys, Coding(values or keys) if values or keys else codec.values

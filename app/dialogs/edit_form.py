@@ -1,4 +1,5 @@
-"""What every dialog of an edit has: what will be touched, in words and bytes, and what is impossible about it."""
+"""The base classes of the dialogs that edit the cache: they show which numbers an edit changes, or why it is
+impossible."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _PARTS: dict[str, EditedPart] = {"both": "both", "keys": "keys", "values": "valu
 
 
 class EditForm(QuestionDialog):
-    """A subclass adds its fields, ends its constructor with `listen`, and fills in `edit`. Intent: `chosen(Edit)`."""
+    """A form for one edit. A subclass adds its fields, calls `listen` at the end of its constructor and implements
+    `edit`. Signal: `chosen(Edit)`."""
 
     def __init__(self, title: str, models: Models, parent: QWidget) -> None:
         super().__init__(title, parent)
@@ -35,18 +37,18 @@ class EditForm(QuestionDialog):
         self.setMinimumWidth(460)
 
     def listen(self, *fields: QObject) -> None:
-        """The fields are there: show what they mean, now and whenever one is changed."""
+        """Show what the fields mean, now and whenever one of them changes. Call it when all fields exist."""
         self.form.addRow("Touches", self.touched)
         self.form.addRow("As text", self.text)
         on_change(self.show_edit, *fields)
         self.show_edit()
 
     def edit(self) -> Edit:
-        """What the fields say; `InputError` where they say nothing yet."""
+        """Return the edit; raises `InputError` where the fields are incomplete."""
         raise NotImplementedError
 
     def touched_words(self, edit: Edit) -> str:
-        """What an edit changes, in words and in bytes."""
+        """Describe what an edit changes, in words and bytes."""
         return edit.describe()
 
     def answer(self) -> Edit:
@@ -57,7 +59,7 @@ class EditForm(QuestionDialog):
         return edit
 
     def show_edit(self) -> None:
-        """Say what would be done, or in one sentence why it cannot be."""
+        """Show what the edit would do, or one sentence saying why it is impossible."""
         problem, edit = "", None
         try:
             edit = self.answer()
@@ -72,14 +74,14 @@ class EditForm(QuestionDialog):
         self._grow()
 
     def _grow(self) -> None:
-        """Lines that wrap need more height than a dialog was given at first."""
+        """Make the dialog taller where wrapped lines need more height than it had at first."""
         layout = self.layout()
         if layout is not None and self.isVisible():
             layout.activate()
             self.resize(self.width(), max(self.height(), layout.totalHeightForWidth(self.width())))
 
     def size_of(self, rows: Rows) -> str:
-        """`positions 4 … 7 · layer 3 · K and V`, and on a line of its own `1,024 numbers, 4.0 KiB`."""
+        """Return `positions 4 … 7 · layer 3 · K and V`, followed by a line such as `1,024 numbers, 4.0 KiB`."""
         model = self.models.status.model
         assert model is not None
         return f"{rows_words(rows)}\n{size_words(rows, model.geometry, model.dtype)}"
@@ -90,7 +92,7 @@ class EditForm(QuestionDialog):
 
 
 class RowsForm(EditForm):
-    """An edit of the selected rows, of K, of V or of both."""
+    """A form for an edit of the selected rows: of K, of V or of both."""
 
     def __init__(self, title: str, models: Models, parent: QWidget) -> None:
         super().__init__(title, models, parent)
@@ -104,7 +106,7 @@ class RowsForm(EditForm):
 
     @property
     def rows(self) -> Rows:
-        """The selected rows; `InputError` where nothing is selected."""
+        """Return the selected rows; raises `InputError` where nothing is selected."""
         rows = chosen_rows(self.models)
         if rows is None:
             raise InputError(f"Nothing is selected: {NOTHING}.")

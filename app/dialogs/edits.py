@@ -1,4 +1,4 @@
-"""The dialogs of edits of rows: what each asks beside the selected rows."""
+"""The dialogs that edit rows of K and V: scale, add noise, overwrite, and an edit typed as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOURCES = (
 
 
 class ScaleForm(RowsForm):
-    """A factor."""
+    """Ask for the factor to multiply by."""
 
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Scale", models, parent)
@@ -35,7 +35,7 @@ class ScaleForm(RowsForm):
 
 
 class NoiseForm(RowsForm):
-    """How large, and drawn from which seed."""
+    """Ask for the size of the noise and the seed it is drawn from."""
 
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Add noise", models, parent)
@@ -49,7 +49,7 @@ class NoiseForm(RowsForm):
 
 
 class OverwriteForm(RowsForm):
-    """From which moment, of this or another branch and sequence, or from which snapshot file."""
+    """Ask where the rows come from: another step, branch or sequence, or a snapshot file."""
 
     def __init__(self, models: Models, parent: QWidget, folder: Path) -> None:
         super().__init__("Overwrite from", models, parent)
@@ -91,7 +91,7 @@ class OverwriteForm(RowsForm):
 
 
 class TypedForm(EditForm):
-    """An edit in words, as it is written in a saved session: `zero pos=4:8 layer=3 head=1`."""
+    """Type an edit in the form that saved sessions use: `zero pos=4:8 layer=3 head=1`."""
 
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Type an edit", models, parent)

@@ -1,4 +1,4 @@
-"""What to keep: the session as a snapshot or for other programs, the window as a picture."""
+"""The export dialog: the session as a snapshot or for other programs, the window as a picture."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ FORMS = (("stored", "as they are stored"), ("rows", "as the numbers that attenti
 
 
 class ExportDialog(QuestionDialog):
-    """Writes CSV and pictures itself. Intents: `chosen(Export)`, `estimate_wanted(Export)`. News:
-    `accepted_in(folder)`.
+    """Choose what to export and where to. CSV and pictures are written by the dialog itself. Signals: `chosen(Export)`,
+    `estimate_wanted(Export)`, and `accepted_in(folder)` when the dialog is accepted.
 
-    `pictures` are what can be drawn, by name; `view` is what the window looks at; `is_writing` says whether an export
-    to a file is not done yet.
+    `pictures` are the widgets that can be drawn, by name. `view` says where the window looks. `is_writing` tells
+    whether an export to a file is still running.
     """
 
     estimate_wanted = Signal(object)
@@ -113,17 +113,17 @@ class ExportDialog(QuestionDialog):
         return KINDS[self._kind_box.currentIndex()]
 
     def set_kind(self, name: str) -> None:
-        """Offer to export as that."""
+        """Choose the kind of export."""
         self._kind_box.setCurrentIndex(self._kind_box.findData(name))
         self._on_kind()
 
     def first_field(self) -> QWidget:
-        """The name of the file: what is kept is chosen less often."""
+        """Start in the file name: the kind of export is changed less often."""
         return self._path
 
     def answer(self) -> Export | None:
-        """CSV and pictures are written at once: nothing is left to say then. What was recorded can be written when the
-        engine is gone, too."""
+        """Return the export for the engine, or None for CSV and pictures, which are written here. So recorded steps can
+        still be written when the engine is gone."""
         path = self._target()
         if self.kind is PICTURE:
             self._told("Picture", path, save_look(self._pictures[self._picture.currentData()], path))
@@ -166,7 +166,7 @@ class ExportDialog(QuestionDialog):
         form, notes = self._form_box.currentData(), self._notes.text()
         return replace(command, form=form, notes=notes, view=self._view, with_script=self._script.isChecked())
 
-    # ---- how large it would be -----------------------------------------------------------------------------------
+    # ---- how large it will be ------------------------------------------------------------------------------------
 
     def _ask_for_estimate(self) -> None:
         if not self.kind.has_rows:
@@ -180,7 +180,7 @@ class ExportDialog(QuestionDialog):
         self.estimate_wanted.emit(command)
 
     def show_estimate(self, found: ExportEstimate) -> None:
-        """What the engine says it would write."""
+        """Show the size that the engine estimates."""
         num_bytes, num_steps = found.num_bytes + self._record_bytes, self._steps.count
         counts = [(found.num_layers, "layer"), (found.num_tokens, "token")]
         if self.kind.name == "snapshot":
@@ -195,7 +195,7 @@ class ExportDialog(QuestionDialog):
         self._say_size("\n".join(lines), is_bad=free is not None and free < num_bytes)
 
     def show_refusal(self, why: str) -> None:
-        """Why it could not be written as it is chosen now."""
+        """Show why the present choice cannot be written."""
         self._say_size(why, is_bad=True)
 
     def _say_size(self, text: str, *, is_bad: bool) -> None:
@@ -203,7 +203,7 @@ class ExportDialog(QuestionDialog):
         self._size.setText(text)
         self._size.setMinimumHeight(self._size.heightForWidth(max(1, self._size.width())))
 
-    # ---- what a person does --------------------------------------------------------------------------------------
+    # ---- input of the user ---------------------------------------------------------------------------------------
 
     def _on_kind(self) -> None:
         kind = self.kind
@@ -242,7 +242,7 @@ class ExportDialog(QuestionDialog):
 
     @property
     def _is_suggested(self) -> bool:
-        """Whether nobody gave the file another name yet."""
+        """Whether the file name is still the suggested one."""
         path = Path(self._path.text())
         return path.parent == self._folder and path.stem.startswith("kvloupe")
 
@@ -261,7 +261,7 @@ class ExportDialog(QuestionDialog):
 
 
 def _free_bytes(path: Path) -> int | None:
-    """How much room there is where a file would be written; None where that is not known."""
+    """Return the free space where a file would be written; None where that is not known."""
     try:
         return shutil.disk_usage(path.expanduser().parent).free
     except (OSError, ValueError, RuntimeError):
@@ -269,7 +269,7 @@ def _free_bytes(path: Path) -> int | None:
 
 
 def _looked_at(models: Models) -> int | None:
-    """The step of the live path that is looked at; None where the live one is, or one of another branch."""
+    """Return the step that is shown, if it is an earlier one of the live path; None otherwise."""
     step, timeline = models.selection.now.step, models.timeline
     record = timeline.at(step) if step is not None and not timeline.is_elsewhere else None
     return record.step if record is not None else None

@@ -1,4 +1,4 @@
-"""What can be exported, one row for each kind."""
+"""The kinds of export, one row each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from msgspec import Struct
 
 
 class ExportChoice(Struct, frozen=True):
-    """`name` is the engine's; `endings` are those that its files may have, the usual one first; `suffix`
-    is what the name that is offered ends in. `has_rows`: it holds K and V, of which some can be chosen; `has_steps`: of
-    the steps some can be chosen."""
+    """One kind of export. `name` is the engine's; `endings` are the allowed file endings, the usual one first; `suffix`
+    is appended to the suggested name. `has_rows`: it contains K and V, and layers and heads can be chosen. `has_steps`:
+    a range of steps can be chosen."""
 
     name: Any
     label: str

@@ -1,4 +1,4 @@
-"""What the Help menu opens: version, licence and what the program runs on, and which key does what."""
+"""What the Help menu opens: the About dialog and the list of keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.kit.theme import font_fixed, font_text
 
 
 class AboutDialog(Dialog):
-    """Version, licence, what it runs on."""
+    """Show the version, the licence, and the versions of Python, Qt and the main packages."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__("About KV Loupe", parent)
@@ -41,8 +41,8 @@ class AboutDialog(Dialog):
 
 
 def version(distribution: str) -> str:
-    """An installed version without importing the package."""
-    from importlib import metadata  # drags in the mail parser: not before somebody asks
+    """Return the installed version of a package without importing it."""
+    from importlib import metadata  # imports the mail parser, so only when it is needed
 
     try:
         return metadata.version(distribution)
@@ -57,7 +57,7 @@ def _versions() -> str:
 
 
 class KeysDialog(Dialog):
-    """Which key does what, from the table of actions."""
+    """List the actions and their keys."""
 
     def __init__(self, actions: Actions, parent: QWidget) -> None:
         super().__init__("Keys", parent)

@@ -1,4 +1,4 @@
-"""How much memory the moments may take that were left, with what they take now."""
+"""The dialog for how much memory earlier moments may take, so that going back to them is fast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_MIB = 1 << 20  # a tebibyte
 
 
 class KeptMomentsDialog(QuestionDialog):
-    """Intent: `chosen(num_bytes)`."""
+    """Choose the limit. Signal: `chosen(num_bytes)`."""
 
     def __init__(self, status: EngineStatus | None, parent: QWidget) -> None:
         super().__init__("Moments kept in memory", parent)
@@ -37,7 +37,7 @@ class KeptMomentsDialog(QuestionDialog):
 
 
 def _taken(status: EngineStatus | None) -> str:
-    """`12.0 MiB, 3 moments`."""
+    """Return what they take now: `12.0 MiB, 3 moments`."""
     if status is None or not status.kept:
         return "nothing: no moment was left yet"
     return f"{byte_size(status.kept_bytes)}, {counted(len(status.kept), 'moment')}"

@@ -1,4 +1,5 @@
-"""Which model is loaded, where and in which numbers, and what it would take there: told by the engine before."""
+"""The dialog for which model to load, on which device and in which dtype, with the engine's forecast of the memory it
+takes."""
 
 from __future__ import annotations
 
@@ -37,11 +38,12 @@ from engine.wire.devices import Device, DevicesFound, LoadForecast
 
 AUTO_TEXT = "auto: as suits the machine"
 WIDTH = 560
-MOST_CHARS = 44  # of the name of a model beside a button
+MOST_CHARS = 44  # of a model's name, beside a button
 
 
 class LoadingDialog(QuestionDialog):
-    """Intents: `chosen(ModelSpec)`; `forecast_wanted(ModelSpec, context)`, whenever something else is chosen."""
+    """Choose how to load a model. Signals: `chosen(ModelSpec)`; `forecast_wanted(ModelSpec, context)` at every change
+    of the choice."""
 
     forecast_wanted = Signal(object, int)
 
@@ -81,11 +83,11 @@ class LoadingDialog(QuestionDialog):
         on_change(self._refresh, self.device, self.dtype, self.weights, self.threads, self.context)
 
     def _choice(self, label: str, choices: Sequence[tuple[str, str]], chosen: str) -> QComboBox:
-        is_known = chosen in {value for value, _ in choices}  # a device may not be known to be here yet
+        is_known = chosen in {value for value, _ in choices}  # the engine may not have listed its devices yet
         return self.add(choice_field(label, choices if is_known else [*choices, (chosen, chosen)], chosen))
 
     def wanted(self) -> ModelSpec:
-        """The model as it is chosen; raises `InputError` where that cannot be."""
+        """Return the model as chosen; raises `InputError` where that is impossible."""
         return ModelSpec(
             self._model.source,
             cast(Dtype, self.dtype.currentData()),
@@ -111,7 +113,7 @@ class LoadingDialog(QuestionDialog):
         self._take(self._model.base)
 
     def _take(self, source: str) -> None:
-        """Another model, or another adapter on it."""
+        """Choose another model, or another adapter for it."""
         self._model = replace(self._model, source=source)
         self._show_names()
         self._refresh()
@@ -121,7 +123,7 @@ class LoadingDialog(QuestionDialog):
         for label, path, name in (
             (self._name, base, BUNDLED_NAME if base == BUNDLED else base),
             (self._adapter, adapter, adapter or "none"),
-        ):  # of a long path the end tells most
+        ):  # the end of a long path says most
             label.setText(prose(name if len(name) <= MOST_CHARS else f"…{name[1 - MOST_CHARS :]}"))
             label.setToolTip(plain_tip(path))
         self.no_adapter.setVisible(bool(adapter))
@@ -135,10 +137,10 @@ class LoadingDialog(QuestionDialog):
             return
         self.forecast_wanted.emit(wanted, self.context.value())
 
-    # ---- what the engine says ------------------------------------------------------------------------------------
+    # ---- answers of the engine -----------------------------------------------------------------------------------
 
     def show_devices(self, found: DevicesFound) -> None:
-        """Offer the devices that are here, and of the weights what can be had."""
+        """Offer the devices of this machine, and disable the weight formats that it cannot load."""
         chosen = self.device.currentData()
         self.device.blockSignals(True)
         self.device.clear()
@@ -155,7 +157,7 @@ class LoadingDialog(QuestionDialog):
         self._refresh()
 
     def show_forecast(self, told: LoadForecast) -> None:
-        """What the newest choice would take."""
+        """Show what the newest choice would take."""
         self.refuse(told.problem)
         self.ok.setEnabled(not told.problem)
         self._show([] if told.problem else forecast_facts(told, cache_label(self._cache)))
@@ -166,7 +168,7 @@ class LoadingDialog(QuestionDialog):
 
 
 def _enable(box: QComboBox, index: int, why_not: str) -> None:
-    """An entry that cannot be had steps back, and says why in its text."""
+    """Enable or disable an entry; a disabled one shows the reason in its text."""
     model = box.model()
     assert isinstance(model, QStandardItemModel)
     item = model.item(index)
@@ -176,14 +178,14 @@ def _enable(box: QComboBox, index: int, why_not: str) -> None:
 
 
 def device_words(device: Device) -> str:
-    """`cuda:0 · NVIDIA L4 · 20.1 of 22.0 GiB free · no bfloat16`."""
+    """Return `cuda:0 · NVIDIA L4 · 20.1 of 22.0 GiB free · no bfloat16`."""
     parts = [device.name, prose(device.label)]
     parts.append(f"{byte_size(device.free_bytes)} of {byte_size(device.total_bytes)} free")
     return " · ".join((*parts, *(f"no {name}" for name in device.lacks)))
 
 
 def forecast_facts(told: LoadForecast, cache: str) -> list[Fact]:
-    """What a model would take, beside what is free."""
+    """List what a model would take and how much memory is free."""
     free, freed = byte_size(told.free_bytes), byte_size(told.freed_bytes)
     fits_later = told.needed_bytes <= told.free_bytes + told.freed_bytes
     role: TextRole = "good" if told.fits else "warning" if fits_later else "bad"
@@ -205,7 +207,7 @@ def forecast_facts(told: LoadForecast, cache: str) -> list[Fact]:
 
 
 class HubDialog(QuestionDialog):
-    """Intent: `chosen(ModelSpec)`."""
+    """Name a model of the hub. Signal: `chosen(ModelSpec)`."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__("Model by hub name", parent)

@@ -1,4 +1,5 @@
-"""MAX's KV cache parameters for the loaded model: the fields that matter, what follows, and MAX's refusals."""
+"""The dialog of MAX's KV cache parameters for the loaded model: the fields, what follows from them, and MAX's
+refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _MAX_BUFFERS = 8
 
 
 class MaxParams(Sheet):
-    """`KVCacheParams`, field by field, with MAX's names; copied as JSON."""
+    """Show the fields of `KVCacheParams` under MAX's names; they can be copied as JSON."""
 
     def __init__(self, model: ModelInfo, parent: QWidget) -> None:
         super().__init__(f"MAX parameters · {model.name}", parent)
@@ -39,7 +40,7 @@ class MaxParams(Sheet):
         self._refusals: tuple[str, ...] = ()
         dtype = model.dtype if model.dtype in DTYPES else "bfloat16"
         self.dtype = self.add_choice("dtype", [(name, name) for name in DTYPES], dtype)
-        # from 0 on, so that MAX's own refusals can be seen
+        # at least 0, so that MAX's own refusals can be seen
         self.page_size = self.add_number("page_size", 128, " tokens", least=0)
         self.devices = self.add_number("n_devices", 1, least=0)
         self.devices.setMaximum(4096)
@@ -67,7 +68,7 @@ class MaxParams(Sheet):
             self.use(field, self.quantized.isChecked())
 
     def params(self) -> KVCacheParams:
-        """The parameters as they stand; raises what MAX raises."""
+        """Return the parameters as typed; raises what MAX raises."""
         kind = connector_of(self.connector.currentData())
         swap = self.swap.value() or None
         config = connector_config(swap, self.folder.text().strip(), self.endpoint.text().strip())
@@ -90,7 +91,7 @@ class MaxParams(Sheet):
         return architecture.get_kv_params()
 
     def values(self) -> dict[str, Any]:
-        """Everything under MAX's names, as it is copied."""
+        """Return all values under MAX's names, as they are copied."""
         params = self.params()
         return params_values(params) | capacity_values(params, self._available)[0]
 
@@ -134,7 +135,7 @@ class MaxParams(Sheet):
         return [*section("Symbolic inputs of the first device"), *lines]
 
     def _query_heads(self, fact: Fact) -> Fact:
-        """MAX is given the number of query heads under latent attention alone: elsewhere its field stays None."""
+        """Show the model's query heads, which MAX takes only under latent attention: otherwise its field stays None."""
         if self._model.geometry.is_latent or not fact.label.startswith("num_q_heads"):
             return fact
         count = thousands(self._model.geometry.num_heads) if fact.label == "num_q_heads" else "–"

@@ -1,4 +1,4 @@
-"""MAX's parameters of a cache and all that follows from them, under MAX's own names: numbers only, no widgets."""
+"""MAX's cache parameters and what follows from them, under MAX's own names: numbers only, no widgets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 @dataclass
 class LoadedArchConfig(HuggingFaceArchConfig):
-    """The architecture of a model that is loaded already: its dimensions are known without its config."""
+    """The architecture of a model that is already loaded: its dimensions are known without its config."""
 
     known: CacheGeometry | None = None
 
@@ -43,7 +43,7 @@ def connector_config(swap_gib: float | None, folder: str, endpoint: str) -> KVCo
 
 
 def capacity_values(params: KVCacheParams, available: int) -> tuple[Json, list[str]]:
-    """What fits in a memory and in the tiers below, and each refusal on the way, word for word."""
+    """Return what fits in a memory and in the tiers below, and all refusals on the way, word for word."""
     found: Json = {}
     refusals: list[str] = []
     asked: list[tuple[str, Callable[[], Any]]] = [
@@ -66,7 +66,7 @@ def capacity_values(params: KVCacheParams, available: int) -> tuple[Json, list[s
 
 
 def buffer_values(params: KVCacheParams, num_pages: int) -> list[tuple[str, str]]:
-    """The buffers that would be allocated for that many pages: where, and what."""
+    """Return where each buffer for so many pages would be allocated, and its shape and dtype."""
     lines = []
     for replica, buffer in enumerate(params.allocate_buffers(num_pages)):
         for kind, parts in (("values", buffer.values), ("scales", buffer.scales or ())):
@@ -76,7 +76,7 @@ def buffer_values(params: KVCacheParams, num_pages: int) -> list[tuple[str, str]
 
 
 def input_values(params: KVCacheParams) -> list[tuple[str, str]]:
-    """The graph's inputs on the first device: the names of symbolic dimensions without their prefix."""
+    """List the graph's inputs on the first device; symbolic dimensions lose their prefix."""
     tensors = params.get_symbolic_inputs()[0].tensors
     return [
         (t.name, f"[{', '.join(str(d).removeprefix('replica_0_') for d in t.shape)}] {t.dtype} {t.device}")
@@ -85,5 +85,5 @@ def input_values(params: KVCacheParams) -> list[tuple[str, str]]:
 
 
 def connector_of(name: str) -> KVConnectorType | None:
-    """The connector of a field's text; the empty one is none."""
+    """Return the connector named in a field; None for an empty field."""
     return name or None  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""The largest numbers of K and V and the most attended tokens, as a list that leads to each of them."""
+"""The list of the largest numbers of K and V and of the most attended tokens; selecting a line goes there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLACE = Qt.ItemDataRole.UserRole
 
 
 class OutlierPlace(Struct, frozen=True):
-    """Where a line leads; attention has no tensor and no channel of its own."""
+    """The place that a line selects. For attention, `tensor` and `channel` are None."""
 
     layer: int
     kv_head: int
@@ -34,14 +34,15 @@ class OutlierPlace(Struct, frozen=True):
 
 
 class Listed(Struct, frozen=True):
-    """The list, and of which step it is."""
+    """The list, and which step it belongs to."""
 
     piece: OutliersSlice
     source: str
 
 
 class OutliersDialog(Reader[Listed], Dialog):
-    """Stays open beside the window. The arrow keys walk the list; each line shows its place in every panel at once."""
+    """Stays open beside the window. The arrow keys walk through the list, and all panels show the place of each
+    line."""
 
     follows = (slices(OUTLIERS), STEPS, STATUS)
 
@@ -68,11 +69,11 @@ class OutliersDialog(Reader[Listed], Dialog):
 
     @property
     def source_text(self) -> str:
-        """Of which step the list is."""
+        """Which step the list belongs to."""
         return self._source.text()
 
     def _on_current(self, item: QTreeWidgetItem | None, _previous: QTreeWidgetItem | None) -> None:
-        if item is not None and self._tree.hasFocus():  # a list that is filled anew moves nobody
+        if item is not None and self._tree.hasFocus():  # refilling the list must not change the selection
             self._go(item)
 
     def _on_activated(self, item: QTreeWidgetItem) -> None:
@@ -87,7 +88,7 @@ class OutliersDialog(Reader[Listed], Dialog):
             where |= {"tensor": place.tensor, "change": False, "channel": place.channel}
         self._models.selection.update(**where)
 
-    # ---- showing -------------------------------------------------------------------------------------------------
+    # ---- painting ------------------------------------------------------------------------------------------------
 
     def read(self) -> Listed | str:
         piece = self._models.slices.outliers

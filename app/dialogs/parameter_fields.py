@@ -1,4 +1,4 @@
-"""Fields of a form for the parameters of a cache, made from the rows that describe them."""
+"""Form fields for the parameters of a cache, made from the table rows that describe them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CODED = (BITS, GROUP, RESIDUAL)
 
 
 def number_field(parameter: Parameter, value: ParameterValue) -> NumberField:
-    """A field for a number; its 0 is what None means, where the parameter may be left to the cache."""
+    """Make a field for a number. Where the cache can choose the value itself, the field's 0 stands for None."""
     if value is None and not parameter.unset:
         value = parameter.default
     number = value if isinstance(value, (int, float)) else 0
@@ -30,12 +30,12 @@ def number_field(parameter: Parameter, value: ParameterValue) -> NumberField:
 
 
 class CodecFields(QObject):
-    """How K and V are written: a codec for each, and the numbers that the two have. `changed()` on every change."""
+    """How K and V are stored: a codec for each, and the numbers that both share. Signal: `changed()`."""
 
     changed = Signal()
 
     def __init__(self, form: QFormLayout, codec: CodecSpec, sizes: dict[str, ParameterValue], parent: QObject) -> None:
-        """`sizes` are the present values of the numbers, None where the codec has no such."""
+        """`sizes` are the present values of the numbers; None where the codec does not have one."""
         super().__init__(parent)
         self._form, self._codec = form, codec
         self.choice = CodecChoice(26)
@@ -65,8 +65,8 @@ class CodecFields(QObject):
             self._form.setRowVisible(field, name in self.choice.parameters)
 
     def codec(self) -> CodecSpec:
-        """The codec as it stands in the fields, the one there was where nothing changed; `InputError` says what cannot
-        be."""
+        """Return the codec as typed, or the present one if nothing changed; raises `InputError` where it is
+        impossible."""
         typed = self._typed()
         if (self.choice.keys, self.choice.values) != self._shown_parts:
             return self.choice.spec(**typed)

@@ -1,5 +1,5 @@
-"""The parameters of a paged cache: page size, pool, duplicates, host tier and codec, refused here before anything is
-sent."""
+"""The dialog for the parameters of a paged cache: page size, pool, duplicates, host tier and codec. They are checked
+before anything is sent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST = 10**12
 
 
 class PoolDialog(QuestionDialog):
-    """Intent: `chosen(CacheSpec)`."""
+    """Edit a paged cache. Signal: `chosen(CacheSpec)`."""
 
     def __init__(self, spec: CacheSpec, model: ModelInfo | None, parent: QWidget) -> None:
         super().__init__(f"{cache_label(spec)} cache", parent)
@@ -65,7 +65,7 @@ class PoolDialog(QuestionDialog):
             on_change(self._refresh, self.codec)
 
     def spec(self) -> CacheSpec:
-        """The cache as it is typed; `InputError` says what is impossible about it."""
+        """Return the cache with the values typed; raises `InputError` where they are impossible."""
         size = self.page_size.currentData()
         spec = replace(
             self._spec,
@@ -86,11 +86,12 @@ class PoolDialog(QuestionDialog):
         if unit == PAGES:
             return count
         if unit == TOKENS:
-            return -(-count // page_size) + 1  # the null page holds none
+            return -(-count // page_size) + 1  # the null page holds no tokens
         return max(0, count * _MIB // (self._page_bytes(page_size) or 1))
 
     def _page_bytes(self, page_size: int) -> int:
-        """K and V of all layers for one page, as the cache's codec writes them; 0 while there is no model."""
+        """Return the bytes of one page: K and V of all layers, as the cache's codec stores them; 0 while there is no
+        model."""
         if self._model is None:
             return 0
         return page_bytes(
@@ -116,7 +117,7 @@ class PoolDialog(QuestionDialog):
             spec = self.spec()
         except InputError as problem:
             self._sum.setText("")
-            # an empty field is not yet wrong while it is being typed
+            # an empty field is no error while the user is typing
             is_typed = self.size_.text() or self.unit.currentData() == AUTOMATIC
             self.refuse(str(problem) if is_typed else "")
             return
@@ -133,6 +134,6 @@ class PoolDialog(QuestionDialog):
         self._sum.setText(tokens + size)
 
     def answer(self) -> CacheSpec | None:
-        """The same pool again would be filled again for nothing."""
+        """Return the new cache, or None if nothing changed: loading the same pool again would only recompute it."""
         spec = self.spec()
         return spec if spec != self._spec else None

@@ -1,4 +1,4 @@
-"""How far to run: a number of steps, up to a number of tokens, or to where a condition holds."""
+"""The dialog for how far to run: a number of steps, up to a number of tokens, or until a condition holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 10_000_000
 
 
 class RunToDialog(QuestionDialog):
-    """Intent: `chosen(num_steps or condition)`."""
+    """Choose where a run stops. Signal: `chosen(num_steps or condition)`."""
 
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Run to", parent)

@@ -1,4 +1,4 @@
-"""Which steps: all of them, one, or a range."""
+"""A field that chooses steps: all, one, or a range."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL, ONE, RANGE = range(3)
 
 
 class StepChoice(QWidget):
-    """`changed()` whenever other steps are chosen. Looking back, the step that is looked at is offered first."""
+    """Choose steps. Where an earlier step is shown, that one is offered first. Signal: `changed()`."""
 
     changed = Signal()
 
@@ -41,7 +41,7 @@ class StepChoice(QWidget):
 
     @property
     def range(self) -> tuple[int | None, int | None]:
-        """The first and the last step, None for the ends of what there is."""
+        """The first and the last step; None for both where all steps are chosen."""
         match self._box.currentIndex():
             case 0:
                 return None, None
@@ -51,7 +51,7 @@ class StepChoice(QWidget):
 
     @property
     def count(self) -> int:
-        """How many steps these are."""
+        """How many steps are chosen."""
         return len(records_between(self._timeline.records, *self.range))
 
     def _on_box(self) -> None:

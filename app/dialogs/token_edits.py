@@ -1,4 +1,4 @@
-"""The dialogs of edits that name tokens: others in place of some, and the bias of logits."""
+"""The dialogs of edits that name tokens: replacing tokens, and biasing logits."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ BIASES = (
     ("ban", "ban them", "They are never chosen"),
     ("only", "nothing else", "None but them is chosen"),
 )
-_MANY = 12  # ids that are listed
+_MANY = 12  # so many ids are listed
 
 
 class TokensField(QWidget):
-    """Tokens as a text, which the engine's tokenizer reads, or as ids. `changed()`; intent: `text_edited(text)`."""
+    """Tokens given as text, which the engine's tokenizer reads, or as ids. Signals: `changed()`,
+    `text_edited(text)`."""
 
     changed = Signal()
     text_edited = Signal(str)
@@ -56,7 +57,7 @@ class TokensField(QWidget):
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The tokens; `InputError` says why there are none, or not yet."""
+        """The tokens; raises `InputError` where there are none, or none yet."""
         if self._problem:
             raise InputError(self._problem)
         if self._is_waiting:
@@ -66,12 +67,12 @@ class TokensField(QWidget):
         return self._ids
 
     def set_tokens(self, ids: tuple[int, ...]) -> None:
-        """The tokens of the text."""
+        """Take the tokens that the engine found in the text."""
         if self.kind.choice == TEXT and self._is_waiting:
             self._take(ids)
 
     def refuse(self, why: str) -> None:
-        """The text cannot be made tokens of."""
+        """Show why the text could not be turned into tokens."""
         if self.kind.choice == TEXT and self._is_waiting:
             self._take((), why)
 
@@ -102,7 +103,7 @@ class TokensField(QWidget):
 
 
 class ReplaceForm(EditForm):
-    """Which tokens, and whether what follows is computed anew."""
+    """Ask for the new tokens, and whether the tokens after them are recomputed."""
 
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Replace tokens", models, parent)
@@ -131,7 +132,7 @@ class ReplaceForm(EditForm):
 
 
 def _replaced_words(models: Models) -> str:
-    """`positions 2 … 3 “·cat·sat”`: the tokens that are selected."""
+    """Name the selected tokens: `positions 2 … 3 “·cat·sat”`."""
     rows = chosen_rows(models)
     if rows is None:
         return "nothing is selected"
@@ -141,7 +142,7 @@ def _replaced_words(models: Models) -> str:
 
 
 class BiasForm(EditForm):
-    """Which tokens, and what is done to their logits."""
+    """Ask for the tokens, and what to do with their logits."""
 
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Bias logits", models, parent)
@@ -152,7 +153,7 @@ class BiasForm(EditForm):
         self.listen(self.tokens, self.what, self.amount)
 
     def offer(self, token_ids: tuple[int, ...]) -> None:
-        """Begin with these tokens."""
+        """Start with these tokens."""
         self.tokens.kind.set_choice(IDS)
         self.tokens.line.setText(", ".join(map(str, token_ids)))
 

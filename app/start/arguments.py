@@ -1,4 +1,4 @@
-"""The command line of the window, checked before anything heavy is imported."""
+"""The command line of the window, checked before anything slow is imported."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MOST_KEPT_MIB = 1 << 20
 
 
 class Arguments(Struct, frozen=True):
-    """What was asked for. `engine`, `theme` and `prompt` None: as remembered; so is where and how models are loaded,
-    for `loading` None, else it is that of `model`; so are the bytes that kept moments may take."""
+    """The parsed command line. None for `engine`, `theme`, `prompt`, `loading` or `kept_bytes` means: as in the
+    settings. `loading` says where and how to load models; if given, it equals `model`."""
 
     model: ModelSpec
     loading: ModelSpec | None
@@ -43,7 +43,7 @@ class Arguments(Struct, frozen=True):
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line and exits with 2."""
+    """A parser that reports an error in one line and exits with status 2."""
 
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"kvloupe: {message}\n")
@@ -51,7 +51,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def parse(argv: list[str]) -> Arguments:
-    """The arguments; bad ones end the program with one line and exit status 2."""
+    """Parse the arguments; invalid ones end the program with one line and exit status 2."""
     parser = _parser()
     given = parser.parse_args(argv)
     try:

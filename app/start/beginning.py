@@ -1,4 +1,5 @@
-"""What a run begins with: the settings, and the engine, which starts at once where it has a processor of its own."""
+"""How a run of the program begins: it reads the settings and starts the engine, at once where the engine has a
+processor of its own."""
 
 from __future__ import annotations
 
@@ -12,9 +13,12 @@ from engine.client import kind_for
 
 
 class Beginning:
-    """The settings as the command line changes them, and the engine that they ask for. An engine in a process of its
-    own starts here, before the window is made: it has torch to import meanwhile. One that would share the interpreter,
-    or the only processor, with a window that is not painted yet starts with `start_engine`."""
+    """The settings with the changes of the command line, and the engine they ask for.
+
+    An engine in a process of its own starts here, before the window is made, so that torch is imported meanwhile. One
+    that would share the interpreter or the only processor with a window that is not painted yet waits for
+    `start_engine`.
+    """
 
     def __init__(self, arguments: Arguments) -> None:
         path = arguments.settings or settings_path()
@@ -33,7 +37,7 @@ class Beginning:
             self.start_engine()
 
     def start_engine(self) -> None:
-        """Start it, unless it has started."""
+        """Start the engine unless it has started already."""
         if self.engine.kind is None:
             given = self._arguments
             self.engine.start(self._model, given.cache, given.snapshot, is_remembered=given.loading is None)

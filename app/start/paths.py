@@ -1,4 +1,4 @@
-"""Where the program keeps what it remembers."""
+"""Where the program stores its settings and sessions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import platformdirs
 
 
 def sessions_path() -> Path:
-    """The folder of journals of sessions, of this system's conventions."""
+    """Return the folder of the sessions' journals, by the conventions of this system."""
     return Path(platformdirs.user_data_dir("kvloupe", appauthor=False)) / "sessions"
 
 
 def settings_path() -> Path:
-    """The settings file of this system's conventions."""
+    """Return the settings file, by the conventions of this system."""
     return Path(platformdirs.user_config_dir("kvloupe", appauthor=False)) / "settings.ini"

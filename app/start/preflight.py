@@ -1,4 +1,4 @@
-"""What must be there before Qt is touched: Qt aborts the process, without a word of use, when a library is missing.
+"""Checks before Qt is imported: where a library is missing, Qt aborts the process without a useful message.
 
 Standard library only; nothing here imports Qt.
 """
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-# Shared library -> Debian or Ubuntu package: what importing Qt needs, and what a window on X11 needs besides.
+# Shared library -> Debian or Ubuntu package: what Qt needs to be imported, and what a window on X11 needs as well.
 BASE_LIBRARIES: Mapping[str, str] = {
     "libglib-2.0.so.0": "libglib2.0-0",
     "libGL.so.1": "libgl1",
@@ -54,7 +54,7 @@ def can_open(library: str) -> bool:
 
 
 def missing_libraries(libraries: Iterable[str], opens: Opens = can_open) -> list[str]:
-    """Those that the loader does not find."""
+    """Return the libraries that the loader does not find."""
     return [library for library in libraries if not opens(library)]
 
 
@@ -74,7 +74,7 @@ def needs_x11(environment: Mapping[str, str]) -> bool:
 
 
 def library_problem(environment: Mapping[str, str], opens: Opens = can_open) -> str | None:
-    """Which system libraries are missing and the one command that installs them; None when all are there."""
+    """Name the missing system libraries and the command that installs them; None when all are found."""
     if platform.system() != "Linux":
         return None
     table = {**BASE_LIBRARIES, **(X11_LIBRARIES if needs_x11(environment) else {})}
@@ -90,7 +90,7 @@ def library_problem(environment: Mapping[str, str], opens: Opens = can_open) -> 
 
 
 def doctor(settings: Path, environment: Mapping[str, str] = os.environ) -> tuple[str, bool]:
-    """Everything worth knowing when it does not start, and whether something is wrong."""
+    """Return a report of what may keep the program from starting, and whether all is well."""
     lines = [f"Python {platform.python_version()} on {platform.platform()}"]
     versions, is_whole = _versions()
     lines += versions
@@ -106,8 +106,8 @@ def doctor(settings: Path, environment: Mapping[str, str] = os.environ) -> tuple
 
 
 def _versions() -> tuple[list[str], bool]:
-    """Versions by their metadata: importing torch to ask it would take seconds."""
-    from importlib import metadata  # not at every start
+    """Read the versions from the packages' metadata: importing torch would take seconds."""
+    from importlib import metadata  # slow, so only when it is needed
 
     lines, is_whole = [], True
     for name in DISTRIBUTIONS:
@@ -120,7 +120,7 @@ def _versions() -> tuple[list[str], bool]:
 
 
 def stand_in_streams() -> None:
-    """Windowed programs on Windows have no standard streams, and progress bars write to them all the same."""
+    """Replace missing standard streams: windowed programs on Windows have none, but progress bars write to them."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115

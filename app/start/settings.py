@@ -1,4 +1,4 @@
-"""What is remembered between runs: typed fields over one INI file. A damaged file is set aside, never obeyed."""
+"""What is remembered between runs: typed fields stored in an INI file. A damaged file is renamed and not used."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from engine.spec.stops import MAX_STOPS, Stop, read_stops, written_stops
 MAX_RECENT = 8
 MAX_PROMPT = 20_000
 MAX_STATE = 1 << 20
-MAX_DIGITS = 6  # of a number of threads
+MAX_DIGITS = 6  # of the number of threads
 MAX_MIB_DIGITS = 7
 DEFAULT_PROMPT = "Once upon a time"
 
 
 @dataclass
 class Settings:
-    """All that is remembered. `load` never raises, whatever the file holds."""
+    """All settings. `load` never raises, whatever the file contains."""
 
     theme: ThemeChoice = "dark"
     layout: str = "inspect"
@@ -40,15 +40,15 @@ class Settings:
     engine: ClientChoice = "auto"
     set_aside: Path | None = None
     recent_snapshots: list[str] = field(default_factory=list)
-    loading: ModelSpec = field(default_factory=ModelSpec)  # where and how models are loaded, of no source
-    kept_bytes: int | None = None  # that moments may take that were left; None: as the engine has it
-    stops: list[str] = field(default_factory=list)  # conditions, one that is off behind a sign
-    _overruled: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # by name: for this run, and in the file
+    loading: ModelSpec = field(default_factory=ModelSpec)  # where and how models are loaded; its source is unused
+    kept_bytes: int | None = None  # that earlier moments may take in memory; None: the engine's default
+    stops: list[str] = field(default_factory=list)  # conditions; a sign marks one that is switched off
+    _overruled: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # name: value for this run, value in the file
 
     @classmethod
     def load(cls, path: Path) -> Settings:
-        """Read a file; what is missing or nonsense takes its default, a file that is no INI is renamed. A device or a
-        pipe is not opened."""
+        """Read a file. Missing or invalid values become their defaults; a file that is no INI file is renamed. A device
+        or a pipe is not opened."""
         if _is_strange(path):
             return cls()
         aside = _set_aside_if_damaged(path)
@@ -71,15 +71,15 @@ class Settings:
         )
 
     def overrule(self, **given: Any) -> None:
-        """Values of the command line, for this run alone: the file keeps its own until another is chosen. None: as it
-        was."""
+        """Use values of the command line for this run only: the file keeps its own until the user chooses another. None
+        changes nothing."""
         for name, value in given.items():
             if value is not None:
                 self._overruled[name] = value, getattr(self, name)
                 setattr(self, name, value)
 
     def save(self, path: Path) -> bool:
-        """Write the file (Qt does it atomically); False where it cannot be written. A device stays a device."""
+        """Write the file, which Qt does atomically; False where it cannot be written. A device is never replaced."""
         kept = {name: ours for name, (given, ours) in self._overruled.items() if getattr(self, name) == given}
         return replace(self, _overruled={}, **kept)._write(path)
 
@@ -103,7 +103,7 @@ class Settings:
         store.setValue("models/recent", self.recent_models[:MAX_RECENT])
         store.setValue("snapshots/recent", self.recent_snapshots[:MAX_RECENT])
         store.setValue("run/stops", self.stops)
-        # An INI file is no place for a megabyte, nor for half characters.
+        # An INI file is no place for a megabyte of text, nor for lone surrogates.
         store.setValue("prompt/text", _storable(self.prompt) if len(self.prompt) <= MAX_PROMPT else DEFAULT_PROMPT)
         store.setValue("window/geometry", base64.b64encode(self.geometry).decode("ascii"))
         store.setValue("window/docks", base64.b64encode(self.docks).decode("ascii"))
@@ -111,35 +111,35 @@ class Settings:
         return store.status() == QSettings.Status.NoError
 
     def keep_stops(self, stops: Sequence[Stop]) -> None:
-        """Conditions that halt a run, for the next start."""
+        """Remember the conditions that stop a run, for the next start."""
         self.stops = [_storable(text) for text in written_stops(stops)]
 
     def kept_stops(self) -> tuple[Stop, ...]:
-        """Those of the last start; what cannot be read is left out."""
+        """Return the conditions of the last run; those that cannot be read are left out."""
         return read_stops(self.stops)[0]
 
     def remember_model(self, source: str) -> None:
-        """Put a model first in the list of recent ones."""
+        """Put a model first in the list of recent models."""
         self.recent_models = [source, *(known for known in self.recent_models if known != source)][:MAX_RECENT]
 
     def remember_snapshot(self, path: str) -> None:
-        """Put a file first in the list of recent ones."""
+        """Put a file first in the list of recent snapshots."""
         self.recent_snapshots = [path, *(known for known in self.recent_snapshots if known != path)][:MAX_RECENT]
 
 
 def _kept_bytes(store: QSettings) -> int | None:
-    """What kept moments may take; nonsense leaves it to the engine."""
+    """Return what earlier moments may take in memory; None for an invalid value, so that the engine decides."""
     mib = _text(store, "run/kept_mib", "")
     return int(mib) << 20 if mib.isdecimal() and len(mib) <= MAX_MIB_DIGITS else None
 
 
 def theme_choice(name: str) -> ThemeChoice:
-    """The theme of that name; dark for any other."""
+    """Return the theme of that name; dark for any other name."""
     return cast(ThemeChoice, name) if name in get_args(ThemeChoice) else "dark"
 
 
 def _loading(store: QSettings) -> ModelSpec:
-    """Where and how models are loaded; what is nonsense leaves all of it to the program."""
+    """Return where and how models are loaded; one invalid value resets all of them to their defaults."""
     threads = _text(store, "load/threads", "")
     try:
         return ModelSpec(
@@ -157,12 +157,12 @@ def _storable(text: str) -> str:
 
 
 def _is_strange(path: Path) -> bool:
-    """Whether something stands there that is no file: Qt would wait for a pipe, and put a file in a device's place."""
+    """Whether the path is there but no file: Qt would wait on a pipe, or put a file in a device's place."""
     return os.path.exists(path) and not os.path.isfile(path)
 
 
 def _set_aside_if_damaged(path: Path) -> Path | None:
-    """Rename a settings file that Qt cannot parse; the bad one stays for whoever wants to look."""
+    """Rename a settings file that Qt cannot parse, so that the user can still look at it."""
     try:
         if not path.is_file():
             return None
@@ -181,7 +181,7 @@ def _set_aside_if_damaged(path: Path) -> Path | None:
 
 def _is_damaged(path: Path) -> bool:
     raw = path.read_bytes()
-    # We store texts alone: a serialised object is not ours, and decoding one could do anything.
+    # We store only texts: a serialised object is not ours, and decoding one could do anything.
     if len(raw) > 8 * MAX_STATE or b"\x00" in raw or b"@Variant" in raw:
         return True
     store = QSettings(str(path), QSettings.Format.IniFormat)
