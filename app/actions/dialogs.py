@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -154,7 +155,9 @@ def open_palette(shell: Shell) -> None:
     from app.actions.typed_edit import TypedEdit
     from app.window.palette import Palette
 
-    Palette(shell.actions, shell.window, TypedEdit(shell)).open_over(shell.window)
+    window = shell.window
+    panels = {dock.windowTitle(): partial(window.show_panel, name) for name, dock in window.docks.docks.items()}
+    Palette(shell.actions, window, TypedEdit(shell), panels).open_over(window)
 
 
 def open_keys(shell: Shell) -> None:

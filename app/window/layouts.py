@@ -47,3 +47,10 @@ BOTTOM_SHARE = 0.25
 BOTTOM_ROW = (190, 210, 400)
 # Shares of the width between the side columns; 100 for a panel that is not listed.
 WIDTHS: Mapping[str, int] = {"attention": 62}
+
+
+def layout_with(panel: str) -> str:
+    """The layout that shows a panel; of several, Inspect or else the first."""
+    found = [name for name, grid in GRIDS.items() if any(panel in column for row in grid for column in row)]
+    found += [name for name, tabs in TABS.items() if any(panel in behind for behind in tabs.values())]
+    return "inspect" if "inspect" in found else found[0]

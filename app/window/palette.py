@@ -1,7 +1,9 @@
-"""The palette: finds an action by a few letters of its name, and runs it with Enter. Disabled actions show why."""
+"""The palette: finds an action or a panel by a few letters of its name, and runs or shows it with Enter. Disabled
+actions show why."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from PySide6.QtCore import QEvent, QModelIndex, QObject, QPersistentModelIndex, QRect, QSize, Qt
@@ -74,12 +76,20 @@ class Typed(Protocol):
 
 
 class Palette(QDialog):
-    """Lists the actions by rank: prefix, then word start, then letters in order; a `typed` command comes first."""
+    """Lists the actions by rank: prefix, then word start, then letters in order; a `typed` command comes first. Behind
+    actions of equal rank stand the `panels`: by name, what shows them."""
 
-    def __init__(self, actions: Actions, parent: QWidget, typed: Typed | None = None) -> None:
+    def __init__(
+        self,
+        actions: Actions,
+        parent: QWidget,
+        typed: Typed | None = None,
+        panels: Mapping[str, Callable[[], object]] | None = None,
+    ) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
         self._actions = actions
         self._typed = typed
+        self._panels = panels or {}
         self.setObjectName("popup")
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self._line = QLineEdit()
@@ -115,7 +125,7 @@ class Palette(QDialog):
 
     def _refresh(self) -> None:
         query = self._line.text().strip().lower()
-        scored = [(rank(query, self._name(key).lower()), key) for key in self._actions.names()]
+        scored = [(rank(query, self._name(key).lower()), key) for key in (*self._actions.names(), *self._panels)]
         found = [pair for pair in scored if pair[0] is not None]
         found.sort(key=_score)
         self._rows.clear()
@@ -128,10 +138,14 @@ class Palette(QDialog):
         self._list.setCurrentIndex(self._rows.index(0, 0))
 
     def _name(self, key: str) -> str:
+        if key in self._panels:
+            return f"Panel: {key}"
         text = self._actions[key].text()
         return text if ": " in text else f"{self._actions.menu_of(key)}: {text}"  # the menu's title can be searched too
 
     def _item(self, key: str) -> QStandardItem:
+        if key in self._panels:
+            return _row(self._name(key), "", key, is_enabled=True)
         is_enabled, reason = self._actions[key].isEnabled(), self._actions.reason(key)
         right = native(self._actions.declared(key).key) if is_enabled else reason
         return _row(self._name(key), right, key, is_enabled=is_enabled)
@@ -146,7 +160,10 @@ class Palette(QDialog):
                 self.close()
                 self._typed.make(self._line.text())
             return
-        if key is not None and self._actions[key].isEnabled():
+        if key in self._panels:
+            self.close()
+            self._panels[key]()
+        elif key is not None and self._actions[key].isEnabled():
             # Close first: otherwise a dialog that the action opens would be closed with the palette.
             self.close()
             self._actions[key].trigger()

@@ -39,6 +39,7 @@ from app.window.banner import Banner
 from app.window.barred_keys import BarredKeys
 from app.window.bars import Footer, TopBar
 from app.window.docks import DockHost
+from app.window.layouts import layout_with
 from app.window.menus import RecentFiles, fill_menu_bar
 from app.window.opened_bar import OpenedBar
 from app.window.phase_bar import PhaseBar
@@ -184,8 +185,7 @@ class MainWindow(QMainWindow):
 
     def show_panel(self, name: str) -> None:
         """Show a panel and give it the focus."""
-        panel = self._show("inspect", name)
-        panel.setFocus()
+        self._show(layout_with(name), name).setFocus()
 
     def begin_continuation(self) -> None:
         """Put the cursor where the user types what comes next."""

@@ -9,6 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.actions.dialogs import open_palette
 from app.shell import Shell
 from app.window.palette import NO_MATCH, Palette, rank
 from tests.app.made import made
@@ -93,6 +94,24 @@ def test_what_is_typed_in_whole_stands_first_and_is_made(shell: Shell, qtbot: Qt
     palette._line.setText("=x")
     qtbot.keyClick(palette._line, Qt.Key.Key_Enter)
     assert (typed.made, palette.isVisible()) == (["=x"], False)
+
+
+def test_a_panel_is_found_by_its_name_and_shown_wherever_it_is(shell: Shell, qtbot: QtBot) -> None:
+    window = shell.window
+    window.arrange("truth")
+    for typed, layout in (("bench", "truth"), ("notes", "inspect"), ("bytes", "inspect"), ("codec", "truth")):
+        open_palette(shell)
+        palette = window.findChildren(Palette)[-1]
+        palette._line.setText(typed)
+        found = [palette._rows.item(row).text() for row in range(palette._rows.rowCount())]
+        panel = next(text for text in found if text.startswith("Panel: "))
+        assert typed in panel.lower()
+        palette._list.setCurrentIndex(palette._rows.index(found.index(panel), 0))
+        qtbot.keyClick(palette._line, Qt.Key.Key_Return)
+        assert window.docks.layout_name == layout, typed
+        shown = [dock for dock in window.docks.docks.values() if f"Panel: {dock.windowTitle()}" == panel]
+        assert len(shown) == 1
+        assert not shown[0].visibleRegion().isEmpty(), typed
 
 
 def test_that_nothing_is_found_is_said_and_enter_does_nothing(shell: Shell, qtbot: QtBot) -> None:
