@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import is_endless
-from engine.session.driver import go_on
+from engine.session.driver import never_cancel
 from engine.session.forward import vocabulary
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -189,7 +189,7 @@ def bench(
     num_steps: int,
     batches: tuple[int, ...] = (1,),
     prompt_ids: tuple[int, ...] | None = None,
-    check: Callable[[], None] = go_on,
+    check: Callable[[], None] = never_cancel,
     ways: Mapping[str, str] | None = None,
 ) -> Iterator[Progress | BenchRow | BenchRefused]:
     """A row for every mode, context and batch, and how far it is in between. `check` is called before every step, and

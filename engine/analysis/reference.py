@@ -13,7 +13,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import num_source
-from engine.session.driver import ModeDriver, go_on
+from engine.session.driver import ModeDriver, never_cancel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
@@ -65,7 +65,7 @@ def reference(
     model: LoadedModel,
     prompt_ids: tuple[int, ...],
     num_steps: int,
-    check: Callable[[], None] = go_on,
+    check: Callable[[], None] = never_cancel,
     forced: tuple[int, ...] | None = None,
 ) -> Reference:
     """Greedy decoding in an exact cache, or the `forced` tokens, judged by one forward over all of it without a cache,
@@ -87,7 +87,7 @@ def reference(
 
 
 def greedy(
-    model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int, check: Callable[[], None] = go_on
+    model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int, check: Callable[[], None] = never_cancel
 ) -> list[int]:
     """So many tokens after a prompt, each the most probable, in an exact cache."""
     driver = ModeDriver(model, CacheSpec(), len(prompt_ids))

@@ -11,7 +11,7 @@ from engine.analysis.reference import Reference, measure, reference
 from engine.analysis.texts import tokens_of
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
-from engine.session.driver import ModeDriver, go_on
+from engine.session.driver import ModeDriver, never_cancel
 from engine.spec.grid import SweepMode
 from engine.spec.texts import SweepText
 from engine.wire.measurements import SweepRow, Unavailable
@@ -23,7 +23,7 @@ def sweep(
     modes: Sequence[SweepMode],
     num_steps: int,
     done: Collection[tuple[str, str]] = (),
-    check: Callable[[], None] = go_on,
+    check: Callable[[], None] = never_cancel,
 ) -> Iterator[SweepRow | Unavailable]:
     """A row for every mode on every text, but for those that are `done`, by the names of mode and text. Stop iterating
     to stop: nothing outlives its own row. `check` is called before every step, and raises to end it."""
@@ -54,7 +54,7 @@ def truth_of(model: LoadedModel, text: SweepText, num_steps: int, check: Callabl
 
 
 def sweep_row(
-    model: LoadedModel, mode: SweepMode, text: SweepText, truth: Reference, check: Callable[[], None] = go_on
+    model: LoadedModel, mode: SweepMode, text: SweepText, truth: Reference, check: Callable[[], None] = never_cancel
 ) -> SweepRow:
     """One mode, fed the tokens of the reference. The rate is of decode steps alone, nothing observed."""
     num_prompt, num_steps = len(truth.prompt_ids), len(truth.token_ids)

@@ -233,7 +233,7 @@ def generate(
             return
         record, late = session.step(), session.history.surprisal
         if records is not None or as_json:
-            for _ in late.rest():
+            for _ in late.finish():
                 pass
             record = late.filled(record)
         if records is not None:

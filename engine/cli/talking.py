@@ -68,7 +68,7 @@ def tell_note(session: Session, as_json: bool) -> None:
 
 def later_turns(session: Session, prompt: Prompt, texts: list[str], as_json: bool) -> Iterator[int]:
     """Say each text when the one before was answered; yields the sequence that the conversation is then."""
-    from engine.session.continuing import answer_of, go_on
+    from engine.session.continuing import answer_of, continue_with
 
     chat = prompt.chat
     for text in texts:
@@ -76,7 +76,7 @@ def later_turns(session: Session, prompt: Prompt, texts: list[str], as_json: boo
         (info,) = session.sequences
         answer = answer_of(session, info.seq_id)
         chat = chat.answered(answer, text)
-        seq_id = go_on(session, info.seq_id, Prompt(chat=chat, sampling=prompt.sampling))
+        seq_id = continue_with(session, info.seq_id, Prompt(chat=chat, sampling=prompt.sampling))
         tell_turn(session, seq_id, answer, as_json)
         yield seq_id
 

@@ -1,1 +1,1 @@
-"""What was: where every sequence stood after each step, and what makes a step reversible. No torch."""
+"""The history of a session: the state of every sequence after each step, and what makes a step reversible. No torch."""

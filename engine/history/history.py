@@ -1,4 +1,5 @@
-"""What was: where every sequence stood after each step, and the logits and attention rows of the latest ones."""
+"""The history of a session: the tree of its steps, the path to the live one, and logs of the latest logits, attention
+and rows."""
 
 from __future__ import annotations
 
@@ -18,15 +19,17 @@ from engine.wire.tree import Node
 if TYPE_CHECKING:
     import torch
 
-# of the latest steps; with all that looking takes beside it, less than 250 MB at 8,192 tokens of SmolLM2-135M's shape
-ATTENTION_LOG_BYTES = 96 << 20  # less what waits for its surprisal: one or the other has the room
+# limits of the logs of the latest steps: all observation together takes less than 250 MB at 8,192 tokens of
+# SmolLM2-135M
+ATTENTION_LOG_BYTES = 96 << 20  # shared with prompt chunks that wait for their surprisal
 LOGITS_LOG_BYTES = 64 << 20
 ROWS_LOG_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class LoggedLogits:
-    """Logits `[V]` that a step gave a sequence which had `num_tokens` tokens after it, in a cache mode."""
+    """The logits `[V]` that a step gave a sequence, which had `num_tokens` tokens after it; `cache` is the mode
+    then."""
 
     step: int
     num_tokens: int
@@ -36,7 +39,7 @@ class LoggedLogits:
 
 @dataclass(frozen=True, eq=False)
 class HistoryState:
-    """The path of a history to its live moment, and what was done since."""
+    """What `History.restore` returns to: the path to the live node, and changes and nodes not reported yet."""
 
     journal: Journal
     changes: list[Change]
@@ -45,8 +48,8 @@ class HistoryState:
 
 
 class History:
-    """The tree of a session's moments, the path to the live one, and what is logged of steps. `next_step` is the number
-    of the coming one; numbers are never used twice. `changes` were made since the newest step of the path."""
+    """The tree of a session's nodes, the path to the live one, and the logs of steps. `next_step` is the number of the
+    next node; numbers are never used twice. `changes` are those made since the newest node of the path."""
 
     def __init__(self) -> None:
         self.attention: BoundedLog[torch.Tensor] = BoundedLog(ATTENTION_LOG_BYTES)
@@ -58,17 +61,17 @@ class History:
     def _clear(self) -> None:
         self.journal, self.tree = Journal(), Tree()
         self.changes: list[Change] = []
-        self.added: list[Node] = []  # by no step, and not told yet
-        self.undone: list[tuple[int | None, int]] = []  # where an undo went, and the step that it left
+        self.added: list[Node] = []  # nodes without a forward that were not reported yet
+        self.undone: list[tuple[int | None, int]] = []  # of each undo: the node it went to, and the node it came from
         self.next_step = 0
 
     def restart(self, seq_ids: Iterable[int], cache: CacheSpec) -> None:
-        """Steps count from 0 again, and there is nothing to go back to."""
+        """Clear everything: steps count from 0 again, and there is nothing to go back to."""
         for log in (self.attention, self.logits, self.rows, self.surprisal):
             log.clear()
         self._clear()
         for seq_id in seq_ids:
-            self.journal.begun(seq_id, cache)
+            self.journal.note_start(seq_id, cache)
 
     def begin_at(
         self,
@@ -79,7 +82,8 @@ class History:
         logits: torch.Tensor | None,
         attention: dict[int, torch.Tensor],
     ) -> None:
-        """The first step that is known is `step`, which left one sequence so: a snapshot is gone on from."""
+        """Begin the history of a session that continues a snapshot: its first node is `step`, after which one sequence
+        is as `mark` says, with these logits `[V]` and attention rows `[H, S]` by layer."""
         self.restart((seq_id,), cache)
         self.next_step = step
         if logits is not None:
@@ -88,7 +92,7 @@ class History:
 
     @property
     def last_step(self) -> int | None:
-        """The newest step, or edit, on the path: the node that the live moment stands at, or has come from."""
+        """The newest node on the path: the live state is that node's, plus `changes`. None before the first."""
         steps = self.journal.steps
         return steps[-1] if steps else None
 
@@ -99,7 +103,7 @@ class History:
     # ---- a step --------------------------------------------------------------------------------------------------
 
     def log(self, seq_id: int, logits: torch.Tensor, attention: dict[int, torch.Tensor]) -> None:
-        """Keep what the coming step gave a sequence: logits `[V]`, attention rows `[H, S]` by layer."""
+        """Log what the step being done gave a sequence: logits `[V]`, attention rows `[H, S]` by layer."""
         key = (self.next_step, seq_id)
         self.logits.put(key, {0: logits})
         if attention:
@@ -107,23 +111,24 @@ class History:
             self.attention.put(key, attention)
 
     def log_rows(self, step: int, seq_id: int, rows: Mapping[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Keep the new rows of a step as it wrote them: K and V `[H_kv, T, D]` by layer."""
+        """Log the new rows of a step as they were computed: K and V `[H_kv, T, D]` by layer."""
         if rows:
             self.rows.put(
                 (step, seq_id), {2 * layer + part: pair[part] for layer, pair in rows.items() for part in (0, 1)}
             )
 
     def set_checksums(self, step: int, checksums: tuple[int, ...]) -> None:
-        """The checksums of a step that was added without."""
+        """Set the checksums of a step, which are known only after it was added."""
         self.tree.set_checksums(step, checksums)
 
-    def unlog(self, seq_id: int) -> None:
-        """The coming step failed."""
+    def drop_logs(self, seq_id: int) -> None:
+        """Drop what was logged for a sequence in the step being done, because it failed."""
         for log in (self.attention, self.logits, self.rows, self.surprisal):
             log.drop((self.next_step, seq_id))
 
     def add(self, marks: dict[int, Mark], node: Node) -> None:
-        """The coming step, or edit, is done; from here on it cannot fail any more."""
+        """Add a finished step, or another node, to the tree and the path. `marks` are those of all sequences after it.
+        Raises and changes nothing on failure; afterwards the step cannot fail any more."""
         checkpoint = Checkpoint(node.step, marks, node.cache, self.journal.notes)
         self.tree.add(Moment(node, checkpoint))
         try:
@@ -135,7 +140,8 @@ class History:
         self.next_step = node.step + 1
 
     def add_changes(self, marks: dict[int, Mark], cache: CacheSpec, *, is_empty_allowed: bool = False) -> Node | None:
-        """What was done since the newest step is a node by itself; None where nothing was."""
+        """Make the changes since the newest node a node of their own; None where there are none, unless
+        `is_empty_allowed`."""
         if not (self.changes or is_empty_allowed):
             return None
         node = Node(self.next_step, self.last_step, tuple(self.changes), cache)
@@ -144,44 +150,44 @@ class History:
         return node
 
     def take_added(self) -> list[Node]:
-        """The nodes that no step made and that were not told yet."""
+        """Return the nodes without a forward that were not reported yet, and forget that they were not."""
         added, self.added = self.added, []
         return added
 
-    def begin_after(self, other: History, step: int | None) -> None:
-        """Go on after a step of another history, of which the path to it is known here as well."""
+    def copy_path(self, other: History, step: int | None) -> None:
+        """Copy the path to `step` from another history into this empty one, to continue after that step."""
         for between in other.tree.path(step):
             moment = other.tree.at(between)
             self.tree.add(Moment(moment.node, moment.checkpoint))
-            self.journal.put_on(moment.checkpoint)
+            self.journal.append_known(moment.checkpoint)
 
     def go_to(self, step: int | None) -> None:
-        """The path to a step of any branch is the live one. O(steps to where the two paths part)."""
+        """Make the path to a step of any branch the live one. O(steps from where the two paths part)."""
         common = self.tree.common_ancestor(self.last_step, step)
-        self.journal.back_to(-1 if common is None else common)
+        self.journal.cut_after(-1 if common is None else common)
         for between in self.tree.path(step, above=common):
-            self.journal.put_on(self.tree.at(between).checkpoint)
+            self.journal.append_known(self.tree.at(between).checkpoint)
         self.changes.clear()
 
     def state(self) -> HistoryState:
-        """What `restore` comes back to. O(steps of the path), some pointers each."""
+        """The state that `restore` returns to. O(steps of the path), some pointers each."""
         return HistoryState(self.journal.copied(), [*self.changes], [*self.added], self.next_step)
 
     def restore(self, state: HistoryState) -> None:
-        """As it was then, without the nodes that were added since."""
+        """Return to an earlier `state()`; nodes that were added since are removed."""
         self.tree.remove([step for step in range(state.next_step, self.next_step) if step in self.tree])
         self.journal, self.changes, self.added = state.journal, state.changes, state.added
         self.next_step = state.next_step
 
     def journal_to(self, step: int) -> Journal:
-        """The path to a step of another branch. O(its steps)."""
+        """A journal of the path to a step of any branch. O(its steps)."""
         made = Journal()
         for between in self.tree.path(step):
-            made.put_on(self.tree.at(between).checkpoint)
+            made.append_known(self.tree.at(between).checkpoint)
         return made
 
     def forget_branch(self, step: int) -> tuple[int, ...]:
-        """Forget a step and all that came of it; says which steps these are."""
+        """Remove a node and all its descendants, with their logs; returns their steps, ascending."""
         steps = sorted(self.tree.below(step))
         self.tree.remove(steps)
         for log in (self.attention, self.logits, self.rows, self.surprisal):
@@ -204,15 +210,15 @@ class History:
         return entry[0] if entry else None
 
     def attention_at(self, seq_id: int, step: int, journal: Journal | None = None) -> dict[int, torch.Tensor]:
-        """The weights `[H, S]` by layer of the newest step up to `step` that fed a sequence, where they are kept; of
-        another path than the live one by its `journal`."""
+        """The attention weights `[H, S]` by layer of the newest step up to `step` that fed a sequence; empty where they
+        are not kept. `journal`: that of the path to look at; None: the live path."""
         path = self.journal if journal is None else journal
         return self.attention.get(path.fed_at(seq_id, step)) or {}
 
     def _back_from_now(self, seq_id: int, least: int) -> Iterator[tuple[int, Mark, tuple[int, int] | None]]:
-        """The steps of the path from the newest back, as long as a sequence had so many tokens at `least`: its mark,
-        and the step that fed it last. Those after which it, or the one it was forked from, had other tokens than now
-        are left out."""
+        """The steps of the live path from the newest back, while a sequence had at `least` so many tokens; yields step,
+        mark, and the (step, seq_id) that fed it last. Steps after which it (or the sequence it was forked from) had
+        tokens that were replaced since are left out."""
         for step in reversed(self.journal.steps):
             mark = self.journal.mark_of(*self.journal.owner(seq_id, step))
             if mark is None or mark.num_tokens < least:
@@ -222,7 +228,8 @@ class History:
                 yield step, mark, self.journal.fed_at(seq_id, step)
 
     def attention_with(self, seq_id: int, num_tokens: int) -> dict[int, torch.Tensor]:
-        """The weights `[H, S]` by layer of the step that brought a sequence to so many tokens, where they are kept."""
+        """The attention weights `[H, S]` by layer of the step after which a sequence had `num_tokens` tokens; empty
+        where they are not kept."""
         for _, mark, fed_at in self._back_from_now(seq_id, num_tokens):
             rows = self.attention.get(fed_at)
             if mark.num_tokens == num_tokens and rows is not None:
@@ -230,7 +237,7 @@ class History:
         return {}
 
     def written_rows(self, seq_id: int, position: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-        """K and V `[H_kv, D]` by layer of a position of the live path as its step wrote them, where they are kept."""
+        """K and V `[H_kv, D]` by layer of a position, as its step computed them; empty where they are not kept."""
         for _, mark, fed_at in self._back_from_now(seq_id, position + 1):
             entry, back = self.rows.get(fed_at) or {}, mark.num_tokens - position
             found = {key: rows[:, -back] for key, rows in entry.items() if rows.shape[1] >= back}
@@ -239,7 +246,7 @@ class History:
         return {}
 
     def logged_logits(self, seq_id: int) -> list[LoggedLogits]:
-        """The steps that fed a sequence tokens that it still has, and whose logits are still kept."""
+        """The logits still kept of all steps that fed a sequence, as far as it still has the same tokens."""
         found = []
         for step in self.journal.steps:
             checkpoint, mark = self.journal.at(step), self.journal.mark(seq_id, step)
@@ -252,8 +259,8 @@ class History:
         return found
 
     def logged_steps(self, seq_id: int, above: int, cache: CacheSpec) -> dict[int, int]:
-        """The steps in a cache mode whose logits are kept, by the numbers of tokens, ascending, beyond `above` that a
-        sequence had after them; O(what is beyond)."""
+        """The steps in this cache mode whose logits are kept, by the number of tokens (ascending, more than `above`)
+        that the sequence had after them. O(tokens above)."""
         found: list[tuple[int, int]] = []
         for step, mark, fed_at in self._back_from_now(seq_id, above + 1):
             checkpoint = self.journal.at(step)
@@ -263,14 +270,15 @@ class History:
         return dict(found[::-1])
 
     def step_at(self, seq_id: int, num_tokens: int) -> int | None:
-        """The newest step after which a sequence had exactly so many tokens."""
+        """The newest step that fed a sequence up to exactly `num_tokens` tokens; None where none is known."""
         for step, mark, fed_at in self._back_from_now(seq_id, num_tokens):
             if mark.num_tokens == num_tokens:
                 return step if fed_at is None else fed_at[0]
         return None
 
     def step_with(self, seq_id: int, num_tokens: int) -> int | None:
-        """The first step after which a sequence had so many of its tokens of now; the newest where none had."""
+        """The first step after which a sequence had the first `num_tokens` of its present tokens; the newest step where
+        there is none."""
         for step in self.journal.steps:
             mark = self.journal.mark(seq_id, step)
             is_of_now = self.journal.num_same(seq_id, step) >= num_tokens

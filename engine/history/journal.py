@@ -1,4 +1,4 @@
-"""One path of the history tree, from the root to the live moment: where every sequence stood after each step."""
+"""The journal of one path of the history tree, from the root to a node: the state of every sequence after each step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from engine.history.marks import (
     ALL_TOKENS,
     Begun,
     Birth,
-    CameInto,
     Checkpoint,
     ForkNoted,
     Mark,
@@ -19,18 +18,20 @@ from engine.history.marks import (
     Moved,
     Note,
     Rewritten,
+    RowsMoved,
     are_kept,
 )
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
 
-Noted = tuple[int, dict[int, int]]  # how many notes, and how many moves of each sequence
-MAX_STEPS = 1 << 17  # that can be gone back to; a step takes some 300 bytes here
+NoteCounts = tuple[int, dict[int, int]]  # the number of notes, and the number of moves of each sequence
+MAX_STEPS = 1 << 17  # steps that can be gone back to; each takes some 300 bytes here
 
 
-class _Past(NamedTuple):
-    """A part of the history of a sequence: that of `owner`, from behind the step after which it was `born` (-1 where it
-    was not forked) up to the `last` one that counts, as far as it had the first `length` tokens and no others."""
+class LineageSegment(NamedTuple):
+    """A part of the history of a forked sequence, and in which sequence it took place: `owner`, in the steps behind
+    `born`, after which `owner` itself was forked (-1: it was not), up to `last`. Only its first `length` tokens are
+    also those of the forked sequence."""
 
     owner: int
     born: int
@@ -39,9 +40,10 @@ class _Past(NamedTuple):
 
 
 class Journal:
-    """Checkpoints of the latest steps of a path in ascending order, with gaps where other branches were made, and which
-    sequence was forked from which. What is noted between two steps goes with the next checkpoint, so that a path can be
-    cut back and put on again. Up to its birth the history of a fork is its parent's."""
+    """Checkpoints of the latest steps of one path, in ascending order (numbers of other branches are missing), and
+    which sequence was forked from which. Notes taken between two steps are stored in the next checkpoint, so that a
+    path can be cut back and its steps appended again. Up to the fork the history of a sequence is that of its
+    parent."""
 
     def __init__(self) -> None:
         self._checkpoints: list[Checkpoint] = []
@@ -50,7 +52,7 @@ class Journal:
         self._moves: dict[int, list[Move]] = {}
         self._fed: dict[int, list[int]] = {}  # the steps that fed a sequence, ascending
         self._notes: list[Note] = []  # since the newest step
-        self._forked: dict[int, Mark] = {}  # since the newest step: what forks began with
+        self._forked: dict[int, Mark] = {}  # since the newest step: the first mark of each fork
 
     def __len__(self) -> int:
         return len(self._checkpoints)
@@ -59,12 +61,12 @@ class Journal:
 
     @property
     def steps(self) -> list[int]:
-        """The steps of the path that are kept, ascending."""
+        """The known steps of the path, ascending."""
         return self._steps
 
     @property
     def first_step(self) -> int:
-        """The earliest step that is kept."""
+        """The earliest known step."""
         return self._steps[0] if self._steps else 0
 
     @property
@@ -73,22 +75,23 @@ class Journal:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What was noted since the newest step."""
+        """The notes taken since the newest step."""
         return tuple(self._notes)
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """The newest step; it has the `notes` of before."""
+        """Append a step that was just done; its checkpoint holds the `notes` taken before it."""
         self._append(checkpoint)
 
-    def put_on(self, checkpoint: Checkpoint) -> None:
-        """A step that was cut off is the newest again."""
+    def append_known(self, checkpoint: Checkpoint) -> None:
+        """Append a step that was done earlier: its notes are applied again."""
         self._discard_notes()
         for note in checkpoint.notes:
             self._apply(note)
         self._append(checkpoint)
 
     def _append(self, checkpoint: Checkpoint) -> None:
-        """A sequence that stands where it stood shares its mark with the step before."""
+        """Append a checkpoint. A sequence that has not changed shares its mark with the previous step, to save
+        memory."""
         before = self._checkpoints[-1].marks if self._checkpoints else {}
         rewritten = {i for note in checkpoint.notes if isinstance(note, Rewritten) for i in note.moves}
         for seq_id in rewritten & checkpoint.marks.keys():
@@ -103,18 +106,18 @@ class Journal:
         self._steps.append(checkpoint.step)
         self._notes.clear()
         self._forked.clear()
-        if len(self._checkpoints) >= MAX_STEPS + MAX_STEPS // 8:  # in blocks: every one would move all the others
+        if len(self._checkpoints) >= MAX_STEPS + MAX_STEPS // 8:  # in blocks: each deletion moves the whole list
             del self._checkpoints[:-MAX_STEPS]
             del self._steps[:-MAX_STEPS]
             for steps in self._fed.values():
-                del steps[: max(0, bisect_left(steps, self.first_step) - 1)]  # who rests was fed before the first
+                del steps[: max(0, bisect_left(steps, self.first_step) - 1)]  # keep the last one before the first step
 
     def _discard_notes(self) -> None:
         self._notes.clear()
         self._forked.clear()
 
     def copied(self) -> Journal:
-        """The same path, with lists of its own."""
+        """An independent copy."""
         made = Journal()
         made._checkpoints, made._steps, made._notes = [*self._checkpoints], [*self._steps], [*self._notes]
         made._births, made._forked = {**self._births}, {**self._forked}
@@ -123,12 +126,12 @@ class Journal:
         return made
 
     def at(self, step: int) -> Checkpoint | None:
-        """The checkpoint of a step of the path."""
+        """The checkpoint of a step; None if it is not on the path."""
         index = bisect_left(self._steps, step)
         return self._checkpoints[index] if index < len(self._steps) and self._steps[index] == step else None
 
-    def back_to(self, step: int) -> None:
-        """Cut off what came after a step (-1: all), what was noted since included."""
+    def cut_after(self, step: int) -> None:
+        """Remove all steps after `step` (-1: all), and the notes taken since the newest."""
         keep = bisect_right(self._steps, step)
         del self._checkpoints[keep:], self._steps[keep:]
         self._discard_notes()
@@ -137,7 +140,7 @@ class Journal:
         for steps in self._fed.values():
             del steps[bisect_right(steps, step) :]
 
-    # ---- what is noted between two steps -------------------------------------------------------------------------
+    # ---- notes between two steps ---------------------------------------------------------------------------------
 
     def _note(self, note: Note) -> None:
         self._notes.append(note)
@@ -147,7 +150,7 @@ class Journal:
         match note:
             case Begun(seq_id, move):
                 self._moves.setdefault(seq_id, []).append(move)
-            case CameInto(moves):
+            case RowsMoved(moves):
                 for seq_id, move in moves.items():
                     self._moves.setdefault(seq_id, []).append(move)
             case ForkNoted(child, mark, moves, birth):
@@ -156,12 +159,12 @@ class Journal:
                 if birth is not None:
                     self._births[child] = birth
 
-    def num_noted(self) -> Noted:
-        """How much was noted since the newest step, to come back to."""
+    def note_counts(self) -> NoteCounts:
+        """How many notes and moves there are, to be passed to `discard_notes_after` on a failure."""
         return len(self._notes), {seq_id: len(moves) for seq_id, moves in self._moves.items()}
 
-    def forget_notes_after(self, known: Noted) -> None:
-        """What was noted since then failed."""
+    def discard_notes_after(self, known: NoteCounts) -> None:
+        """Discard the notes taken since `known` was counted, because what they describe failed."""
         for note in self._notes[known[0] :]:
             if isinstance(note, ForkNoted):
                 self._births.pop(note.child, None)
@@ -170,36 +173,37 @@ class Journal:
         for seq_id, moves in self._moves.items():
             del moves[known[1].get(seq_id, 0) :]
 
-    def begun(self, seq_id: int, cache: CacheSpec, had: int = 0) -> None:
-        """After the newest step a sequence begins, or begins again, without the rows of the tokens that it had."""
+    def note_start(self, seq_id: int, cache: CacheSpec, had: int = 0) -> None:
+        """Note that after the newest step a sequence begins without rows: a new one, or one that was preempted and
+        loses the rows of the `had` tokens that it had."""
         self._note(Begun(seq_id, Move(self._newest, 0, cache, had=had)))
 
-    def moved(self, cache: CacheSpec, sequences: dict[int, Moved]) -> None:
-        """After the newest step sequences came into another mode."""
+    def note_mode_change(self, cache: CacheSpec, sequences: dict[int, Moved]) -> None:
+        """Note that after the newest step sequences changed to the cache mode `cache`."""
         made = {}
         for seq_id, moved in sequences.items():
             count = moved.num_tokens
             known_below = moved.known_below(self._moves[seq_id][-1].cache, cache)
             made[seq_id] = Move(self._newest, count, cache, moved.is_converted and count > 0, count, known_below)
-        self._note(CameInto(made))
+        self._note(RowsMoved(made))
 
-    def rewrote(
+    def note_edit(
         self, seq_id: int, num_tokens: int, first_position: int, cache: CacheSpec, had: int, num_same: int
     ) -> None:
-        """After the newest step rows of a sequence from a position on were written by hand. It has `num_tokens` since
-        and had `had`, of which the first `num_same` are still the same: of the states until then those that end before
-        the position can still be told."""
+        """Note that after the newest step rows of a sequence from `first_position` on were edited by hand. The sequence
+        had `had` tokens, of which the first `num_same` are still the same, and has `num_tokens` since. Earlier states
+        that end before the position are still known."""
         move = Move(self._newest, num_tokens, cache, True, max(had, num_tokens), first_position + 1, num_same)
         self._note(Rewritten({seq_id: move}))
 
     def fork(
         self, parent: int, child: int, step: int | None, mark: Mark, cache: CacheSpec, origin: Journal | None = None
     ) -> None:
-        """A sequence was forked from what its parent had after `step` (None: from what it has now); `origin` is the
-        path of that step where it is another one."""
+        """Note that `child` was forked from `parent` as it was after `step` (None: as it is now), where `mark` was its
+        state. `origin` is the journal of the path of `step`; None: this path."""
         newest, source = self._newest, self if origin is None else origin
         moves = source._moves_until(parent, step)
-        if not moves:  # the parent stood there without rows, since it was added after that step
+        if not moves:  # the parent was added after that step and had no rows
             moves.append(Move(newest, 0, cache))
         if moves[-1].cache != cache:
             count = mark.num_tokens
@@ -217,8 +221,8 @@ class Journal:
     # ---- moves ---------------------------------------------------------------------------------------------------
 
     def moves(self, seq_id: int, step: int | None = None) -> list[Move]:
-        """How a sequence came into the mode in which it is now, or was after `step`: from where its cache was filled
-        anew, through every conversion since."""
+        """How a sequence got the rows that it has now, or had after `step`: the newest move that filled its cache anew,
+        and every conversion since."""
         reached = self._moves_until(seq_id, step)
         anew = [number for number, move in enumerate(reached) if not move.is_converted]
         return reached[anew[-1] :] if anew else []
@@ -231,88 +235,91 @@ class Journal:
         return tuple(self._moves.get(seq_id, ()))
 
     def has_moved(self, seq_id: int, step: int) -> bool:
-        """Whether a sequence came into another mode, or began again, after a step: its rows may be others since."""
+        """Whether a sequence changed its cache mode, was started again, or was edited after a step: its rows may be
+        others since."""
         return any(move.step >= step for move in self._moves.get(seq_id, ()))
 
     def num_same(self, seq_id: int, step: int) -> int:
-        """Of the tokens that a sequence had after a step, how many of the first ones it still has: those behind them
-        were replaced by hand since."""
+        """How many of the first tokens that a sequence had after a step it still has; later ones were replaced by an
+        edit."""
         later = (move.num_same for move in self._moves.get(seq_id, ()) if move.step >= step)
         return min(later, default=ALL_TOKENS)
 
     def holds(self, seq_id: int, step: int, num_tokens: int) -> bool:
-        """Whether the rows of now begin with those that a sequence had after `step`, with so many tokens, as far as the
-        changes of its cache mode since then go: see `are_kept`."""
+        """Whether the first `num_tokens` rows that a sequence has now are those that it had after `step`, judged by its
+        moves since then; see `are_kept`."""
         return are_kept(num_tokens, (move for move in self._moves.get(seq_id, ()) if move.step >= step))
 
     # ---- sequences and their forks -------------------------------------------------------------------------------
 
     def birth(self, seq_id: int) -> Birth | None:
-        """How a sequence was forked, None where it was not or no step had been done."""
+        """Where a sequence was forked; None where it was not, or no step had been done."""
         return self._births.get(seq_id)
 
-    def _line(self, seq_id: int, step: int) -> Iterator[_Past]:
-        """Whose history that of a sequence up to `step` is, from the newest back. Never empty."""
+    def _lineage(self, seq_id: int, step: int) -> Iterator[LineageSegment]:
+        """The history of a sequence up to `step` in segments, each with the sequence that it took place in: the newest
+        first. Never empty."""
         length = ALL_TOKENS
         while (birth := self._births.get(seq_id)) is not None:
             if step > birth.until:
-                yield _Past(seq_id, birth.until, step, length)
+                yield LineageSegment(seq_id, birth.until, step, length)
             seq_id, step, length = birth.parent, min(step, birth.step), min(length, birth.length)
-        yield _Past(seq_id, -1, step, length)
+        yield LineageSegment(seq_id, -1, step, length)
 
     def owner(self, seq_id: int, step: int) -> tuple[int, int]:
-        """Whose history that of a sequence is at a step, its own or that of the one it was forked from later, and the
-        last step of that which counts."""
-        past = next(self._line(seq_id, step))
-        return past.owner, past.last
+        """The sequence that was what `seq_id` was at a step: itself, or the one that it was forked from later; and the
+        step at which to look that one up."""
+        segment = next(self._lineage(seq_id, step))
+        return segment.owner, segment.last
 
     def mark(self, seq_id: int, step: int) -> Mark | None:
-        """Where a sequence stood after a step, or the one it was forked from, with tokens that both have."""
-        past = next(self._line(seq_id, step))
-        mark = self.mark_of(past.owner, past.last)
-        return mark if mark is not None and mark.num_tokens <= past.length else None
+        """The mark of a sequence after a step, or of the one that it was forked from later; None where it did not exist
+        or had tokens that the fork did not take."""
+        segment = next(self._lineage(seq_id, step))
+        mark = self.mark_of(segment.owner, segment.last)
+        return mark if mark is not None and mark.num_tokens <= segment.length else None
 
     def mark_of(self, owner: int, step: int) -> Mark | None:
-        """Where the sequence of that very number stood after a step."""
+        """The mark of exactly this sequence after a step, without following forks."""
         checkpoint = self.at(step)
         return checkpoint.marks.get(owner) if checkpoint else None
 
     def fed_at(self, seq_id: int, step: int) -> tuple[int, int] | None:
-        """The newest step up to `step` that fed a sequence, and under which `seq_id`: that of the one it was forked
-        from, where it has not been fed itself."""
+        """The newest step up to `step` that fed a sequence, and the `seq_id` that it fed: the sequence itself, or the
+        one that it was forked from. None where none is known."""
         if self.at(step) is None:
             return None
-        for past in self._line(seq_id, step):
-            steps = self._fed.get(past.owner, [])
-            found = bisect_right(steps, past.last)
-            if found and steps[found - 1] > past.born:
-                mark = self.mark_of(past.owner, steps[found - 1])
-                has_others = mark is not None and mark.num_tokens > past.length
-                return None if has_others else (steps[found - 1], past.owner)
-            birth = self._births.get(past.owner)
-            if birth is not None and birth.until == past.born and birth.fed_at is not None:
+        for segment in self._lineage(seq_id, step):
+            steps = self._fed.get(segment.owner, [])
+            found = bisect_right(steps, segment.last)
+            if found and steps[found - 1] > segment.born:
+                mark = self.mark_of(segment.owner, steps[found - 1])
+                has_others = mark is not None and mark.num_tokens > segment.length
+                return None if has_others else (steps[found - 1], segment.owner)
+            birth = self._births.get(segment.owner)
+            if birth is not None and birth.until == segment.born and birth.fed_at is not None:
                 return birth.fed_at
         return None
 
     def fed_lengths(self, seq_id: int, until: int | None = None) -> list[int]:
-        """The lengths a sequence had after each step, up to `until`, that fed it: replaying them repeats its forwards
-        exactly."""
+        """The length of a sequence after each step up to `until` that fed it since it last began: forwards that end at
+        these lengths repeat its own exactly."""
         lengths: list[int] = []
-        for past in reversed([*self._line(seq_id, self._newest + 1 if until is None else until)]):
-            for checkpoint in self._checkpoints[: bisect_right(self._steps, past.last)]:
-                mark = checkpoint.marks.get(past.owner)
-                if mark is None or mark.num_tokens > past.length:
+        for segment in reversed([*self._lineage(seq_id, self._newest + 1 if until is None else until)]):
+            for checkpoint in self._checkpoints[: bisect_right(self._steps, segment.last)]:
+                mark = checkpoint.marks.get(segment.owner)
+                if mark is None or mark.num_tokens > segment.length:
                     continue
                 if lengths and mark.num_tokens < lengths[-1]:
-                    lengths = []  # it was preempted and began again
+                    lengths = []  # it was preempted, and prefilled again
                 if mark.num_tokens > (lengths[-1] if lengths else 0):
                     lengths.append(mark.num_tokens)
         return lengths
 
 
 def check_can_be_forked(seq_id: int, step: int, mark: Mark | None, then: CacheSpec, now: CacheSpec) -> Mark:
-    """Where a sequence stood after a step, or an `InputError` that says why no fork of it can begin there in the mode
-    of now."""
+    """The mark of a sequence after a step, or an `InputError` that says why it cannot be forked there in the present
+    cache mode."""
     if mark is None:
         raise InputError(f"Sequence {seq_id} was not there yet at step {step}: fork it from a later step.")
     if then != now and not (then.is_exact and now.is_exact):

@@ -1,4 +1,4 @@
-"""Surprisals of prompts that are computed behind their steps: what is kept for them, and what was found."""
+"""Surprisals of prompt tokens that are computed after their steps: the chunks that wait, and the values found."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from engine.wire.records import StepRecord
 if TYPE_CHECKING:
     from engine.model.surprisal import Surprisal
 
-MAX_BYTES = 256 << 20  # of what is kept; beyond it the surprisal is computed in its step again
+MAX_BYTES = 256 << 20  # of what waits; beyond it the surprisal of a chunk is computed within its step
 
 
 @dataclass(eq=False)
 class PendingChunk:
-    """A chunk of a prompt whose surprisal is not known to its end; `position` is that of the next token. `seq_ids` have
-    these tokens: the sequence that was fed, and those forked from it."""
+    """A prompt chunk whose surprisal is not fully computed yet; `position` is the next token to compute. `seq_ids` are
+    the sequences with these tokens: the one that was fed, and its forks."""
 
     seq_ids: set[int]
     position: int
@@ -26,10 +26,11 @@ class PendingChunk:
 
 
 class LateSurprisal:
-    """By step and sequence: what waits, in order, and what was found so far. `advance` takes about 50 ms on a CPU."""
+    """Computes surprisals slice by slice, in the order of their chunks, and keeps them by step and sequence. `advance`
+    takes about 50 ms on a CPU."""
 
     def __init__(self) -> None:
-        self.is_wanted = True  # whether anybody asks for it at all
+        self.is_wanted = True  # False: surprisals of prompts are not computed at all
         self._waiting: dict[tuple[int, int], PendingChunk] = {}
         self._found: dict[tuple[int, int], list[PromptSurprisal]] = {}
 
@@ -47,11 +48,12 @@ class LateSurprisal:
         return sum(waiting.surprisal.num_bytes for waiting in self._waiting.values())
 
     def put(self, step: int, seq_id: int, position: int, surprisal: Surprisal) -> None:
-        """Keep what a step left to be computed of the tokens from `position` on."""
+        """Add a chunk whose surprisal the step left to be computed, from `position` on."""
         self._waiting[step, seq_id] = PendingChunk({seq_id}, position, surprisal)
 
     def advance(self) -> PromptSurprisal:
-        """Compute the next slice of the oldest chunk. One that fails is given up."""
+        """Compute and return the next slice of the oldest chunk. A chunk that fails is dropped, and the error
+        raised."""
         (step, seq_id), waiting = next(iter(self._waiting.items()))
         try:
             values = tuple(waiting.surprisal.advance().tolist())
@@ -65,44 +67,44 @@ class LateSurprisal:
             del self._waiting[step, seq_id]
         return found
 
-    def rest(self) -> Iterator[PromptSurprisal]:
-        """Compute all that waits, slice by slice."""
+    def finish(self) -> Iterator[PromptSurprisal]:
+        """Compute everything that waits, slice by slice."""
         while self.is_waiting:
             yield self.advance()
 
     def filled(self, record: StepRecord) -> StepRecord:
-        """The record of a step with what was found since."""
+        """The record of a step, with the surprisals found since."""
         for part in record.sequences:
             for found in self._found.get((record.step, part.seq_id), ()):
                 record = record.with_surprisal(part.seq_id, found.first_position, found.values)
         return record
 
-    # ---- what steps and sequences become -------------------------------------------------------------------------
+    # ---- forks, removals and undone steps ------------------------------------------------------------------------
 
     def fork(self, parent: int, child: int, step: int | None) -> None:
-        """Another sequence has the tokens that one had after a step (None: has now)."""
+        """Note that `child` has the tokens that `parent` had after a step (None: has now)."""
         for (fed_at, _), waiting in self._waiting.items():
             if parent in waiting.seq_ids and (step is None or fed_at <= step):
                 waiting.seq_ids.add(child)
 
     def remove(self, seq_id: int) -> None:
-        """A sequence is gone: what no other has of its tokens is not computed."""
+        """Drop a removed sequence; chunks whose tokens no other sequence has are not computed."""
         for waiting in self._waiting.values():
             waiting.seq_ids.discard(seq_id)
         self._waiting = {key: waiting for key, waiting in self._waiting.items() if waiting.seq_ids}
 
-    def sharers(self) -> list[tuple[tuple[int, int], PendingChunk, set[int]]]:
-        """Who has the tokens of what waits, to come back to."""
+    def owners(self) -> list[tuple[tuple[int, int], PendingChunk, set[int]]]:
+        """The waiting chunks and the sequences that have their tokens, for `restore_owners`."""
         return [(key, waiting, set(waiting.seq_ids)) for key, waiting in self._waiting.items()]
 
-    def share_again(self, sharers: list[tuple[tuple[int, int], PendingChunk, set[int]]]) -> None:
-        """As it was when it was told who they are."""
-        self._waiting = {key: waiting for key, waiting, _ in sharers}
-        for _, waiting, seq_ids in sharers:
+    def restore_owners(self, owners: list[tuple[tuple[int, int], PendingChunk, set[int]]]) -> None:
+        """Return to an earlier `owners()`."""
+        self._waiting = {key: waiting for key, waiting, _ in owners}
+        for _, waiting, seq_ids in owners:
             waiting.seq_ids = seq_ids
 
     def drop(self, key: tuple[int, int]) -> None:
-        """The step of a sequence is undone."""
+        """Drop a chunk, (step, seq_id), because its step is undone."""
         self._waiting.pop(key, None)
         self._found.pop(key, None)
 

@@ -1,4 +1,4 @@
-"""Tensors of the latest steps, in bounded memory."""
+"""A log of tensors of the latest steps, in bounded memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T", bound=Sized)
 
 
 class BoundedLog(Generic[T]):
-    """Tensors by (step, seq_id), at most `max_bytes` of the newest, and those of the newest step whatever they take:
-    looking may never cost memory without end."""
+    """Tensors by (step, seq_id). Keeps at most `max_bytes` of the newest entries, so that observing a session takes
+    bounded memory; those of the newest step are kept however much they take."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -32,7 +32,7 @@ class BoundedLog(Generic[T]):
             self.drop(oldest)
 
     def get(self, key: tuple[int, int] | None) -> dict[int, T] | None:
-        """What is kept of a step; None where nothing is, and of no step."""
+        """The entry of a (step, seq_id), None where none is kept or `key` is None."""
         return None if key is None else self._entries.get(key)
 
     def drop(self, key: tuple[int, int]) -> None:

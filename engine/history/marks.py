@@ -1,4 +1,4 @@
-"""Where sequences stood after a step, and how they came into a cache mode: the words of the journal."""
+"""The data of the journal: the state of sequences after a step, and what changed their rows between steps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ALL_TOKENS = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pending:
-    """Tokens to be fed next: `token_ids` from `start` on. What is left when one was fed shares the tuple with what was
-    there before, so that noting it at every step copies nothing."""
+    """Forced tokens to be fed next: `token_ids` from `start` on. What is left after one was fed shares the tuple, so
+    that a mark of every step copies nothing."""
 
     token_ids: tuple[int, ...] = ()
     start: int = 0
@@ -40,14 +40,14 @@ class Pending:
         return Pending(self.token_ids, self.start + 1) if len(self) > 1 else Pending()
 
     def behind(self, token_id: int) -> Pending:
-        """With a token before the first."""
+        """The same tokens behind `token_id`."""
         return Pending((token_id, *self.token_ids[self.start :]))
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where one sequence stood after a step: tokens known, rows in its cache, the token chosen next, those forced, how
-    tokens are chosen."""
+    """The state of one sequence after a step: number of tokens (`length`) and of those with rows (`num_tokens`), the
+    token sampled next, the forced ones, stop reason and sampling."""
 
     length: int
     num_tokens: int
@@ -61,10 +61,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class Move:
-    """A sequence came into a cache mode after `step` (-1: before the first) with `num_tokens` rows: converted from the
-    mode before, or filled anew. It had `had` tokens before; of the states until then those with fewer tokens than
-    `known_below` can still be told, since their rows were only copied or are noted. Of the tokens it had the first
-    `num_same` are still the same."""
+    """A change, after `step` (-1: before the first), of all rows of a sequence: its cache began empty, changed to the
+    mode `cache`, or was edited by hand. `num_tokens` are the tokens with rows after it, `had` those before.
+    `is_converted`: the rows come from those before, not from the tokens. Earlier states with fewer tokens than
+    `known_below` are still known, since their rows were only copied or are in the cache's journal. The first `num_same`
+    tokens are the same as before."""
 
     step: int
     num_tokens: int
@@ -77,16 +78,17 @@ class Move:
 
 @dataclass(frozen=True)
 class Moved:
-    """What a change of the cache mode did with the `num_tokens` rows of a sequence: converted or computed anew, and
-    whether rows were dropped right away."""
+    """What a change of the cache mode did with the `num_tokens` rows of a sequence: whether they were converted (else
+    computed anew), and whether some were evicted at once."""
 
     num_tokens: int
     is_converted: bool
     has_dropped: bool = False
 
     def known_below(self, before: CacheSpec, after: CacheSpec) -> int:
-        """States with fewer tokens can still be told once `after` has taken over: where exact rows were copied as they
-        are, or dropped and noted; not the last state itself where rows of it were dropped."""
+        """Earlier states with fewer tokens than this are still known after the change from `before` to `after`: exact
+        rows were copied as they are, or evicted and journaled. The last state itself is not known if rows of it were
+        evicted."""
         is_copied = self.is_converted and before.is_exact
         if not (is_copied and (after.is_exact or (after.codec.is_exact and after.quantizer is None))):
             return 0
@@ -94,18 +96,19 @@ class Moved:
 
 
 def are_kept(num_tokens: int, later: Iterable[Move]) -> bool:
-    """Whether the rows of a state with so many tokens could still be told after all of the `later` moves, bit for bit.
+    """Whether the rows of a state with `num_tokens` tokens are still known, bit for bit, after all of the `later`
+    moves.
 
-    Looking, going back, forking and exporting ask this of the moves that came after the state, and then the cache
-    itself, which may have forgotten on its own."""
+    Slices, going back, forking and exporting check this first, and then the cache itself, which may have evicted rows
+    without a move."""
     return num_tokens == 0 or all(num_tokens < move.known_below for move in later)
 
 
 @dataclass(frozen=True)
 class Birth:
-    """A sequence that was forked when `until` was the newest step, from what `parent` had after `step`: its first
-    `length` tokens. Where that is a step of another branch, `step` is the last one that both have, and `fed_at` the
-    step, with the `seq_id`, that gave it its newest logits."""
+    """Where a sequence was forked: it took the first `length` tokens that `parent` had after `step`, when `until` was
+    the newest step of the path. If it was forked from another branch, `step` is the last step that both paths have, and
+    `fed_at` the (step, seq_id) on that branch that gave it its newest logits."""
 
     parent: int
     step: int
@@ -114,27 +117,27 @@ class Birth:
     fed_at: tuple[int, int] | None = None
 
 
-# ---- what is noted between two steps -----------------------------------------------------------------------------
+# ---- notes between two steps -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A sequence begins, or begins again, without the rows of the `had` tokens that it had."""
+    """A sequence begins without rows: it is new, or it was preempted and lost those of `move.had` tokens."""
 
     seq_id: int
     move: Move
 
 
 @dataclass(frozen=True)
-class CameInto:
-    """Sequences came into another cache mode, or had rows rewritten in it."""
+class RowsMoved:
+    """The rows of sequences changed: another cache mode, or an edit by hand."""
 
     moves: dict[int, Move]
 
 
 @dataclass(frozen=True)
 class ForkNoted:
-    """A sequence was forked, with the moves of what it was forked from; no birth where no step had been done."""
+    """A sequence was forked, and has the moves of its parent. `birth` is None where no step had been done."""
 
     child: int
     mark: Mark
@@ -143,17 +146,17 @@ class ForkNoted:
 
 
 @dataclass(frozen=True)
-class Rewritten(CameInto):
-    """Rows of a sequence were written by hand, and what its newest token gives was computed anew."""
+class Rewritten(RowsMoved):
+    """Rows of a sequence were edited by hand, and the logits of its newest token were computed again."""
 
 
-Note = Begun | CameInto | ForkNoted
+Note = Begun | RowsMoved | ForkNoted
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where every sequence stood after a step, by `seq_id`, the cache mode of then, and what was noted between the step
-    before and this one."""
+    """The state of every sequence after a step, by `seq_id`, the cache mode then, and the notes taken since the
+    previous step."""
 
     step: int
     marks: dict[int, Mark]

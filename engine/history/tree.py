@@ -18,20 +18,20 @@ from engine.wire.tree_shape import TreeShape
 
 @dataclass(eq=False, slots=True)
 class Moment:
-    """A node, and where every sequence stood after it."""
+    """A node of the history tree, and the checkpoint of every sequence after it."""
 
     node: Node
     checkpoint: Checkpoint
 
 
 class Tree(TreeShape):
-    """Moments by the number of their step. A path from the root has ascending numbers; the root itself, an empty
+    """The history tree: moments by step. Along a path from the root the numbers ascend; the root itself, an empty
     session, is None."""
 
     def __init__(self) -> None:
         super().__init__()
         self._moments: dict[int, Moment] = {}
-        self._num_replacements = 0  # that were ever made: without any, nobody looks for one
+        self._num_replacements = 0  # edits that replaced tokens, ever: while 0, no search for one is needed
 
     def __iter__(self) -> Iterator[Moment]:
         """In the order in which they were made."""
@@ -43,7 +43,7 @@ class Tree(TreeShape):
         return {step: moment.node for step, moment in self._moments.items()}
 
     def add(self, moment: Moment) -> None:
-        """Beyond so many as a path may have the oldest are forgotten."""
+        """Add a moment; beyond `MAX_STEPS` the oldest are dropped."""
         if len(self._moments) + 1 >= journal.MAX_STEPS + journal.MAX_STEPS // 8:
             for step in self.remove_oldest_nodes(journal.MAX_STEPS - 1):
                 del self._moments[step]
@@ -55,24 +55,24 @@ class Tree(TreeShape):
         self._num_replacements += num_replacements
 
     def set_checksums(self, step: int, checksums: tuple[int, ...]) -> None:
-        """Of the rows that a step wrote, once they are known; a moment that was forgotten meanwhile needs none."""
+        """Set the checksums of the rows that a step wrote; nothing where the step was dropped meanwhile."""
         if checksums and (moment := self._moments.get(step)) is not None:
             moment.node = replace(moment.node, checksums=checksums)
 
     def at(self, step: int) -> Moment:
-        """The moment after a step, or an `InputError` that says which are known."""
+        """The moment of a step, or an `InputError` that says which steps are known."""
         if (moment := self._moments.get(step)) is None:
             known = f"steps {min(self._moments)} … {max(self._moments)} are kept" if self._moments else ""
             raise InputError(f"There is no step {step} to go to: {known or 'nothing was stepped yet'}.")
         return moment
 
     def parent(self, step: int) -> int | None:
-        """The node that a step was taken from; None where that is the root, or is not kept any more."""
+        """The parent of a step; None where that is the root, or is not known any more."""
         parent = self._moments[step].node.parent
         return parent if parent in self._moments else None
 
     def has_other_text(self, step: int, later: int | None) -> bool:
-        """Whether tokens before `step` were replaced on the way from it to a later one."""
+        """Whether an edit replaced tokens on the path from `step` to `later`."""
         for between in self.path(later, above=step) if self._num_replacements else ():
             edits = (c.edit for c in self._moments[between].node.changes if isinstance(c, EditMade))
             if any(isinstance(edit, ReplaceTokens) for edit in edits):
@@ -80,7 +80,8 @@ class Tree(TreeShape):
         return False
 
     def is_fed_with_others(self, seq_id: int, step: int) -> bool:
-        """Whether a step on the path to `step` fed a sequence together with others, or one that it was forked from."""
+        """Whether any step on the path to `step` fed the sequence, or one that it was forked from, in a batch with
+        others."""
         found = self.fed_at(seq_id, step)
         while found is not None:
             work = self._moments[found[0]].node.work
@@ -96,7 +97,8 @@ class Tree(TreeShape):
         return self._moments[self.path(step)[0]].node.parent is None
 
     def needed_for(self, step: int) -> list[int]:
-        """As the function of that name; raises `InputError` where something is taken from a moment that is gone."""
+        """The steps that a replay of `step` needs (see the function `needed_for`); raises `InputError` where a step
+        that is referred to is not known any more."""
         found = needed_for(self.at(step).node.step, self._node)
         for at in found:
             for source in referred_to(self._moments[at].node.changes):
@@ -107,8 +109,8 @@ class Tree(TreeShape):
         return self._moments[step].node if step in self._moments else None
 
     def fed_at(self, seq_id: int, step: int) -> tuple[int, int] | None:
-        """The newest step on the path to `step` that fed a sequence, or the one it was forked from, and under which
-        `seq_id`."""
+        """The newest step on the path to `step` that fed a sequence or the one that it was forked from, and the
+        `seq_id` that it fed. An edit that changed the newest logits counts as feeding."""
         at: int | None = step
         while at is not None and at in self._moments:
             node = self._moments[at].node
@@ -120,21 +122,21 @@ class Tree(TreeShape):
             for change in reversed(node.changes):
                 if isinstance(change, SequenceForked) and change.seq_id == seq_id:
                     if change.num_tokens is not None:
-                        return None  # the token behind its rows is read yet, and nothing gave it logits
+                        return None  # a fork of the first rows only: no forward has given it logits yet
                     seq_id = change.parent
                     at = at if change.step is None else change.step
         return None
 
     def remove(self, steps: Collection[int]) -> None:
-        """Forget steps with all that came of them, which is among them."""
+        """Remove steps; `steps` must include all their descendants."""
         self.remove_nodes(steps)
         for step in steps:
             del self._moments[step]
 
 
 def needed_for(step: int, node_at: Callable[[int], Node | None]) -> list[int]:
-    """The steps that a replay of one does, ascending: its path, and the paths of what was forked or copied from other
-    branches on it, as far as they are known."""
+    """The steps that a replay of `step` repeats, ascending: its path, and the paths of all steps that forks or edits on
+    it refer to, as far as they are known."""
     found: set[int] = set()
     wanted = [step]
     while wanted:
@@ -147,12 +149,12 @@ def needed_for(step: int, node_at: Callable[[int], Node | None]) -> list[int]:
 
 
 def rewrites(change: Change, seq_id: int) -> bool:
-    """Whether an edit changed what the newest token of a sequence gives."""
+    """Whether a change is an edit that may change the newest logits of a sequence."""
     return isinstance(change, EditMade) and change.edit.seq_id == seq_id and not isinstance(change.edit, BiasLogits)
 
 
 def referred_to(changes: tuple[Change, ...]) -> list[int]:
-    """The steps that changes take something from."""
+    """The steps that changes refer to: origins of forks, and steps whose rows an edit took."""
     found = [change.step for change in changes if isinstance(change, SequenceForked)]
     found += [getattr(change.edit, "from_step", None) for change in changes if isinstance(change, EditMade)]
     return [step for step in found if step is not None]

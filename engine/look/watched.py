@@ -56,7 +56,7 @@ def update_of(
         return unchanged_table(session, piece, request) if isinstance(request, TableRequest) else None
     if not isinstance(request, WallRequest | HeadRequest | RowRequest):
         return None
-    if piece.provenance != session.past(request.seq_id, request.num_tokens).provenance:
+    if piece.provenance != session.rows_at(request.seq_id, request.num_tokens).provenance:
         return None  # e.g. the first rows were quantised, which changes what the whole picture is said to show
     # a picture of changes must also redraw the cells that the step before had changed
     since = before.previous_tokens if isinstance(before, WallRequest) and before.change else picture.num_tokens
@@ -106,7 +106,7 @@ def wall_update(
             counts = session.magnitudes.follow(request.seq_id, cache, rows, start, tensors)
             if counts is not None:
                 return appended_wall(request, piece, first, after(rows, first - start), counts)
-    past, geometry = session.past(request.seq_id, request.num_tokens), session.model.info.geometry
+    past, geometry = session.rows_at(request.seq_id, request.num_tokens), session.model.info.geometry
     magnitudes = piece.magnitudes, piece.other_magnitudes
     if counted is not None:
         magnitudes = session.magnitudes.of_wall(request, past, geometry)
@@ -137,7 +137,7 @@ def head_update(
         if update is not None:
             return update
     picture.statistics = None
-    past = session.past(request.seq_id, request.num_tokens)
+    past = session.rows_at(request.seq_id, request.num_tokens)
     magnitudes = session.magnitudes.of_head(request, past) if is_counted else piece.magnitudes
     return changed_head(request, piece, delta, past, magnitudes, is_counted=is_counted)
 
@@ -172,7 +172,7 @@ def appended_head_of(
             return None
         count = counts[request.tensor][request.layer]
         if picture.statistics is None or not picture.statistics.add(tile[max(0, counted - start) :]):
-            past = session.past(request.seq_id, request.num_tokens)
+            past = session.rows_at(request.seq_id, request.num_tokens)
             picture.statistics = TileStatistics(Tile.of(request, past).values)
     statistics = picture.statistics if is_counted else None
     return appended_head(request, piece, had, tile[first - start :] if stop > had else tile[:0], statistics, count)

@@ -174,7 +174,7 @@ class EngineLoop:
         """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
         were_open = self._finish_records()
         if self._session is not None:
-            self._session.forget_ahead()
+            self._session.discard_ahead()
         self._measuring.drop_trial_for(command)
         self._reporter.reply_to = command.id
         self.activity.begin(command)

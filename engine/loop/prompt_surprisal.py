@@ -38,7 +38,7 @@ class SurprisalTeller:
 def with_surprisal(session: Session, records: tuple[StepRecord, ...], reporter: Reporter) -> tuple[StepRecord, ...]:
     """The records with all of them; whoever sent the records may not have taken the last ones. Can be cancelled."""
     late = session.history.surprisal
-    for found in late.rest() if records else ():
+    for found in late.finish() if records else ():
         reporter.emit(found)
         reporter.progress("Computing the surprisal of the prompt", 0, None)
     return tuple(map(late.filled, records))

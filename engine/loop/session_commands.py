@@ -179,9 +179,9 @@ class SessionCommands:
 
     def _go_on(self, session: Session, command: SubmitPrompt, after: int, prompt: Prompt, *, was_running: bool) -> None:
         """The prompt in the place of a sequence; the history goes on."""
-        from engine.session.continuing import go_on
+        from engine.session.continuing import continue_with
 
-        seq_id = go_on(session, after, prompt)
+        seq_id = continue_with(session, after, prompt)
         self._duelling.follow(session)
         self._steps.submit(replace(command, alone=False), was_running=was_running)
         self._reporter.tell()

@@ -1,4 +1,4 @@
-"""Other branches: beginning one at any step, forgetting one, going back over edits, several as one batch."""
+"""Commands on branches: begin one at any step, delete one, undo and redo edits, run several as one batch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from engine.errors import InputError
 from engine.history.marks import Mark
 from engine.history.tree import referred_to
 from engine.predict.capacity import cache_capacity, is_endless
+from engine.session.atomic import atomic
 from engine.session.prompt import encode, encode_forced
 from engine.session.stop_strings import check_stop_strings
-from engine.session.whole import whole
 from engine.spec.sampling import Prompt
 from engine.wire.changes import EditMade, SequenceForked
 from engine.wire.commands import BeginBranch
@@ -25,8 +25,8 @@ Check = Callable[[], None] | None
 
 
 def branch(session: Session, command: BeginBranch, check: Check = None) -> str | None:
-    """Go to a step and have a sequence begin another branch from there; says how the cache came there, None where it
-    stayed. What is refused, or fails, has changed nothing."""
+    """Go to a step and begin another branch of a sequence there. Returns in words how the rows came, or None if the
+    branch begins at the live state. Raises and changes nothing on failure."""
     ids = tuple(encode(session.model, Prompt(token_ids=command.token_ids))) if command.token_ids else ()
     if command.text:
         ids = encode_forced(session.model, command.text)
@@ -43,9 +43,9 @@ def branch(session: Session, command: BeginBranch, check: Check = None) -> str |
     return session.go_to(command.step, check, lambda: begin_branch(session, command, ids))
 
 
-@whole
+@atomic
 def begin_branch(session: Session, command: BeginBranch, ids: tuple[int, ...]) -> None:
-    """A sequence of the live moment chooses otherwise, or is fed these tokens next."""
+    """Give a live sequence another sampling, other next tokens, or both."""
     if command.sampling is not None:
         session.set_sampling(command.sampling, command.seq_id)
     if ids:
@@ -53,7 +53,7 @@ def begin_branch(session: Session, command: BeginBranch, ids: tuple[int, ...]) -
 
 
 def check_room(session: Session, command: BeginBranch, mark: Mark, ids: tuple[int, ...]) -> None:
-    """Refuse tokens where the cache of that step has no room for another one, before anybody goes there."""
+    """Raise `InputError` before going to a step at which the sequence has no room for another token."""
     assert command.step is not None
     info, longest = session.model.info, session.model.max_length
     spec = session.history.tree.at(command.step).checkpoint.cache
@@ -65,8 +65,8 @@ def check_room(session: Session, command: BeginBranch, mark: Mark, ids: tuple[in
 
 
 def delete_branch(session: Session, step: int) -> tuple[int, ...]:
-    """Forget a step and all that came of it; says which steps. Refused where the live moment is among them, or another
-    branch has taken something from them."""
+    """Delete a step and all its descendants; returns the deleted steps. Raises `InputError` where the live state is
+    among them, or another branch refers to one of them (a fork, or an edit that took rows)."""
     history = session.history
     history.tree.at(step)
     steps = set(history.tree.below(step))
@@ -77,12 +77,12 @@ def delete_branch(session: Session, step: int) -> tuple[int, ...]:
         if taken := steps.intersection(referred_to(changes)):
             raise InputError(f"Step {other} of another branch has taken something from step {min(taken)}: keep it.")
     forgotten = history.forget_branch(step)
-    session.kept.let_go_beside(history.tree)
+    session.kept.drop_missing(history.tree)
     return forgotten
 
 
 def undo_edit(session: Session, check: Check = None) -> str:
-    """Go to the moment before the newest edit on the path to the live one."""
+    """Go to the state before the newest edit on the live path; returns in words how the rows came."""
     history = session.history
     edited = (s for s in reversed(history.journal.steps) if is_edit(session, s))
     edit = next(edited, None)
@@ -97,7 +97,8 @@ def undo_edit(session: Session, check: Check = None) -> str:
 
 
 def redo_edit(session: Session, check: Check = None) -> str:
-    """Go to the moment that the last undo left, or where nobody knows that, to the newest edit of the live moment."""
+    """Go to where the last undo came from; if that is not known, to the newest edit made at the live node. Returns in
+    words how the rows came."""
     history = session.history
     is_known = bool(history.undone) and history.undone[-1][0] == history.last_step
     edits = [step for step in history.tree.children_of(history.last_step) if is_edit(session, step)]
@@ -113,10 +114,10 @@ def is_edit(session: Session, step: int) -> bool:
     return any(isinstance(change, EditMade) for change in session.history.tree.at(step).node.changes)
 
 
-@whole
+@atomic
 def join(session: Session, steps: tuple[int, ...]) -> tuple[ForkMade, ...]:
-    """Fork the sequences of these moments into the live one, those that it does not have as they stand there. All of
-    them, or an `InputError` and none."""
+    """Fork the sequences of these steps into the live state, those that it does not have already. All of them, or an
+    `InputError` and none."""
     asked = [(seq_id, step) for step in dict.fromkeys(steps) for seq_id in missing(session, step)]
     if not asked:
         where = " and ".join(f"step {step}" for step in steps) or "no step"
@@ -125,7 +126,7 @@ def join(session: Session, steps: tuple[int, ...]) -> tuple[ForkMade, ...]:
 
 
 def missing(session: Session, step: int) -> list[int]:
-    """The sequences of a moment that the live one does not have: others, or the same ones fed otherwise since."""
+    """The sequences of a step that the live state lacks: other ids, or the same ids with other tokens fed since."""
     history = session.history
     tree, live = history.tree, history.last_step
     there = tree.at(step).checkpoint.marks
@@ -140,6 +141,6 @@ def missing(session: Session, step: int) -> list[int]:
 
 
 def is_as_fed(session: Session, seq_id: int, step: int, live: int | None) -> bool:
-    """Whether the same step fed a sequence last at both moments."""
+    """Whether the sequence was last fed by the same step at `step` and at `live`."""
     tree = session.history.tree
     return live is not None and tree.fed_at(seq_id, step) == tree.fed_at(seq_id, live)

@@ -1,4 +1,4 @@
-"""How much is measured of the steps of a session from now on."""
+"""The capture settings of a session: how much is measured of every step, and what that costs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from engine.look.strip import Strip, Wanted
 from engine.spec.capture import CAPTURES, DEFAULT_CAPTURE, CaptureLevel, captures
 
-COSTS_KEPT = 64  # decode steps, whose median is told
+COSTS_KEPT = 64  # decode steps whose median cost is reported
 
 
 @dataclass(eq=False)
 class Captured:
-    """The level, and what it takes in; changed between two steps. `by_layer`: forwards are timed layer by layer."""
+    """The capture level and what it includes; changed only between two steps. `by_layer`: forwards are timed layer by
+    layer."""
 
     level: CaptureLevel = DEFAULT_CAPTURE
     by_layer: bool = False
@@ -24,16 +25,16 @@ class Captured:
         self.level, self.by_layer = level, by_layer
 
     def note_cost(self, level: CaptureLevel, cost_ms: float) -> None:
-        """What looking took of a decode step at that level."""
+        """Note how many milliseconds of a decode step measuring took at that level."""
         self._costs_ms.setdefault(level, deque(maxlen=COSTS_KEPT)).append(cost_ms)
 
     @property
     def costs_ms(self) -> tuple[tuple[CaptureLevel, float], ...]:
-        """The median at each level that was used, in their order."""
+        """The median cost of each level that was used, in milliseconds, in the order of the levels."""
         return tuple((name, statistics.median(self._costs_ms[name])) for name in CAPTURES if name in self._costs_ms)
 
     def strip(self) -> Strip | None:
-        """What a forward shall measure itself, where it can."""
+        """A strip for the next forward to measure into, where the runner can; None if nothing is measured."""
         return Strip(Wanted(self.attention_rows, self.new_rows)) if self.statistics else None
 
     @property

@@ -1,4 +1,4 @@
-"""Live sequences move into another cache mode: all of them, or nothing changes."""
+"""Move all live sequences into another cache mode, or fail and change nothing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from engine.errors import InputError
 from engine.history.history import History
 from engine.history.marks import Moved
 from engine.model.loader import LoadedModel
+from engine.session.atomic import atomic
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.replay import convert, repeat
-from engine.session.whole import whole
 from engine.spec.cache import CacheSpec
 from engine.wire.changes import ModeChanged
 
@@ -24,26 +24,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ConvertedCache:
-    """The cache of one sequence in the new mode: rows converted or computed anew, and how many were dropped."""
+    """The cache of one sequence in the new mode, whether its rows were converted or computed anew (`moved`), and how
+    many were dropped."""
 
     cache: SequenceCache
     moved: Moved
     num_dropped: int = 0
 
 
-@whole
+@atomic
 def set_mode(session: Session, spec: CacheSpec) -> str:
-    """Change the mode of a session; says how. The moment before is kept; all of it succeeds or nothing changes."""
+    """Change the cache mode of a session; returns in words how. The state before is kept. All of it succeeds or nothing
+    changes."""
     live, kept = session.live, session.kept
     old, old_store = live.caches, live.mode.store
     before = session.state_of_newest_step()
     if before is not None:
-        kept.put(before)
+        kept.keep(before)
     try:
         how = change_mode(session.model, live, session.history, spec)
     except BaseException:
         if before is not None:
-            kept.take_back(before)
+            kept.undo_keep(before)
         raise
     session.history.changes.append(ModeChanged(spec))
     if before is None and old_store is not None:  # kept moments may still have pages there
@@ -53,7 +55,7 @@ def set_mode(session: Session, spec: CacheSpec) -> str:
 
 
 def change_mode(model: LoadedModel, live: LiveSequences, history: History, spec: CacheSpec) -> str:
-    """Change the mode; says how that was done."""
+    """Convert every live sequence, then switch all of them; returns in words how."""
     mode = CacheMode(model, spec)
     made: dict[int, ConvertedCache] = {}
     for each in live:
@@ -66,12 +68,14 @@ def change_mode(model: LoadedModel, live: LiveSequences, history: History, spec:
     caches = {seq_id: one.cache for seq_id, one in made.items()}
     stops = {each.seq_id: mode.stop_of(each.sequence, caches[each.seq_id]) for each in live}
     how = words(spec, list(made.values()))
-    history.journal.moved(spec, {seq_id: one.moved for seq_id, one in made.items()})
+    history.journal.note_mode_change(spec, {seq_id: one.moved for seq_id, one in made.items()})
     live.switch(mode, caches, stops)
     return how
 
 
 def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history: History) -> ConvertedCache:
+    """A new cache with the rows of one sequence, converted where possible, else computed from its tokens. Raises
+    `InputError` where rows edited by hand would be lost."""
     sequence = live.sequence
     cache, count = mode.new_cache(live.seq_id, sequence.num_prompt_tokens), sequence.num_tokens
     mode.check_holds(sequence, cache)
@@ -93,6 +97,7 @@ def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history
 
 
 def words(spec: CacheSpec, made: list[ConvertedCache]) -> str:
+    """How the mode was changed, for the user."""
     if not made:
         return "from the next prompt on"
     if spec.recomputes:

@@ -1,4 +1,4 @@
-"""What was done between two steps is done once more, under the same numbers."""
+"""Repeats recorded changes (a prompt, a fork, an edit …) on a session, with the same sequence ids."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from engine.session.session import Session
 
 
-def make(session: Session, change: Change) -> None:
-    """Do it, or raise an `InputError`."""
+def repeat_change(session: Session, change: Change) -> None:
+    """Repeat a recorded change, or raise `InputError`."""
     match change:
         case SequenceAdded(seq_id, token_ids, sampling, chat):
-            with_id(session, seq_id)
+            set_next_id(session, seq_id)
             session.submit(Prompt(token_ids=token_ids, sampling=sampling, has_start=True), chat)
         case SequenceForked(seq_id, parent, step, num_tokens):
-            with_id(session, seq_id)
+            set_next_id(session, seq_id)
             session.fork(parent, step, num_tokens)
         case PromptAppended(seq_id, token_ids, sampling, chat):
             append_prompt(session, seq_id, token_ids, sampling, chat)
@@ -50,8 +50,8 @@ def make(session: Session, change: Change) -> None:
             repeat_edit(session, edit)
 
 
-def with_id(session: Session, seq_id: int) -> None:
-    """The next sequence has this number."""
+def set_next_id(session: Session, seq_id: int) -> None:
+    """Have the next sequence get this `seq_id`; `InputError` where it is taken."""
     if seq_id in session.live.ids:
         raise InputError(f"There is a sequence {seq_id} already.")
     session.live.next_id = seq_id

@@ -1,4 +1,4 @@
-"""How many tokens of a prompt go through the model at once."""
+"""The sizes of prefill chunks: how many tokens of a prompt go through the model at once."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from dataclasses import dataclass
 
 from engine.model.loader import LoadedModel
 
-CHUNK_FLOPS = 3.3e11  # about a second or two of two cores: a chunk's rows come together, and other commands wait
-LOOK_FLOPS = 3.5e10  # between two looks at whether to go on: a cancel may wait for 0.3 s
-SMALLEST, LARGEST = 64, 2048  # products of fewer tokens take longer for each; of more, hardly less
-MEMORY_BYTES = 256 << 20  # what grows with chunk times context: masks, and the attention of models that report it
-MASK_BYTES = 8  # of one query and one row, while masks are made: as booleans, and as what is added to the scores
-WHOLE = 1 << 30  # tokens: the prompt at once
+CHUNK_FLOPS = 3.3e11  # of one chunk: a second or two on two cores, while other commands wait and no row is shown
+LOOK_FLOPS = 3.5e10  # between two cancel checks: a cancel may wait for 0.3 s
+SMALLEST, LARGEST = 64, 2048  # tokens: below, matrix products take longer per token; above, they hardly take less
+MEMORY_BYTES = 256 << 20  # limit for what grows with chunk times context: masks, and attention weights if reported
+MASK_BYTES = 8  # per query and row while masks are made: a boolean mask and an additive one
+WHOLE = 1 << 30  # tokens: a chunk size that takes any prompt at once
 
 
 @dataclass(frozen=True)
 class PrefillPlan:
-    """In which pieces a prompt is fed. They depend on the model and on the place in the prompt, and on no clock: pieces
-    of other sizes round differently, so that every run of a prompt has the same rows to the last bit.
+    """The chunk sizes in which a prompt is fed. They depend on the model and the position in the prompt only, not on
+    measured time: chunks of other sizes round differently, and every run of a prompt must give the same rows, bit for
+    bit.
 
-    `size` is a power of two, or what somebody asked for; `cell_bytes` is what a chunk needs for every pair of a query
-    and a row that it may read.
+    `size` is a power of two in tokens, or the size that the caller fixed; `cell_bytes` is the memory that a chunk needs
+    for each pair of a query and a row that it may read.
     """
 
     size: int
@@ -29,7 +30,8 @@ class PrefillPlan:
 
     @classmethod
     def of(cls, model: LoadedModel, fixed: int | None = None) -> PrefillPlan:
-        """As large as is fast, told early and cancelled soon; or `fixed`, whatever it costs."""
+        """The plan for a model: large enough to be fast, small enough to show rows early and to be cancelled soon; or
+        chunks of `fixed` tokens, however long they take."""
         if fixed is not None:
             return cls(fixed)
         flops = flops_per_token(model)
@@ -38,7 +40,7 @@ class PrefillPlan:
         return cls(min(LARGEST, max(SMALLEST, size)), MASK_BYTES + reported_bytes(model))
 
     def next_size(self, num_tokens: int) -> int:
-        """Tokens of the chunk behind so many: fewer in a long context, so that memory stays bounded."""
+        """Tokens of the chunk that follows the first `num_tokens`: fewer in a long context, to bound memory."""
         size = self.size
         while size > 1 and size * (num_tokens + size) * self.cell_bytes > MEMORY_BYTES:
             size //= 2
@@ -53,13 +55,13 @@ class PrefillPlan:
 
 
 def power_of_two(number: float) -> int:
-    """The largest one that is not above."""
+    """The largest power of two that is not above `number`, at least 1."""
     return 1 << max(1, int(number)).bit_length() - 1
 
 
 def flops_per_token(model: LoadedModel) -> int:
-    """Operations of the matrix products of one token, its attention apart: two for each weight. Embeddings that are not
-    the head as well are only looked up."""
+    """Floating-point operations of the matrix products of one token, without attention: two for each weight. Input
+    embeddings are not counted unless they are tied to the head: they are only looked up."""
     embeddings = model.model.get_input_embeddings().weight
     head = model.model.get_output_embeddings()
     is_tied = head is not None and head.weight.data_ptr() == embeddings.data_ptr()
@@ -67,12 +69,13 @@ def flops_per_token(model: LoadedModel) -> int:
 
 
 def num_looks(model: LoadedModel) -> int:
-    """How often in a forward a cancel is looked at: at every layer whose attention is ours."""
+    """How often a forward checks for a cancel: at every layer that runs our attention function, else once."""
     return len(model.info.geometry.attention_layers) if model.info.captures_attention else 1
 
 
 def reported_bytes(model: LoadedModel) -> int:
-    """What a model with attention code of its own hands out for a query and a row: weights of all layers and heads."""
+    """Bytes per query and row of the attention weights of all layers and heads, which a model with its own attention
+    code returns; 0 where our attention function runs."""
     if model.info.captures_attention:
         return 0
     return sum(4 * layer.num_heads for layer in model.info.geometry.attention_layers)

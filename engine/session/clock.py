@@ -1,4 +1,4 @@
-"""What the parts of a step took: by the host's clock on a CPU, by events of the device on a GPU."""
+"""Times the parts of a step: with the host's clock on a CPU, with device events on a GPU."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TimedPart = Literal["prepare", "forward", "sample", "observe", "gap", "apart"]
 
 
 class StepClock:
-    """Starts when it is made; every lap goes to a part. `before` is the clock of the step before, where one step
-    followed the other: what lies between them is the gap. Nothing is read before `timings`: on a GPU the device is then
-    steps ahead."""
+    """Times one step, from its construction to `end`; every lap adds the time since the last one to a part. `before` is
+    the clock of the previous step if this one follows without a pause: the time between them is the gap. Device events
+    are read only by `timings`, so that the host does not wait for the device during the step."""
 
     def __init__(self, device: torch.device, before: StepClock | None = None) -> None:
         self._device = device
@@ -27,9 +27,9 @@ class StepClock:
         self._start = mark(self._device) if before is None else before._last
         self._host_start: float = time.perf_counter() if before is None else before.host_end
         self.host_end: float = self._host_start
-        self.encoder_s = 0.0  # of the forward, what an encoder took
-        self.compile_s = 0.0  # of the forward, what torch.compile took: no part of the step
-        self.parts: PartTimer | None = None  # of the forward, layer by layer, where that is asked for
+        self.encoder_s = 0.0  # seconds of the forward that the encoder took
+        self.compile_s = 0.0  # seconds of the forward that torch.compile took: not counted in the step
+        self.parts: PartTimer | None = None  # times the forward layer by layer, where that is asked for
         self.products_ms = 0.0
         if before is not None:
             self.lap("gap")
@@ -39,12 +39,12 @@ class StepClock:
         return self._laps[-1][1] if self._laps else self._start
 
     def lap(self, part: TimedPart) -> None:
-        """What has passed since the last lap belongs to this part."""
+        """Add the time since the last lap to this part."""
         self._laps.append((part, mark(self._device)))
 
     @contextmanager
     def stopped(self, part: TimedPart) -> Iterator[None]:
-        """What passes meanwhile belongs to no part; what passed since the last lap to `part`."""
+        """Add the time since the last lap to `part`, and leave the time within the block out of the step."""
         self.lap(part)
         try:
             yield
@@ -52,12 +52,12 @@ class StepClock:
             self.lap("apart")
 
     def end(self) -> None:
-        """The step is done; what is left of it was observing."""
+        """End the step; the time since the last lap was spent on observing."""
         self.lap("observe")
         self.host_end = time.perf_counter()
 
     def timings(self) -> Timings:
-        """What each part took; on a GPU the device has done the step by now, or is waited for."""
+        """What each part took, in milliseconds; on a GPU this waits until the device has finished the step."""
         total: dict[TimedPart, float] = dict.fromkeys(("prepare", "forward", "sample", "observe", "gap", "apart"), 0.0)
         before = self._start
         for part, moment in self._laps:
@@ -79,7 +79,7 @@ class StepClock:
 
 
 def layer_times(parts: PartTimer, products_ms: float) -> LayerTimes:
-    """What was timed, as a record tells it."""
+    """The layer times of a forward in the form of a record, in milliseconds."""
     found = parts.parts_ms()
     layers = tuple(sorted({layer for _, layer in found}))
 

@@ -1,4 +1,4 @@
-"""A prompt that takes the place of a sequence: the rows that both have in common are kept, the rest is computed."""
+"""Continue a conversation: a new prompt replaces a sequence, whose rows are kept as far as the tokens of both agree."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from engine.chat.rendering import Encoded
 from engine.common_prefix import num_common
 from engine.errors import InputError
+from engine.session.atomic import atomic
 from engine.session.live import LiveSequence
 from engine.session.prompt import encode_prompt
 from engine.session.stop_strings import check_stop_strings
-from engine.session.whole import whole
 from engine.spec.chat import Chat
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import PromptAppended, SequenceRemoved
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from engine.session.kept import SessionState
     from engine.session.session import Session
 
-MAX_LINE = 160  # characters of a line of a template that are told
+MAX_LINE = 160  # characters of a template line that are reported
 
 
-@whole
-def go_on(session: Session, seq_id: int, prompt: Prompt) -> int:
-    """Read a prompt in place of a sequence, whose rows are kept as far as the tokens of both agree; the number of the
-    sequence that it is. All of it, or an error and nothing. The moment before stays in the history."""
+@atomic
+def continue_with(session: Session, seq_id: int, prompt: Prompt) -> int:
+    """Replace a sequence by a new one for `prompt`, which keeps the rows as far as the tokens of both agree; returns
+    the new `seq_id`. On failure raises and changes nothing. The state before stays in the history."""
     parent, mode = session.live.get(seq_id), session.live.mode
     check_stop_strings(session.model, prompt.sampling)
     encoded = encode_prompt(session.model, prompt)
@@ -40,29 +40,30 @@ def go_on(session: Session, seq_id: int, prompt: Prompt) -> int:
     sampling = prompt.sampling or SamplingParams()
     child, reuse = _with_rows(session, encoded, reuse, sampling, prompt.chat)
     session.sequence(child).continued, session.sequence(child).note = reuse, encoded.note
-    if before is not None:  # nobody else has its rows: they are kept with the moment
-        _leave(session, seq_id, before)
+    if before is not None:  # it is the only sequence: its rows are kept with the whole state
+        _keep_and_remove(session, seq_id, before)
     else:
         session.remove(seq_id)
     return child
 
 
-def _leave(session: Session, seq_id: int, before: SessionState) -> None:
-    """A sequence ends with its moment, which is kept."""
-    session.kept.put(before)
+def _keep_and_remove(session: Session, seq_id: int, before: SessionState) -> None:
+    """Keep the state before, and remove the sequence from the live ones."""
+    session.kept.keep(before)
     try:
-        session.live.let_go(seq_id)
+        session.live.detach(seq_id)
         session.history.surprisal.remove(seq_id)
         session.history.changes.append(SequenceRemoved(seq_id))
     except BaseException:
-        session.kept.take_back(before)
+        session.kept.undo_keep(before)
         raise
 
 
 def _with_rows(
     session: Session, encoded: Encoded, reuse: ContinuedFrom, sampling: SamplingParams, chat: Chat | None
 ) -> tuple[int, ContinuedFrom]:
-    """The new sequence: with the rows that can be kept, or with none and why."""
+    """Add the new sequence, with the rows that can be kept; its id and the reuse. Where the rows cannot be copied it
+    has none, and the reuse says why."""
     ids, known = tuple(encoded.token_ids), len(session.history.changes)
     if reuse.num_reused:
         try:
@@ -79,8 +80,8 @@ def _with_rows(
 def append_prompt(
     session: Session, seq_id: int, token_ids: tuple[int, ...], sampling: SamplingParams, chat: Chat | None
 ) -> None:
-    """Read these tokens behind those of a sequence, as a part of its prompt. Raises `InputError` for too many, and for
-    ids that are none."""
+    """Append tokens to a sequence as part of its prompt. Raises `InputError` for too many tokens and for ids outside
+    the vocabulary."""
     live = session.live.get(seq_id)
     sequence = live.sequence
     encode_prompt(session.model, Prompt(token_ids=token_ids))
@@ -90,14 +91,14 @@ def append_prompt(
     session.history.changes.append(PromptAppended(seq_id, token_ids, sampling, chat))
 
 
-# ---- what the two have in common ---------------------------------------------------------------------------------
+# ---- what the prompt and the sequence have in common -------------------------------------------------------------
 
 
 def reuse_of(session: Session, parent: LiveSequence, encoded: Encoded) -> ContinuedFrom:
-    """How many rows of a sequence a prompt would keep, and at which token the two part.
+    """How many rows of a sequence a prompt would keep, and the first token at which the two differ.
 
-    Compared are token ids with token ids, as in the prefix cache of pages; the last token of a prompt is always
-    computed, for its logits are wanted.
+    Token ids are compared, as in the prefix cache of pages. The last token of a prompt is always computed, since its
+    logits are needed.
     """
     ids, cached = encoded.token_ids, parent.sequence.token_ids[: parent.sequence.num_tokens]
     num_equal = num_common(ids, cached)
@@ -121,7 +122,7 @@ def reuse_of(session: Session, parent: LiveSequence, encoded: Encoded) -> Contin
 
 
 def why_no_rows(session: Session) -> str:
-    """Why a mode keeps no row of a prompt that is longer; empty where it does."""
+    """Why no rows can be kept for a longer prompt in this cache mode; empty where they can."""
     mode = session.live.mode
     if mode.spec.recomputes:
         return "this mode keeps nothing between two steps"
@@ -135,17 +136,18 @@ def why_no_rows(session: Session) -> str:
 
 
 def preview(session: Session, command: PreviewPrompt) -> Previewed:
-    """The tokens of a prompt, how much of a sequence it would keep, and what that has said."""
+    """The tokens of a prompt that is being typed, how many rows of the sequence `command.after` it would keep, and the
+    text that this sequence has generated."""
     encoded = encode_prompt(session.model, command.prompt)
     ids, answer, reuse = tuple(encoded.token_ids), "", None
-    if command.after is not None and command.after in session.live.ids:  # it may have gone meanwhile
+    if command.after is not None and command.after in session.live.ids:  # it may have been removed meanwhile
         reuse = reuse_of(session, session.live.get(command.after), encoded)
         answer = answer_of(session, command.after)
     return Previewed(ids, tuple(map(session.text_of, ids)), encoded.rendered.text, encoded.note, answer, reuse)
 
 
 def answer_of(session: Session, seq_id: int) -> str:
-    """What a sequence has generated, the token that is chosen next included, as text without special tokens."""
+    """The text that a sequence has generated, including the token chosen but not yet fed, without special tokens."""
     sequence, tokenizer = session.sequence(seq_id), session.model.tokenizer
     ids = sequence.token_ids[sequence.num_prompt_tokens :]
     if sequence.sampled is not None:

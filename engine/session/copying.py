@@ -1,4 +1,4 @@
-"""A copy of a kept or live state as it was at an earlier moment, from the rows that it still knows."""
+"""Copies a kept or live state as it was at an earlier step, from the rows that its caches still hold."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from engine.spec.cache import CacheSpec
 def fork_of(
     model: LoadedModel, sources: list[SessionState], checkpoint: Checkpoint, fed: frozenset[int]
 ) -> SessionState | None:
-    """All sequences as they stood at a checkpoint, each from the first of the `sources`, which came of it, that has it;
-    None where a cache does not know that any more. The first source says in which pool they lie. The step that follows
-    computes the rows of those that are `fed` anew in a recomputing layout."""
+    """Copies of all sequences as they were at a checkpoint; None where a cache no longer holds those rows. Each comes
+    from the first of the `sources`, states that descend from the checkpoint, that has the sequence; the copies are in
+    the page pool of the first source. In a recomputing layout the rows of sequences in `fed` are not copied, since the
+    next step computes them."""
     mode = mode_for(model, sources[0], checkpoint.cache)
     if mode is None:
         return None
@@ -46,7 +47,8 @@ def fork_of(
 
 
 def mode_for(model: LoadedModel, source: SessionState, spec: CacheSpec) -> CacheMode | None:
-    """The mode of a state, where rows of then can be in it, or one that exact rows can be copied into."""
+    """The mode for a copy that shall have `spec`: the source's own if it has that spec, else a new one if both keep
+    exact rows; None if the rows cannot be converted exactly."""
     if source.mode.spec == spec:
         return source.mode
     if not (source.mode.spec.is_exact and spec.is_exact and spec.is_append_only):
@@ -60,7 +62,7 @@ def mode_for(model: LoadedModel, source: SessionState, spec: CacheSpec) -> Cache
 def sequence_at(
     source: SessionState, mode: CacheMode, seq_id: int, mark: Mark, step: int, is_fed: bool
 ) -> LiveSequence | None:
-    """One sequence as `mark` says, with rows copied from where it stands in `source`."""
+    """One sequence as it was at `mark`, with rows copied from its cache in `source`; None where they are gone."""
     origin = source.sequences[seq_id]
     sequence = origin.sequence.fork(seq_id)
     sequence.go_back(mark)
@@ -68,14 +70,14 @@ def sequence_at(
     with closed_on_failure(cache):
         if is_fed and cache.spec.recomputes:
             cache.num_tokens = mark.num_tokens
-        elif mark.num_tokens and not copied(source, origin, cache, step, mark.num_tokens, as_itself=True):
+        elif mark.num_tokens and not copy_rows(source, origin, cache, step, mark.num_tokens, as_itself=True):
             cache.close()
             return None
         cache.register_prefix(sequence.token_ids)
     return LiveSequence(sequence, cache)
 
 
-def copied(
+def copy_rows(
     source: SessionState,
     origin: LiveSequence,
     cache: SequenceCache,
@@ -84,11 +86,12 @@ def copied(
     *,
     as_itself: bool = False,
 ) -> bool:
-    """Whether an empty cache could be given the rows that a sequence of a state had after an earlier step."""
+    """Copy into an empty cache the first `num_tokens` rows, as the sequence `origin` of `source` had them after an
+    earlier step. False where they are not known any more, or may differ in the last bit."""
     spec = cache.spec
     if spec.recomputes and spec == source.mode.spec:
         if num_tokens != origin.cache.num_tokens or source.has_moved(origin.seq_id, step):
-            return False  # a scratch of more tokens may differ in the last bit; that of another mode is gone
+            return False  # rows recomputed with more tokens may differ in the last bit; another mode's are gone
     elif not source.holds(origin.seq_id, step, num_tokens):
         return False
     if source.mode.spec == spec:

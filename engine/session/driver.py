@@ -1,4 +1,5 @@
-"""Known tokens through one cache, forward by forward, as the steps of a session feed them, and nothing else of one."""
+"""Feeds known tokens through one cache, forward by forward, as the steps of a session do, without sampling, records or
+history."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from engine.to_device import sent
 from engine.wire.records import CacheBytes
 
 
-def go_on() -> None:
-    """What is called before every forward where nobody can cancel; another one raises to end the measurement."""
+def never_cancel() -> None:
+    """The default for `check`, which is called before every forward and raises to cancel: this one never does."""
 
 
 def feed(
@@ -39,9 +40,9 @@ def feed(
     passed: Passed | None = None,
     strip: Strip | None = None,
 ) -> torch.Tensor:
-    """One forward of one sequence whose cache has room; the newest logits `[V]`. `fed` are ids, or a tensor `[1, T]`
-    that the host has not read. `check` is called between layers, `passed` behind each. A recorded step measures what
-    the `strip` asks for."""
+    """Run one forward of one sequence, whose cache has room; returns the newest logits `[V]`. `fed` are token ids, or a
+    tensor `[1, T]` on the device; `num_new` of them get new rows. `check` is called between layers and raises to
+    cancel, `passed` is called after each layer; `strip` collects what the forward measures itself."""
     cache.plan_forward(num_new)
     ids = fed if isinstance(fed, torch.Tensor) else sent(torch.tensor([fed]), model.device)
     hidden_rows = cache.hidden_rows()
@@ -52,8 +53,8 @@ def feed(
 
 
 class Driver:
-    """A cache and the `token_ids` that it was fed. From the end of the prompt on rows are coded and dropped as its spec
-    asks; `num_prompt_tokens` says where that is."""
+    """Feeds one cache and remembers the `token_ids` that it was fed. From the end of the prompt (`num_prompt_tokens`)
+    on, rows are quantised and evicted as the cache's spec says."""
 
     def __init__(
         self, model: LoadedModel, cache: SequenceCache, num_prompt_tokens: int, token_ids: Sequence[int] = ()
@@ -63,8 +64,8 @@ class Driver:
         self.weights: dict[int, torch.Tensor] = {}  # `[B, H, S]` of the newest query, where a rule reads attention
 
     def feed(self, token_ids: Sequence[int], check: Callable[[], None] | None = None) -> torch.Tensor:
-        """Feed these tokens at once; the newest logits `[V]`. `check` is called between layers and raises to end it.
-        After a failure the cache may hold part of the tokens."""
+        """Feed these tokens in one forward; returns the newest logits `[V]`. `check` is called between layers and
+        raises to cancel. After a failure the cache may hold part of the tokens."""
         cache, stop = self.cache, len(self.token_ids) + len(token_ids)
         cache.begin(len(token_ids))
         probe = cache.probe(False)
@@ -80,15 +81,16 @@ class Driver:
     def run(
         self, token_ids: Sequence[int], lengths: Iterable[int], check: Callable[[], None] | None = None
     ) -> Iterator[torch.Tensor]:
-        """Feed what is missing of a sequence so that after each forward it has one of these ascending lengths; yields
-        the newest logits `[V]` of each."""
+        """Feed the tokens of a sequence that the cache lacks, in forwards that end at each of these ascending lengths;
+        yields the newest logits `[V]` after each."""
         for length in lengths:
             if length > len(self.token_ids):
                 yield self.feed(token_ids[len(self.token_ids) : length], check)
 
 
 class ModeDriver(Driver):
-    """A driver of a cache of its own, in a mode, which may be refused by an `InputError`."""
+    """A driver that makes its own cache of a given spec; `InputError` where the model cannot have it or the prompt does
+    not fit."""
 
     def __init__(self, model: LoadedModel, spec: CacheSpec, num_prompt_tokens: int) -> None:
         self._mode = CacheMode(model, spec)
@@ -107,9 +109,9 @@ class ModeDriver(Driver):
         except PoolExhausted:
             raise InputError(f"The page pool is full after {count:,} tokens: give it more pages.") from None
 
-    def prefill(self, prompt_ids: Sequence[int], check: Callable[[], None] = go_on) -> torch.Tensor:
-        """Feed the prompt in the pieces of a session; the newest logits `[V]`. `check` is called before every forward
-        and between its layers, and raises to end it."""
+    def prefill(self, prompt_ids: Sequence[int], check: Callable[[], None] = never_cancel) -> torch.Tensor:
+        """Feed the prompt in the same chunks as a session; returns the newest logits `[V]`. `check` is called before
+        every forward and between its layers, and raises to cancel."""
         count = len(prompt_ids)
         lengths = [count] if self._mode.feeds_whole_prompts else PrefillPlan.of(self.model).lengths(count)
         logits = None
@@ -128,11 +130,11 @@ class ModeDriver(Driver):
 
 
 def lengths_to_feed(spec: CacheSpec, prompt: int, fed_lengths: list[int], stop: int) -> list[int]:
-    """The lengths after each forward, ascending, up to `stop` tokens, of a sequence that another cache was fed up to
-    each of `fed_lengths`.
+    """The ascending lengths after each forward, up to `stop` tokens, that repeat how a sequence was fed: its forwards
+    ended at each of `fed_lengths`.
 
-    Where rows are coded or dropped from the end of the prompt on, that is one of them, and behind it come single
-    tokens, since rows are dropped between steps. transformers' quantised cache takes the prompt at once.
+    A compressed cache quantises and evicts from the end of the prompt on, between steps: there one forward ends at the
+    prompt, and single tokens follow. transformers' quantised cache takes the prompt in one forward.
     """
     if spec.recomputes:
         return [stop] if stop else []  # every forward begins anew: the last one makes all rows

@@ -1,5 +1,5 @@
-"""Edits by hand of a live session: made on copies of its sequences, so that one that fails changes nothing, and so that
-the moment before stays as it was and can be returned to at once."""
+"""Edits of the cache by hand. They are made on copies of the live sequences: a failed edit changes nothing, and the
+state before is kept unchanged, so that undo is immediate."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from engine.cache.contract import HeldRows
 from engine.cache.paged.pages import PoolExhausted
 from engine.errors import InputError
 from engine.history.marks import ALL_TOKENS
+from engine.session.atomic import atomic
 from engine.session.edits.apply import EditOutcome, apply_edit
 from engine.session.edits.numbers import RowsFrom, RowsOfMoment
 from engine.session.live import LiveSequence, close_all
-from engine.session.whole import whole
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
 from engine.wire.changes import EditMade
 from engine.wire.edits import EditMeasured
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 Check = Callable[[], None] | None
 
 
-@whole
+@atomic
 def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAdded, EditMeasured]:
-    """Make an edit, which is a node of the history: what was done since the newest step is a node of its own before.
-    Raises and changes nothing where it cannot be made."""
+    """Make an edit as a node of its own in the history; earlier changes since the newest step become another node
+    before it. Returns the node and what the edit did to the next token. Raises and changes nothing on failure."""
     session.kept.trim()  # each edit keeps a moment
     with ExitStack() as open_files:
         copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
@@ -39,7 +39,7 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
         name: getattr(edited, name) for name in ("kl", "before", "after", "entropy", "took_ms", "measured_ms", "kept")
     }
     texts = tuple(map(session.text_of, edit.token_ids)) if isinstance(edit, ReplaceTokens) else ()
-    provenance = session.past(edit.seq_id, session.sequence(edit.seq_id).num_tokens).provenance
+    provenance = session.rows_at(edit.seq_id, session.sequence(edit.seq_id).num_tokens).provenance
     node = take_edited(session, edit, copies, edited, is_node=True)
     assert node is not None, "an edit is a change"
     session.history.added.remove(node)
@@ -47,9 +47,9 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
     return NodeAdded(node, is_live=True, how=how, kl=edited.kl, texts=texts), measured
 
 
-@whole
+@atomic
 def repeat_edit(session: Session, edit: Edit) -> None:
-    """Make an edit among the changes of a node that is done once more."""
+    """Repeat a recorded edit, as one of the changes of the node that is being replayed."""
     with ExitStack() as open_files:
         copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, None), None)
     take_edited(session, edit, copies, edited, is_node=False)
@@ -58,7 +58,8 @@ def repeat_edit(session: Session, edit: Edit) -> None:
 def edited_copies(
     session: Session, edit: Edit, source: RowsFrom | None, check: Check
 ) -> tuple[dict[int, LiveSequence], EditOutcome]:
-    """Copies of all sequences, of which one is edited, and what that did. The live ones stay as they are."""
+    """Copies of all live sequences, with the edit made on one of them, and the outcome of the edit. The live sequences
+    stay as they are."""
     mode, copies = session.live.mode, dict[int, LiveSequence]()
     session.sequence(edit.seq_id)  # refuses one that is not there
     try:
@@ -70,7 +71,7 @@ def edited_copies(
 
 
 def copy_of(session: Session, live: LiveSequence) -> LiveSequence:
-    """The same sequence with rows of its own; in pages they are shared until one of the two writes."""
+    """A copy of a sequence with its own rows; pages are shared until one of the two writes to them."""
     session.refresh(live)
     cache = session.live.mode.new_cache(live.seq_id, live.sequence.num_prompt_tokens)
     count = live.cache.num_tokens
@@ -82,8 +83,9 @@ def copy_of(session: Session, live: LiveSequence) -> LiveSequence:
 def take_edited(
     session: Session, edit: Edit, copies: dict[int, LiveSequence], edited: EditOutcome, *, is_node: bool
 ) -> Node | None:
-    """The copies are the live sequences from now on, and the moment before is kept; with `is_node` they are a node of
-    the history, behind one of what was done since the newest step. All of it, or nothing but the copies."""
+    """Make the edited copies the live sequences, and keep the state before. With `is_node` the edit becomes a node of
+    the history, which is returned; earlier changes become a node before it. On failure the session is as before, and
+    the caller still owns the copies."""
     history, mode = session.history, session.live.mode
     old, before = {each.seq_id: each for each in session.live}, None
     state = history.state()
@@ -92,15 +94,15 @@ def take_edited(
             session.add_changes()
         before = session.state_of_newest_step()
         if before is not None:
-            session.kept.put(before)
+            session.kept.keep(before)
         session.live.replace(mode, copies)
         note(session, edit, copies[edit.seq_id], edited, had=old[edit.seq_id].sequence.num_tokens)
         history.changes.append(EditMade(edit))
         node = session.add_changes(is_empty_allowed=True) if is_node else None
     except BaseException:
         if before is not None:
-            session.kept.take_back(before)
-        history.unlog(edit.seq_id)
+            session.kept.undo_keep(before)
+        history.drop_logs(edit.seq_id)
         history.restore(state)
         raise
     if before is None:
@@ -109,18 +111,18 @@ def take_edited(
 
 
 def note(session: Session, edit: Edit, live: LiveSequence, edited: EditOutcome, had: int) -> None:
-    """Rows of then, when there were `had` tokens, cannot be told from those of now, and the newest token gives
-    something else."""
+    """Note in the journal that rows were edited by hand when the sequence had `had` tokens, and log the newest logits
+    and attention, which the edit has changed."""
     if isinstance(edit, BiasLogits) or not live.cache.by_hand:
         return
     at, first = live.cache.by_hand.edits[-1]
     num_same = edit.position if isinstance(edit, ReplaceTokens) else ALL_TOKENS
-    session.history.journal.rewrote(edit.seq_id, at, first, session.cache, had, num_same)
+    session.history.journal.note_edit(edit.seq_id, at, first, session.cache, had, num_same)
     if live.logits is not None:
         session.history.log(edit.seq_id, live.logits, edited.attention)
 
 
-# ---- rows of elsewhere -------------------------------------------------------------------------------------------
+# ---- rows from a file or another state ---------------------------------------------------------------------------
 
 
 def source_of(session: Session, edit: Edit, open_files: ExitStack, check: Check) -> RowsFrom | None:

@@ -1,4 +1,4 @@
-"""A second sequence as the first stood after a step of any branch, exactly."""
+"""Forks a sequence: adds an exact copy of it as it was after a step of any branch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from engine.errors import InputError
 from engine.history.history import History
 from engine.history.journal import Journal, check_can_be_forked
 from engine.history.marks import Mark
-from engine.session.copying import copied
-from engine.session.going import GoingTo, shares
+from engine.session.copying import copy_rows
+from engine.session.going import StateRestorer, shares
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences, closed_on_failure
 from engine.session.replay import Replay
@@ -21,8 +21,9 @@ from engine.wire.events import ForkMade
 
 @dataclass(frozen=True, eq=False)
 class ForkOrigin:
-    """What a fork begins with: what `owner`, the sequence itself or the one it was forked from later, had after `step`.
-    `journal` is that path where it is not the live one."""
+    """Where the rows of a fork come from: sequence `owner` (the forked sequence, or the one that it was itself forked
+    from after `step`), as `mark` says it was after `step`. `journal` is that of the path to `step`; None: the live
+    one."""
 
     owner: int
     step: int
@@ -31,16 +32,18 @@ class ForkOrigin:
 
 
 class Forking:
-    """Makes forks; a pool that has no room lets kept moments go."""
+    """Makes forks. Where the page pool has no room, kept states are evicted from it."""
 
-    def __init__(self, live: LiveSequences, history: History, replay: Replay, going: GoingTo, kept: KeptStates) -> None:
+    def __init__(
+        self, live: LiveSequences, history: History, replay: Replay, going: StateRestorer, kept: KeptStates
+    ) -> None:
         self._live, self._history, self._replay, self._going, self._kept = live, history, replay, going, kept
 
     def fork(self, seq_id: int, step: int | None, num_tokens: int | None = None) -> ForkMade:
-        """Add the fork of a sequence as it stood after `step` (None: as it stands now), or raise an `InputError`. With
-        `num_tokens` the fork of a sequence as it stands has the rows of so many of its first tokens.
+        """Add a copy of a sequence as it was after `step` (None: as it is now); `num_tokens` limits a copy of now to
+        the first so many tokens. Raises `InputError` where that cannot be.
 
-        Paged layouts share every page, others copy the rows; what cannot be copied is computed again.
+        Paged layouts share every page, others copy the rows; rows that cannot be copy_rows are computed again.
         """
         live, history = self._live, self._history
         if num_tokens is not None and not 0 < num_tokens <= live.get(seq_id).sequence.num_tokens:
@@ -52,7 +55,7 @@ class Forking:
                 child, how = self._of_now(parent, num_tokens) if parent is not None else self._of_then(seq_id, origin)
                 break
             except PoolExhausted as error:
-                if not self._kept.let_go_in(live.mode.store):
+                if not self._kept.evict_from(live.mode.store):
                     raise InputError(
                         f"A fork needs pages that the pool does not have ({error}): remove a sequence."
                     ) from None
@@ -77,7 +80,7 @@ class Forking:
         owner, last = journal.owner(seq_id, step)
         return ForkOrigin(owner, last, mark, None if is_live else journal)
 
-    # ---- its rows ------------------------------------------------------------------------------------------------
+    # ---- the rows of the fork ------------------------------------------------------------------------------------
 
     def _of_now(self, parent: LiveSequence, num_tokens: int | None) -> tuple[LiveSequence, str]:
         self._replay.refresh(parent)
@@ -85,7 +88,7 @@ class Forking:
         with closed_on_failure(child.cache):
             count = parent.sequence.num_tokens if num_tokens is None else num_tokens
             if count and not child.cache.fork_from(parent.cache, count):
-                raise InputError(f"Sequence {parent.seq_id} cannot be copied in this cache mode: take another one.")
+                raise InputError(f"Sequence {parent.seq_id} cannot be copy_rows in this cache mode: take another one.")
             if num_tokens is not None:
                 child.cache.unshare_last_page()
         if num_tokens is None:
@@ -103,21 +106,21 @@ class Forking:
                 is_live = source.step == history.last_step
                 names = (seq_id, origin.owner) if is_live and origin.journal is None else (origin.owner,)
                 for name in names:
-                    if name not in source.sequences or not self._going.came_of(source, origin.step):
+                    if name not in source.sequences or not self._going.descends_from(source, origin.step):
                         continue
                     child = self._empty(source.sequences[name])
                     child.sequence.go_back(origin.mark)
                     child.set_logits(logits)
                     if not origin.mark.num_tokens:
                         return child, "its rows are computed when it goes on"
-                    if copied(source, source.sequences[name], child.cache, origin.step, origin.mark.num_tokens):
+                    if copy_rows(source, source.sequences[name], child.cache, origin.step, origin.mark.num_tokens):
                         return child, how(child.cache)
                     child.cache.close()
         return self._computed(origin)
 
     def _computed(self, origin: ForkOrigin) -> tuple[LiveSequence, str]:
-        """The whole session as it stood then is made aside, and the sequence taken from it."""
-        state, how_made = self._going.made(origin.step)
+        """Restore the whole state after the step in a scratch session, and copy the sequence out of it."""
+        state, how_made = self._going.state_and_words(origin.step)
         try:
             then = state.sequences[origin.owner]
             child = self._empty(then)
@@ -151,5 +154,5 @@ class Forking:
 
 
 def how(cache: SequenceCache) -> str:
-    """How the rows of a fork came."""
-    return shares(cache.page_counts().shared) if cache.spec.is_paged else "copied the rows"
+    """In words how the rows of a fork came."""
+    return shares(cache.page_counts().shared) if cache.spec.is_paged else "copy_rows the rows"

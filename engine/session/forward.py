@@ -1,4 +1,5 @@
-"""The forwards of a step: one for all sequences where rows of different lengths can go together, else one each."""
+"""Runs the forwards of a step: a single batched one where the cache can batch sequences of different lengths, else one
+for each sequence."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ from engine.to_device import sent
 
 @dataclass(eq=False)
 class Forward:
-    """What one forward gave a sequence, before anything is decided: the newest logits `[V]`, the surprisal of several
-    tokens, the newest query's weights `[H, S]` by layer."""
+    """What a forward gave one sequence, before sampling: the newest logits `[V]`, the surprisal of the tokens of a
+    prefill chunk, and the newest query's attention weights `[H, S]` by layer."""
 
     work: SequenceWork
     logits: torch.Tensor
@@ -38,17 +39,17 @@ class Forward:
     weights: dict[int, torch.Tensor]
     probe: Probe | None = None
     strip: MeasuredSequence | None = None  # what was measured within the forward
-    num_together: int = 1  # sequences that this forward fed, whose weights are views of the same tensors
-    is_borrowed: bool = False  # the next forward overwrites the weights
+    num_together: int = 1  # sequences in the same forward, whose weights are views of the same tensors
+    is_borrowed: bool = False  # the next forward overwrites `weights`: copy what is kept
 
 
 class Runner:
-    """Runs the work of a step through a model. Beyond what a cache asks for it shows what is `captured`. `late` says
-    whether there is room for surprisals that wait."""
+    """Runs the batch of a step through a model and collects the attention that the cache's rule needs or that is
+    `captured`. `late` says whether surprisals may be computed after the step."""
 
     def __init__(self, model: LoadedModel, late: LateSurprisal, captured: Captured) -> None:
         self._model, self._vocab, self._late, self._captured = model, vocabulary(model), late, captured
-        self._products_ms: float | None = None  # measured once, where somebody times layers
+        self._products_ms: float | None = None  # measured once, when layers are first timed
 
     def run(
         self,
@@ -58,8 +59,8 @@ class Runner:
         check: Callable[[], None] | None,
         phases: PhasedStep | None = None,
     ) -> list[Forward]:
-        """`check` is called between the layers of a prefill; a decode step is short, and goes to its end. With `phases`
-        either stops behind every layer."""
+        """Run the forwards of a batch. `check` is called between the layers of a prefill and raises to cancel; a decode
+        step is short and is not cancelled. With `phases` every forward pauses after each layer."""
         if store is not None and is_fed_together(batch.work, store):
             return self._run_together(batch.work, store, clock, phases)
         check = check if batch.phase == "prefill" else None
@@ -78,25 +79,26 @@ class Runner:
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if cache.spec.recomputes else ids
         probe = self._timed(cache.probe(self._captured.attention_rows or self._captured.by_layer), clock)
         surprisal = None
-        is_scored = not self._model.info.geometry.has_encoder  # there are no logits of what an encoder reads
+        is_scored = not self._model.info.geometry.has_encoder  # an encoder gives no logits for the tokens it reads
         if self._captured.statistics and self._late.is_wanted and len(ids) > 1 and is_scored:
             surprisal = Surprisal(ids, self._vocab, may_wait=self._late.has_room)
         passed, strip = phases.after_layer([work], probe, weights_of_one) if phases else None, self._captured.strip()
         with timed_layers(cache.live, clock.parts):
             logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check, passed, strip)
-        # a view would keep the logits of a whole chunk alive where the model makes them all
+        # a view would keep the logits of the whole chunk in memory where the model computes them all
         logits = logits.clone()
         clock.lap("forward")
         clock.encoder_s += cache.take_encoder_s()
-        if probe is not None and not is_last:  # the forward of the next sequence comes before anything is measured
+        if probe is not None and not is_last:  # the next sequence's forward would overwrite it before it is measured
             probe.copy_borrowed()
         return self._seen(work, logits, surprisal, probe, measured_alone(strip), clock)
 
     def launch(
         self, work: list[SequenceWork], chosen: list[torch.Tensor], store: PageStore | None, step: int, clock: StepClock
     ) -> LaunchedAhead:
-        """Feed the `chosen` tokens, which the host has not read, behind the `work` of `step`: their rows are written,
-        and not counted. A failure leaves the caches as they were."""
+        """Launch the forward that follows on the `work` of `step`: feed the `chosen` tokens, scalars on the device that
+        the host has not read. Their rows are written to the caches but not counted yet. A failure leaves the caches as
+        they were."""
         caches, runners = [each.live.cache for each in work], self._model.runners
         together = store is not None and is_fed_together(work, store)
         ids, lengths = torch.stack(chosen)[:, None].to(self._model.device), [each.num_tokens for each in work]
@@ -118,7 +120,7 @@ class Runner:
                     strips.append(measured_alone(strip))
                     if probe is not None and cache is not caches[-1]:
                         probe.copy_borrowed()
-            for cache, length in reversed(pairs):  # of pages that began, the one that was taken last goes back first
+            for cache, length in reversed(pairs):  # pages allocated last are freed first
                 cache.uncount_row(length)
         except BaseException:
             for cache, length in reversed(pairs):
@@ -130,8 +132,8 @@ class Runner:
         return LaunchedAhead(work, caches, lengths, step, level, logits, probes, strips, together, used, clock)
 
     def take(self, batch: Batch, ahead: LaunchedAhead, clock: StepClock) -> list[Forward]:
-        """What was launched ahead is the forward of this step."""
-        ahead.count()
+        """The forwards of this step, which were launched ahead: their rows are counted from now on."""
+        ahead.commit_rows()
         if ahead.together:
             return self._seen_together(batch.work, ahead.logits, ahead.probes[0], ahead.strips, clock)
         seen = zip(batch.work, ahead.logits, ahead.probes, ahead.strips, strict=True)
@@ -146,7 +148,7 @@ class Runner:
         strip: MeasuredSequence | None,
         clock: StepClock,
     ) -> Forward:
-        """The forward of a sequence with the rows of attention that it showed."""
+        """The `Forward` of one sequence, with the attention that its probe collected."""
         seen = probe.rows() if probe and self._captured.attention_rows else {}
         weights = {layer: weights_of_one(work, layer, rows) for layer, rows in seen.items()}
         is_borrowed = probe is not None and probe.is_borrowed
@@ -156,7 +158,7 @@ class Runner:
     def _run_together(
         self, work: list[SequenceWork], store: PageStore, clock: StepClock, phases: PhasedStep | None
     ) -> list[Forward]:
-        """One decode step of several sequences."""
+        """Run one decode step of several sequences as one batched forward."""
         caches, lengths = [each.live.cache for each in work], [each.live.sequence.num_tokens for each in work]
         probe = self._timed(self._together_probe(), clock)
         fed = sent(torch.tensor([each.token_ids for each in work]), self._model.device)
@@ -181,7 +183,8 @@ class Runner:
         strip: Strip | None,
         passed: Passed | None = None,
     ) -> torch.Tensor:
-        """The logits `[B, V]` of ids `[B, 1]` of sequences that had so many tokens, and have room for another."""
+        """Feed one token `ids` `[B, 1]` to each sequence, of `lengths` tokens before it and with room for its row;
+        returns the logits `[B, V]`."""
         store.plan([cache.tables for cache in caches], 1)
         logits = self._model.forward(ids, caches[0].live, probe, lengths=lengths, passed=passed, strip=strip)
         return logits[:, -1].clone()
@@ -194,7 +197,7 @@ class Runner:
         strips: Sequence[MeasuredSequence | None],
         clock: StepClock,
     ) -> list[Forward]:
-        """The forwards of sequences that were fed together, each with its rows of attention."""
+        """The `Forward` of each sequence of a batched forward, with its attention."""
         weights, is_apart = [dict[int, torch.Tensor]() for _ in work], False
         if probe is not None and self._captured.attention_rows:
             is_apart, weights = weights_of_all(work, probe)
@@ -207,7 +210,7 @@ class Runner:
         return forwards
 
     def _timed(self, probe: Probe | None, clock: StepClock) -> Probe | None:
-        """The same probe, which times the layers where that is asked for."""
+        """The same probe, set up to time the layers if that is asked for."""
         if self._captured.by_layer and probe is not None:
             if self._products_ms is None:
                 self._products_ms = products_ms(self._model.model, self._model.device)
@@ -217,31 +220,32 @@ class Runner:
 
 
 def measured_alone(strip: Strip | None) -> MeasuredSequence | None:
-    """What a forward of one sequence has measured, if it did."""
+    """What the forward of a single sequence measured into its strip; None without a strip."""
     return None if strip is None else strip.of_each(1)[0]
 
 
 def is_fed_together(work: Sequence[SequenceWork], store: PageStore) -> bool:
-    """Whether these sequences go through one forward."""
+    """Whether these sequences can go through one batched forward."""
     return len(work) > 1 and store.can_batch and not any(each.live.cache.needs_own_forward for each in work)
 
 
 def weights_of_one(work: SequenceWork, layer: int, rows: torch.Tensor) -> torch.Tensor:
-    """The newest query's weights `[H, S]` over all tokens, out of what a forward of one sequence gave, `[1, H, R]`."""
+    """The newest query's weights `[H, S]` over all tokens, from the weights `[1, H, R]` over the rows that the cache
+    held in the forward of one sequence."""
     count = work.num_tokens
     held, own = rows[0], work.live.cache.num_own(layer, count)
     return spread(held if own >= rows.shape[2] else held.narrow(1, 0, own), work.live.cache.positions(layer), count)
 
 
 def weights_among(work: list[SequenceWork]) -> NewestWeightsOf:
-    """The same of each of several sequences, out of right-aligned rows `[B, H, R]`."""
+    """As `weights_of_one`, for a sequence of a batched forward: takes its right-aligned row out of `[B, H, R]`."""
     numbers = {each.live.seq_id: number for number, each in enumerate(work)}
     return lambda one, _layer, rows: rows[numbers[one.live.seq_id], :, max(0, rows.shape[2] - one.num_tokens) :]
 
 
 def weights_of_all(work: list[SequenceWork], probe: Probe) -> tuple[bool, list[dict[int, torch.Tensor]]]:
-    """The same of all of them, by layer, and whether each has tensors of its own, as it does where it was attended to
-    apart: then nothing is copied."""
+    """The newest query's weights `[H, S]` by layer for each sequence of a batched forward, and whether each sequence
+    has its own tensors: so it is if attention ran for each sequence apart, and then nothing needs to be copied."""
     rows = [part.rows() for part in probe.parts]
     pairs = zip(work, rows, strict=bool(rows))
     if rows and all(row.shape[2] == each.num_tokens for each, mine in pairs for row in mine.values()):
@@ -251,5 +255,5 @@ def weights_of_all(work: list[SequenceWork], probe: Probe) -> tuple[bool, list[d
 
 
 def vocabulary(model: LoadedModel) -> int:
-    """How many token ids there are."""
+    """The size of the model's vocabulary."""
     return model.info.geometry.vocab_size or int(model.model.config.get_text_config().vocab_size)

@@ -1,4 +1,5 @@
-"""Which conditions hold at a step just done, with what a session knows of it that its record does not hold."""
+"""Evaluates stop conditions at the step just done, with what only the session knows: earlier text, attention, norms of
+earlier rows."""
 
 from __future__ import annotations
 
@@ -18,21 +19,21 @@ from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.row_norms import Norms, with_rows
 from engine.wire.stopping import AttentionMass, AttentionMeasured, MeasureAttention, StopHit
 
-KEPT_STEPS = 256  # after which norms of rows are known, so that going back does not forget them
+KEPT_STEPS = 256  # steps whose row norms are kept, so that they are still known after going back
 MAX_PLACES = 4096
-ROOT = -1
+ROOT = -1  # stands for the parent of a first step
 
-# The other run of a comparison puts another token first, at a step of a sequence; None is not known.
+# called with a step and a seq_id: whether the other run of a comparison ranks another token first; None: not known
 Differs = Callable[[int, int], bool | None]
 
 
 def not_compared(_step: int, _seq_id: int) -> None:
-    """There is no other run."""
+    """The `Differs` of a session that is not compared with another run."""
 
 
 class Judging:
-    """Remembers what conditions need to know of earlier steps: norms of rows, and which patterns took too long.
-    `moment` is the newest step on the path to the live moment."""
+    """Evaluates conditions, and remembers what they need from earlier steps: norms of rows, and which patterns took too
+    long. `moment` is the newest step on the live path."""
 
     def __init__(self) -> None:
         self.too_slow: set[str] = set()
@@ -46,7 +47,7 @@ class Judging:
         asked: Iterable[tuple[int | None, str]],
         differs: Differs = not_compared,
     ) -> list[StopHit]:
-        """Those conditions, each with the id of its stop, that hold at the step just done."""
+        """Which of the conditions `asked` (id of the stop, text of the condition) hold at the step of `record`."""
         conditions = [(stop_id, text, parsed(text)) for stop_id, text in asked]
         norms = self._norms_before(record, [condition for _, _, condition in conditions])
         judge = ConditionEvaluator(SessionSurroundings(session, norms, differs), self.too_slow)
@@ -59,12 +60,13 @@ class Judging:
         return found
 
     def forget(self) -> None:
-        """History begins anew."""
+        """Forget everything that was remembered, because the history was cleared."""
         self._norms.clear()
         self.moment = None
 
     def _norms_before(self, record: StepRecord, conditions: list[Condition]) -> dict[int, Norms]:
-        """The norms of the rows before the step, where a condition is about them; those after it are kept."""
+        """The norms of the rows before the step, by sequence, if a condition is about norms; those after the step are
+        remembered for the next one."""
         if not any(each.quantity == "norm" for condition in conditions for each in comparisons_of(condition)):
             return {}
         before = self._norms.get(self._parent_of(record), {})
@@ -75,7 +77,7 @@ class Judging:
         return before
 
     def _parent_of(self, record: StepRecord) -> int:
-        """The step before on the path; an edit made since is none."""
+        """The previous step on the path; a node without a forward, such as an edit, is skipped."""
         moment, parent = self.moment, record.parent
         if parent is None:
             return ROOT
@@ -85,13 +87,14 @@ class Judging:
 
 
 def check_can_hold(text: str, setting: ConditionSetting) -> None:
-    """Raises `InputError` where a text is no condition, or one that never holds."""
+    """Raise `InputError` if the text is not a condition, or is one that can never hold in this setting."""
     if problem := why_never(parsed(text), setting):
         raise InputError(problem)
 
 
 def measured(session: Session, command: MeasureAttention) -> AttentionMeasured:
-    """The attention that past queries gave, where their rows are kept."""
+    """The attention mass that past queries gave to spans of tokens; places whose attention is no longer kept are left
+    out."""
     if len(command.places) * len(command.spans) > MAX_PLACES:
         raise InputError(f"Attention is measured at {MAX_PLACES:,} places at most: ask for fewer at once.")
     masses = []
@@ -104,8 +107,8 @@ def measured(session: Session, command: MeasureAttention) -> AttentionMeasured:
 
 
 class SessionSurroundings:
-    """Reads the tokens and the attention that the session holds; `norms` are those of the rows before the step, by
-    sequence, and `differs` asks the comparison that runs."""
+    """Gives the judge of conditions what lies outside a record: text, attention, row norms and the comparison. `norms`
+    are those of the rows before the step, by sequence; `differs` asks the running comparison."""
 
     def __init__(self, session: Session, norms: dict[int, Norms], differs: Differs) -> None:
         self._session, self._norms, self._differs = session, norms, differs
@@ -125,7 +128,7 @@ class SessionSurroundings:
 
 
 def tail_of(token_ids: list[int], count: int, text_of: Callable[[int], str]) -> str:
-    """The last characters of the text of the first `count` tokens, as many as a pattern may reach back to."""
+    """The last `TEXT_TAIL` characters of the text of the first `count` tokens: as far as a pattern may look back."""
     pieces: list[str] = []
     missing = TEXT_TAIL
     while count and missing > 0:
@@ -136,8 +139,9 @@ def tail_of(token_ids: list[int], count: int, text_of: Callable[[int], str]) -> 
 
 
 def attention_mass(rows: dict[int, torch.Tensor], num_tokens: int, span: TokenSpan) -> Attention | None:
-    """Of rows `[H, S]` by layer, whose last entry is that of the newest of `num_tokens` tokens; what was dropped (NaN)
-    receives nothing. None where there are no rows, or the span is of tokens that were not fed yet."""
+    """The mean and the peak over all layers and heads of the attention mass on a span. `rows` `[H, S]` by layer are one
+    query's weights; their last column is the newest of `num_tokens` tokens, and evicted rows (NaN) count as 0. None
+    where there are no rows, or the span begins behind the newest token."""
     first, stop = (span.first, span.last + 1) if span.newest is None else (max(0, num_tokens - span.newest), num_tokens)
     if not rows or first >= num_tokens:
         return None
@@ -147,6 +151,6 @@ def attention_mass(rows: dict[int, torch.Tensor], num_tokens: int, span: TokenSp
 
 
 def _mass(row: torch.Tensor, num_tokens: int, first: int, stop: int) -> torch.Tensor:
-    """The mass of every head `[H]`; a row of a window has none of the tokens before it."""
+    """The mass of every head `[H]` on tokens `first … stop`; tokens before a layer's window count as 0."""
     base = num_tokens - row.shape[1]
     return row[:, max(0, first - base) : max(0, stop - base)].float().nansum(-1)

@@ -1,4 +1,4 @@
-"""Moments of a session that are not the live one and are kept as they stood, so that going there is a swap."""
+"""Kept states: earlier states of a session, held in memory as they were, so that going back to one is a swap."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from engine.session.mode import CacheMode
 from engine.wire.page_events import KEPT
 from engine.wire.tree import BranchBytes
 
-KEPT_BYTES = 1 << 30  # of their own that kept moments may take, all together
+KEPT_BYTES = 1 << 30  # default limit for all kept states together, without what they share with the live state
 
 
 @dataclass(eq=False)
 class SessionState:
-    """All sequences as they stand after `step` (None: before the first), in a cache mode. `moves` say how their caches
-    came into it."""
+    """All sequences as they are after `step` (None: before the first), with their cache mode. `moves`, by `seq_id`, say
+    when its rows were converted, computed again or edited by hand: since then earlier rows may differ."""
 
     step: int | None
     mode: CacheMode
@@ -30,34 +30,35 @@ class SessionState:
 
     @classmethod
     def of(cls, step: int | None, live: LiveSequences, journal: Journal) -> SessionState:
-        """The live sequences, which stand after a step of the path."""
+        """The state of the live sequences after `step`: the sequences themselves, not copies."""
         moves = {each.seq_id: journal.all_moves(each.seq_id) for each in live}
         return cls(step, live.mode, {each.seq_id: each for each in live}, moves)
 
     def holds(self, seq_id: int, step: int, num_tokens: int) -> bool:
-        """Whether the rows of a sequence begin with those that it had after an earlier `step`, bit for bit, as far as
-        its cache has not forgotten them: rows that were computed anew since, in another mode or in other pieces, may
-        differ in their last bit."""
+        """Whether the first `num_tokens` rows of a sequence are still, bit for bit, those that it had after an earlier
+        `step`. Rows that were computed again since, in another mode or in other chunks, may differ in the last bit.
+        Rows that the cache has evicted do not count."""
         live = self.sequences[seq_id]
         later = (move for move in self.moves.get(seq_id, ()) if move.step >= step)
         return not live.is_stale and are_kept(num_tokens, later)
 
     def has_moved(self, seq_id: int, step: int) -> bool:
-        """Whether a sequence came into another mode, or began again, since an earlier `step`."""
+        """Whether a sequence changed its cache mode, or was computed from the start again, since an earlier `step`."""
         return any(move.step >= step for move in self.moves.get(seq_id, ()))
 
-    def own(self, *, is_live: bool) -> None:
-        """Its pages belong to its sequences, or to a kept moment."""
+    def assign_pages(self, *, is_live: bool) -> None:
+        """Assign the pages of all sequences to the sequences themselves, or to the kept states' owner in the pool."""
         for live in self.sequences.values():
             live.cache.set_owner(live.seq_id if is_live else KEPT)
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Free all caches of the state."""
         close_all(self.sequences)
 
     @property
     def row_bytes(self) -> int:
-        """K and V, states, what is kept for going back, and logits. What lies in pages is counted with its pool."""
+        """Bytes of K and V, recurrent states, journals, rule scores and logits. Rows in pages are not counted here but
+        with their pool."""
         found = 0
         for live in self.sequences.values():
             held = live.cache.all_bytes() if self.mode.store is None else []
@@ -67,7 +68,8 @@ class SessionState:
 
     @property
     def noted_bytes(self) -> dict[int, int]:
-        """Of these, what copies of its caches hold as well, for nobody writes to it: by its identity."""
+        """Of `row_bytes`, the journal entries of evicted rows, which copies of the caches share: bytes by the identity
+        of the entry."""
         lives = self.sequences.values() if self.mode.store is None else ()
         return {noted: size for live in lives for layer in live.cache.layers for noted, size in layer.noted_bytes()}
 
@@ -76,9 +78,10 @@ MomentKey = tuple[int, int | None]  # a step, and the sequence that was removed 
 
 
 class KeptStates:
-    """Kept moments by their step, the least recently used first, and sequences that were removed. Beyond `max_bytes` of
-    their own the first goes; it is computed again when it is wanted. `forget_recorded` is told the cache of every
-    sequence that is kept: steps recorded for it take memory that nobody counts here."""
+    """Kept states by step, the least recently used first, and removed sequences. While they take more than `max_bytes`
+    of their own, the least recently used is dropped; its state is computed again when it is needed. `forget_recorded`
+    is called with the cache of every sequence that is kept, and drops the graphs recorded for it, whose memory is not
+    counted here."""
 
     def __init__(
         self, live: LiveSequences, max_bytes: int, forget_recorded: Callable[[Any], None] = lambda cache: None
@@ -87,13 +90,13 @@ class KeptStates:
         self._live, self._forget_recorded = live, forget_recorded
         self._states: OrderedDict[MomentKey, SessionState] = OrderedDict()
         self._has_grown = False
-        self._row_bytes: dict[MomentKey, int] = {}  # of each, which does not change while it is kept
-        self._noted: dict[MomentKey, dict[int, int]] = {}  # of these, what others may hold as well
+        self._row_bytes: dict[MomentKey, int] = {}  # of each state; constant while it is kept
+        self._noted: dict[MomentKey, dict[int, int]] = {}  # of these, the journal entries that other states may share
         self._counted = KeptBytes()
-        self._pinned: SessionState | None = None  # what nothing could compute again
+        self._pinned: SessionState | None = None  # a state that could not be computed again
 
     def __iter__(self) -> Iterator[SessionState]:
-        """Whole moments, the most recently used first."""
+        """Kept states of all sequences, the most recently used first; the pinned one last."""
         pinned = [] if self._pinned is None else [self._pinned]
         return iter([state for (_, seq_id), state in self._states.items() if seq_id is None][::-1] + pinned)
 
@@ -102,80 +105,85 @@ class KeptStates:
 
     @property
     def removed(self) -> list[SessionState]:
-        """Sequences that were removed, each as it stood then, the most recently removed first."""
+        """Removed sequences, each a state of its own as it was when removed, the most recently removed first."""
         return [state for (_, seq_id), state in self._states.items() if seq_id is not None][::-1]
 
-    def put(self, state: SessionState) -> None:
-        """Keep a moment that was left. Before the next step those that are too many go."""
+    def keep(self, state: SessionState) -> None:
+        """Keep a state that is no longer live; its pages then belong to the kept states. The limit is enforced later,
+        by `trim` before the next step. Raises and changes nothing where the pages cannot be reassigned."""
         assert state.step is not None
-        self._put((state.step, None), state)
+        self._keep((state.step, None), state)
 
-    def put_removed(self, state: SessionState) -> None:
-        """Keep one sequence, which goes, as it stands; nothing of one that has no rows, or that stood before the first
-        step."""
+    def keep_removed(self, state: SessionState) -> None:
+        """Keep the single sequence of `state`, which is being removed. One without rows, or removed before the first
+        step, is closed instead."""
         ((seq_id, live),) = state.sequences.items()
         if state.step is None or live.is_stale or not live.cache.num_tokens:
             live.cache.close()
         else:
-            self._put((state.step, seq_id), state)
+            self._keep((state.step, seq_id), state)
 
-    def _put(self, key: MomentKey, state: SessionState) -> None:
-        self.let_go(key)
+    def _keep(self, key: MomentKey, state: SessionState) -> None:
+        self.drop(key)
         row_bytes, noted = state.row_bytes, state.noted_bytes
-        for live in state.sequences.values():  # first: nothing has changed where this fails
+        for live in state.sequences.values():  # before the pages change their owner: a failure changes nothing
             self._forget_recorded(live.cache.live)
         try:
-            state.own(is_live=False)
+            state.assign_pages(is_live=False)
         except BaseException:
-            state.own(is_live=True)
+            state.assign_pages(is_live=True)
             raise
         self._states[key], self._row_bytes[key], self._noted[key], self._has_grown = state, row_bytes, noted, True
 
-    def take_back(self, state: SessionState) -> None:
-        """It is not left after all."""
-        state.own(is_live=True)
+    def undo_keep(self, state: SessionState) -> None:
+        """Undo `keep`, because the state stays live after a failure: its pages belong to its sequences again. Works
+        also for a state whose pages were reassigned but that was not kept yet."""
+        state.assign_pages(is_live=True)
         if state.step is not None and self._states.get((state.step, None)) is state:
-            self._pop((state.step, None))
+            self._remove((state.step, None))
 
-    def take(self, step: int) -> SessionState | None:
-        """Make a kept moment somebody's own again."""
+    def take_out(self, step: int) -> SessionState | None:
+        """Remove the state kept for `step`, give its pages back to its sequences, and return it; None if no state is
+        kept for `step`. On failure it stays kept."""
         key = step, None
         state = self._states.get(key)
         if state is None:
             return None
         try:
-            state.own(is_live=True)
-            self._pop(key)
+            state.assign_pages(is_live=True)
+            self._remove(key)
         except BaseException:
-            state.own(is_live=False)
+            state.assign_pages(is_live=False)
             raise
         return state
 
-    def _pop(self, key: MomentKey) -> SessionState | None:
+    def _remove(self, key: MomentKey) -> SessionState | None:
         self._row_bytes.pop(key, None)
         self._noted.pop(key, None)
         return self._states.pop(key, None)
 
-    def let_go(self, key: MomentKey) -> None:
-        if (state := self._pop(key)) is not None:
+    def drop(self, key: MomentKey) -> None:
+        """Drop a kept state and free what it holds; nothing if there is none."""
+        if (state := self._remove(key)) is not None:
             state.close()
 
-    def let_go_beside(self, tree: Container[int]) -> None:
-        """Let moments go that are forgotten."""
+    def drop_missing(self, tree: Container[int]) -> None:
+        """Drop the states of steps that are no longer in the history tree."""
         for key in [key for key in self._states if key[0] not in tree]:
-            self.let_go(key)
+            self.drop(key)
         if self._pinned is not None and self._pinned.step not in tree:
             self._unpin()
 
-    def let_go_in(self, store: PageStore | None) -> bool:
-        """Let the least recently used moment go whose pages are in this store; False where there is none.
+    def evict_from(self, store: PageStore | None) -> bool:
+        """Drop the least recently used state whose pages are in this store; False where there is none.
 
-        It is asked when no page is left, cached ones among them: these go first. One of them costs the prefill of one
-        page, if anybody ever asks for that prefix again; a moment costs every step from the nearest one that is kept.
+        Called when the pool has no free or cached page left. Cached pages go first: losing one costs a prefill of one
+        page, if that prefix is ever asked for again; losing a kept state costs the replay of every step from the
+        nearest state still kept.
         """
         found = next((key for key, s in self._states.items() if store is not None and s.mode.store is store), None)
         if found is not None:
-            self.let_go(found)
+            self.drop(found)
             return True
         if self._pinned is not None and store is not None and self._pinned.mode.store is store:
             self._unpin()
@@ -183,25 +191,26 @@ class KeptStates:
         return False
 
     def set_limit(self, max_bytes: int) -> None:
-        """From now on they may take so many bytes."""
+        """Change the limit in bytes, and drop states until they fit."""
         self.max_bytes, self._has_grown = max_bytes, True
         self.trim()
 
     def trim(self) -> None:
-        """Let moments go until what is left fits into its bytes."""
+        """Drop the least recently used states until the rest fits into `max_bytes`; nothing if none was added since the
+        last call."""
         has_grown, self._has_grown = self._has_grown, False
         while has_grown and self._states and self.num_bytes > self.max_bytes:
-            self.let_go(next(iter(self._states)))
+            self.drop(next(iter(self._states)))
 
     def clear(self) -> None:
         self._unpin()
         for key in [*self._states]:
-            self.let_go(key)
+            self.drop(key)
 
     def pin(self, state: SessionState) -> None:
-        """Keep a moment that cannot be computed again whatever it takes, and copy it where it is wanted."""
+        """Keep a state that cannot be computed again, however much it takes; it is only ever copied, not swapped in."""
         self._unpin()
-        state.own(is_live=False)
+        state.assign_pages(is_live=False)
         self._pinned = state
 
     def _unpin(self) -> None:
@@ -211,28 +220,28 @@ class KeptStates:
 
     @property
     def sizes(self) -> tuple[BranchBytes, ...]:
-        """What each whole moment takes, by step."""
+        """The bytes of each kept state of all sequences, ascending by step."""
         return self._count().sizes
 
     @property
     def row_bytes(self) -> int:
-        """Of these, what does not lie in pages; of a moment that cannot be computed again as well."""
+        """Bytes of all kept states outside page pools, the pinned one's included."""
         pinned = 0 if self._pinned is None else self._pinned.row_bytes
         return self._count().row_bytes + pinned
 
     @property
     def num_bytes(self) -> int:
-        """What they take that nobody else does: a pool that is not the live one as a whole, of the live one the pages
-        that are theirs alone."""
+        """Bytes that only kept states need: their rows outside pages, whole pools of other cache modes, and in the live
+        pool the pages that no live sequence uses."""
         return self._count().num_bytes
 
     def _count(self) -> KeptBytes:
-        """Counted again where others are kept, or somebody began or ceased to share pages with one that is."""
+        """The bytes of the kept states; counted again only if other states are kept or page sharing has changed."""
         live = self._live.mode.store
         stores = {id(s.mode.store): s.mode.store for s in self._states.values() if s.mode.store is not None}
         changes = tuple(group.pool.num_share_changes for store in stores.values() for group in store.groups)
         seen = (tuple(map(id, self._states.values())), id(live), changes)
-        if self._counted.seen != seen:
+        if self._counted.counted_for != seen:
             holders = Counter(noted for each in self._noted.values() for noted in each)
             noted_once = {noted: size for each in self._noted.values() for noted, size in each.items()}
             row_bytes = sum(self._row_bytes.values())
@@ -253,18 +262,18 @@ class KeptStates:
 
 @dataclass(frozen=True)
 class KeptBytes:
-    """What kept moments take, one by one and all together, for as long as what was `seen` of them is the same;
-    `row_bytes` are those that do not lie in pages."""
+    """The bytes of the kept states, one by one and together; `row_bytes` are those outside pages. Valid while
+    `counted_for` (which states, the live store, changes of page sharing) is the same."""
 
-    seen: tuple[object, ...] = ()
+    counted_for: tuple[object, ...] = ()
     sizes: tuple[BranchBytes, ...] = ()
     num_bytes: int = 0
     row_bytes: int = 0
 
 
 def size_of(state: SessionState, private: int, shared: int) -> BranchBytes:
-    """What a kept moment takes, beside what does not lie in pages: of these those that nobody else refers to are its
-    own."""
+    """The bytes of one kept state: `private` and `shared` outside pages, and its pages added to them: private if no
+    other sequence refers to the page, else shared."""
     assert state.step is not None
     store = state.mode.store
     for number, group in enumerate(store.groups if store is not None else ()):

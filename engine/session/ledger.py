@@ -1,4 +1,5 @@
-"""The byte ledger of a session: predicted by formula, stored in rows, reserved in storage, held for looking."""
+"""The byte ledger of a session: bytes predicted by formula, stored in rows, reserved in storage, and held by the tool
+itself for going back and for showing ("looking")."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """Counts what a session holds, and what is in memory beside it."""
+    """Counts the bytes that a session holds, and reads how much memory the process and the device use."""
 
     def __init__(
         self, model: LoadedModel, live: LiveSequences, history: History, reruns: Reruns, kept: KeptStates
@@ -34,15 +35,15 @@ class Ledger:
         self._formula = self._formula_now()
 
     def now(self) -> CacheBytes:
-        """What is held now."""
+        """The bytes held now."""
         return self._counted(self._meter.read())
 
     def of_step(self) -> CacheBytes:
-        """The same for a step's record, with the peak since the one before."""
+        """The bytes held now, for the record of a step; the peak is that since the previous record, and is reset."""
         return self._counted(self._meter.read(begin_anew=True))
 
     def next_step_bytes(self) -> int:
-        """What the next steps would take at least."""
+        """The bytes that the next steps need at least."""
         return growth_bytes(self._info, self._live.mode.spec, list(self._live))
 
     def _counted(self, held: Held) -> CacheBytes:
@@ -66,9 +67,9 @@ def cache_bytes(
     held_now: Held,
     kept: int = 0,
 ) -> CacheBytes:
-    """Sum over sequences, layer by layer. What a recomputing layout computes is held for looking, and by nobody else;
-    what a rule remembers of attention is counted there as well: it is neither stored rows nor room for them. Layers
-    alike, which are most, are counted once: this is asked after every step."""
+    """The bytes of all layers, each summed over the sequences. Rows of a recomputing layout count as held for looking,
+    since no forward reads them; so does the attention that an eviction rule remembers, which is neither rows nor room
+    for them. This runs after every step, so that layers with equal numbers, which are most, are counted once."""
     fills = [Fill(cache.num_tokens, cache.prompt_ended_at) for cache in caches if cache.num_tokens]
     known: dict[Hashable, tuple[int, int, int, tuple[ByteGap, ...]]] = {}
     layers = []
@@ -95,9 +96,9 @@ def counted(
     caches: list[SequenceCache],
     store: PageStore | None,
 ) -> tuple[int, int, int, tuple[ByteGap, ...]]:
-    """What one layer takes over all sequences: predicted, stored, reserved, and the gaps between.
+    """The bytes of one layer over all sequences: predicted, stored, reserved, and the gaps between these by name.
 
-    In a page store a row that several sequences share is stored once, and the whole pool is reserved.
+    In a page store a row that several sequences share is counted as stored once, and the whole pool as reserved.
     """
     spec = formula.spec
     stored, reserved = sum(one.stored for one in held), sum(one.reserved for one in held)
@@ -118,8 +119,8 @@ def counted(
 
 
 def growth_bytes(info: ModelInfo, spec: CacheSpec, lives: Sequence[LiveSequence]) -> int:
-    """What the caches of these sequences would take more after all of their tokens were fed, by formula, and their
-    logits in float32: the least that the next steps want."""
+    """By formula the bytes that the caches of these sequences will grow by until all of their tokens are fed (at least
+    one more), and their logits in float32: the least memory that the next steps need."""
     formula, more = CacheFormula(spec, info.geometry, info.dtype), 0
     for live in lives:
         tokens = max(len(live.sequence.token_ids), live.sequence.num_tokens + 1)
@@ -131,7 +132,8 @@ def growth_bytes(info: ModelInfo, spec: CacheSpec, lives: Sequence[LiveSequence]
 
 
 def row_gaps(held: Sequence[HeldBytes], spec: CacheSpec, unfilled: int) -> list[ByteGap]:
-    """What one layer takes beside the numbers of its tokens, over all sequences; `unfilled` is reserved, not stored."""
+    """The named gaps of one layer that is not in pages, over all sequences: bytes beside the K and V of its tokens.
+    `unfilled` are the bytes reserved and not stored."""
     positions = sum(one.positions for one in held)
     room = "padding to the reserved length" if spec.form == "static" else "room to grow"
     return [
@@ -146,7 +148,7 @@ def row_gaps(held: Sequence[HeldBytes], spec: CacheSpec, unfilled: int) -> list[
 
 
 def page_gaps(held: Sequence[HeldBytes], shared: HeldBytes, slack: int, unfilled: int) -> list[ByteGap]:
-    """The same of a layer in pages; `slack` is the room behind the rows in the pages of every sequence."""
+    """The named gaps of one layer in pages; `slack` are the unused slots in the last pages of the sequences."""
     slack = max(0, min(slack, unfilled))
     return [
         ByteGap("scales and offsets", sum(one.scales for one in held) - shared.scales, "stored"),
@@ -158,10 +160,11 @@ def page_gaps(held: Sequence[HeldBytes], shared: HeldBytes, slack: int, unfilled
 
 
 def dequantised_copy(held: Sequence[HeldBytes]) -> ByteGap:
-    """Sequences are computed one after the other, so the largest copy is all there ever is."""
+    """The transient copy that attention reads: the largest of all sequences, since they are computed one by one."""
     return ByteGap("dequantised copy", max((one.dequantised for one in held), default=0), "transient")
 
 
 def rule_scores(held: Sequence[HeldBytes]) -> ByteGap:
-    """The attention that rules such as H2O add up and SnapKV notes: a number for every row, or for several queries."""
+    """The attention that eviction rules remember: H2O sums it up in one number per row, SnapKV keeps several
+    queries."""
     return ByteGap("attention that the rule remembers", sum(one.scores for one in held), "looking")

@@ -1,4 +1,4 @@
-"""The sequences of a session as they are now: each with its cache and what its newest forward gave."""
+"""The live sequences of a session: each with its cache and the logits of its newest forward."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from engine.wire.status import SequenceInfo
 
 @dataclass(eq=False)
 class LiveSequence:
-    """A sequence and its cache; the logits `[V]` of its newest forward, and their log-probabilities where they are
-    known. A `is_stale` cache is empty and has to be filled again before the next step."""
+    """A sequence and its cache; the logits `[V]` of its newest forward, and their log-probabilities if computed
+    already. `is_stale`: a failed step emptied the cache, which has to be filled again before the next step."""
 
     sequence: Sequence
     cache: SequenceCache
@@ -38,7 +38,7 @@ class LiveSequence:
         self.logits, self.logprobs = logits, logprobs
 
     def copied(self, cache: SequenceCache) -> LiveSequence:
-        """The same sequence as it stands, to go on by itself, with this cache."""
+        """An independent copy of the sequence, with `cache` as its cache."""
         sequence = self.sequence.fork(self.seq_id)
         sequence.num_preemptions = self.sequence.num_preemptions
         return LiveSequence(sequence, cache, self.logits, self.logprobs)
@@ -63,7 +63,7 @@ class LiveSequence:
 
 @contextmanager
 def closed_on_failure(cache: SequenceCache) -> Iterator[None]:
-    """Meanwhile rows are put into a new cache; where that fails it gives back what it holds."""
+    """Close `cache` if the block fails, in which rows are put into it."""
     try:
         yield
     except BaseException:
@@ -72,14 +72,14 @@ def closed_on_failure(cache: SequenceCache) -> Iterator[None]:
 
 
 def close_all(sequences: Mapping[int, LiveSequence]) -> None:
-    """Give back what they hold."""
+    """Free the caches of these sequences."""
     for live in sequences.values():
         live.cache.close()
 
 
 @dataclass(frozen=True, eq=False)
 class RestorePoint:
-    """What a failed step gives back to a sequence."""
+    """What a sequence is restored to when a step fails: bookkeeping and newest logits."""
 
     live: LiveSequence
     mark: Mark
@@ -119,15 +119,15 @@ class LiveSequences:
         self._by_id[live.seq_id] = live
         self.next_id = max(self.next_id, live.seq_id + 1)
 
-    def let_go(self, seq_id: int) -> None:
-        """A sequence is not one of the live ones any more; what it holds is somebody else's."""
+    def detach(self, seq_id: int) -> None:
+        """Remove a sequence from the live ones without closing its cache, which the caller owns from then on."""
         self.magnitudes.forget(seq_id)
         self._by_id = {each: live for each, live in self._by_id.items() if each != seq_id}
 
     def switch(
         self, mode: CacheMode, caches: dict[int, SequenceCache], stops: dict[int, StopReason | None] | None = None
     ) -> None:
-        """Every sequence goes on with another cache, which holds its rows. Assignments alone: this cannot fail."""
+        """Give every sequence another cache, which holds its rows already. Assignments only: this cannot fail."""
         self.mode = mode
         for seq_id, cache in caches.items():
             live = self._by_id[seq_id]
@@ -136,18 +136,19 @@ class LiveSequences:
                 live.sequence.stop = stops[seq_id]
 
     def replace(self, mode: CacheMode, sequences: dict[int, LiveSequence]) -> None:
-        """Another moment is the live one. Assignments alone: this cannot fail."""
+        """Make other sequences the live ones. Assignments only: this cannot fail."""
         self.mode, self._by_id = mode, sequences
         for seq_id in sequences:
             self.next_id = max(self.next_id, seq_id + 1)
         self.magnitudes.forget_all()
 
     def undo_replace(self, mode: CacheMode, sequences: dict[int, LiveSequence], next_id: int) -> None:
-        """What was done with them failed. Assignments alone."""
+        """Make the earlier sequences live again after a failure. Assignments only: this cannot fail."""
         self.mode, self._by_id, self.next_id = mode, sequences, next_id
 
     def bound_journals(self, limit: int) -> None:
-        """What is kept for going back takes no more bytes: the oldest goes, and is computed again."""
+        """Limit the bytes of the caches' journals of evicted rows: the oldest entries are dropped, and going back
+        beyond them computes the rows again."""
         caches = self.caches
         if sum(cache.journal_bytes for cache in caches) > limit:
             for cache in caches:
@@ -156,35 +157,37 @@ class LiveSequences:
     # ---- a step that fails ---------------------------------------------------------------------------------------
 
     def restore_points(self, some: Iterable[LiveSequence] | None = None) -> list[RestorePoint]:
-        """Where these sequences stand (None: all), to come back to."""
+        """Restore points of these sequences (None: all)."""
         return [
             RestorePoint(live, live.sequence.mark(), live.logits, live.logprobs)
             for live in (self if some is None else some)
         ]
 
     def restore(self, points: list[RestorePoint], history: History) -> None:
-        """After a failure: new rows are dropped, or, where they cannot be, computed again before the next step."""
+        """Restore sequences after a failed step: new rows are dropped. Where a cache cannot drop them it is emptied,
+        and its rows are computed again before the next step."""
         for point in points:
             live, sequence = point.live, point.live.sequence
             live.is_stale = live.is_stale or sequence.num_preemptions != point.mark.num_preemptions
             sequence.go_back(point.mark)
             live.set_logits(point.logits, point.logprobs)
-            history.unlog(live.seq_id)
+            history.drop_logs(live.seq_id)
             self.crop(live)
 
     def crop(self, live: LiveSequence) -> bool:
-        """Drop the rows behind what a sequence has; False where that empties the cache, to be filled again."""
+        """Drop the rows behind the sequence's `num_tokens`; False where the cache cannot and was emptied instead, so
+        that it is stale."""
         self.magnitudes.forget(live.seq_id)
         if not live.is_stale and live.cache.crop(live.sequence.num_tokens):
             return True
         by_hand = live.cache.by_hand
         live.cache.clear()
-        live.cache.by_hand = by_hand  # what is computed again has to have these edits
+        live.cache.by_hand = by_hand  # rows that are computed again need these edits again
         live.is_stale = True
         return False
 
     def preempt(self, live: LiveSequence) -> None:
-        """Give the rows of a sequence up; its tokens are prefilled again later."""
+        """Free the rows of a sequence; its tokens are prefilled again later."""
         live.cache.clear()
         live.is_stale = False
         self.magnitudes.forget(live.seq_id)

@@ -1,4 +1,4 @@
-"""A cache mode on one model: what makes its caches, and what they have room for."""
+"""A cache mode on one model: makes the caches of its sequences, and says what fits into them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from engine.wire.records import StopReason
 
 
 class CacheMode:
-    """A cache spec that this model can have, with what the caches of all sequences share: pages, rotation of sinks.
+    """A cache spec on one model, with what the caches of all its sequences share: the page store and the rotation of
+    sink keys.
 
-    Raises `InputError` where the model cannot have it, or the pages would not fit.
+    Raises `InputError` where the model cannot have this spec, or the pages would not fit into memory.
     """
 
     def __init__(self, model: LoadedModel, spec: CacheSpec) -> None:
@@ -35,7 +36,7 @@ class CacheMode:
         self.store = self._new_store()
 
     def _new_store(self) -> PageStore | None:
-        """The pages of a paged layout; refuses impossible sizes before anything is allocated."""
+        """The page store of a paged layout, else None; impossible sizes are refused before anything is allocated."""
         if not self.spec.is_paged:
             return None
         info = self.model.info
@@ -46,7 +47,7 @@ class CacheMode:
         return PageStore(self.spec, info.geometry, self.model.max_length, getattr(torch, info.dtype), self.model.device)
 
     def _new_rotation(self) -> KeyRotation | None:
-        """What rotates sinks, where the spec wants that; refuses models whose keys do not rotate."""
+        """What re-rotates the keys of sinks, if the spec asks for it; models without rotary keys are refused."""
         if not self.spec.retention.rerotate:
             return None
         if not (self.model.takes_positions and self.model.info.captures_attention):
@@ -57,15 +58,16 @@ class CacheMode:
 
     @property
     def feeds_whole_prompts(self) -> bool:
-        """Whether a prompt goes in at once: where every step begins anew, where the first forward fixes the scales
-        (transformers' quantised cache), into an encoder, and into a recurrent state, which not every architecture can
-        continue."""
+        """Whether a prompt must be fed in one forward: in a recomputing layout; in transformers' quantised cache, whose
+        first forward fixes the scales; with an encoder; and with a recurrent state, which not every architecture can
+        continue from chunk to chunk."""
         is_linear = any(layer.kind == "linear" for layer in self.model.info.geometry.layers)
         has_encoder = self.model.info.geometry.has_encoder
         return is_linear or has_encoder or self.spec.recomputes or self.spec.layout == "quantized"
 
     def new_cache(self, seq_id: int, num_prompt_tokens: int) -> SequenceCache:
-        """An empty cache for a sequence; of its prompt an encoder, where there is one, reads all but the last token."""
+        """An empty cache for a sequence. An encoder, if the model has one, reads all tokens of the prompt but the last.
+        Raises `InputError` where the model cannot have the mode, or the reserved memory is not there."""
         spec, geometry = self.spec, self.model.info.geometry
         config, limit = self.model.model.config, self.model.max_length
         check_reserved(spec, geometry, self.model.info.dtype, self.model.device)
@@ -80,7 +82,7 @@ class CacheMode:
         return SequenceCache(spec, config, limit, source)
 
     def _check_device(self) -> None:
-        """Refuse what copies to and from a kind of device that this model is not on."""
+        """Refuse modes that copy rows to and from a CUDA GPU where the model is not on one."""
         if self.spec.row.needs_cuda and self.model.device.type != "cuda":
             raise InputError(
                 f"The {self.spec.row.label} cache copies rows between main memory and a CUDA GPU, and this model is on "
@@ -88,25 +90,26 @@ class CacheMode:
             )
 
     def check(self) -> None:
-        """Refuse a cache that this model cannot have, before any sequence needs one."""
+        """Raise `InputError` at once where the model cannot have this mode, before any sequence needs a cache."""
         self.new_cache(-1, 0).close()
 
     # ---- room ----------------------------------------------------------------------------------------------------
 
     @property
     def is_endless(self) -> bool:
-        """Whether a cache keeps so little that a context of any length goes through it."""
+        """Whether a sequence may grow beyond the model's context, since the cache keeps only a window (and sinks)."""
         return is_endless(self.spec, self.model.info)
 
     def full_at(self, num_tokens: int, cache: SequenceCache) -> StopReason | None:
-        """Why no token can follow on so many; None where one can. Behind an encoder the decoder's are counted alone."""
+        """Why no token can follow the first `num_tokens`; None where one can. Of an encoder-decoder only the decoder's
+        tokens count."""
         num_tokens -= cache.num_source
         if num_tokens >= self.model.max_length and not self.is_endless:
             return "context full"
         return "cache full" if cache.capacity is not None and num_tokens >= cache.capacity else None
 
     def stop_after(self, sequence: Sequence, choice: Sample | SampledToken, cache: SequenceCache) -> StopReason | None:
-        """Why a sequence ends once a token was chosen to follow on all of its tokens; None where it goes on."""
+        """Why a sequence ends with the token chosen to follow its newest one; None where it continues."""
         token_id = choice.token_id
         if not choice.is_finite:
             return "non-finite logits"
@@ -121,13 +124,13 @@ class CacheMode:
         return self.full_at(len(fed), cache)
 
     def stop_of(self, sequence: Sequence, cache: SequenceCache) -> StopReason | None:
-        """Why a sequence rests once this cache is its own: one may be full that was not, or the other way round."""
+        """The stop reason of a sequence after it got this cache: whether a cache is full may differ between two."""
         if sequence.is_prefilling or sequence.stop not in (None, "cache full", "context full"):
             return sequence.stop
         return self.full_at(sequence.num_tokens, cache)
 
     def check_fits(self, num_tokens: int, cache: SequenceCache) -> None:
-        """Refuse a prompt that is too long for a cache."""
+        """Raise `InputError` for a prompt that is too long for a cache, the model's context or its encoder."""
         count, most = cache.num_source, self.model.info.geometry.max_source_length or self.model.max_length
         if count > most:
             raise InputError(
@@ -141,7 +144,8 @@ class CacheMode:
             raise InputError(f"The prompt has {num_tokens:,} tokens and {what} holds {limit:,}: shorten the prompt.")
 
     def check_holds(self, sequence: Sequence, cache: SequenceCache, remedy: str = "") -> None:
-        """Refuse a cache that has no room for a live sequence, those of its tokens that still wait included."""
+        """Raise `InputError` where a cache has no room for all tokens of a sequence, also those not fed yet. `remedy`
+        is the advice in the message."""
         count, context = len(sequence.token_ids) - cache.num_source, self.model.max_length
         if cache.capacity is not None and count > cache.capacity:
             mine = "page pool" if self.spec.is_paged else "static cache"

@@ -1,7 +1,7 @@
-"""What is measured of a step: rows, attention, candidates, surprisal, whatever is not finite.
+"""What is measured of a step: row statistics, attention, candidates, surprisal, numbers that are not finite.
 
-`measure` works where the tensors are and reads nothing; `told` says it in the words of a record, once the numbers have
-left the device.
+`measure` runs on the device and reads nothing; `observation_of` turns the numbers into the fields of a record, once
+they have left the device.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from engine.session.captured import Captured
 from engine.session.forward import Forward
 from engine.wire.records import AttentionSummary, NonFinite, Phase, RowStats, SequenceStep, StopReason
 
-STRIP = "strip"  # the name of what was measured within the forward, among what is measured behind it
-PLACES = 1 << 32  # more than a sequence has positions
+STRIP = "strip"  # the name of the tensor that the forward itself measured, among those measured after it
+PLACES = 1 << 32  # more than a sequence has positions: separates the sequences of a step in checksums
 
 
 @dataclass(frozen=True, eq=False)
 class ObservedStep:
-    """What was measured of one forward and has not left the device: `tensors` by name. `new_rows` and `layers` say what
-    they are of, `strip` what lies where in the tensor of that name. `attention` rows `[H, S]` by layer stay where they
-    are; NaN where there is no row to attend to."""
+    """What was measured of one sequence's forward and is still on the device: `tensors` by name. `new_rows` and
+    `layers` say which rows and layers they are about, `strip` how the tensor of that name is laid out. The newest
+    query's `attention` `[H, S]` by layer stays on the device; NaN where no row is held."""
 
     first_position: int
     num_tokens: int
@@ -51,7 +51,8 @@ class ObservedStep:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What was measured of one forward, told. `rows` are the new ones as they were computed, where they were wanted."""
+    """What was measured of one sequence's forward, as a record has it. `rows` are K and V of the new tokens as they
+    were computed, if these are captured."""
 
     stats: RowStats | None = None
     summary: AttentionSummary | None = None
@@ -63,14 +64,14 @@ class Observation:
 
 
 def measure(forwards: Sequence[Forward], choices: Sequence[Sample | None], captured: Captured) -> list[ObservedStep]:
-    """Measure the forwards of a step, before their rows are coded or dropped; nothing is read by the host. What is new
-    of all sequences is measured together."""
+    """Measure the forwards of a step, before their rows are quantised or evicted; the host reads nothing. The new rows
+    of all sequences are measured together where they have the same shapes."""
     places = [(forward.work.live.sequence.num_tokens, forward.work.num_tokens) for forward in forwards]
     if not captured.statistics:
         return [ObservedStep(*place) for place in places]
     samples, strips = [choice for choice in choices if choice is not None], [each.strip for each in forwards]
     known = [strip for strip in strips if strip is not None]
-    if len(known) < len(strips):  # what some have not measured is measured together
+    if len(known) < len(strips):  # some forwards did not measure themselves: all are measured here
         known, candidates = [], iter(candidate_measures(samples))
         rows = measured_rows_of(forwards, captured)
     else:
@@ -95,7 +96,7 @@ def measure(forwards: Sequence[Forward], choices: Sequence[Sample | None], captu
 def measured_rows_of(
     forwards: Sequence[Forward], captured: Captured
 ) -> list[tuple[NewRows | None, dict[str, torch.Tensor]]]:
-    """The new rows of each sequence, and what is measured of them: at once where they are alike."""
+    """The new rows of each sequence, and what is measured of them: in one go where their shapes are the same."""
     found = []
     for forward in forwards:
         cache, first = forward.work.live.cache, forward.work.live.sequence.num_tokens
@@ -109,14 +110,14 @@ def measured_rows_of(
 
 
 def measure_checksums(forward: Forward) -> ObservedStep:
-    """The checksums of the new rows alone, of a step that nobody is told of."""
+    """Only the checksums of the new rows: for a step in a scratch session, whose record reaches no client."""
     first = forward.work.live.sequence.num_tokens
     rows = forward.work.live.cache.all_newest_rows(first)
     return ObservedStep(first, forward.work.num_tokens, checksums=row_checksums(rows))
 
 
 def surprisal_measure(forward: Forward) -> dict[str, torch.Tensor]:
-    """log p of the first token that was fed, under the logits before it, where there are any."""
+    """log p of the first token that was fed, under the logits of the forward before; empty if there are none."""
     token_id, live = forward.work.token_ids[0], forward.work.live
     if live.logprobs is not None:
         return {"surprisal": live.logprobs[token_id]}
@@ -125,8 +126,9 @@ def surprisal_measure(forward: Forward) -> dict[str, torch.Tensor]:
     return {}
 
 
-def told(measured: ObservedStep, arrays: Arrays, choice: Sample | None, text_of: TokenTexts) -> Observation:
-    """What was measured, out of what has left the device; `choice` as it was measured."""
+def observation_of(measured: ObservedStep, arrays: Arrays, choice: Sample | None, text_of: TokenTexts) -> Observation:
+    """What was measured of one sequence, from its `arrays`, which have left the device; `choice` is the sample that was
+    measured."""
     if measured.strip is not None:
         arrays = arrays | measured.strip.unpack(arrays[STRIP])
     stats: RowStats | None = None
@@ -146,24 +148,25 @@ def told(measured: ObservedStep, arrays: Arrays, choice: Sample | None, text_of:
 
 
 def packed_together(parts: Sequence[ObservedStep]) -> dict[str, torch.Tensor]:
-    """The tensors of all sequences of a step, each name behind the number of its sequence."""
-    return {name: tensor for n, part in enumerate(parts) for name, tensor in named(part.tensors, str(n)).items()}
+    """The tensors of all sequences of a step, each name prefixed with the index of its sequence."""
+    return {name: tensor for n, part in enumerate(parts) for name, tensor in prefixed(part.tensors, str(n)).items()}
 
 
-def named(tensors: Mapping[str, torch.Tensor], owner: str) -> dict[str, torch.Tensor]:
-    """The same, each name behind that of its owner."""
+def prefixed(tensors: Mapping[str, torch.Tensor], owner: str) -> dict[str, torch.Tensor]:
+    """The same tensors, each name prefixed with that of its owner."""
     return {f"{owner}.{name}": tensor for name, tensor in tensors.items()}
 
 
 def arrays_of(arrays: Arrays, owner: str) -> Arrays:
-    """Those of one owner again."""
+    """The arrays of one owner, without the prefix."""
     start = f"{owner}."
     return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
 
 
 def checksums_of(firsts: Sequence[int], observations: Sequence[Observation]) -> tuple[int, ...]:
-    """One for each layer with rows, of all sequences of a step, each times an odd number of the place of its rows, the
-    first of which stands at `firsts`."""
+    """One checksum for each layer with rows, over all sequences of a step. Each sequence's checksum is multiplied with
+    an odd number made of its index and of the first position of its new rows (`firsts`), so that rows at other places
+    give another sum."""
     found: dict[int, int] = {}
     for number, (first, observation) in enumerate(zip(firsts, observations, strict=True)):
         odd = 2 * (first + number * PLACES) + 1
@@ -175,8 +178,8 @@ def checksums_of(firsts: Sequence[int], observations: Sequence[Observation]) -> 
 def sequence_step(
     forward: Forward, choice: Sample | None, phase: Phase, stop: StopReason | None, text_of: TokenTexts
 ) -> SequenceStep:
-    """What a record says of one sequence before anything measured has left the device; its cache has taken the step in,
-    the sequence has not moved on yet."""
+    """One sequence's part of a record, without anything measured. Called when the cache has committed the step and the
+    sequence still has its old `num_tokens`."""
     work, sequence, cache = forward.work, forward.work.live.sequence, forward.work.live.cache
     return SequenceStep(
         seq_id=sequence.seq_id,
@@ -201,7 +204,7 @@ def sequence_step(
 
 
 def with_observation(part: SequenceStep, observation: Observation) -> SequenceStep:
-    """The same with what was measured."""
+    """The part of a record, completed with what was measured."""
     following = observation.next_token
     return replace(
         part,

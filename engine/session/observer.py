@@ -25,21 +25,22 @@ from engine.session.observe import (
     checksums_of,
     measure,
     measure_checksums,
-    named,
+    observation_of,
     packed_together,
-    told,
+    prefixed,
     with_observation,
 )
 from engine.spec.capture import CaptureLevel
 from engine.wire.records import StepRecord
 
 log = logging.getLogger(__name__)
-EVICTED = "evicted"  # stands before the names of what was measured of rows that went
+EVICTED = "evicted"  # the name prefix of what was measured of evicted rows
 
 
 @dataclass(eq=False)
 class PendingMeasures:
-    """What was measured of the sequences of one step, and what it dropped; `sent`: on its way from the device."""
+    """What was measured of the sequences of one step and of the rows that it evicted; `sent` once it is being copied
+    from the device."""
 
     parts: list[ObservedStep]
     choices: list[Sample | None]
@@ -50,7 +51,7 @@ class PendingMeasures:
 
 @dataclass(eq=False)
 class OpenRecord:
-    """A record without what was measured of its step, which is on its way."""
+    """The record of a finished step whose measurements have not arrived yet."""
 
     record: StepRecord
     measuring: PendingMeasures
@@ -58,7 +59,7 @@ class OpenRecord:
 
 
 class Observer:
-    """Measures what is `captured`; checksums alone where a step `is_aside`. Records are completed in the order of their
+    """Measures what is `captured`; in a session that `is_aside` only checksums. Completes records in the order of their
     steps: at once, or as many steps late as the ring allows."""
 
     def __init__(
@@ -70,46 +71,46 @@ class Observer:
         self._unread: list[InputError] = []
 
     def begin(self, forwards: Sequence[Forward], choices: list[Sample | None]) -> PendingMeasures:
-        """Measure the forwards of a step, before its rows are coded or dropped."""
+        """Measure the forwards of a step, before its rows are quantised or evicted."""
         if self._is_aside:
             return PendingMeasures([measure_checksums(forward) for forward in forwards], choices, "off")
         return PendingMeasures(measure(forwards, choices, self._captured), choices, self._captured.level)
 
     def send(self, measuring: PendingMeasures, evicted: Sequence[Evicted]) -> None:
-        """All that was measured, and what the step has `evicted` since, leaves the device in one copy."""
+        """Start the one copy that brings all measurements, and those of the `evicted` rows, to the host."""
         if self._is_aside:
             return
         measuring.evicted = EvictedInStep(evicted)
-        tensors = packed_together(measuring.parts) | named(measuring.evicted.measure(), EVICTED)
+        tensors = packed_together(measuring.parts) | prefixed(measuring.evicted.measure(), EVICTED)
         if tensors:
             measuring.sent = self.ring.send(tensors)
 
-    def take_back(self, measuring: PendingMeasures) -> None:
-        """The step failed: nobody reads what it measured."""
+    def discard(self, measuring: PendingMeasures) -> None:
+        """Discard the measurements of a step that failed."""
         if measuring.sent is not None:
             self.ring.take_back(measuring.sent)
 
     def complete_at_once(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> StepRecord:
-        """The record of a step with what was measured, which is waited for; so long the step lasts."""
+        """Wait for the measurements of a step and return its complete record; the step's time includes the wait."""
         return self._completed(OpenRecord(record, measuring, clock), ends=clock)
 
     def complete_later(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> None:
-        """A step is done: its record lacks what was measured."""
+        """Queue the record of a finished step, to be completed when its measurements have arrived."""
         self._open.append(OpenRecord(record, measuring, clock))
 
     @property
     def num_open(self) -> int:
-        """How many steps are done whose records are not complete."""
+        """The number of finished steps whose records are not complete."""
         return len(self._open)
 
     def complete(self, num_late: int = 0) -> list[StepRecord]:
-        """The records of the oldest steps, complete, until so many are left on their way. The step of a record is done:
-        what cannot be read is left out of it, and `take_unread` says so. Raises what a failed device raises, of which
-        nothing more is read."""
+        """Complete and return the oldest records until `num_late` are left. Measurements that cannot be read are left
+        out of a record, since its step is done; `take_unread` gives the reason. A device failure is raised, and the
+        remaining records are discarded."""
         return [self._read(self._open.popleft()) for _ in range(len(self._open) - num_late)]
 
     def take_unread(self) -> list[InputError]:
-        """Of each step since this was asked that could not be read why."""
+        """Why measurements could not be read: one error for each such step since the last call."""
         found, self._unread = self._unread, []
         return found
 
@@ -128,7 +129,7 @@ class Observer:
         record, measuring = opened.record, opened.measuring
         arrays = self.ring.read(measuring.sent) if measuring.sent is not None else {}
         observations = [
-            told(part, arrays_of(arrays, str(n)), choice, self._text_of)
+            observation_of(part, arrays_of(arrays, str(n)), choice, self._text_of)
             for n, (part, choice) in enumerate(zip(measuring.parts, measuring.choices, strict=True))
         ]
         checksums = checksums_of([part.first_position for part in measuring.parts], observations)
@@ -151,7 +152,7 @@ class Observer:
 
 
 def not_read(step: int, error: Exception) -> InputError:
-    """The failure of one who looks at a step, which is done."""
+    """The error that says that the measurements of a finished step could not be read."""
     return InputError(
         f"What was measured of step {step} could not be read ({type(error).__name__}: {first_line(error)}); the step "
         "is done, and its record lacks it: measure less of each step, or free memory."

@@ -1,4 +1,5 @@
-"""A step that stops at each of its phases, for whoever wants to see one at a time, and what is there of it so far."""
+"""A step that pauses at each of its phases, so that a user can watch them one at a time, and what it has computed so
+far."""
 
 from __future__ import annotations
 
@@ -40,24 +41,24 @@ NewestWeightsOf = Callable[
 
 
 class PhasedStep:
-    """`reached` is told of every phase and returns when the step goes on; it raises to give the step up. The time that
-    passes there is none of the step's. Meanwhile the layers that the forward has passed hold the new rows of a
-    sequence, and later ones do not: `half_written` says which."""
+    """Calls `reached` at every phase of a step; the step continues when it returns, and is given up when it raises. The
+    time spent there is not counted in the step. During the forward the layers already computed hold the new rows, and
+    later layers do not yet: `half_written` says which."""
 
     def __init__(self, step: int, num_layers: int, text_of: TokenTexts, clock: StepClock, reached: Reached) -> None:
         self._step, self._num_layers = step, num_layers
         self._text_of, self._clock, self._reached = text_of, clock, reached
         self._work: dict[int, SequenceWork] = {}
-        self._passed: dict[int, int] = {}  # layers, by sequence
+        self._passed: dict[int, int] = {}  # number of layers computed, by sequence
         self._layer: int | None = None
         self._is_chosen = False
         self._weights: dict[tuple[int, int], torch.Tensor] = {}  # `[H, S]` by sequence and layer
 
-    # ---- what is there so far ------------------------------------------------------------------------------------
+    # ---- what the step has computed so far -----------------------------------------------------------------------
 
     @property
     def suspended(self) -> SuspendedStep | None:
-        """Where it stands; None before anything is scheduled."""
+        """How far the step has come; None before anything is scheduled."""
         if not self._work:
             return None
         lengths = tuple(work.num_tokens for work in self._work.values())
@@ -71,11 +72,11 @@ class PhasedStep:
 
     @property
     def seq_ids(self) -> tuple[int, ...]:
-        """The sequences that are fed."""
+        """The sequences that this step feeds."""
         return tuple(self._work)
 
     def half_written(self, seq_id: int) -> HalfWritten | None:
-        """Which layers have the new rows of a sequence; None of one that is not fed."""
+        """Which layers hold the new rows of a sequence already; None for one that this step does not feed."""
         work = self._work.get(seq_id)
         if work is None:
             return None
@@ -83,13 +84,13 @@ class PhasedStep:
         return HalfWritten(self._step, had, work.num_tokens, self._passed.get(seq_id, 0), self._num_layers)
 
     def weights(self, seq_id: int, layer: int) -> torch.Tensor | None:
-        """The newest query's weights `[H, S]` in a layer that was passed."""
+        """The newest query's weights `[H, S]` in a layer that was computed already; else None."""
         return self._weights.get((seq_id, layer))
 
     # ---- phases --------------------------------------------------------------------------------------------------
 
     def scheduled(self, batch: Batch, preempted: Sequence[int]) -> None:
-        """The work is chosen and has room."""
+        """Report the phase *scheduled*: the batch is chosen and has room."""
         with self._clock.stopped("prepare"):
             self._work = {work.live.seq_id: work for work in batch.work}
             parts = tuple(self._scheduled_part(work, batch) for work in batch.work)
@@ -107,7 +108,8 @@ class PhasedStep:
         return ScheduledSequence(work.live.seq_id, batch.phase, first, tuple(work.token_ids), texts, pages, hits)
 
     def after_layer(self, works: Sequence[SequenceWork], probe: Probe | None, weights_of: NewestWeightsOf) -> Passed:
-        """What a forward of these sequences calls behind each layer, with its number and output `[B, T, hidden]`."""
+        """The callback that a forward of these sequences calls after each layer, with the layer's index and output
+        `[B, T, hidden]`."""
 
         def passed(layer: int, output: torch.Tensor) -> None:
             with self._clock.stopped("forward"):
@@ -137,7 +139,8 @@ class PhasedStep:
         return NewRow(seq_id, read_only_floats(keys), read_only_floats(values), output_norm, position, weight)
 
     def chosen(self, choices: Sequence[Sample | None]) -> None:
-        """The next tokens are chosen; where no prompt has ended there is none to choose."""
+        """Report the phase *chosen*: the next tokens are sampled. Within a prompt nothing is, and nothing is
+        reported."""
         self._layer, self._is_chosen = None, True
         self._passed = dict.fromkeys(self._work, self._num_layers)
         pairs = [(w, c) for w, c in zip(self._work.values(), choices, strict=True) if c is not None]
@@ -159,7 +162,7 @@ class PhasedStep:
         )
 
     def written(self, record: StepRecord, caches: Mapping[int, SequenceCache]) -> None:
-        """The step is done; `caches` of the sequences that were fed."""
+        """Report the phase *written*: the step is done. `caches` are those of the sequences that were fed."""
         self._tell(Written(tuple(written_rows(part, caches[part.seq_id], record) for part in record.sequences)))
 
     def _tell(self, phase: StepPhase) -> None:

@@ -16,7 +16,8 @@ def encode(model: LoadedModel, prompt: Prompt) -> list[int]:
 
 
 def encode_prompt(model: LoadedModel, prompt: Prompt) -> Encoded:
-    """The same with the text that they are of: that of a conversation as its template renders it."""
+    """The token ids of a prompt with the text that they stand for; a conversation is rendered by the model's chat
+    template. Raises `InputError` for empty prompts and for ids outside the vocabulary."""
     vocab = vocabulary(model)
     if prompt.token_ids is not None:
         for token_id in prompt.token_ids:
@@ -41,13 +42,14 @@ def encode_prompt(model: LoadedModel, prompt: Prompt) -> Encoded:
 
 
 def first_ids(model: LoadedModel, prompt: Prompt) -> list[int]:
-    """What a sequence begins with: the ids of a prompt, behind which the token stands that a decoder with an encoder
+    """The first token ids of a sequence: those of the prompt and, for an encoder-decoder, the token that the decoder
     starts from."""
     return with_start(model, prompt, encode(model, prompt))
 
 
 def with_start(model: LoadedModel, prompt: Prompt, ids: list[int]) -> list[int]:
-    """The ids of a prompt with that token behind them, unless it is there."""
+    """The ids of a prompt followed by the decoder's start token, if the model has one and the prompt does not end with
+    it already."""
     return ids if model.start_id is None or prompt.has_start else [*ids, model.start_id]
 
 
@@ -55,7 +57,7 @@ def encode_forced(model: LoadedModel, text: str) -> tuple[int, ...]:
     """The token ids of a text to force, without special tokens."""
     if model.tokenizer is None:
         raise InputError(f"The model '{model.info.name}' has no tokenizer: force a token by its id, as in #77.")
-    Prompt(text=text)  # refuses what is no text
+    Prompt(text=text)  # checks the text
     ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
     if not ids:
         raise InputError("The text to force is empty: type some text first.")

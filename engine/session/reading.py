@@ -1,4 +1,4 @@
-"""What a session tells of itself: nothing here changes it."""
+"""The read-only part of the session: its status, sequences, bytes and slices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from engine.wire.status import CaptureState, EngineStatus, SequenceInfo, Work
 
 
 class SessionReading:
-    """What a session tells of itself: how it stands, what its sequences are and hold, pictures of their rows."""
+    """Everything that can be asked of a session without changing it."""
 
     model: LoadedModel
     live: LiveSequences
@@ -56,7 +56,7 @@ class SessionReading:
 
     @property
     def phases(self) -> PhasedStep | None:
-        """The step that is suspended between two of its phases; None where none is."""
+        """The step that waits between two of its phases; None where none does."""
         return self._stepper.phases
 
     @property
@@ -68,7 +68,7 @@ class SessionReading:
         return self._scheduler.is_prefilling
 
     def status(self, sampling: SamplingParams, work: Work | None, *, running: bool) -> EngineStatus:
-        """How an engine stands that has this session; `sampling` is what the next prompt takes."""
+        """The engine's status with this session; `sampling` is that of the next prompt, `work` what runs now."""
         suspended = None if self.phases is None else self.phases.suspended
         pending = tuple(self.history.changes)
         return EngineStatus(
@@ -96,7 +96,7 @@ class SessionReading:
 
     @property
     def has_open_records(self) -> bool:
-        """Whether steps are done whose records are not complete."""
+        """Whether there are finished steps whose measurements have not arrived yet."""
         return self._observer.num_open > 0
 
     def check_has_work(self) -> None:
@@ -117,17 +117,18 @@ class SessionReading:
         """What the caches of all sequences hold now."""
         return self.ledger.now()
 
-    # ---- pictures ------------------------------------------------------------------------------------------------
+    # ---- slices --------------------------------------------------------------------------------------------------
 
     def take_slice(self, request: SliceRequest, node: int | None = None) -> Slice:
-        """One screen-sized picture of the live path, or of a moment of any branch; see `engine.look.slices`."""
+        """One screen-sized slice of the live sequences, or of the state at a node of any branch; see
+        `engine.look.slices`."""
         return self.slices.take(request, node)
 
     @property
     def provenance(self) -> Provenance:
-        """Where the rows of now come from."""
+        """Where the rows of the live caches come from."""
         return self.slices.provenance
 
-    def past(self, seq_id: int, num_tokens: int) -> RowsAt:
-        """The rows of a sequence as they were with so many tokens."""
-        return self.slices.past(seq_id, num_tokens)
+    def rows_at(self, seq_id: int, num_tokens: int) -> RowsAt:
+        """The rows of a live sequence as they were when it had `num_tokens` tokens."""
+        return self.slices.rows_at(seq_id, num_tokens)

@@ -1,4 +1,4 @@
-"""A session that was written down is done once more by its model, and compared with what it was."""
+"""Replays a saved session with its model, and compares every step with what was recorded."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from engine.wire.tree import Node
 
 
 class Rebuilding:
-    """The `session` as it becomes, the `records` of its steps by number, the `differences` found so far, and how much
-    was `compared`. Where a moment cannot be done, `steps` raises an `InputError`, and `finish` goes to the last one
-    that was, whose next tokens are those that followed. Edits of the session open files through `open_rows`, by default
-    none: whoever wrote the session may have named any."""
+    """Replays the nodes of a saved session in a new `session`. `records` are those of the repeated steps by number,
+    `differences` what was found so far, `compared` how much was compared. If a node cannot be repeated, `steps` raises
+    `InputError`; `finish` then goes to the last node that was repeated on the way to the live one, and forces the
+    tokens that followed. Recorded edits open files through `open_rows`; by default none is opened, since a saved
+    session from elsewhere may name any file."""
 
     def __init__(self, model: LoadedModel, saved: SavedSession, open_rows: OpenRows | None = None) -> None:
         self._saved = saved
@@ -37,8 +38,8 @@ class Rebuilding:
         self._layers = [layer.index for layer in model.info.geometry.attention_layers]
 
     def steps(self, check: Callable[[], None] | None = None) -> Iterator[tuple[int, list[ReplayDifference]]]:
-        """Every moment when it is done: its number, and what of it is not as it was."""
-        for node, record in self._told(check):
+        """Repeat the nodes one by one; yields the number of each and how it differs from what was recorded."""
+        for node, record in self._redone(check):
             self.num_done += 1
             self.compared.add(node, record, self._layers)
             found: list[ReplayDifference] = []
@@ -48,7 +49,8 @@ class Rebuilding:
                 self.differences += found
             yield node.step, found
 
-    def _told(self, check: Callable[[], None] | None) -> Iterator[tuple[Node, StepRecord | None]]:
+    def _redone(self, check: Callable[[], None] | None) -> Iterator[tuple[Node, StepRecord | None]]:
+        """The repeated nodes; an `InputError` names the step that could not be repeated."""
         try:
             yield from self._redoing.steps(check)
         except InputError as error:
@@ -56,17 +58,17 @@ class Rebuilding:
             raise InputError(f"Step {step} could not be done once more: {error}") from error
 
     def finish(self) -> None:
-        """The moment that was the present one is, with what was done since."""
+        """Go to the node that was live when the session was saved, and repeat the changes made since."""
         self._redoing.finish(self._saved.live, self._saved.pending)
         self.session.history.take_added()
 
     def as_far_as_it_went(self) -> SavedSession:
-        """What of the session was done: all of it, or the moments before one that could not be."""
+        """The part of the saved session that was repeated: all of it, or the nodes before one that could not be."""
         return replace(self._saved, nodes=self._saved.nodes[: self.num_done], live=self.session.last_step)
 
 
 def refuse_rows(path: str) -> AbstractContextManager[RowsFrom]:
-    """Opens nothing."""
+    """Raise `InputError`: no file is opened."""
     raise InputError(
         f"its edit takes rows from '{path}', and no file that a session names is opened unasked. Make that edit by "
         "hand, or replay the session with --allow-file."
@@ -74,7 +76,7 @@ def refuse_rows(path: str) -> AbstractContextManager[RowsFrom]:
 
 
 def only_rows_of(files: Collection[Path], open_rows: OpenRows) -> OpenRows:
-    """Opens these files and no others."""
+    """An `open_rows` that opens these files and refuses all others."""
     allowed = {file.resolve() for file in files}
 
     def open_allowed(path: str) -> AbstractContextManager[RowsFrom]:

@@ -1,4 +1,4 @@
-"""Nodes of a history tree are done once more, in the order of their numbers, and compared with what they were."""
+"""Repeats nodes of a history tree in a session, in the order of their numbers, and compares the results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from engine.errors import InputError
-from engine.session.changes import make
+from engine.session.changes import repeat_change
 from engine.wire.changes import Change
 from engine.wire.records import StepRecord
 from engine.wire.tree import Node, PlannedStep
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Redoing:
-    """Goes to the parent of each node, makes its changes and repeats its step: the same tokens of the same sequences in
-    the same mode. The token that was chosen then is chosen again.
+    """Repeats nodes in `session`: goes to the parent of each, repeats its changes and then its step, with the same
+    tokens of the same sequences in the same mode. The recorded next token is chosen again, whatever this run samples.
 
-    `num_computed_anew` counts the tokens of prompts whose pages were found, then, where this session has none: they are
-    fed with those behind them, in other pieces, which is exact but for rounding. `other_tokens` and `other_rows` are
-    the steps where another token would have been chosen, or K and V have another checksum.
+    `num_computed_anew` counts prompt tokens that were prefix hits originally and are not here: they are computed in
+    other chunks, which is exact but for rounding. `other_tokens` are the steps where this run sampled another token,
+    `other_rows` those where K and V have another checksum.
     """
 
     def __init__(self, session: Session, nodes: tuple[Node, ...]) -> None:
@@ -36,7 +36,7 @@ class Redoing:
 
     @property
     def why_not_exact(self) -> str:
-        """In words, empty where all is as it was."""
+        """In words how this run differed; empty if it did not."""
         if self.num_computed_anew:
             return f"{self.num_computed_anew:,} tokens were in pages of an earlier run"
         if self.other_tokens:
@@ -44,8 +44,8 @@ class Redoing:
         return f"from step {self.other_rows[0]} on K and V are others" if self.other_rows else ""
 
     def steps(self, check: Callable[[], None] | None = None) -> Iterator[tuple[Node, StepRecord | None]]:
-        """Each node when it is done, with the record of its step where it has one. `check` is called between the layers
-        of a prefill and before every node, and raises to end it."""
+        """Repeat the nodes one by one; yields each with the record of its step, None for a node without a forward.
+        `check` is called before every node and between the layers of a prefill, and raises to cancel."""
         session = self._session
         if self._nodes and session.last_step is None and session.cache != self._nodes[0].cache:
             session.set_cache(self._nodes[0].cache)
@@ -57,7 +57,7 @@ class Redoing:
                 session.go_to(node.parent, check)
             session.history.next_step = node.step
             for change in node.changes:
-                make(session, change)
+                repeat_change(session, change)
             if node.work is None:
                 session.add_changes(is_empty_allowed=True)
                 yield node, None
@@ -67,8 +67,8 @@ class Redoing:
                 yield node, record
 
     def finish(self, at: int | None, changes: tuple[Change, ...]) -> None:
-        """Go to the node `at` and make the changes that came after it; where it was not reached, to the last one before
-        it that was, and the tokens that followed come next."""
+        """Go to the node `at` and repeat the `changes` made after it. If that node was not repeated, go to its nearest
+        ancestor that was, and force the tokens that followed there."""
         session, by_step = self._session, {node.step: node for node in self._nodes}
         missing: list[Node] = []
         while at is not None and at not in session.history.tree:
@@ -78,7 +78,7 @@ class Redoing:
             session.go_to(at)
         if not missing:
             for change in changes:
-                make(session, change)
+                repeat_change(session, change)
         for seq_id, token_ids in tokens_fed(missing[::-1]).items():
             if seq_id in session.live.ids:
                 session.force(seq_id, token_ids)
@@ -93,7 +93,7 @@ class Redoing:
 
 
 def tokens_fed(nodes: list[Node]) -> dict[int, tuple[int, ...]]:
-    """The tokens that decode steps fed to sequences, and the one that was chosen last, in order."""
+    """By `seq_id` the tokens that decode steps fed, in order, followed by the token that was sampled last."""
     found: dict[int, tuple[int, ...]] = {}
     for node in nodes:
         for part in node.work.parts if node.work is not None else ():
@@ -105,7 +105,8 @@ def tokens_fed(nodes: list[Node]) -> dict[int, tuple[int, ...]]:
 
 
 def check_can_be_redone(session: Session, nodes: tuple[Node, ...], at: int | None) -> None:
-    """Raises `InputError` where the session has something of its own, or the nodes do not begin at the root."""
+    """Raise `InputError` if the session is not empty, if `at` is not among the nodes, or if the nodes do not begin at
+    the root of the tree."""
     if session.sequences or session.last_step is not None:
         raise InputError("Steps can be done once more in a session that has none: load the model anew.")
     known = {node.step for node in nodes}

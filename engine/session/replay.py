@@ -1,4 +1,4 @@
-"""Filling a cache once more by the forwards that filled it first, so that it comes out bit for bit the same."""
+"""Fills a cache again by repeating the forwards that filled it first, so that its rows are the same bit for bit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from engine.session.sequence import Sequence
 
 
 class Replay:
-    """Repeats the forwards that the journal noted."""
+    """Repeats the forwards of a sequence as the journal recorded them."""
 
     def __init__(self, model: LoadedModel, history: History) -> None:
         self._model, self._history = model, history
 
     def refresh(self, live: LiveSequence) -> None:
-        """Fill the cache of a sequence again, where it had to be emptied."""
+        """Fill the cache of a sequence again if a failed step emptied it. Raises `InputError` where its rows were
+        edited by hand, since the forwards would not give these edits."""
         if live.is_stale:
             if live.cache.by_hand:
                 raise InputError(
@@ -38,9 +39,9 @@ class Replay:
         step: int | None = None,
         path: Journal | None = None,
     ) -> None:
-        """Fill a cache with the tokens of `sequence` as the sequence `seq_id` filled its own up to `step` (None: now)
-        of a path (None: the live one): by the same forwards, and through every mode that it was converted from in
-        between."""
+        """Fill `cache` with the tokens of `sequence`, by the same forwards that the sequence `seq_id` went through up
+        to `step` (None: now) of `path` (None: the live path). Where its cache mode was changed in between, the rows go
+        through the same modes."""
         journal = path or self._history.journal
         lengths, moves = journal.fed_lengths(seq_id, step), journal.moves(seq_id, step)
         stages = moves[:-1] if moves and moves[-1].cache == cache.spec else []
@@ -56,13 +57,14 @@ class Replay:
 
 
 def continued(before: SequenceCache | None, cache: SequenceCache, sequence: Sequence, num_tokens: int) -> int:
-    """The tokens that a cache has from the stage before it; 0 where there is none or its rows cannot be converted."""
+    """Convert the rows of the previous stage into `cache`; the number of tokens it then holds: 0 where there is no
+    previous stage or its rows cannot be converted."""
     return 0 if before is None or convert(before, cache, sequence, num_tokens) is None else num_tokens
 
 
 def convert(before: SequenceCache, cache: SequenceCache, sequence: Sequence, num_tokens: int) -> int | None:
-    """Take the rows of another mode over, as a change of the mode does; how many of them were dropped. None where the
-    rows have to be computed anew."""
+    """Convert the rows of a cache in another mode into `cache`, as a change of the mode does; the number of rows that
+    were dropped, or None where the rows must be computed anew instead."""
     if not cache.convert_from(before):
         return None
     evicted = cache.compress(num_tokens, sequence.num_prompt_tokens, None) if num_tokens else ()

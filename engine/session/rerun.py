@@ -1,8 +1,8 @@
-"""The tokens of a sequence run again in another cache mode, beside the live session and kept between questions.
+"""What-if runs: the tokens of a sequence run again in another cache mode, in scratch caches beside the live session.
 
-A question that follows, after one more step or with another budget, then costs few forwards: the present of the last
-trial goes on where it stands, and what a prompt leaves before anything is dropped serves every size of a rule. What is
-kept is found by its tokens, so nothing here can be out of date.
+The scratch caches are kept between questions, so that the next question costs few forwards: the same mode one step
+later continues the last trial, and the state that a prompt leaves before anything is evicted serves every budget of a
+rule. They are looked up by their tokens, so that they cannot be out of date.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from engine.session.mode import CacheMode
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
 
-USUAL_TOKEN_S = 0.005
-CHUNK = 128  # tokens between two moments at which a question can be given up
-ENDLESS = 1 << 30  # tokens of a prompt that goes on: nothing is dropped, nothing that waits for its end is coded
+USUAL_TOKEN_S = 0.005  # seconds: assumed for a token until one was timed
+CHUNK = 128  # tokens between two points at which a question can be cancelled
+ENDLESS = 1 << 30  # tokens: the length of a prompt that never ends, so that nothing is evicted or quantised at its end
 
 Progress = tuple[int, int]
 RowsOfLayers = dict[int, HeldRows]
@@ -32,8 +32,8 @@ RowsOfLayers = dict[int, HeldRows]
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The newest token's logits `[V]` in a mode that ran from the start; the part of the rows held when it was fed, and
-    the bytes of their K and V."""
+    """What a what-if run gives: the newest token's logits `[V]`, and the ratio of rows held and the bytes of their K
+    and V just before that token was fed."""
 
     logits: torch.Tensor
     kept_ratio: float
@@ -42,7 +42,8 @@ class Outcome:
 
 @dataclass(eq=False)
 class TrialRun:
-    """A mode that was fed a sequence, whose first `prompt_end` tokens are its prompt; what the newest of them met."""
+    """A what-if run of one cache mode. The first `prompt_end` tokens are the prompt; `outcome` is that of the newest
+    token."""
 
     spec: CacheSpec
     prompt_end: int
@@ -52,7 +53,8 @@ class TrialRun:
 
 @dataclass(frozen=True)
 class Start:
-    """What a prompt leaves before anything is dropped depends on: how rows are written, and what the rule watches."""
+    """The key of a prompt's state before anything is evicted. It depends only on the codec and on what the eviction
+    rule watches, not on the budget."""
 
     codec: CodecSpec
     rule: str | None
@@ -65,7 +67,8 @@ class Start:
 
 
 class Reruns:
-    """At most three scratch caches: exact rows, a prompt as a kind of mode leaves it, and the last trial."""
+    """Runs tokens in other cache modes. Keeps at most three scratch caches: one with exact rows, one with a prompt
+    before anything is evicted, and the last trial."""
 
     def __init__(self, model: LoadedModel, chunk: int = CHUNK) -> None:
         self._model, self._chunk = model, chunk
@@ -73,24 +76,24 @@ class Reruns:
         self.forget()
 
     def forget(self) -> None:
-        """Give the room of all scratch caches back."""
+        """Free all scratch caches."""
         self._exact: Driver | None = None
         self._prompt: tuple[Start, Driver] | None = None
         self._trial: TrialRun | None = None
 
     @property
     def num_bytes(self) -> int:
-        """What the scratch caches take, in storage."""
+        """Bytes reserved by the scratch caches."""
         drivers = [self._exact, self._prompt and self._prompt[1], self._trial and self._trial.driver]
         return sum(layer.reserved for driver in drivers if driver for layer in driver.cache.all_bytes())
 
     # ---- exact rows ----------------------------------------------------------------------------------------------
 
     def exact_rows(self, token_ids: list[int]) -> Generator[Progress, None, RowsOfLayers]:
-        """K and V of the tokens as a cache that keeps all rows would hold them, as views."""
+        """Compute K and V of the tokens as a cache that keeps all rows exactly holds them: views, by layer."""
         driver = self._exact or self._new_driver(CacheSpec(), ENDLESS)
         shared = num_common(driver.token_ids, token_ids)
-        if shared < min(len(driver.token_ids), len(token_ids)):  # somebody may still look at the rows behind it
+        if shared < min(len(driver.token_ids), len(token_ids)):  # a copy: views of the old rows may still be in use
             known = self._rows_of(driver)
             driver = self._new_driver(CacheSpec(), ENDLESS, token_ids[:shared])
             fill(driver.cache, known, 0, shared)
@@ -107,7 +110,7 @@ class Reruns:
     # ---- another mode from the start -----------------------------------------------------------------------------
 
     def seconds(self, spec: CacheSpec, token_ids: list[int], prompt_end: int, has_rows: bool) -> float:
-        """About how long `run` would take: as many times what the last token took as there are tokens to feed."""
+        """An estimate of the seconds that `run` takes: the number of tokens to feed times what the last one took."""
         return self._token_s * self._num_missing(spec, token_ids, prompt_end, has_rows)
 
     def _num_missing(self, spec: CacheSpec, token_ids: list[int], prompt_end: int, has_rows: bool) -> int:
@@ -127,15 +130,16 @@ class Reruns:
     def run(
         self, spec: CacheSpec, token_ids: list[int], prompt_end: int, rows: RowsOfLayers | None
     ) -> Generator[Progress, None, Outcome]:
-        """Feed the tokens to a cache of `spec` as a session would, the first `prompt_end` of them as its prompt.
+        """Feed the tokens to a cache of `spec` as a session would, the first `prompt_end` of them as its prompt. Yields
+        the tokens done and their total before each forward; returns the outcome.
 
-        `rows` are the exact rows of these tokens, where they are known: a mode that writes rows exactly and has not to
-        watch the prompt starts from a copy of them.
+        `rows` are the exact rows of these tokens if they are known: a mode with exact rows whose rule does not watch
+        the prompt starts from a copy of them.
         """
         total, before = len(token_ids), prompt_end - 1
         trial = self._found(spec, token_ids, prompt_end)
         if trial is None:
-            self._trial = None  # its room goes before another one is taken
+            self._trial = None  # free the old one before the new one takes memory
             driver = self._new_driver(spec, prompt_end, token_ids[:before])
             if copies_rows(spec) and rows is not None:
                 fill(driver.cache, rows, 0, before)
@@ -154,7 +158,7 @@ class Reruns:
         return trial.outcome
 
     def _found(self, spec: CacheSpec, token_ids: list[int], prompt_end: int) -> TrialRun | None:
-        """The last trial, where it is the same one some tokens ago."""
+        """The last trial, if it is of the same mode and prompt and was fed a beginning of these tokens; else None."""
         trial = self._trial
         if trial is None or (trial.spec, trial.prompt_end) != (spec, prompt_end):
             return None
@@ -166,8 +170,8 @@ class Reruns:
     def prompt_of(
         self, spec: CacheSpec, token_ids: list[int], total: int | None = None
     ) -> Generator[Progress, None, Driver]:
-        """A mode that was fed the tokens of a prompt that goes on: nothing is dropped yet, nothing that waits is coded,
-        and its rule has watched them. `total` is the number of tokens that progress is told of."""
+        """A driver that was fed the tokens as an unfinished prompt: its rule has watched them, and nothing is evicted
+        or quantised at the prompt's end yet. Yields progress; `total` is the total that it names."""
         start = Start.of(spec)
         driver = self._prompt[1] if self._prompt is not None and self._prompt[0] == start else None
         if driver is None or num_common(driver.token_ids, token_ids) < len(driver.token_ids):
@@ -185,7 +189,8 @@ class Reruns:
             self._feed(driver, token_ids[done : done + self._chunk])
 
     def _feed(self, driver: Driver, token_ids: list[int]) -> torch.Tensor:
-        """One forward; the newest logits `[V]`."""
+        """Feed tokens in one forward and time it; returns the newest logits `[V]`. On failure all scratch caches are
+        freed."""
         began = time.perf_counter()
         try:
             logits = driver.feed(token_ids)
@@ -199,12 +204,12 @@ class Reruns:
 
 
 def copies_rows(spec: CacheSpec) -> bool:
-    """Whether a prompt leaves exact rows and nothing else."""
+    """Whether the state after a prompt is exact rows only, so that it can be copied from exact rows."""
     return spec.codec.is_exact and not spec.retention.watches_all
 
 
 def fill(cache: SequenceCache, rows: RowsOfLayers, start: int, stop: int) -> None:
-    """Write rows `start … stop` of exact ones."""
+    """Write the exact rows `start … stop` into every layer of the cache."""
     if start == stop:
         return
     for index, held in rows.items():
@@ -212,5 +217,5 @@ def fill(cache: SequenceCache, rows: RowsOfLayers, start: int, stop: int) -> Non
 
 
 def held_by(cache: SequenceCache) -> tuple[float, int]:
-    """The part of its rows that a cache holds, and the bytes of their K and V."""
+    """The ratio of rows that a cache holds of all its tokens, and the bytes of their K and V."""
     return cache.kept_ratio, cache.stored_bytes

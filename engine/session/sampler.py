@@ -1,4 +1,4 @@
-"""From logits to the next token, and to what else it could have been."""
+"""Samples the next token from logits, and lists the other candidates."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from engine.wire.records import Candidate
 
 @dataclass(frozen=True)
 class SampledToken:
-    """The chosen token, the top candidates, and the raw distribution: entropy in nats, log-probabilities `[V]`.
-    `is_finite`: whether the token was chosen by numbers."""
+    """The chosen token, the top candidates, and the unmodified distribution: entropy in nats, log-probabilities `[V]`.
+    `is_finite` False: the logits had NaN or +infinity, so that token 0 stands in for a choice."""
 
     token_id: int
     candidates: tuple[Candidate, ...]
@@ -33,24 +33,25 @@ def sample(
     ruled: torch.Tensor | None = None,
     logprobs: torch.Tensor | None = None,
 ) -> Sample:
-    """Choose the token that will stand at `position` from logits `[V]`; `ruled` are those as rules of the model make
-    them, if it has any; `logprobs` are their log-probabilities, where they are known.
+    """Choose the token for `position` from logits `[V]`. `ruled` are the logits after the model's own logits
+    processors, if it has any; `logprobs` are the log-probabilities of `logits` if already computed.
 
-    The draw depends on the seed and the position alone, so that going back and stepping again repeats it. Where
-    a logit is NaN or +infinite nothing sensible can be chosen: it is token 0 then, and `Sample.is_finite` says so.
+    The draw depends only on the seed and the position, so that going back and stepping again repeats it. Where a logit
+    is NaN or +infinity no choice is possible: the token is 0, and `Sample.is_finite` is False. Nothing is read by the
+    host here.
     """
     raw = torch.log_softmax(logits.float(), -1) if logprobs is None else logprobs
     wanted = steered(logits if ruled is None else ruled, sampling.bias)
     probs = None if sampling.is_greedy else filtered(wanted, sampling)
     is_steered = sampling.bias is not None or ruled is not None
-    # the first of equal ones, as transformers' argmax has it
+    # of equal logits the first, as transformers' greedy search does
     chosen = (wanted if is_steered else raw).argmax()
     if probs is not None:
-        # nothing is drawn from what is no number
+        # probabilities that are not finite are not sampled from: the argmax stays
         chosen = torch.where(probs.isfinite().all(), drawn(probs, sampling, position), chosen)
-    if is_steered:  # else it is 0 already: where one of the raw ones is NaN, all are
+    if is_steered:  # without steering it is 0 already: one NaN logit makes all log-probabilities NaN
         chosen = chosen.where(raw[0] == raw[0], 0)
-    # that no token is left is read with the token: to ask now would wait for the forward
+    # whether any token is allowed is read together with the token: reading it now would wait for the forward
     is_choice = None if sampling.bias is None else (wanted != -torch.inf).any()
     found = Sample(chosen, raw, probs, is_choice)
     found.send()
@@ -58,9 +59,9 @@ def sample(
 
 
 def drawn(probs: torch.Tensor, sampling: SamplingParams, position: int) -> torch.Tensor:
-    """The index of a token drawn with probabilities `[V]`, on their device: the one whose probability over an
-    exponentially distributed number is the largest. With the numbers of the CPU's generator it is the one that
-    `torch.multinomial` draws on a CPU."""
+    """Draw a token with probabilities `[V]`; its index, a scalar on their device. It is the token with the largest
+    ratio of its probability to an exponentially distributed random number. With `draws` other than "counter" these
+    numbers come from torch's CPU generator, and the token is the one that `torch.multinomial` draws on a CPU."""
     if sampling.draws == "counter":
         noise = exponentials(sampling.seed, position, len(probs), probs.device)
     else:
@@ -76,20 +77,20 @@ def choose(
     text_of: Callable[[int], str],
     ruled: torch.Tensor | None = None,
 ) -> SampledToken:
-    """`sample`, and the candidates at once: those of the raw logits; what steers the choice shows in their
+    """`sample`, and wait for the candidates. They are those of the unmodified logits; bias and filters show in their
     `sampled_prob`."""
     return with_candidates(sample(logits, sampling, position, ruled), text_of)
 
 
 def with_candidates(chosen: Sample, text_of: Callable[[int], str]) -> SampledToken:
-    """What else could have been chosen, read at once."""
+    """The sample with its candidates and entropy; waits for the device."""
     (measured,) = candidate_measures([chosen])
     told = next_token({name: numbers.cpu().numpy() for name, numbers in measured.items()}, chosen.token_id, text_of)
     return SampledToken(chosen.token_id, told.candidates, told.entropy, chosen.logprobs, chosen.is_finite)
 
 
 def steered(logits: torch.Tensor, bias: LogitBias | None) -> torch.Tensor:
-    """Logits `[V]` in float32 with what is added to them; minus infinity where a token is banned."""
+    """Logits `[V]` in float32 with the bias added; minus infinity for banned tokens."""
     logits = logits.float()
     if bias is None:
         return logits

@@ -1,4 +1,5 @@
-"""Who goes next, with room for its new rows: a chunk of one prompt, else a decode step of all that run."""
+"""Chooses the batch of a step and makes room for its new rows: one prefill chunk, else a decode step of all running
+sequences. Preempts a sequence where the page pool is full."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from engine.wire.tree import PlannedPart, PlannedStep
 
 @dataclass(frozen=True, eq=False)
 class SequenceWork:
-    """What a sequence is fed in a step."""
+    """The tokens that one sequence is fed in a step."""
 
     live: LiveSequence
     token_ids: list[int]
@@ -30,15 +31,15 @@ class SequenceWork:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The work of one step. In a prefill it is one sequence's."""
+    """The work of one step: of a single sequence in a prefill, of every running sequence in a decode step."""
 
     phase: Phase
     work: list[SequenceWork]
 
 
 class Scheduler:
-    """Waiting sequences are admitted when there is room; the youngest is preempted when there is none. `preempted` are
-    those that gave their room up for the step in hand."""
+    """Admits waiting sequences while the pool has room and preempts the youngest when it has none. `preempted` are the
+    sequences that were preempted for the current step."""
 
     def __init__(
         self, live: LiveSequences, history: History, replay: Replay, plan: PrefillPlan, kept: KeptStates
@@ -59,7 +60,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """Sequences without a single row."""
+        """Sequences that have not ended and have no rows yet."""
         return tuple(s.seq_id for s in (live.sequence for live in self._live) if s.stop is None and s.num_tokens == 0)
 
     def check_has_work(self) -> None:
@@ -71,10 +72,11 @@ class Scheduler:
         why = ", ".join(sorted({live.sequence.stop for live in self._live if live.sequence.stop is not None}))
         raise InputError(f"There is nothing to do, every sequence has ended ({why}): go back, or send another prompt.")
 
-    # ---- what goes next ------------------------------------------------------------------------------------------
+    # ---- the next batch ------------------------------------------------------------------------------------------
 
     def planned_batch(self, planned: PlannedStep) -> Batch:
-        """The work that a step did, with room for its new rows."""
+        """The batch of an earlier step that is repeated, with room for its new rows: the same sequences, tokens and
+        preemptions. Raises `InputError` where a sequence does not stand as it did, or the pool is too small."""
         self._fill_emptied()
         for seq_id in planned.preempted:
             if self._live.get(seq_id).sequence.num_tokens:
@@ -88,13 +90,13 @@ class Scheduler:
             try:
                 return self._begin([self._live.get(seq_id) for seq_id in parts], parts)
             except PoolExhausted as error:
-                if not self._kept.let_go_in(self._live.mode.store):
+                if not self._kept.evict_from(self._live.mode.store):
                     raise InputError(
                         f"The page pool cannot hold what it held at step {planned.step} ({error}): make it larger."
                     ) from None
 
     def next_batch(self) -> Batch:
-        """The work of this step, with room for its new rows."""
+        """Choose the batch of this step, with room for its new rows. Raises `InputError` where nothing can run."""
         blocked: set[int] = set()
         self._fill_emptied()
         while True:
@@ -102,18 +104,18 @@ class Scheduler:
             try:
                 return self._begin(chosen)
             except PoolExhausted:
-                if not self._kept.let_go_in(self._live.mode.store):
+                if not self._kept.evict_from(self._live.mode.store):
                     self._make_room(chosen[0], blocked)
 
     def _fill_emptied(self) -> None:
-        """Who lost rows to a step that failed has them again before anybody is given room, as if it had not been; where
-        there is none for them any more, it is preempted."""
+        """Compute the rows again that sequences lost to a failed step, before a batch takes room; a sequence whose rows
+        no longer fit into the pool is preempted."""
         for live in self._live:
             while live.is_stale:
                 try:
                     self._replay.refresh(live)
                 except PoolExhausted:
-                    if not self._kept.let_go_in(self._live.mode.store):
+                    if not self._kept.evict_from(self._live.mode.store):
                         self.preempt(live)
 
     def _choose(self, blocked: set[int]) -> list[LiveSequence]:
@@ -125,7 +127,8 @@ class Scheduler:
         return prefilling[:1] or working
 
     def _begin(self, chosen: list[LiveSequence], planned: dict[int, PlannedPart] | None = None) -> Batch:
-        """Room for the next rows of all of them, or of none; for those that were `planned`, where they are given."""
+        """Reserve room for the next rows of all chosen sequences; on failure of none. `planned`, by `seq_id`, fixes how
+        many tokens each is fed; None: the prefill plan decides."""
         before = self._live.restore_points(chosen)
         running = sum(live.sequence.has_work and live.sequence.num_tokens > 0 for live in self._live)
         is_whole, work = self._live.mode.feeds_whole_prompts, []
@@ -152,7 +155,8 @@ class Scheduler:
         return Batch("prefill" if chosen[0].sequence.is_prefilling else "decode", work)
 
     def _make_room(self, first: LiveSequence, blocked: set[int]) -> None:
-        """vLLM V1's rule: nobody is admitted while others run; else the youngest gives its pages up and recomputes."""
+        """Free pages for `first`, by vLLM V1's rule: a waiting sequence stays out while others run; else the youngest
+        sequence is preempted, ended ones before running ones. `blocked` collects who is left out of this step."""
         holders = [live for live in self._live if live.sequence.num_tokens]
         if first.sequence.num_tokens == 0 and any(live.sequence.has_work for live in holders):
             blocked.add(first.seq_id)
@@ -172,10 +176,10 @@ class Scheduler:
         victim = max(whole, key=lambda live: live.seq_id)
         self.preempt(victim)
         if any(live.sequence.has_work and live is not victim for live in self._live):
-            blocked.add(victim.seq_id)  # back in at once, it would be thrown out again before anybody decodes
+            blocked.add(victim.seq_id)  # admitted again at once, it would be preempted again before anything decodes
 
     def preempt(self, victim: LiveSequence) -> None:
-        """It gives its pages up, and is prefilled again later."""
-        self._history.journal.begun(victim.seq_id, self._live.mode.spec, victim.sequence.num_tokens)
+        """Free all rows of a sequence; it is prefilled again later."""
+        self._history.journal.note_start(victim.seq_id, self._live.mode.spec, victim.sequence.num_tokens)
         self._live.preempt(victim)
         self.preempted.append(victim.seq_id)

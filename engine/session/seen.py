@@ -1,4 +1,4 @@
-"""What pictures of a sequence are made from: the live one, or a moment of another branch that is kept."""
+"""What slices of a sequence are taken from: its live cache, or a kept state of another branch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.history.marks import Move
 from engine.history.tree import Tree
 from engine.look.magnitudes import SessionMagnitudes
 from engine.look.rows_at import HalfWritten, RowsAt
-from engine.session.going import GoingTo
+from engine.session.going import StateRestorer
 from engine.session.kept import KeptStates
 from engine.session.mode import CacheMode
 from engine.spec.cache import CacheSpec
@@ -23,10 +23,11 @@ from engine.wire.records import Provenance
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """A sequence as it can be looked at: its rows of up to `num_tokens` tokens with what became of them, and the
-    `journal` of the path that it is on. `half` of it is written while a step is suspended. `why_not` says why there are
-    no rows of it; its rows may be there and not its page tables, where they were written anew in other pages."""
+class VisibleSequence:
+    """A sequence as slices can show it: a cache with rows of up to `num_tokens` tokens, the `moves` after which earlier
+    rows may have changed, and the `journal` of its path. `half` says how far a suspended step has written its new rows.
+    `why_not` says why there are no rows. `has_tables` False: the rows are there but were moved to other pages since, so
+    that the page tables of that step are unknown."""
 
     cache: SequenceCache | NoRows
     num_tokens: int
@@ -39,13 +40,14 @@ class Seen:
     has_tables: bool = True
     is_live: bool = True
 
-    def past(self, num_tokens: int) -> RowsAt:
-        """Its rows as they were with so many tokens."""
+    def rows_at(self, num_tokens: int) -> RowsAt:
+        """The rows as they were when the sequence had `num_tokens` tokens."""
         half = self.half if self.half is not None and num_tokens > self.half.had else None
         return RowsAt(self.cache, num_tokens, self._provenance_with(num_tokens), self.moves, half)
 
     def _provenance_with(self, num_tokens: int) -> Provenance:
-        """A codec that leaves the latest rows exact has decoded nothing of a short sequence."""
+        """The provenance of the first `num_tokens` rows: a codec that leaves the latest rows exact has quantised none
+        of a short sequence."""
         if self.provenance != "dequantised" or self.cache.decodes(num_tokens):
             return self.provenance
         return "live cache" if self.is_live else "kept"
@@ -53,7 +55,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class NoRows:
-    """A cache of `num_tokens` tokens whose rows nobody has any more."""
+    """Stands in for the cache of a state of `num_tokens` tokens whose rows are in no kept state."""
 
     spec: CacheSpec
     num_tokens: int
@@ -86,41 +88,45 @@ class NoRows:
 
 @dataclass(eq=False)
 class OtherBranches:
-    """Looks at moments that are not on the path to the live one without going there: at a kept moment that is this one
-    or came of it and still has its rows. Nothing is computed, copied or changed."""
+    """Finds the rows of nodes that are not on the live path, without going there: in kept states at the node or
+    descending from it that still hold its rows. Nothing is computed, copied or changed."""
 
     history: History
-    going: GoingTo
+    going: StateRestorer
     kept: KeptStates
     num_layers: int
     _path: tuple[Tree | None, int, Journal] = field(default=(None, -1, Journal()), init=False)
     _counted: tuple[Tree | None, int, SessionMagnitudes] = field(default=(None, -1, SessionMagnitudes()), init=False)
 
     def is_of(self, node: int) -> bool:
-        """Whether a moment is on another branch than the live one; refuses one that there is not."""
+        """Whether a node is off the live path; raises `InputError` for one that does not exist."""
         tree = self.history.tree
         tree.at(node)
         return not tree.is_on_path(node, self.history.last_step)
 
-    def seen(self, seq_id: int, node: int) -> Seen | None:
-        """A sequence as it stood at a moment of another branch; None where that did not have it."""
+    def sequence_at(self, seq_id: int, node: int) -> VisibleSequence | None:
+        """A sequence as it was at a node of another branch; None if it did not exist there."""
         checkpoint, journal = self.history.tree.at(node).checkpoint, self._journal(node)
         mark = checkpoint.marks.get(seq_id)
         if mark is None:
             return None
-        without_tables: Seen | None = None
+        without_tables: VisibleSequence | None = None
         for state in (*self.going.sources(), *self.kept.removed):
             live = state.sequences.get(seq_id)
-            if live is None or not self.going.came_of(state, node) or not state.holds(seq_id, node, mark.num_tokens):
+            if (
+                live is None
+                or not self.going.descends_from(state, node)
+                or not state.holds(seq_id, node, mark.num_tokens)
+            ):
                 continue
-            # what made this very moment what it is took nothing from it
+            # moves that led to this node itself do not hide its rows
             moves = state.moves.get(seq_id, ())
             moves = tuple(move for move in moves if move.step >= node or move.had < mark.num_tokens)
-            found = Seen(
+            found = VisibleSequence(
                 live.cache, mark.num_tokens, kept_provenance(state.mode), moves, journal, self._magnitudes,
                 has_tables=not state.mode.spec.is_paged or all(move.step < node for move in moves), is_live=False,
             )  # fmt: skip
-            if found.past(mark.num_tokens).is_known:
+            if found.rows_at(mark.num_tokens).is_known:
                 if found.has_tables:
                     return found
                 without_tables = without_tables or found
@@ -128,12 +134,14 @@ class OtherBranches:
             return without_tables
         gone = f"Step {node} is on another branch, and its K and V are not kept: going there computes them again."
         nothing = NoRows(checkpoint.cache, mark.num_tokens, (None,) * self.num_layers)
-        return Seen(nothing, mark.num_tokens, "kept", (), journal, self._magnitudes, why_not=gone, is_live=False)
+        return VisibleSequence(
+            nothing, mark.num_tokens, "kept", (), journal, self._magnitudes, why_not=gone, is_live=False
+        )
 
     @property
     def _magnitudes(self) -> SessionMagnitudes:
-        """Those of moments of other branches, until a step or an edit: caches that are kept stay what they are so
-        long."""
+        """Magnitudes counted for states of other branches; discarded after every step or edit, since kept states only
+        change then."""
         tree, step, counted = self._counted
         if tree is not self.history.tree or step != self.history.next_step:
             counted = SessionMagnitudes()
@@ -141,7 +149,7 @@ class OtherBranches:
         return counted
 
     def _journal(self, node: int) -> Journal:
-        """That of the path to a moment, which stays what it is; the newest that was asked for is at hand."""
+        """The journal of the path to a node; the last one asked for is remembered, since it never changes."""
         tree, at, journal = self._path
         if tree is not self.history.tree or at != node:
             journal = self.history.journal_to(node)
@@ -150,12 +158,12 @@ class OtherBranches:
 
 
 def kept_provenance(mode: CacheMode) -> Provenance:
-    """Where the rows of a kept moment come from."""
+    """The provenance of rows in a kept state of this mode."""
     return "kept" if live_provenance(mode) == "live cache" else live_provenance(mode)
 
 
 def live_provenance(mode: CacheMode) -> Provenance:
-    """Where the rows of a live moment come from."""
+    """The provenance of rows in a live cache of this mode."""
     spec = mode.spec
     if spec.recomputes:
         return "recomputed"

@@ -1,4 +1,4 @@
-"""One growing list of tokens. Its cache lives elsewhere; this is bookkeeping, without torch."""
+"""The bookkeeping of one sequence: its tokens and what comes next. Its cache is elsewhere; nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from engine.wire.records import SequenceState, StopReason
 
 @dataclass
 class Sequence:
-    """`token_ids` are known; the first `num_tokens` of them have rows in the cache. `sampled` will be fed next; it was
-    chosen as `sampling` says. `continued` says whose rows a prompt went on from,
-    `chat` the conversation that it was rendered from, `note` what one might not expect of how.
+    """One sequence. The first `num_tokens` of its `token_ids` have rows in the cache. `sampled`, chosen with
+    `sampling`, is fed next, then the tokens in `forced`. `continued` says which sequence's rows the prompt reused,
+    `chat` is the conversation that it was rendered from, `note` an unexpected detail of the rendering.
 
     ::
 
@@ -55,14 +55,14 @@ class Sequence:
         return "prefill" if self.is_prefilling else "decode"
 
     def next_ids(self, chunk: int) -> list[int]:
-        """The tokens to feed now: a chunk of the prompt, or the one chosen last."""
+        """The tokens to feed next: up to `chunk` tokens of the prompt, or the sampled one."""
         if self.is_prefilling:
             return self.token_ids[self.num_tokens : self.num_tokens + chunk]
         assert self.sampled is not None
         return [self.sampled]
 
-    def take(self, token_id: int, stop: StopReason | None) -> None:
-        """The sampler chose `token_id`; a forced token goes before it. `stop`: why nothing follows."""
+    def set_next(self, token_id: int, stop: StopReason | None) -> None:
+        """Feed the sampled `token_id` next, unless a forced token comes first. `stop`: why the sequence ends here."""
         self.stop = stop
         if self.forced:
             self.sampled, self.sampled_is_forced, self.forced = self.forced.first, True, self.forced.rest
@@ -70,9 +70,9 @@ class Sequence:
             self.sampled, self.sampled_is_forced = token_id, False
 
     def force(self, token_ids: list[int]) -> None:
-        """Feed these next, the first in place of the token already chosen."""
+        """Feed these tokens next, the first in place of the token already chosen."""
         if self.stop in ("end of text", "stop string", "length", "stopped", "non-finite logits"):
-            self.stop = None  # whoever gives a token wants it to go on
+            self.stop = None  # a forced token continues a sequence that has ended
         if self.is_prefilling:
             self.forced = Pending(tuple(token_ids))
             return
@@ -80,12 +80,12 @@ class Sequence:
         self.sampled_is_forced = True
 
     def keep_first(self, num_tokens: int) -> None:
-        """Have so many of the first tokens, with rows, and nothing chosen behind them."""
+        """Keep the first `num_tokens` tokens, which have rows, and forget what was chosen to follow them."""
         self.token_ids, self.num_tokens = self.token_ids[:num_tokens], num_tokens
         self.sampled, self.sampled_is_forced, self.forced, self.stop = None, False, Pending(), None
 
     def append_prompt(self, token_ids: Iterable[int], sampling: SamplingParams) -> None:
-        """Read these behind its tokens, as a part of its prompt."""
+        """Append these tokens as part of the prompt."""
         self.token_ids += token_ids
         self.num_prompt_tokens, self.sampling = len(self.token_ids), sampling
         self.sampled, self.sampled_is_forced, self.forced, self.stop = None, False, Pending(), None
@@ -103,21 +103,21 @@ class Sequence:
         )
 
     def preempt(self) -> None:
-        """Its rows are gone; its tokens, and the one chosen next, are not. They are prefilled again later."""
+        """Note that its rows were freed. Its tokens and the next one are kept, and are prefilled again later."""
         if self.sampled_is_forced and self.sampled is not None:
-            self.forced = self.forced.behind(self.sampled)  # the end of that prefill chooses anew
+            self.forced = self.forced.behind(self.sampled)  # the prefill samples again, and a forced token must stay
             self.sampled_is_forced = False
         self.num_tokens = 0
         self.num_preemptions += 1
 
     def fork(self, seq_id: int) -> Sequence:
-        """The same tokens under another id."""
+        """A copy with another id."""
         continued = self.continued if seq_id == self.seq_id else None
         ids = list(self.token_ids)
         return replace(self, seq_id=seq_id, token_ids=ids, num_preemptions=0, continued=continued)
 
     def go_back(self, mark: Mark) -> None:
-        """Stand where `mark` says."""
+        """Return to the state of `mark`."""
         self.token_ids = self.token_ids[: mark.length]
         self.num_tokens, self.forced, self.sampling = mark.num_tokens, mark.forced, mark.sampling
         self.sampled, self.sampled_is_forced, self.stop = mark.sampled, mark.sampled_is_forced, mark.stop

@@ -1,4 +1,4 @@
-"""What is done to the sequences of a session: one is begun, ended, told what comes next or how to choose it."""
+"""Commands on single sequences: submit, remove, halt, force tokens, change the sampling."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from engine.errors import InputError
+from engine.session.atomic import atomic
 from engine.session.edits.choosing import choose_again
 from engine.session.live import LiveSequence
 from engine.session.prompt import encode, encode_prompt, with_start
 from engine.session.sequence import Sequence
 from engine.session.stop_strings import check_stop_strings
-from engine.session.whole import whole
 from engine.spec.chat import Chat
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import SamplingChanged, SequenceAdded, SequenceRemoved, SequenceStopped, TokensForced
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from engine.session.session import Session
 
 
-@whole
+@atomic
 def submit(session: Session, prompt: Prompt, chat: Chat | None) -> int:
-    """Add a sequence; its `seq_id`. `chat`: what ids were rendered from."""
+    """Add a sequence and return its `seq_id`. `chat`: the conversation that the token ids were rendered from."""
     model, live, history = session.model, session.live, session.history
     encoded, seq_id = encode_prompt(model, prompt), live.next_id
     check_stop_strings(model, prompt.sampling)
@@ -33,27 +33,27 @@ def submit(session: Session, prompt: Prompt, chat: Chat | None) -> int:
     cache = live.mode.new_cache(seq_id, len(ids))
     live.add(LiveSequence(sequence, cache))
     live.mode.check_fits(len(ids), cache)
-    history.journal.begun(seq_id, live.mode.spec)
+    history.journal.note_start(seq_id, live.mode.spec)
     history.changes.append(added(sequence))
     return seq_id
 
 
 def added(sequence: Sequence) -> SequenceAdded:
-    """What the history knows of a sequence that begins."""
+    """The history's entry for a new sequence."""
     return SequenceAdded(sequence.seq_id, tuple(sequence.token_ids), sequence.sampling, sequence.chat)
 
 
-@whole
+@atomic
 def remove(session: Session, seq_id: int) -> None:
-    """End a sequence; what it holds is kept with its moment."""
+    """Remove a sequence; its rows are kept for going back."""
     removed = session.state_of(seq_id)
-    session.live.let_go(seq_id)
+    session.live.detach(seq_id)
     session.history.surprisal.remove(seq_id)
     session.history.changes.append(SequenceRemoved(seq_id))
-    session.kept.put_removed(removed)
+    session.kept.keep_removed(removed)
 
 
-@whole
+@atomic
 def halt(session: Session, seq_id: int) -> None:
     """Stop a sequence where it stands; one that has ended keeps its reason."""
     sequence = session.sequence(seq_id)
@@ -62,9 +62,9 @@ def halt(session: Session, seq_id: int) -> None:
         session.history.changes.append(SequenceStopped(seq_id))
 
 
-@whole
+@atomic
 def force(session: Session, seq_id: int, token_ids: tuple[int, ...]) -> None:
-    """The next tokens are these; the first replaces the one already chosen."""
+    """Feed these tokens next; the first replaces the token already chosen. `InputError` where there is no room."""
     ids, live = encode(session.model, Prompt(token_ids=token_ids)), session.live.get(seq_id)
     sequence = live.sequence
     full = None if sequence.is_prefilling else session.live.mode.full_at(sequence.num_tokens, live.cache)
@@ -77,10 +77,10 @@ def force(session: Session, seq_id: int, token_ids: tuple[int, ...]) -> None:
     session.history.changes.append(TokensForced(seq_id, tuple(ids)))
 
 
-@whole
+@atomic
 def set_sampling(session: Session, sampling: SamplingParams, seq_id: int) -> None:
-    """Choose its tokens differently; one chosen but not yet fed is chosen again, unless it was forced. The bias of
-    logits stays, where none is given."""
+    """Change the sampling of a sequence. A token chosen but not yet fed is chosen again, unless it was forced. The
+    logit bias stays if the new sampling has none."""
     check_stop_strings(session.model, sampling)
     live = session.live.get(seq_id)
     sequence = live.sequence

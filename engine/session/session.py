@@ -1,5 +1,5 @@
-"""A session: one model, its sequences and their caches, in front of those who do the work. Synchronous; a failed step
-changes nothing."""
+"""The session facade: one model, its sequences and their caches. Every command and step goes through here and is
+delegated to the module that does the work. Synchronous; a failed step changes nothing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from engine.look.ring import ObservationRing
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session import sequence_commands
+from engine.session.atomic import atomic
 from engine.session.captured import Captured
 from engine.session.change_mode import set_mode
 from engine.session.chunks import PrefillPlan
 from engine.session.edits.numbers import RowsFrom
 from engine.session.fork import Forking
-from engine.session.going import GoingTo
+from engine.session.going import StateRestorer
 from engine.session.kept import KEPT_BYTES, KeptStates, SessionState
 from engine.session.ledger import Ledger
 from engine.session.live import LiveSequence, LiveSequences
@@ -32,7 +33,6 @@ from engine.session.scheduler import Scheduler
 from engine.session.seen import OtherBranches
 from engine.session.slices import SliceReader
 from engine.session.stepper import Stepper
-from engine.session.whole import whole
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.chat import Chat
@@ -44,18 +44,18 @@ from engine.wire.tree import Node, PlannedStep
 OpenRows = Callable[[str], AbstractContextManager[RowsFrom]]
 
 
-JOURNAL_BYTES, JOURNAL_PART = 64 << 20, 10  # of rows kept for going back: so many, and a tenth of the cache
-JOURNALS_EVERY = 16  # steps between two looks at how many they are
+JOURNAL_BYTES, JOURNAL_PART = 64 << 20, 10  # rows kept for going back may take 64 MiB and a tenth of the cache
+JOURNALS_EVERY = 16  # steps between two checks of that limit
 
 
 class Session(SessionReading):
-    """Sequences of one model in one cache mode: what is done to them.
+    """The sequences of one model in one cache mode, and the commands on them.
 
-    `step()` does one unit of work: one prefill chunk of one sequence, else one decode step of every sequence that has
-    something to do. `prefill_chunk` is its size; None: what the model allows. `capture` is how much is measured of
-    every step, `late_steps` how many may be on their way from the device at once (None: what the device is given);
-    `surprisal` False leaves that of prompts out. `kept_bytes` is what moments may take that are kept to be returned to.
-    `is_aside`: it repeats steps for another session, and nobody is told of them.
+    `step()` does one unit of work: one prefill chunk of one sequence, else one decode step of every running sequence.
+    `prefill_chunk` is the chunk size in tokens; None: chosen for the model. `capture` is how much is measured of every
+    step; `late_steps` is how many steps' measurements may be under way from the device at once (None: the device's
+    default); `surprisal=False` skips the surprisal of prompt tokens. `kept_bytes` limits the memory of kept states.
+    `is_aside`: a scratch session that repeats steps for another one; its records reach no client.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class Session(SessionReading):
         self.history = History()
         self.history.surprisal.is_wanted = surprisal
         self.reruns = Reruns(model)
-        self.open_rows: OpenRows | None = None  # of snapshot files, where somebody can read them
+        self.open_rows: OpenRows | None = None  # opens the rows of a snapshot file; None: files cannot be read here
         self._replay = Replay(model, self.history)
         self.kept = KeptStates(self.live, kept_bytes, model.runners.forget)
-        self._going = GoingTo(model, self.live, self.history, self.kept, self._aside)
+        self._going = StateRestorer(model, self.live, self.history, self.kept, self._aside)
         self._forking = Forking(self.live, self.history, self._replay, self._going, self.kept)
         plan = PrefillPlan.of(model, prefill_chunk)
         self._scheduler = Scheduler(self.live, self.history, self._replay, plan, self.kept)
@@ -99,60 +99,62 @@ class Session(SessionReading):
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     def step(self, check: Callable[[], None] | None = None, reached: Reached | None = None) -> StepRecord:
-        """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
-        called between the layers of a prefill. `reached` is told of every phase, and returns when the step goes on;
-        while it waits, pictures show what is there so far."""
+        """Do one unit of work and return its record. `check` is called between the layers of a prefill and raises to
+        cancel. `reached` is called at every phase of the step; the step waits until it returns, and slices meanwhile
+        show what has been computed so far. Raises and changes nothing if any part fails."""
         self._begin_step(check)
         return self._stepper.step(check, reached=reached)
 
     def step_late(self, check: Callable[[], None] | None = None) -> list[StepRecord]:
-        """Do one unit of work as `step` does, without waiting for what it measures: returns the records of those steps
-        before it whose measurements are there by now. `finish_records` gives the rest."""
+        """Do one unit of work as `step` does, without waiting for its measurements. Returns the records of earlier
+        steps whose measurements have arrived by now; `finish_records` waits for the rest."""
         self._begin_step(check)
         return self._stepper.step_late(check)
 
     def finish_records(self) -> list[StepRecord]:
-        """The records of all steps that are done and were not told yet. What could not be read of them is left out, and
-        `take_unread` says so."""
+        """Wait for and return the records of all finished steps that were not returned yet. A record whose measurements
+        could not be read comes without them; `take_unread` gives the reason."""
         return self._observer.complete()
 
     def take_unread(self) -> list[InputError]:
-        """Of each step since this was asked whose measurements could not be read why."""
+        """Why measurements could not be read: one error for each such step since the last call."""
         return self._observer.take_unread()
 
     def rest(self) -> None:
-        """Nothing is stepped for a while: what passes until the next step belongs to none."""
+        """Note a pause: the time until the next step is not counted as a gap between two steps."""
         self._stepper.rest()
 
-    def forget_ahead(self) -> None:
-        """After `step_late` something else than a step comes: the next one begins anew."""
-        self._stepper.forget_ahead()
+    def discard_ahead(self) -> None:
+        """Discard the forward that `step_late` launched for the next step, because something else comes first."""
+        self._stepper.discard_ahead()
 
     def _begin_step(self, check: Callable[[], None] | None) -> None:
         self.kept.trim()
-        if self.history.next_step % JOURNALS_EVERY == 0:  # what comes after the step could not be undone with it
+        # before the step, since a failed step could not undo it
+        if self.history.next_step % JOURNALS_EVERY == 0:
             self.live.bound_journals(JOURNAL_BYTES + self.bytes().stored // JOURNAL_PART)
         self._going.fill_emptied(check)
 
     def redo_step(self, planned: PlannedStep, check: Callable[[], None] | None = None) -> StepRecord:
-        """Do a step as it was done before: the same tokens of the same sequences. The token that was chosen then is
-        chosen again; the record has the one that would have been. Raises and changes nothing where that cannot be."""
+        """Repeat an earlier step: the same tokens of the same sequences, and the recorded next tokens, whatever this
+        run samples. The returned record has the tokens that this run sampled. Raises and changes nothing where the
+        step cannot be repeated."""
         self._going.fill_emptied(check)
         return self._stepper.step(check, planned)
 
     def keep_beginning(self) -> None:
-        """The live moment is the first one that is known and nothing could compute it again: keep a copy of it."""
+        """Pin a copy of the live state, which the history begins with: no earlier step could compute it again."""
         assert self.last_step is not None
         self.kept.pin(self._going.state_at(self.last_step))
 
     def _aside(self, cache: CacheSpec | CacheMode) -> Session:
-        """An empty session to repeat steps in."""
+        """An empty scratch session, in which steps are repeated for this one."""
         made = Session(self.model, cache, capture="off", surprisal=False, is_aside=True)
         made.open_rows = self.open_rows
         return made
 
     def close(self) -> None:
-        """Give back all that its caches hold; the session is not used again."""
+        """Free all caches, live and kept; the session is not used again."""
         self.kept.clear()
         for live in self.live:
             live.cache.close()
@@ -160,86 +162,87 @@ class Session(SessionReading):
     # ---- commands ------------------------------------------------------------------------------------------------
 
     def submit(self, prompt: Prompt, chat: Chat | None = None) -> int:
-        """Add a sequence, which is prefilled with the next steps; its `seq_id`. `chat`: what ids were rendered from."""
+        """Add a sequence, which the next steps prefill; returns its `seq_id`. `chat`: the conversation that the token
+        ids were rendered from."""
         return sequence_commands.submit(self, prompt, chat)
 
     def remove(self, seq_id: int) -> None:
-        """End a sequence. What it holds is kept for going back, as moments are; its pages stay findable."""
+        """End a sequence. Its rows are kept for going back, like kept states; its pages can still be prefix hits."""
         sequence_commands.remove(self, seq_id)
 
     def halt(self, seq_id: int) -> None:
         """Stop a sequence where it stands; one that has ended keeps its reason."""
         sequence_commands.halt(self, seq_id)
 
-    @whole
+    @atomic
     def fork(self, seq_id: int, step: int | None = None, num_tokens: int | None = None) -> ForkMade:
-        """A second sequence as the first stood after `step` of any branch (None: as it stands now, or the first
-        `num_tokens` of its rows), exactly, or an `InputError`."""
+        """Add an exact copy of a sequence as it was after `step` of any branch. `step` None: as it is now, or the first
+        `num_tokens` of its rows. Raises `InputError` where that cannot be."""
         return self._forking.fork(seq_id, step, num_tokens)
 
     def force(self, seq_id: int, token_ids: tuple[int, ...]) -> None:
-        """The next tokens are these; the first replaces the one already chosen."""
+        """Feed these tokens next; the first replaces the token already chosen."""
         sequence_commands.force(self, seq_id, token_ids)
 
     def force_text(self, seq_id: int, text: str) -> None:
-        """As `force`, with the tokens of a text, without special tokens."""
+        """Feed the tokens of a text next, without special tokens; see `force`."""
         self.force(seq_id, encode_forced(self.model, text))
 
     def set_sampling(self, sampling: SamplingParams, seq_id: int) -> None:
-        """Choose a sequence's tokens differently from now on; one chosen but not yet fed is chosen again, unless it was
-        forced."""
+        """Change the sampling of a sequence. A token chosen but not yet fed is chosen again, unless it was forced."""
         sequence_commands.set_sampling(self, sampling, seq_id)
 
     def go_to(
         self, step: int | None, check: Callable[[], None] | None = None, then: Callable[[], None] = lambda: None
     ) -> str:
-        """Make the state after `step` of any branch (None: before the first) the live one, exactly, in the cache mode
-        of then, and do `then` there, which changes nothing where it raises; says how. Nothing is deleted: what was done
-        since the newest step is a node of its own. Raises and changes nothing where that cannot be; so does `check`,
-        which is called between the steps of a replay."""
-        self.forget_ahead()
+        """Make the exact state after `step` of any branch (None: before the first) the live one, in the cache mode of
+        that step, then call `then`; returns in words how the rows came. Nothing is deleted: changes since the newest
+        step become a node of their own. `check` is called between the steps of a replay and raises to cancel. Raises
+        and changes nothing where the state cannot be restored, or `check` or `then` raises."""
+        self.discard_ahead()
         return self._going.go_to(step, check, then)
 
     def add_changes(self, *, is_empty_allowed: bool = False) -> Node | None:
-        """What was done since the newest step is a node by itself, which is the live one; None where nothing was."""
+        """Make the changes since the newest step a node of their own, the live one from then on; None where there are
+        none, unless `is_empty_allowed`."""
         marks = {live.seq_id: live.sequence.mark() for live in self.live}
         return self.history.add_changes(marks, self.cache, is_empty_allowed=is_empty_allowed)
 
     def state_of_newest_step(self) -> SessionState | None:
-        """The live moment, to be kept while its sequences are exchanged; None where it is not as the newest step left
-        it."""
+        """The live state, to be kept while its sequences get other caches; None if changed since the newest step."""
         return self._going.state_of_newest_step()
 
     def state_of(self, seq_id: int) -> SessionState:
-        """A sequence as it stands, to be kept when it ends."""
+        """The state of one live sequence, to be kept when the sequence ends."""
         return self._going.state_of(seq_id)
 
     def state_at(self, step: int, check: Callable[[], None] | None = None) -> SessionState:
-        """The state after a step of any branch, for somebody who closes it; the live one stays."""
+        """A copy of the state after a step of any branch, which the caller closes; the live state stays as it is."""
         return self._going.state_at(step, check)
 
     def moment(self, step: int) -> Session:
-        """A session aside that stands after `step` of any branch, for somebody who looks at it, steps nothing in it and
-        closes it. It reads the logits and the attention that this one keeps."""
+        """A scratch session with a copy of the state after `step` of any branch, to be read, not stepped; the caller
+        closes it. It shares the logs of logits and attention of this session."""
         state = self.state_at(step)
-        state.own(is_live=False)
+        state.assign_pages(is_live=False)
         made = self._aside(state.mode)
         made.live.replace(state.mode, state.sequences)
-        made.history.begin_after(self.history, step)
+        made.history.copy_path(self.history, step)
         made.history.logits, made.history.attention = self.history.logits, self.history.attention
         return made
 
     def refresh(self, live: LiveSequence) -> None:
-        """Fill the cache of a sequence again, where it had to be emptied."""
+        """Compute the rows of a sequence again if a failed step emptied its cache."""
         self._going.fill_emptied()
         self._replay.refresh(live)
 
     def set_cache(self, spec: CacheSpec) -> str:
-        """Move the live sequences into another cache mode; says how. All of it succeeds or nothing changes."""
+        """Move the live sequences into another cache mode; returns in words how. All of it succeeds or nothing
+        changes."""
         return set_mode(self, spec)
 
     def forget_history(self) -> None:
-        """Steps count from 0 again, and there is nothing to go back to."""
+        """Drop the history and all kept states: steps count from 0 again, and there is nothing to go back to."""
         self.history.restart(self.live.ids, self.cache)
         self.history.changes.extend(sequence_commands.added(live.sequence) for live in self.live)
         self.kept.clear()

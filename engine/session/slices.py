@@ -1,4 +1,4 @@
-"""Screen-sized pictures of the rows that a session holds, now or as they were."""
+"""Answers requests for slices: screen-sized pictures of the rows of a session, now or at an earlier step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.look.slices import attention_slice, checked, head_slice, row_slice, 
 from engine.look.wall import has_no_size, wall_slice
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
-from engine.session.seen import OtherBranches, Seen, live_provenance
+from engine.session.seen import OtherBranches, VisibleSequence, live_provenance
 from engine.session.stepper import Stepper
 from engine.wire.arrays import read_only_floats
 from engine.wire.records import Provenance
@@ -32,7 +32,7 @@ from engine.wire.slices import AttentionSlice, HeadSlice, OutliersSlice, Slice, 
 
 
 class SliceReader:
-    """Answers requests for slices; see `engine.look.slices`."""
+    """Takes slices of live sequences and of states of other branches; see `engine.look.slices`."""
 
     def __init__(
         self, model: LoadedModel, live: LiveSequences, history: History, stepper: Stepper, others: OtherBranches
@@ -42,49 +42,50 @@ class SliceReader:
 
     @property
     def provenance(self) -> Provenance:
-        """Where the rows of now come from."""
+        """The provenance of the rows of the live caches."""
         return live_provenance(self._live.mode)
 
-    def past(self, seq_id: int, num_tokens: int) -> RowsAt:
-        """The rows of a live sequence as they were with so many tokens."""
-        return self._seen(seq_id).past(num_tokens)
+    def rows_at(self, seq_id: int, num_tokens: int) -> RowsAt:
+        """The rows of a live sequence as they were when it had `num_tokens` tokens."""
+        return self._visible(seq_id).rows_at(num_tokens)
 
-    def _seen(self, seq_id: int, node: int | None = None) -> Seen:
-        """A live sequence, or one as it stood at a moment of another branch."""
+    def _visible(self, seq_id: int, node: int | None = None) -> VisibleSequence:
+        """A live sequence, or one as it was at a node of another branch."""
         if node is not None and self._others.is_of(node):
-            found = self._others.seen(seq_id, node)
+            found = self._others.sequence_at(seq_id, node)
             if found is None:
                 raise InputError(f"There was no sequence {seq_id} at step {node}: choose one of that step.")
             return found
         live, journal, half = self._live.get(seq_id), self._history.journal, self.half_written(seq_id)
         num_tokens = live.cache.num_tokens if half is None else half.num_tokens
         moves = journal.all_moves(seq_id)
-        return Seen(live.cache, num_tokens, self.provenance, moves, journal, self._live.magnitudes, half)
+        return VisibleSequence(live.cache, num_tokens, self.provenance, moves, journal, self._live.magnitudes, half)
 
     def half_written(self, seq_id: int) -> HalfWritten | None:
-        """What a suspended step has written of a sequence; None where none is, or it is not fed."""
+        """How far a suspended step has written the rows of a sequence; None if no step is suspended or it does not feed
+        the sequence."""
         phases = self._stepper.phases
         return None if phases is None else phases.half_written(seq_id)
 
     def num_tokens(self, seq_id: int) -> int:
-        """How many tokens there are of a sequence now, those of a suspended step among them."""
+        """The number of tokens of a sequence, those that a suspended step feeds included."""
         half = self.half_written(seq_id)
         return self._live.get(seq_id).cache.num_tokens if half is None else half.num_tokens
 
     def take(self, request: SliceRequest, node: int | None = None) -> Slice:
-        """A picture of the live path, or of a moment of any branch; empty, with the reason, where the rows of that are
-        nobody's."""
-        geometry, seen = self._geometry, self._seen(request.seq_id, node)
+        """A slice of a live sequence, or of the state at a node of any branch; empty and with the reason in its note
+        where the rows of that node are not kept."""
+        geometry, seen = self._geometry, self._visible(request.seq_id, node)
         request = checked(request, geometry, seen.num_tokens, "this model")
-        past = seen.past(getattr(request, "num_tokens", seen.num_tokens))
+        past = seen.rows_at(getattr(request, "num_tokens", seen.num_tokens))
         began, piece = time.perf_counter(), self._taken(request, past, seen)
-        if seen.why_not and not isinstance(piece, AttentionSlice):  # that is recorded
+        if seen.why_not and not isinstance(piece, AttentionSlice):  # attention is recorded and needs no rows
             piece = replace(piece, note=seen.why_not)
-        if isinstance(piece, WallSlice | HeadSlice | OutliersSlice):  # with what counting its magnitudes took
+        if isinstance(piece, WallSlice | HeadSlice | OutliersSlice):  # the time includes counting the magnitudes
             return replace(piece, took_ms=(time.perf_counter() - began) * 1e3)
         return piece
 
-    def _taken(self, request: SliceRequest, past: RowsAt, seen: Seen) -> Slice:
+    def _taken(self, request: SliceRequest, past: RowsAt, seen: VisibleSequence) -> Slice:
         geometry, magnitudes = self._geometry, seen.magnitudes
         match request:
             case WallRequest():
@@ -110,13 +111,13 @@ class SliceReader:
         known.wall = piece if piece.absent is None and not request.change and writes_rows_once(past.cache) else None
         return piece
 
-    def _table(self, request: TableRequest, seen: Seen) -> Slice:
+    def _table(self, request: TableRequest, seen: VisibleSequence) -> Slice:
         if seen.has_tables:
             return table_slice(request, seen.cache)
         return TableSlice(request, 1, (), request.num_tokens, "Its rows were moved to other pages since.")
 
-    def _row(self, request: RowRequest, past: RowsAt, seen: Seen) -> Slice:
-        """A row as it is held, and as it was written, where that was captured of every layer that holds it."""
+    def _row(self, request: RowRequest, past: RowsAt, seen: VisibleSequence) -> Slice:
+        """A row as the cache holds it, and as it was computed if that was captured for every layer that holds it."""
         piece = row_slice(request, past, self._geometry)
         written = self._history.written_rows(request.seq_id, request.position) if seen.is_live else {}
         if not all(layer in written for layer in piece.layers):
@@ -126,14 +127,14 @@ class SliceReader:
         )
         return replace(piece, written_keys=keys, written_values=values)
 
-    def _outliers(self, request: OutliersRequest, past: RowsAt, seen: Seen) -> Slice:
+    def _outliers(self, request: OutliersRequest, past: RowsAt, seen: VisibleSequence) -> Slice:
         keys, values = seen.magnitudes.of_all(request.seq_id, past, self._geometry)
         attention = self._history.attention_at(request.seq_id, request.step, seen.journal)
         mark = seen.journal.mark(request.seq_id, request.step)
         num_attended = mark.num_tokens if mark is not None else past.num_tokens
         return outliers_slice(request, past, self._geometry, keys, values, attention, num_attended)
 
-    def _attention(self, request: AttentionRequest, seen: Seen) -> Slice:
+    def _attention(self, request: AttentionRequest, seen: VisibleSequence) -> Slice:
         seq_id, history, phases = request.seq_id, self._history, self._stepper.phases
         journal, half = seen.journal, seen.half
         if phases is not None and half is not None and request.step == phases.step:
@@ -144,6 +145,6 @@ class SliceReader:
         mark, fed_at = journal.mark(seq_id, request.step), journal.fed_at(seq_id, request.step)
         position = 0 if mark is None else mark.num_tokens - 1 if mark.num_tokens else None
         newest = journal.fed_at(seq_id, history.last_step) if seen.is_live and history.last_step is not None else None
-        # in another mode since, the row is of rows that the cache may hold no more
+        # after a change of the mode the cache may no longer hold the rows that this attention is about
         is_newest = fed_at is not None and fed_at == newest and not journal.has_moved(seq_id, fed_at[0])
         return attention_slice(request, row, position, self._geometry, is_newest)

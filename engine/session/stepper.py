@@ -1,4 +1,4 @@
-"""One step of a session, from who goes next to what is told of it; a step that fails changes nothing."""
+"""One step of a session: schedule, forward, sample, measure, compress, record. A step that fails changes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import structs
 from engine.cache.contract import Evicted
 from engine.errors import is_out_of_memory
 from engine.history.history import History
-from engine.history.journal import Noted
+from engine.history.journal import NoteCounts
 from engine.look.candidates import Sample
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
@@ -30,13 +30,14 @@ from engine.session.scheduler import Scheduler
 from engine.wire.records import NO_TIMES, CacheBytes, Phase, SequenceStep, StepRecord
 from engine.wire.tree import Node, PlannedPart, PlannedStep
 
-NOTHING_COUNTED = CacheBytes((), 0, 0, None)  # reading the peak would begin it anew, which is the live session's
+# the bytes in the records of an aside session: counting them would reset the memory peak that the live session reports
+NOTHING_COUNTED = CacheBytes((), 0, 0, None)
 
 
 class Stepper:
-    """Does the work that the scheduler chooses: forward, sample, observe, compress, record. `num_bytes` says what the
-    caches hold; `observer` measures. `is_aside`: nobody is told of these steps, and what happens to pages is left to be
-    told with the next step of whoever goes on."""
+    """Runs the batch that the scheduler chooses: forward, sample, observe, compress, record. `num_bytes` counts the
+    bytes that the caches hold; `observer` measures each step. `is_aside`: the records of these steps reach no client,
+    and page events stay in the page store, to be reported with the next step of the live session."""
 
     def __init__(
         self,
@@ -54,9 +55,9 @@ class Stepper:
         self._scheduler, self._num_bytes = scheduler, num_bytes
         self._observer, self._is_aside = observer, is_aside
         self._runner, self._captured = Runner(model, history.surprisal, captured), captured
-        self._ahead: LaunchedAhead | None = None  # the forward of the step to come
-        self._clock: StepClock | None = None  # of the step before, where the next one follows it
-        self.phases: PhasedStep | None = None  # of the step in hand, where somebody wants to see them
+        self._ahead: LaunchedAhead | None = None  # the forward of the next step, launched already
+        self._clock: StepClock | None = None  # of the previous step, if the next one follows it without a pause
+        self.phases: PhasedStep | None = None  # of the running step, if the caller watches its phases
 
     def step(
         self,
@@ -64,14 +65,16 @@ class Stepper:
         planned: PlannedStep | None = None,
         reached: Reached | None = None,
     ) -> StepRecord:
-        """Do one unit of work. Raises and changes nothing if any part of it fails, or if `check` raises, which is
-        called between the layers of a prefill. `planned` is a step to be done once more; None: the scheduler chooses.
-        `reached` is told of every phase, and raises to give the step up. What was measured is waited for."""
+        """Do one unit of work and return its complete record: this waits for the measurements to leave the device.
+
+        `check` is called between the layers of a prefill and raises to cancel. `planned` is an earlier step to repeat;
+        None: the scheduler chooses. `reached` is called at every phase of the step and raises to cancel it. Raises and
+        changes nothing if any part fails."""
         if planned is not None or reached is not None:
-            self.forget_ahead()
-        ahead = self._taken_ahead()
-        clock = self._begun(ahead)
-        phases = self.phases = self._phased(clock, reached) if reached is not None else None
+            self.discard_ahead()
+        ahead = self._use_ahead()
+        clock = self._clock_for(ahead)
+        phases = self.phases = self._phased_step(clock, reached) if reached is not None else None
         try:
             record = self._step(clock, check, planned, ahead)
         finally:
@@ -81,44 +84,44 @@ class Stepper:
         return record
 
     def step_late(self, check: Callable[[], None] | None = None) -> list[StepRecord]:
-        """Do one unit of work as `step` does, and return the records of the steps whose measurements have left the
-        device by now, a step or two before this one: nothing of this step is waited for."""
-        ahead = self._taken_ahead()
-        clock = self._begun(ahead)
+        """Do one unit of work as `step` does, without waiting for its measurements. Returns the completed records of
+        earlier steps whose measurements have left the device by now; they lag a step or two behind this one."""
+        ahead = self._use_ahead()
+        clock = self._clock_for(ahead)
         self._step(clock, check, None, ahead, is_late=True)
         records = self._observer.complete(num_late=self._observer.ring.late_steps)
-        if self._ahead is None:  # else that clock is the next step's
+        if self._ahead is None:  # with a launched forward the end of this clock was marked before the launch
             clock.end()
         return records
 
     def rest(self) -> None:
-        """The next step does not follow the newest one: what lies between them is nobody's time."""
+        """Note a pause: the time until the next step is not counted as a gap between two steps."""
         self._clock = None
 
-    def forget_ahead(self) -> None:
-        """Something else than the next step comes: what was launched for that is as if it had not been."""
+    def discard_ahead(self) -> None:
+        """Discard the forward that was launched for the next step, because something else than that step comes."""
         if self._ahead is not None:
-            self._ahead.take_back()
+            self._ahead.discard()
             self._ahead = None
 
-    def _begun(self, ahead: LaunchedAhead | None) -> StepClock:
+    def _clock_for(self, ahead: LaunchedAhead | None) -> StepClock:
         return StepClock(self._model.device, self._clock) if ahead is None else ahead.clock
 
-    def _taken_ahead(self) -> LaunchedAhead | None:
-        """The forward of this step, where it is the one that was launched with the step before."""
+    def _use_ahead(self) -> LaunchedAhead | None:
+        """The forward that was launched with the previous step, if it is of this one; else it is discarded: None."""
         ahead = self._ahead
         is_next = ahead is not None and ahead.belongs_to(self._live, self._history, self._captured.level)
         if not is_next or self._captured.by_layer:
-            self.forget_ahead()
+            self.discard_ahead()
             return None
         self._ahead = None
         return ahead
 
-    def _launched(
+    def _launch_next(
         self, forwards: list[Forward], choices: list[Sample | None], clock: StepClock
     ) -> LaunchedAhead | None:
-        """The forward of the next step on its way, before anybody has read what this step chose; None where that cannot
-        be."""
+        """Launch the forward of the next step before the host has read the tokens that this step chose. None where
+        that is not possible, or where memory runs out: the next step then runs its own forward."""
         work, chosen = [forward.work for forward in forwards], [choice.chosen for choice in choices if choice]
         if self._captured.by_layer or self._observer.ring.late_steps == 0:
             return None  # a CPU waits for nothing: the forward behind an end of text would be lost time
@@ -131,9 +134,9 @@ class Stepper:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            return None  # the token that is chosen is told, and the step that feeds it says what it lacks
+            return None  # this step still reports its token; the next one fails by itself and says how much is missing
 
-    def _phased(self, clock: StepClock, reached: Reached) -> PhasedStep:
+    def _phased_step(self, clock: StepClock, reached: Reached) -> PhasedStep:
         num_layers = self._model.info.geometry.num_blocks
         return PhasedStep(self._history.next_step, num_layers, self._text_of, clock, reached)
 
@@ -146,11 +149,11 @@ class Stepper:
         *,
         is_late: bool = False,
     ) -> StepRecord:
-        """One unit of work and its record, which lacks what was measured where that `is_late`."""
+        """Do one unit of work and return its record. If `is_late` the record has no measurements yet."""
         self._clock = None
         if planned is None:
             self._scheduler.check_has_work()
-        before, noted = self._live.restore_points(), self._history.journal.num_noted()
+        before, noted = self._live.restore_points(), self._history.journal.note_counts()
         launched: LaunchedAhead | None = None
         measuring: PendingMeasures | None = None
         try:
@@ -180,7 +183,7 @@ class Stepper:
             clock.lap("prepare")
             self._observer.send(measuring, evicted)
             clock.lap("observe")
-            launched = self._launched(forwards, sampled, clock) if is_late else None
+            launched = self._launch_next(forwards, sampled, clock) if is_late else None
             parts = [
                 self._accept(each, choice, measured.attention, batch.phase)
                 for each, choice, measured in zip(forwards, choices, measuring.parts, strict=True)
@@ -190,19 +193,19 @@ class Stepper:
                 clock.end()
             elif not is_late:
                 record = self._observer.complete_at_once(record, measuring, clock)
-            told = [None if choice is None else choice.token_id for choice in sampled]
-            as_told = record if planned is None else with_choices(record, told)
+            chosen_ids = [None if choice is None else choice.token_id for choice in sampled]
+            reported = record if planned is None else with_choices(record, chosen_ids)
             self._history.add({live.seq_id: live.sequence.mark() for live in self._live}, Node.of(record))
         except BaseException:
             try:
                 if measuring is not None:
-                    self._observer.take_back(measuring)
+                    self._observer.discard(measuring)
                 if launched is not None:
-                    launched.take_back()
+                    launched.discard()
             finally:
                 self._undo(before, noted)
             raise
-        with suppress(MemoryError):  # the step is done, and what it would have gone back to can go with the next one
+        with suppress(MemoryError):  # the step is done: undo data that cannot be released now goes with the next step
             for work in batch.work:
                 work.live.cache.release_undo()
         self._scheduler.preempted.clear()
@@ -211,11 +214,11 @@ class Stepper:
             self._observer.complete_later(record, measuring, clock)
         self._ahead = launched
         if launched is not None and not all(each.live.sequence.has_work for each in launched.work):  # a text ended
-            self.forget_ahead()
-        return as_told
+            self.discard_ahead()
+        return reported
 
     def _record(self, phase: Phase, parts: list[SequenceStep], runner: str) -> StepRecord:
-        """What is known of the step before anything measured has left the device."""
+        """The record of the step without anything measured: rows, attention, candidates and timings are still empty."""
         store, step = self._live.mode.store, self._history.next_step
         if store is not None:
             store.note_step(step)
@@ -241,7 +244,7 @@ class Stepper:
         )
 
     def _sample(self, forward: Forward) -> Sample | None:
-        """The next token, unless the prompt goes on."""
+        """Sample the next token; None while tokens of the prompt remain to be fed."""
         sequence, position = forward.work.live.sequence, forward.work.num_tokens
         if position < len(sequence.token_ids):
             return None
@@ -251,23 +254,24 @@ class Stepper:
         return sample(forward.logits, sequence.sampling, position, ruled, logprobs)
 
     def _compress(self, forward: Forward) -> tuple[Evicted, ...]:
-        """Let the cache code and drop what its spec asks for."""
+        """Let the cache quantise and evict rows as its spec says; what was evicted."""
         live = forward.work.live
         return live.cache.compress(forward.work.num_tokens, live.sequence.num_prompt_tokens, forward.probe)
 
     def _accept(
         self, forward: Forward, choice: Sample | None, attention: dict[int, torch.Tensor], phase: Phase
     ) -> SequenceStep:
-        """The sequence moves on; what the record says of it."""
+        """Commit the step of one sequence: cache, tokens, logits, history, next token. Returns its part of the
+        record."""
         live, mode, num_tokens = forward.work.live, self._live.mode, forward.work.num_tokens
         sequence = live.sequence
         if not sequence.is_prefilling:
             sequence.token_ids.append(forward.work.token_ids[0])
         stop = None
-        if choice is not None:  # where tokens are forced, what was chosen follows on nothing
+        if choice is not None:  # a forced token comes before the sampled one, which then cannot end the text
             full = mode.full_at(num_tokens, live.cache)
             stop = full if sequence.forced else mode.stop_after(sequence, choice, live.cache)
-        live.cache.commit(num_tokens)  # first: the record tells the bytes without pages that leave a window here
+        live.cache.commit(num_tokens)  # before the record: its bytes are without pages that leave a window here
         part = sequence_step(forward, choice, phase, stop, self._text_of)
         sequence.num_tokens = num_tokens
         live.cache.register_prefix(sequence.token_ids)
@@ -277,17 +281,17 @@ class Stepper:
             step, first = self._history.next_step, part.first_position + 1
             self._history.surprisal.put(step, live.seq_id, first, forward.surprisal)
         if choice is not None:
-            sequence.take(choice.token_id, stop)
+            sequence.set_next(choice.token_id, stop)
         return part
 
-    def _undo(self, before: list[RestorePoint], noted: Noted) -> None:
-        """Nobody was preempted either: those rows, which are gone, are computed again before the next step. Nor is a
-        page found by what the step had written to it."""
+    def _undo(self, before: list[RestorePoint], noted: NoteCounts) -> None:
+        """Restore all sequences after a failed step. Preemptions are undone as well: the rows that were freed are
+        computed again before the next step. Pages that the step registered are no longer found by their prefix."""
         store = None if self._is_aside else self._live.mode.store
         if store is not None:
             store.undo_drain(self._history.next_step)
         self._live.restore(before, self._history)
-        self._history.journal.forget_notes_after(noted)
+        self._history.journal.discard_notes_after(noted)
         self._scheduler.preempted.clear()
         if store is not None:
             store.note_step(self._history.next_step)
@@ -295,13 +299,13 @@ class Stepper:
 
 
 def as_planned(choice: Sample | None, part: PlannedPart) -> Sample | None:
-    """The token that was chosen then is chosen again."""
+    """The sample of this run with the token that the planned step recorded put in its place."""
     if choice is None or part.sampled is None or choice.token_id == part.sampled:
         return choice
     return replace(choice, chosen=torch.tensor(part.sampled), is_choice=None)
 
 
 def with_choices(record: StepRecord, token_ids: list[int | None]) -> StepRecord:
-    """The record with the tokens that would have been chosen, had none been planned."""
+    """The record with the tokens that were sampled in this run in place of the planned ones."""
     parts = zip(record.sequences, token_ids, strict=True)
     return structs.replace(record, sequences=tuple(structs.replace(part, sampled=token) for part, token in parts))

@@ -1,4 +1,4 @@
-"""Texts that end a sequence when it has generated them, wherever the borders of its tokens are."""
+"""Stop strings: texts that end a sequence once it has generated them, wherever the token boundaries are."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.spec.sampling import SamplingParams
 
-BYTES_PER_CHARACTER = 4  # of UTF-8 at most, and a token has one byte at least
-CONTEXT = 4  # tokens decoded before the first that counts: a decoder may treat the first of all otherwise
+BYTES_PER_CHARACTER = 4  # of UTF-8 at most; a token has at least one byte, so that many tokens may make one character
+CONTEXT = 4  # tokens decoded before the first that counts: some decoders treat the very first token differently
 
 
 def check_stop_strings(model: LoadedModel, sampling: SamplingParams | None) -> None:
-    """Refuse what a model without a tokenizer could never write."""
+    """Raise `InputError` for stop strings on a model without a tokenizer."""
     if sampling is not None and sampling.stop and model.tokenizer is None:
         raise InputError("This model has no tokenizer, so no text can end a sequence: leave the stop strings empty.")
 
@@ -22,22 +22,23 @@ def check_stop_strings(model: LoadedModel, sampling: SamplingParams | None) -> N
 def ends_in(
     stops: tuple[str, ...], fed: list[int], num_generated: int, token_id: int, tokenizer: PreTrainedTokenizerBase | None
 ) -> bool:
-    """Whether `token_id`, chosen to follow on the tokens `fed`, completes one of the texts in the last `num_generated`
-    of them and itself. One that was there before does not count, nor one that begins in the prompt."""
+    """Whether `token_id`, chosen to follow the tokens `fed`, completes one of the stop strings in the generated text:
+    the last `num_generated` tokens and itself. A stop string that was complete before does not count, nor one that
+    begins in the prompt."""
     if tokenizer is None:
         return False
     num_read = min(num_generated, BYTES_PER_CHARACTER * max(map(len, stops)) + CONTEXT)
     start = len(fed) - num_read
     context, known = fed[max(0, start - CONTEXT) : start], fed[max(0, start - CONTEXT) :]
     before, old, new = (_decoded(tokenizer, ids) for ids in (context, known, [*known, token_id]))
-    # one whose bytes are not all there yet is another character once they are
-    first, settled = num_common(before, new), num_common(old, new)
-    return any(_is_new(new, stop, first, settled) for stop in stops)
+    # a character whose bytes are incomplete is decoded differently once they are complete: compare the texts
+    first, num_unchanged = num_common(before, new), num_common(old, new)
+    return any(_is_new(new, stop, first, num_unchanged) for stop in stops)
 
 
-def _is_new(text: str, stop: str, first: int, settled: int) -> bool:
-    """Whether the text has the stop string from `first` on, with an end behind what was `settled`."""
-    return text.find(stop, max(first, settled - len(stop) + 1)) >= 0
+def _is_new(text: str, stop: str, first: int, num_unchanged: int) -> bool:
+    """Whether the text has the stop string at or after `first`, ending behind the first `num_unchanged` characters."""
+    return text.find(stop, max(first, num_unchanged - len(stop) + 1)) >= 0
 
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:

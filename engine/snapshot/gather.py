@@ -55,7 +55,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         raise InputError(
             f"Sequence {command.seq_id} has {sequence.num_tokens} tokens in its cache, not {count}: step first."
         )
-    past = session.past(command.seq_id, count)
+    past = session.rows_at(command.seq_id, count)
     if not past.is_known:
         raise InputError("The rows of that step are not known any more as they were: go to it first, then export.")
     is_now = count == sequence.num_tokens

@@ -113,7 +113,7 @@ class LiveRun:
         return DuelSide(self._name, info.name, cache_label(spec), info.dtype, is_lossy, moves, edited_from)
 
     def past(self, num_tokens: int) -> RowsAt:
-        return self.session.past(self.seq_id, min(num_tokens, self.num_tokens))
+        return self.session.rows_at(self.seq_id, min(num_tokens, self.num_tokens))
 
     def newest(self, num_tokens: int) -> dict[int, Pair]:
         sequence = self.session.sequence(self.seq_id)

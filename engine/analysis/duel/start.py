@@ -160,7 +160,7 @@ def _with_step(session: Session, seq_id: int, step: int) -> Duel:
     mark = session.history.journal.mark(seq_id, step)
     if mark is None or not mark.num_tokens:
         raise InputError(f"Sequence {seq_id} held no rows after step {step}: choose a later one.")
-    if not session.past(seq_id, mark.num_tokens).is_known:
+    if not session.rows_at(seq_id, mark.num_tokens).is_known:
         raise InputError(f"The rows of step {step} are not known any more as they were: go to it, and fork from there.")
     past = LiveRun(session, seq_id, f"step {step}", until=mark.num_tokens)
     return Duel(LiveRun(session, seq_id, "now"), past, session.text_of, compares_with_now=True)

@@ -1,4 +1,4 @@
-"""An edit is made on one sequence, and what it did to the next token is measured."""
+"""Makes an edit on one sequence and measures what it did to the next token."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ from engine.wire.records import Candidate
 
 @dataclass(eq=False)
 class EditOutcome:
-    """What an edit did. `attention` `[H, S]` by layer is the newest token's, where it was fed once more."""
+    """What an edit did to the next token: KL divergence in nats, candidates before and after. `attention` `[H, S]` by
+    layer is the newest token's after the edit, if it was fed again to measure."""
 
     kl: float | None = None
     before: tuple[Candidate, ...] = ()
     after: tuple[Candidate, ...] = ()
-    entropy: float | None = None  # in nats, after it
+    entropy: float | None = None  # of the next token after the edit, in nats
     kept: KeptRows | None = None
     took_ms: float = 0.0
     measured_ms: float = 0.0
     attention: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def compare(self, before: torch.Tensor | None, after: torch.Tensor) -> None:
-        """Measure how far logits `[V]` stand from those before."""
+        """Set the KL divergence of the next-token distribution from that before; logits `[V]`."""
         self.kl = None if before is None else divergence(after.double(), before.double())
 
 
@@ -61,8 +62,8 @@ def apply_edit(
     source: RowsFrom | None = None,
     check: Callable[[], None] | None = None,
 ) -> EditOutcome:
-    """Make an edit on a sequence, whose cache is changed in place; raises `InputError` where it cannot be made. A
-    failure may leave the sequence half changed: hand a copy in."""
+    """Make an edit on a sequence and its cache in place. Raises `InputError` where it cannot be made. A failure may
+    leave the sequence partly changed: pass a copy."""
     cache, is_of_logits = live.cache, isinstance(edit, BiasLogits)
     edit.check(model.info.geometry, cache.num_tokens)
     is_prefill = isinstance(edit, ReplaceTokens) and edit.how == "re-prefill"
@@ -94,7 +95,7 @@ def apply_edit(
 
 
 def bias_logits(live: LiveSequence, edit: BiasLogits, told: EditOutcome, laps: Laps) -> None:
-    """Steer the choice from now on: compared is what the sampler starts from."""
+    """Set a logit bias for all later choices; the biased logits before and after are compared."""
     sequence, old = live.sequence, live.sequence.sampling
     sequence.sampling = replace(old, bias=LogitBias.of(edit))
     told.took_ms = laps.lap()
@@ -103,7 +104,8 @@ def bias_logits(live: LiveSequence, edit: BiasLogits, told: EditOutcome, laps: L
 
 
 def look(model: LoadedModel, live: LiveSequence, told: EditOutcome) -> None:
-    """Where the newest token looks among rows that were computed anew; not told in modes that let nobody read them."""
+    """Measure the newest token's attention over rows that were computed again; nothing in modes whose rows cannot be
+    read."""
     if live.cache.why_no_edit():
         return
     probe = Probe()
@@ -114,7 +116,8 @@ def look(model: LoadedModel, live: LiveSequence, told: EditOutcome) -> None:
 def change_rows(
     model: LoadedModel, live: LiveSequence, edit: Edit, source: RowsFrom | None, told: EditOutcome, laps: Laps
 ) -> None:
-    """Edit the cache, and feed the newest token to it before and after: the cache alone differs between the two."""
+    """Edit the cache, and feed the newest token before and after the edit: the two forwards differ in the cache
+    only."""
     sequence, cache = live.sequence, live.cache
     is_measured = live.logits is not None and not sequence.is_prefilling
     before = newest_logits(model, cache, sequence.token_ids) if is_measured else None
@@ -132,7 +135,8 @@ def change_rows(
 
 
 def edit_cache(model: LoadedModel, live: LiveSequence, edit: Edit, source: RowsFrom | None) -> KeptRows | None:
-    """Change the rows of a cache, or what may be done with them."""
+    """Change the rows of a cache, or their marks (hidden, pinned). Returns how far rows behind replaced tokens are from
+    recomputed ones, if tokens were replaced."""
     cache = live.cache
     match edit:
         case Zero() | Scale() | AddNoise() | Overwrite():
@@ -151,7 +155,7 @@ def edit_cache(model: LoadedModel, live: LiveSequence, edit: Edit, source: RowsF
 
 
 def candidates(live: LiveSequence, text_of: TokenTexts) -> tuple[Candidate, ...]:
-    """The most probable next tokens as they stand."""
+    """The most probable next tokens under the sequence's present logits."""
     if live.logits is None or live.sequence.is_prefilling:
         return ()
     return choose(live.logits, live.sequence.sampling, live.sequence.num_tokens, text_of).candidates
@@ -170,7 +174,7 @@ def attention_rows(live: LiveSequence, probe: Probe) -> dict[int, torch.Tensor]:
 
 
 class Laps:
-    """Milliseconds since the lap before."""
+    """A stopwatch: `lap` returns the milliseconds since the previous lap."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
@@ -192,14 +196,14 @@ def hide(model: LoadedModel, cache: SequenceCache, edit: Mask) -> None:
 
 
 def pin(model: LoadedModel, cache: SequenceCache, edit: Pin) -> None:
-    """Keep rows from being dropped by the cache's rule, or let them be."""
+    """Protect rows from eviction by the cache's rule, or end that protection."""
     pinned = marked(cache, model.info.geometry, cache.by_hand.pinned, edit, edit.pinned)
     cache.check_pinned(pinned)
     cache.mark_rows(edit.rows.start, pinned=pinned)
 
 
 def drop(model: LoadedModel, cache: SequenceCache, edit: Drop) -> None:
-    """Drop rows as the cache's rule would."""
+    """Evict rows as the cache's rule would."""
     spans: dict[int, torch.Tensor] = {}
     for layer in layers_named(cache, model.info.geometry, edit.rows):
         places_in(cache, layer, edit.rows)
@@ -211,7 +215,8 @@ def drop(model: LoadedModel, cache: SequenceCache, edit: Drop) -> None:
 def marked(
     cache: SequenceCache, geometry: CacheGeometry, marks: RowMarks, edit: Mask | Pin, is_marked: bool
 ) -> RowMarks:
-    """The marks with those of an edit; raises `InputError` where a row is not held."""
+    """The row marks of a cache with those of an edit set or cleared. Raises `InputError` where a row to be marked is
+    not held."""
     span = range(edit.rows.start, edit.rows.stop)
     for layer in layers_named(cache, geometry, edit.rows):
         if is_marked:

@@ -1,4 +1,4 @@
-"""The next token of a sequence is chosen again, because its logits or what biases them have changed."""
+"""Samples the next token of a sequence again after its logits, bias or sampling have changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from engine.session.sampler import SampledToken, choose
 
 
 def choose_again(live: LiveSequence, mode: CacheMode, text_of: TokenTexts) -> SampledToken | None:
-    """Choose from the logits of now; a token that was forced stays. None where there is nothing to choose from."""
+    """Sample again from the present logits; a forced token stays the next one. None where there are no logits or the
+    prompt is not read yet."""
     sequence, count = live.sequence, live.sequence.num_tokens
     if live.logits is None or sequence.is_prefilling:
         return None
@@ -21,5 +22,5 @@ def choose_again(live: LiveSequence, mode: CacheMode, text_of: TokenTexts) -> Sa
         return choice
     after = mode.stop_after(sequence, choice, live.cache)
     stop = "stopped" if sequence.stop == "stopped" else after
-    sequence.take(choice.token_id, stop)
+    sequence.set_next(choice.token_id, stop)
     return choice

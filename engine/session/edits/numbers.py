@@ -1,4 +1,4 @@
-"""New numbers for rows of a cache: zeros, scaled ones, noise, or those of another moment."""
+"""The numbers that an edit writes into rows: zeros, scaled ones, noise, or rows of another state or file."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from engine.spec.edit import AddNoise, Overwrite, Scale, Zero
 
 
 class RowsFrom(Protocol):
-    """Rows of another moment, or of a file."""
+    """Rows of another state or of a file, from which an edit takes numbers."""
 
     def numbers(self, layer: LayerGeometry, part: Part, edit: Overwrite) -> torch.Tensor:
-        """K or V `[N, T, D]` of the heads and positions that the edit takes; an `InputError` where they are not."""
+        """K or V `[N, T, D]` of the heads and positions that the edit takes; `InputError` where they are not held."""
         ...
 
 
 def row_writes(
     cache: SequenceCache, geometry: CacheGeometry, edit: Zero | Scale | AddNoise | Overwrite, source: RowsFrom | None
 ) -> list[RowWrite]:
-    """What an edit writes, as numbers that attention would read; raises `InputError` where rows are not held."""
+    """The writes of an edit, in numbers as attention reads them; raises `InputError` where rows are not held."""
     writes = []
     for layer in layers_named(cache, geometry, edit.rows):
         held, places = cache.rows(layer.index), places_in(cache, layer, edit.rows)
@@ -69,7 +69,8 @@ def changed(
 
 
 def noise(edit: AddNoise, layer: int, part: Part, old: torch.Tensor) -> torch.Tensor:
-    """Normal noise like `old`, the same on every device: drawn by seed, layer and K or V."""
+    """Normal noise of the shape of `old`, scaled by `edit.ratio` times its standard deviation. It depends only on seed,
+    layer and K or V, and is the same on every device."""
     seed = (edit.seed * 1_000_003 + layer * 2 + (part == "values")) % 2**63
     drawn = torch.randn(old.shape, generator=torch.Generator().manual_seed(seed)).to(old.device)
     return drawn * (edit.ratio * old.float().std(correction=0))
@@ -88,7 +89,7 @@ def check_shapes(numbers: torch.Tensor, layer: LayerGeometry, part: Part, where:
 
 @dataclass(frozen=True, eq=False)
 class RowsOfMoment:
-    """Rows held by layer, as attention read them; `where` says of what moment."""
+    """The rows of another state by layer, as attention read them; `where` names that state in messages."""
 
     held: dict[int, HeldRows]
     where: str

@@ -1,4 +1,4 @@
-"""Where the rows that an edit names stand in a cache, or which of them are not there any more."""
+"""Finds the rows that an edit names in a cache, or says which of them are not held."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def heads_of(rows: Rows, layer: LayerGeometry) -> list[int]:
 
 
 def layers_named(cache: SequenceCache, geometry: CacheGeometry, rows: Rows) -> tuple[LayerGeometry, ...]:
-    """The layers that an edit names; where it names none, those of a decoder's own tokens or of its source, wherever
-    the positions are. Raises `InputError` where they are in both."""
+    """The layers that an edit names. If it names none: all layers; of an encoder-decoder the cross-attention layers for
+    positions of the source, else the decoder's own. Raises `InputError` for positions in both."""
     layers, source = rows.layers_of(geometry), cache.num_source
     if rows.layers is not None or not source:
         return layers
@@ -41,13 +41,14 @@ def layers_named(cache: SequenceCache, geometry: CacheGeometry, rows: Rows) -> t
 
 
 def places_in(cache: SequenceCache, layer: LayerGeometry, rows: Rows) -> Places:
-    """Raises `InputError` where one of the rows is not held."""
+    """Where the rows of an edit are in a layer of a cache; raises `InputError` where one of them is not held."""
     held = cache.held_positions(layer.index)
     return places_among(held.expand(layer.num_kv_heads, -1), layer, rows, rows.start)
 
 
 def places_among(held: torch.Tensor, layer: LayerGeometry, rows: Rows, start: int, where: str = "cache") -> Places:
-    """The same among rows at positions `[H_kv, S]`, of as many rows from `start` on."""
+    """As `places_in`, for rows held at the positions `held` `[H_kv, S]`: finds as many rows as `rows` names, from
+    position `start` on. `where` names the holder in messages."""
     heads = torch.tensor(heads_of(rows, layer), device=held.device)
     wanted = torch.arange(start, start + rows.stop - rows.start, device=held.device).expand(len(heads), -1)
     if not held.shape[1]:

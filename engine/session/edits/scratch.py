@@ -1,4 +1,4 @@
-"""Forwards that read the rows of a cache and leave it as it is: the newest token once more, or other tokens behind the
+"""Forwards that read the rows of a cache without changing it: feed the newest token again, or other tokens after the
 first rows."""
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ CHUNK = 256
 
 
 class Scratch:
-    """What a cache holds of the first `num_tokens` tokens, to be read by forwards. `keeps` the rows of those that
-    follow; else the newest of them is fed once more, and reads its own row as it is held."""
+    """A read-only view of the rows that a cache holds of the first `num_tokens` tokens, for forwards. `keeps`: rows of
+    further tokens are appended to the view. Otherwise it is for feeding the newest of these tokens again, which then
+    attends to its own row as the cache holds it."""
 
     def __init__(self, model: LoadedModel, cache: SequenceCache, num_tokens: int, *, keeps: bool) -> None:
         self._model, self.num_tokens = model, num_tokens
@@ -46,7 +47,8 @@ class Scratch:
         self.can_be_fed_together = len({layer.keys.shape[2] for layer in self.rows}) < 2
 
     def _read_only(self, model: LoadedModel, cache: SequenceCache, layers: list[Any]) -> Any:
-        """transformers' cache of these layers. Cross layers are read as they are: a forward never writes to them."""
+        """A transformers cache of these layers. Cross-attention layers are used as they are: a forward never writes to
+        them."""
         if not cache.num_source:
             return read_only_cache(model.model.config, layers)
         own = read_only_cache(decoder_config(model.model.config), layers[: len(layers) // 2])
@@ -86,8 +88,8 @@ class Scratch:
 def newest_logits(
     model: LoadedModel, cache: SequenceCache, token_ids: Sequence[int], probe: Probe | None = None
 ) -> torch.Tensor | None:
-    """The logits `[V]` of the newest token when it reads the rows that the cache holds now, its own among them; None
-    where that cannot be told: nothing is kept, or a recurrent state has moved on past it."""
+    """The logits `[V]` of the newest token when it attends to the rows that the cache holds now, its own included. None
+    where that cannot be computed: the cache keeps nothing, or a recurrent state has advanced past the token."""
     if cache.spec.recomputes or not cache.num_tokens or any(layer.has_state for layer in cache.layers):
         return None
     scratch = Scratch(model, cache, cache.num_tokens, keeps=False)

@@ -1,4 +1,4 @@
-"""Other tokens in the middle of a text: their K and V alone, or everything from there on computed anew."""
+"""Replaces tokens in the middle of a sequence: writes only their K and V, or re-prefills everything from there on."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from engine.wire.edits import KeptRows
 
 
 def overwrite(model: LoadedModel, live: LiveSequence, edit: ReplaceTokens) -> KeptRows | None:
-    """Compute K and V of the new tokens behind what is before them and write those alone. Answers how far the rows
-    behind them stand from those that a re-prefill would give; None where there are none."""
+    """Replace tokens and write only their own K and V, computed after the tokens before them. Returns how far the later
+    rows, which stay, are from those that a re-prefill would give; None if there are no later rows."""
     cache, sequence, start, stop = live.cache, live.sequence, edit.position, edit.stop
     if any(layer.has_state for layer in cache.layers):
         raise InputError("A recurrent state has read these tokens and moved on: re-prefill what follows instead.")
@@ -52,8 +52,8 @@ def overwrite(model: LoadedModel, live: LiveSequence, edit: ReplaceTokens) -> Ke
 
 
 def distances(cache: SequenceCache, layers: tuple[LayerGeometry, ...], scratch: Scratch, first: int) -> KeptRows:
-    """The norm of the difference of each row held from a position on from the one computed anew, over the norm of the
-    latter, over all heads."""
+    """The relative distance of each row from position `first` on from the recomputed one: the norm of the difference
+    over the norm of the recomputed row, both over all heads. NaN where a row is not held."""
     found: dict[str, list[np.ndarray]] = {"keys": [], "values": []}
     for layer in layers:
         held = cache.rows(layer.index)
@@ -74,7 +74,7 @@ def distances(cache: SequenceCache, layers: tuple[LayerGeometry, ...], scratch: 
 def re_prefill(
     model: LoadedModel, mode: CacheMode, live: LiveSequence, edit: ReplaceTokens, check: Callable[[], None] | None
 ) -> torch.Tensor:
-    """Put the tokens in and compute everything from there on anew; the newest logits `[V]`."""
+    """Replace tokens and compute all rows from there on again; returns the newest logits `[V]`."""
     cache, sequence = live.cache, live.sequence
     if sequence.is_prefilling:
         raise InputError("The prompt is still being read: let it end, then put other tokens in.")
@@ -107,7 +107,8 @@ def re_prefill(
 
 
 def check_source(cache: SequenceCache, edit: ReplaceTokens, num_prompt: int) -> None:
-    """Refuse to take from an encoder its last token, or to mix what it reads with what the decoder starts from."""
+    """Raise `InputError` for an edit that leaves the encoder without tokens, or that spans the source and the token
+    that the decoder starts from."""
     source, stop = cache.num_source, edit.stop
     if not source or edit.position > source:
         return
@@ -121,16 +122,16 @@ def check_source(cache: SequenceCache, edit: ReplaceTokens, num_prompt: int) -> 
 
 
 def new_prompt_length(num_prompt: int, edit: ReplaceTokens) -> int:
-    """How many tokens are of the prompt once others were put into it, or behind it."""
+    """The prompt's number of tokens after the edit."""
     if edit.position >= num_prompt:
         return num_prompt
     return edit.position + len(edit.token_ids) + max(0, num_prompt - edit.stop)
 
 
 def keep_first(cache: SequenceCache, count: int) -> int:
-    """Leave the first rows of a cache as they are and none behind them, or, where it cannot tell them any more, no
-    row; how many are left. Raises `InputError` where rows edited by hand would be lost."""
-    is_lost = not cache.spec.recomputes  # which computes everything at every step, edits of the tokens among it
+    """Crop a cache to its first `count` rows, or clear it where it no longer holds all of these; the number of rows
+    left. Raises `InputError` where rows edited by hand would be lost."""
+    is_lost = not cache.spec.recomputes  # a recomputing layout has no edited rows, only edited tokens
     edits = is_lost and [first for _, first in cache.by_hand.edits if first < count]
     if cache.spec.is_append_only and not cache.spec.recomputes:
         cache.by_hand = cache.by_hand.clamped(count)

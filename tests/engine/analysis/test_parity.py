@@ -8,7 +8,7 @@ import torch
 
 from engine.analysis.parity import live_parity, verdict
 from engine.errors import InputError
-from engine.session.continuing import go_on
+from engine.session.continuing import continue_with
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -272,7 +272,7 @@ def test_what_the_rows_of_another_text_gave_is_not_compared() -> None:
     session.submit(Prompt(token_ids=ids, sampling=SamplingParams(bias=LogitBias(banned=(0, 1, 2)))))
     for _ in range(6):
         session.step()
-    child = go_on(session, 0, Prompt(token_ids=(*ids[:12], *prompt_ids(10, seed=9))))
+    child = continue_with(session, 0, Prompt(token_ids=(*ids[:12], *prompt_ids(10, seed=9))))
     for _ in range(5):
         session.step()
     report = checked(session, CheckParity(child))

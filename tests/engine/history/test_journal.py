@@ -96,7 +96,7 @@ def add(kept: Journal, step: int, counts: dict[int, int]) -> None:
 
 def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
     kept, forks = Journal(), 3000
-    kept.begun(0, CacheSpec())
+    kept.note_start(0, CacheSpec())
     for step in range(3):
         add(kept, step, {0: 4 + step})
     for parent in range(forks):
@@ -112,7 +112,7 @@ def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
 def test_the_last_step_that_fed_a_resting_sequence_is_found_without_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     kept, asked = Journal(), list[int]()
     for seq_id in (0, 1):
-        kept.begun(seq_id, CacheSpec())
+        kept.note_start(seq_id, CacheSpec())
     for step in range(500):
         add(kept, step, {0: 4 + min(step, 2), 1: 9 + step})
     at = Journal.at
@@ -135,11 +135,11 @@ def test_who_rests_since_before_the_oldest_step_was_fed_then(monkeypatch: pytest
 
 def test_what_fed_a_sequence_goes_back_with_it() -> None:
     kept = Journal()
-    kept.begun(0, CacheSpec())
+    kept.note_start(0, CacheSpec())
     for step, count in enumerate((4, 5, 6, 6, 0, 3, 7)):  # preempted after step 3
         add(kept, step, {0: count})
     assert [kept.fed_at(0, step) for step in range(7)] == [(0, 0), (1, 0), (2, 0), (2, 0), (2, 0), (5, 0), (6, 0)]
-    kept.back_to(3)
+    kept.cut_after(3)
     add(kept, 4, {0: 6})
     assert kept.fed_at(0, 4) == (2, 0)
     add(kept, 5, {0: 7})
@@ -155,29 +155,29 @@ def test_a_fork_is_undone_with_the_step_behind_which_it_was_made() -> None:
     kept.fork(0, 5, None, mark, spec)
     kept.add(Checkpoint(3, {0: mark, 1: resting, 5: mark}, spec, kept.notes))
     kept.add(Checkpoint(4, {0: mark, 1: resting, 5: mark}, spec))
-    kept.back_to(3)
+    kept.cut_after(3)
     birth = kept.birth(5)
     assert birth is not None
     assert (birth.parent, birth.step, birth.until) == (0, 2, 2)
-    kept.back_to(2)
+    kept.cut_after(2)
     assert kept.birth(5) is None, "there is no fork after step 2"
 
 
 def test_of_what_failed_nothing_stays_noted() -> None:
     kept, spec = story(2, 1), CacheSpec()
-    kept.begun(0, spec)
-    before, moves = kept.num_noted(), kept.all_moves(0)
-    kept.begun(0, spec, had=4)
-    kept.begun(5, spec)
+    kept.note_start(0, spec)
+    before, moves = kept.note_counts(), kept.all_moves(0)
+    kept.note_start(0, spec, had=4)
+    kept.note_start(5, spec)
     kept.fork(0, 6, None, Sequence(6, [1], 1, SamplingParams()).mark(), spec)
-    kept.forget_notes_after(before)
+    kept.discard_notes_after(before)
     assert [kept.all_moves(seq_id) for seq_id in (0, 5, 6)] == [moves, (), ()]
-    assert kept.num_noted()[0] == before[0]
+    assert kept.note_counts()[0] == before[0]
 
 
 def test_what_was_begun_anew_after_a_step_has_moved_since_that_step_and_no_later_one() -> None:
     kept = story(3, 1)
-    kept.begun(1, CacheSpec())
+    kept.note_start(1, CacheSpec())
     assert [kept.has_moved(1, step) for step in (1, 2, 3)] == [True, True, False]
     assert not kept.has_moved(0, 0)
 

@@ -283,10 +283,10 @@ def test_a_fork_and_another_mode_are_counted_by_themselves() -> None:
     tokens = session.sequence(fork).num_tokens
     piece = session.take_slice(WallRequest(fork, tokens, tokens, "keys", False, 8, 4))
     assert isinstance(piece, WallSlice)
-    fresh = RowMagnitudes(session.cache_of(fork)).of("keys", session.past(fork, tokens), [0, 1])
+    fresh = RowMagnitudes(session.cache_of(fork)).of("keys", session.rows_at(fork, tokens), [0, 1])
     assert told(piece)[1] == magnitudes_of([fresh[0], fresh[1]]).largest.tolist()
     session.set_cache(SPECS["int8"])
-    coded = RowMagnitudes(session.cache_of(0)).of("keys", session.past(0, session.sequence(0).num_tokens), [0, 1])
+    coded = RowMagnitudes(session.cache_of(0)).of("keys", session.rows_at(0, session.sequence(0).num_tokens), [0, 1])
     assert told(wall(session, 8, 4))[1] == magnitudes_of([coded[0], coded[1]]).largest.tolist()
 
 

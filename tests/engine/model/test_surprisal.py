@@ -133,7 +133,7 @@ def test_what_waits_is_counted_as_held_for_looking(late: None) -> None:
     session, records = prefilled(model_of("llama"), CacheSpec())
     before = session.bytes().looking
     assert records[-1].num_bytes.looking == before
-    list(session.history.surprisal.rest())
+    list(session.history.surprisal.finish())
     assert before - session.bytes().looking == (8 + 8 + 1) * 64 * 4
 
 
@@ -173,7 +173,7 @@ def test_slices_are_small_enough_for_a_command_to_wait_for_one() -> None:
 
 def test_what_was_fed_after_is_kept_by_going_back_and_found_once_more_on_another_branch(late: None) -> None:
     session, records = prefilled(model_of("llama"), CacheSpec())
-    list(session.history.surprisal.rest())
+    list(session.history.surprisal.finish())
     first = [session.history.surprisal.filled(record) for record in records]
     session.go_to(0)
     assert not session.history.surprisal.is_waiting
@@ -184,7 +184,7 @@ def test_what_was_fed_after_is_kept_by_going_back_and_found_once_more_on_another
     waiting = session.history.surprisal.num_bytes
     session.go_to(1)
     assert session.history.surprisal.num_bytes == waiting
-    list(session.history.surprisal.rest())
+    list(session.history.surprisal.finish())
     assert values_of([session.history.surprisal.filled(record) for record in again]) == values_of(first)
 
 
@@ -192,7 +192,7 @@ def test_a_removed_sequence_is_dropped_unless_a_fork_has_its_tokens(late: None) 
     session, _ = prefilled(model_of("llama"), CacheSpec())
     session.fork(0, 0)
     session.remove(0)
-    assert [(each.step, each.seq_id) for each in session.history.surprisal.rest()] == [(0, 0)] * 3
+    assert [(each.step, each.seq_id) for each in session.history.surprisal.finish()] == [(0, 0)] * 3
     session, _ = prefilled(model_of("llama"), CacheSpec())
     session.remove(0)
     assert not session.history.surprisal.is_waiting

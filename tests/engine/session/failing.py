@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.session.branching import branch, join, undo_edit
-from engine.session.continuing import go_on
+from engine.session.continuing import continue_with
 from engine.session.editing import make_edit
 from engine.session.edits.places import layers_named, places_in
 from engine.session.session import Session
@@ -118,7 +118,9 @@ def work_of(session: Session, phase: str) -> Callable[[], Any]:
         "go to": lambda: session.go_to(1),
         "undo": lambda: undo_edit(session),
         "join": lambda: join(session, (2,)),
-        "continue": lambda: go_on(session, seq_id, Prompt(token_ids=(*session.sequence(seq_id).token_ids[:6], 5, 9))),
+        "continue": lambda: continue_with(
+            session, seq_id, Prompt(token_ids=(*session.sequence(seq_id).token_ids[:6], 5, 9))
+        ),
         "remove": lambda: session.remove(seq_id),
         "fork": lambda: session.fork(seq_id),
         "mode": lambda: session.set_cache(CacheSpec("dynamic")),

@@ -12,7 +12,7 @@ import torch
 from engine.errors import InputError
 from engine.look.rows_at import places_of
 from engine.session.branching import delete_branch, redo_edit, undo_edit
-from engine.session.continuing import go_on
+from engine.session.continuing import continue_with
 from engine.session.editing import make_edit
 from engine.session.redoing import Redoing
 from engine.session.session import Session
@@ -202,7 +202,7 @@ class Program:
         known = self.session.sequence(seq_id).token_ids
         start = known[: self.chance.randint(0, len(known))]
         ids = (*start, *prompt_ids(self.chance.randint(1, 9), seed=self.chance.randint(0, 9)))
-        child = go_on(self.session, seq_id, Prompt(token_ids=ids, sampling=SamplingParams(seed=1)))
+        child = continue_with(self.session, seq_id, Prompt(token_ids=ids, sampling=SamplingParams(seed=1)))
         count = self.session.sequence(child).num_tokens
         self.done.append(f"of {seq_id}: {count} of {len(ids)}")
         start = [self.session.model.start_id] if self.session.model.info.geometry.has_encoder else []

@@ -84,7 +84,7 @@ def test_its_records_and_its_cache_are_those_of_steps_one_by_one(late_steps: int
     assert is_launched(late)
     assert [same(told(one), told(other)) for one, other in zip(expected, found, strict=True)] == [True] * 9
     assert found[-1].runner == runner
-    late.forget_ahead()
+    late.discard_ahead()
     assert_alike(at_once, late, row_behind=True)
     assert same(told(at_once.step()), told(late.step())), "the room is as it was"
 
@@ -217,7 +217,7 @@ def test_of_any_number_of_sequences_in_every_mode_that_permits_it_nobody_can_tel
     assert launched >= 2 if is_windowed else launched == len(expected) - 1, "not with the end of a text"
     assert [same(told(one), told(other)) for one, other in zip(expected, found, strict=True)] == [True] * len(expected)
     assert {record.runner.split("+")[0] for record in found} <= {runner, "fused"}
-    late.forget_ahead()
+    late.discard_ahead()
     mine, others = tensors(at_once), tensors(late)
     assert mine.keys() == others.keys()
     assert all(torch.equal(mine[key], others[key]) for key in mine)

@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.session.branching import branch, delete_branch, join, redo_edit, undo_edit
-from engine.session.continuing import go_on
+from engine.session.continuing import continue_with
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -103,7 +103,7 @@ def story(other: str) -> Iterator[Command]:
     yield "fork of before", lambda session: session.fork(0, 8)
     yield (
         "another prompt",
-        lambda session: go_on(session, 0, Prompt(token_ids=(*prompt_ids(5), 30, 31), sampling=ENDLESS)),
+        lambda session: continue_with(session, 0, Prompt(token_ids=(*prompt_ids(5), 30, 31), sampling=ENDLESS)),
     )
     yield "STEP 2", stepped(2)
     yield "TO THE FIRST", lambda session: session.go_to(0)

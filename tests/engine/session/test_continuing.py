@@ -11,8 +11,8 @@ from engine.opened.session import told
 from engine.saved.named import decoded, encoded
 from engine.saved.session import SavedSession
 from engine.saved.tokens import walk
-from engine.session.changes import make
-from engine.session.continuing import answer_of, go_on, preview
+from engine.session.changes import repeat_change
+from engine.session.continuing import answer_of, continue_with, preview
 from engine.session.redoing import Redoing
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -115,7 +115,7 @@ def test_where_the_first_line_changes_nothing_is_kept() -> None:
 
 def test_a_prompt_that_is_a_part_of_what_is_there_computes_its_last_token() -> None:
     session, first = begun(None, chat_of("abcdef"), GROWING)
-    child = go_on(session, first, Prompt(text="abcd"))
+    child = continue_with(session, first, Prompt(text="abcd"))
     assert reuse_of(session, child) == ContinuedFrom(first, 11, 3, 4, None, (ids_of("e")[0], "e"))
     assert session.step().sequences[0].first_position == 3
 
@@ -142,7 +142,7 @@ def test_a_full_page_that_is_kept_in_part_stays_to_be_found() -> None:
     session, first = begun(None, chat_of("abcdefgh"), CacheSpec("paged", page_size=4))
     ids = session.sequence(first).token_ids
     session.halt(first)  # so that the moment is not kept
-    child = go_on(session, first, Prompt(token_ids=(*ids[:6], 40, 41)))
+    child = continue_with(session, first, Prompt(token_ids=(*ids[:6], 40, 41)))
     assert reuse_of(session, child).num_reused == 6
     session.step()
     found = session.submit(Prompt(token_ids=(*ids[:8], 42)))
@@ -156,7 +156,7 @@ def test_what_is_refused_changes_nothing() -> None:
     with pytest.raises(InputError, match="tokens and the static cache holds"):
         goes_on(session, first, FIRST, "long " * 200)
     with pytest.raises(InputError, match="no sequence 7"):
-        go_on(session, 7, Prompt(text="x"))
+        continue_with(session, 7, Prompt(text="x"))
     count = session.sequence(first).num_tokens
     for change, words in (
         (SequenceForked(9, first, None, count + 1), "does not have rows"),
@@ -167,7 +167,7 @@ def test_what_is_refused_changes_nothing() -> None:
         (PromptAppended(8, (5,), GREEDY), "no sequence 8"),
     ):
         with pytest.raises(InputError, match=words):
-            make(session, change)
+            repeat_change(session, change)
     session.live.next_id = first + 1
     assert (session.live.ids, session.history.changes, session.sequence(first).mark()) == before
 
@@ -234,7 +234,7 @@ def test_a_step_that_fails_and_a_preemption_find_their_rows_again() -> None:
     for one, other in zip(rows, rows_of(session, child, 99), strict=True):
         assert torch.equal(one, other)
     session.live.preempt(live)
-    session.history.journal.begun(child, session.cache, live.sequence.num_tokens)
+    session.history.journal.note_start(child, session.cache, live.sequence.num_tokens)
     session.step()
     assert session.sequence(child).num_tokens == len(session.sequence(child).token_ids)
 

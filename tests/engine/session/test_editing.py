@@ -230,9 +230,9 @@ def test_edited_attention_and_logits_are_those_of_the_node() -> None:
 def test_rows_before_an_edit_are_told_as_what_they_are_now() -> None:
     session = begun("growing")
     make_edit(session, Zero(0, Rows(10, 12)))
-    assert session.past(0, 33).provenance == "live cache"
-    assert session.past(0, 32).provenance == "as stored now"
-    assert session.past(0, 10).provenance == "live cache"
+    assert session.rows_at(0, 33).provenance == "live cache"
+    assert session.rows_at(0, 32).provenance == "as stored now"
+    assert session.rows_at(0, 10).provenance == "live cache"
 
 
 def test_a_mode_that_would_compute_edited_rows_anew_is_refused() -> None:

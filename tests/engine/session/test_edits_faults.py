@@ -114,7 +114,7 @@ def test_what_was_pending_is_so_again_where_the_moment_before_an_edit_cannot_be_
     def no_room(_state: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(session.kept, "put", no_room)
+    monkeypatch.setattr(session.kept, "keep", no_room)
     with pytest.raises(MemoryError):
         make_edit(session, Zero(0, Rows(2, 4)))
     assert facts(session) == before

@@ -9,7 +9,7 @@ import torch
 
 from engine.cache.compressed import layer as compressed_layer
 from engine.cache.compressed.cache import CompressedCache
-from engine.session.going import told
+from engine.session.going import steps_in_words
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
@@ -174,4 +174,8 @@ def test_before_the_first_step_is_the_mode_of_the_first() -> None:
 def test_steps_that_are_repeated_are_counted_and_edits_are_none() -> None:
     spec, work = CacheSpec(), PlannedStep(0, CacheSpec(), (), ())
     step, edit = Node(0, None, (), spec, work, ()), Node(1, 0, (), spec, None, ())
-    assert [told(nodes) for nodes in ([step, edit], [step, edit, step], [edit])] == ["1 step", "2 steps", "0 steps"]
+    assert [steps_in_words(nodes) for nodes in ([step, edit], [step, edit, step], [edit])] == [
+        "1 step",
+        "2 steps",
+        "0 steps",
+    ]

@@ -71,8 +71,8 @@ def test_what_is_shared_is_counted_again_when_somebody_lets_go() -> None:
     both = {held.step: held for held in session.kept.sizes}
     assert {tip, other} == both.keys() - {tip - 1}
     total = session.kept.num_bytes
-    session.kept.let_go((other, None))
-    session.kept.let_go((tip - 1, None))
+    session.kept.drop((other, None))
+    session.kept.drop((tip - 1, None))
     (alone,) = session.kept.sizes
     assert alone.shared == 0
     assert alone.private == both[tip].private + both[tip].shared
@@ -137,7 +137,7 @@ def test_what_two_kept_moments_hold_together_is_counted_once() -> None:
     assert sum(one.private for one in session.kept.sizes) < session.kept.num_bytes
     assert {one.private + one.shared for one in session.kept.sizes} == {state.row_bytes for state in kept}
     for state in kept[1:]:
-        session.kept.let_go((state.step or 0, None))
+        session.kept.drop((state.step or 0, None))
     (last,) = session.kept.sizes
     assert (last.shared, last.private) == (0, kept[0].row_bytes)
 

@@ -141,7 +141,7 @@ def test_magnitudes_of_another_branch_are_counted_once_and_again_after_a_step(mo
 
 def test_page_tables_that_an_edit_changed_are_not_told_of_the_moments_before_it() -> None:
     session, seen = grown("paged")
-    session.kept.let_go((6, None))  # the moment before the edit, which put what it wrote into a page of its own
+    session.kept.drop((6, None))  # the moment before the edit, which put what it wrote into a page of its own
     count, then = seen[3]
     table = session.take_slice(TableRequest(0, count), 3)
     assert table.note == "Its rows were moved to other pages since."  # type: ignore[union-attr]

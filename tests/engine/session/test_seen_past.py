@@ -114,10 +114,10 @@ def test_rows_that_are_all_in_the_residual_are_those_that_attention_read() -> No
     for count in range(PROMPT, PROMPT + 12):
         gaps = [gap.name for layer in session.bytes().layers for gap in layer.gaps]
         is_coded = count >= 32
-        assert session.past(0, count).provenance == ("dequantised" if is_coded else "live cache")
+        assert session.rows_at(0, count).provenance == ("dequantised" if is_coded else "live cache")
         assert ("dequantised copy" in gaps) == is_coded
         session.step()
-    assert [session.past(0, count).provenance for count in (31, 32)] == ["live cache", "dequantised"]
+    assert [session.rows_at(0, count).provenance for count in (31, 32)] == ["live cache", "dequantised"]
 
 
 def test_transformers_quantised_cache_knows_only_the_present() -> None:

@@ -26,7 +26,7 @@ def test_a_prompt_is_fed_in_chunks_and_then_one_by_one() -> None:
     one.num_tokens = 3
     assert (one.state, one.next_ids(3)) == ("prefill", [13])
     one.num_tokens = 4
-    one.take(50, None)
+    one.set_next(50, None)
     assert (one.state, one.next_ids(3)) == ("decode", [50])
 
 
@@ -37,7 +37,7 @@ def test_forced_tokens_go_first_and_the_last_of_them_before_an_end() -> None:
     for chosen in (70, 71, 72):
         seen.append((one.sampled, one.sampled_is_forced))
         fed(one)
-        one.take(chosen, "end of text" if chosen == 72 else None)
+        one.set_next(chosen, "end of text" if chosen == 72 else None)
     assert seen == [(60, True), (61, True), (62, True)]
     assert (one.sampled, one.sampled_is_forced, one.stop) == (72, False, "end of text")
 
@@ -68,10 +68,10 @@ def test_a_preempted_sequence_reads_its_tokens_again_and_keeps_what_was_forced()
     one.preempt()
     assert (one.num_tokens, one.num_preemptions, one.state) == (0, 1, "waiting")
     one.num_tokens = 4  # read again: the sampler chooses anew
-    one.take(99, None)
+    one.set_next(99, None)
     assert (one.sampled, one.sampled_is_forced) == (60, True)
     fed(one)
-    one.take(98, None)
+    one.set_next(98, None)
     assert (one.sampled, one.sampled_is_forced) == (61, True)
 
 
@@ -89,9 +89,9 @@ def test_a_mark_leads_back_to_all_that_it_says() -> None:
     one.force([60, 61])
     mark = one.mark()
     fed(one)
-    one.take(70, None)
+    one.set_next(70, None)
     fed(one)
-    one.take(71, "end of text")
+    one.set_next(71, "end of text")
     one.sampling = SamplingParams(temperature=0.5)
     one.go_back(mark)
     assert one.mark() == mark
@@ -108,7 +108,7 @@ def test_a_forced_token_waits_once_however_often_its_sequence_gives_way() -> Non
     one.num_tokens = 4
     seen = []
     for chosen in (70, 71, 72):
-        one.take(chosen, None)
+        one.set_next(chosen, None)
         seen.append(one.sampled)
         fed(one)
     assert seen == [60, 61, 72]

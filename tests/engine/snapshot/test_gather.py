@@ -20,7 +20,7 @@ def test_rows_that_are_gathered_to_be_counted_are_not_kept(tmp_path: Path, monke
     monkeypatch.setattr(pyramid, "MAX_ROWS", 3)
     session = begun(small("paged"), prompt=90)
     count = session.sequence(0).num_tokens
-    past = session.past(0, count)
+    past = session.rows_at(0, count)
     choice = ExportChoice(session, session.cache_of(0).stored(count), past, Export(tmp_path / "x.safetensors", 0))
     tensors = choice.tensors()
     counted = [f"layers.{layer}.{part}.magnitudes" for layer in range(2) for part in PARTS]

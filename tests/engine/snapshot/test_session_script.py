@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.model.loader import LoadedModel, load
-from engine.session.continuing import go_on
+from engine.session.continuing import continue_with
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.snapshot.export import export
@@ -49,7 +49,7 @@ def test_a_conversation_its_forks_and_its_modes_are_repeated_by_a_script(
     session.submit(Prompt(text="Once upon a time"))
     records = [session.step() for _ in range(4)]
     ids = tuple(session.sequence(0).token_ids)
-    seq_id = go_on(session, 0, Prompt(token_ids=(*ids, 17, 18, 19), sampling=SamplingParams(0.9, seed=3)))
+    seq_id = continue_with(session, 0, Prompt(token_ids=(*ids, 17, 18, 19), sampling=SamplingParams(0.9, seed=3)))
     assert seq_id != 0
     records += [session.step() for _ in range(3)]
     other = session.fork(seq_id, None).child

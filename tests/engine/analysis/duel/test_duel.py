@@ -196,7 +196,7 @@ def test_a_side_that_is_behind_is_compared_as_both_stood_with_its_tokens() -> No
     assert mine is not None
     assert theirs is not None
     np.testing.assert_array_equal(picture.low.T, (mine.values - theirs.values)[0, 0].T)
-    coded = session.past(seq_id, 46).rows(0)
+    coded = session.rows_at(seq_id, 46).rows(0)
     assert coded is not None
     assert not torch.equal(coded.values[0, 0, 29], mine.values[0, 0, 29])
 

@@ -64,7 +64,7 @@ def test_rows_are_the_same_to_the_last_bit_and_all_else_within_rounding(
         with torch.inference_mode():
             for rows in held:
                 rows.keys.zero_()
-        late = list(session.history.surprisal.rest())
+        late = list(session.history.surprisal.finish())
         assert bool(late) == is_late
         values = [v for r in records for v in session.history.surprisal.filled(r).sequences[0].surprisal][1:]
         assert logits is not None

@@ -98,7 +98,7 @@ def test_a_step_that_is_recorded_ahead_of_its_token_is_the_fused_one(layout: str
         each.step()
     found = [record for _ in range(4) for record in session.step_late()] + session.finish_records()
     expected = [eager.step() for _ in range(4)]
-    session.forget_ahead()
+    session.discard_ahead()
     assert [part.sampled for record in found for part in record.sequences] == [
         part.sampled for record in expected for part in record.sequences
     ]

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from engine.session.continuing import go_on
+from engine.session.continuing import continue_with
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
@@ -29,8 +29,8 @@ COMMANDS: dict[str, Callable[[Session], object]] = {
     "mode": lambda session: session.set_cache(CacheSpec("dynamic")),
     "go back": lambda session: session.go_to(1),
     "go to a kept moment": lambda session: session.go_to(5),
-    "go on beside another": lambda session: go_on(session, 0, LONGER),
-    "go on alone": lambda session: go_on(session, 0, LONGER),
+    "go on beside another": lambda session: continue_with(session, 0, LONGER),
+    "go on alone": lambda session: continue_with(session, 0, LONGER),
 }
 MODES = {
     "growing": CacheSpec(),

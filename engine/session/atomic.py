@@ -1,4 +1,4 @@
-"""A command on a session is done as a whole, or has changed nothing."""
+"""Makes commands on a session atomic: a command that raises has changed nothing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Before:
-    """The sequences of a session, what is known of them, and what was done since the newest step; rows apart, which a
-    command writes into caches of its own."""
+class StateBefore:
+    """The state of a session before a command, to be restored if the command fails: sequences, their bookkeeping,
+    changes and notes since the newest step, and page tables. Rows are not copied: a command writes only into new
+    caches."""
 
     def __init__(self, live: LiveSequences, history: History) -> None:
         self._live, self._history = live, history
@@ -27,38 +28,39 @@ class Before:
         self._sequences = {each.seq_id: each for each in live}
         self._states = [replace(each) for each in live]
         self._marks = [each.sequence.mark() for each in live]
-        self._num_changes, self._noted = len(history.changes), history.journal.num_noted()
-        self._surprisal = history.surprisal.sharers()
+        self._num_changes, self._noted = len(history.changes), history.journal.note_counts()
+        self._surprisal = history.surprisal.owners()
         store = live.mode.store
         self._tables = [(group, {*group.tables}) for group in (store.groups if store is not None else ())]
 
     def restore(self) -> None:
-        """Pages that were taken since are given back; a sequence that was removed is there again."""
+        """Undo what was done since this was made: pages taken since are freed, removed sequences are live again."""
         self._live.undo_replace(self._mode, self._sequences, self._next_id)
         for each, state, mark in zip(self._sequences.values(), self._states, self._marks, strict=True):
             each.cache, each.is_stale = state.cache, state.is_stale
             each.set_logits(state.logits, state.logprobs)
             each.sequence.go_back(mark)
         del self._history.changes[self._num_changes :]
-        self._history.journal.forget_notes_after(self._noted)
-        self._history.surprisal.share_again(self._surprisal)
+        self._history.journal.discard_notes_after(self._noted)
+        self._history.surprisal.restore_owners(self._surprisal)
         self.free_tables()
 
     def free_tables(self) -> None:
-        """Of caches that somebody began to make and gave up."""
+        """Free the page tables created since, of caches that the failed command began to fill."""
         for group, tables in self._tables:
             for table in [table for table in group.tables if table not in tables]:
                 group.pool.release(table)
                 group.tables.remove(table)
 
 
-def whole(command: Callable[Concatenate[Session, P], T]) -> Callable[Concatenate[Session, P], T]:
-    """A method that changes nothing where it raises."""
+def atomic(command: Callable[Concatenate[Session, P], T]) -> Callable[Concatenate[Session, P], T]:
+    """Decorator: where the command raises, the session is restored to what it was. A forward launched ahead is
+    discarded before the command in any case."""
 
     @wraps(command)
     def done(session: Session, *args: P.args, **kwargs: P.kwargs) -> T:
-        session.forget_ahead()
-        before = Before(session.live, session.history)
+        session.discard_ahead()
+        before = StateBefore(session.live, session.history)
         try:
             return command(session, *args, **kwargs)
         except BaseException:
