@@ -28,7 +28,7 @@ def story(num_steps: int, num_forced: int) -> Journal:
     for step in range(num_steps):
         active.token_ids.append(active.sampled or 0)
         active.num_tokens += 1
-        active.take(7, None)
+        active.set_next(7, None)
         made.add(Checkpoint(step, {0: active.mark(), 1: resting.mark()}, spec))
     return made
 

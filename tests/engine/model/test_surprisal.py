@@ -119,7 +119,7 @@ def test_computed_later_it_is_the_same_to_the_last_bit(
     kept, begins = session.history.surprisal, {record.sequences[0].first_position for record in records}
     assert values_of(records) == [value if i in begins else None for i, value in enumerate(values_of(inside))]
     assert kept.num_bytes == (20 - len(records)) * 64 * 4
-    found = [(each.step, each.first_position, len(each.values)) for each in kept.rest()]
+    found = [(each.step, each.first_position, len(each.values)) for each in kept.finish()]
     if begins == {0, 9, 18}:
         assert found == [(0, 1, 3), (0, 4, 3), (0, 7, 2), (1, 10, 3), (1, 13, 3), (1, 16, 2), (2, 19, 1)]
     assert not kept.is_waiting
@@ -217,7 +217,7 @@ def test_a_slice_that_fails_gives_its_chunk_up_and_no_other(late: None, monkeypa
         patch.setattr(surprisal, "cross_entropy", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             kept.advance()
-    assert {each.step for each in kept.rest()} == {1, 2}
+    assert {each.step for each in kept.finish()} == {1, 2}
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)

@@ -41,7 +41,7 @@ def _of_session(session: Session) -> Iterator[tuple[str, str]]:
     late = history.surprisal
     yield (
         "late surprisal",
-        f"{late.is_waiting} {late.num_bytes} {[(key, sorted(ids)) for key, _, ids in late.sharers()]}",
+        f"{late.is_waiting} {late.num_bytes} {[(key, sorted(ids)) for key, _, ids in late.owners()]}",
     )
     yield "kept", f"{[state.step for state in kept]} {kept.row_bytes} {kept.num_bytes} {told(kept.sizes)}"
     yield "removed", f"{[(state.step, [*state.sequences], state.row_bytes) for state in kept.removed]}"
