@@ -1,4 +1,4 @@
-"""What an engine loop does and whether it gets on, for whoever watches it from another thread."""
+"""What an engine loop is doing and whether it makes progress, to be read from another thread."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ WORDS: dict[type, str] = {
 
 
 class Activity:
-    """`what` the loop does, empty while it waits; `num_marks` advances whenever it gets on: with every command, step,
-    chunk, layer of a forward and measured piece. Written by the loop alone, one assignment at a time: no lock."""
+    """`what` the loop does in words, empty while it waits; `num_marks` grows with every sign of progress: a command, a
+    step, a chunk, a layer of a forward, a measured piece. Only the loop writes, one assignment at a time: no lock."""
 
     def __init__(self) -> None:
         self.what = "starting"
@@ -52,11 +52,11 @@ class Activity:
         self.num_marks += 1
 
     def begin(self, what: str | commands.Command) -> None:
-        """From now on it does this; a command in words of its own."""
+        """Set what the loop does from now on, for a command in the words of `WORDS`."""
         self.what = what if isinstance(what, str) else WORDS.get(type(what), "a command")
         self.mark()
 
     def rest(self) -> None:
-        """It waits for a command, or for the pace."""
+        """Note that the loop waits for a command, or for the pace of a run."""
         self.what = ""
         self.mark()

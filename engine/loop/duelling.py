@@ -1,4 +1,4 @@
-"""A duel beside the run: the other side follows every step, and what differs is told as it goes."""
+"""Runs a comparison (duel) beside the session: the other side follows every step, and differences are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CATCHING_UP = "The other run of the comparison catches up"
 
 
 class Duelling:
-    """At most one duel. `is_behind`: its other side was interrupted, and goes on when there is nothing else to do."""
+    """Holds at most one duel. `is_behind`: its other side was interrupted, and catches up when the loop is idle."""
 
     def __init__(self, reporter: Reporter, inbox: Inbox) -> None:
         self._reporter, self._inbox = reporter, inbox
@@ -37,12 +37,12 @@ class Duelling:
 
     @property
     def is_on(self) -> bool:
-        """Whether something is compared."""
+        """Whether a duel is running."""
         return self._duel is not None
 
     def differs(self, step: int, seq_id: int) -> bool | None:
-        """Whether the other run puts another token first at that step; None where it is not compared, or was fed other
-        tokens."""
+        """Whether the other run ranks another token first at that step; None where the step or the sequence is not
+        compared, or the other run was fed other tokens."""
         if self._asked is None or self._asked.seq_id != seq_id or self._newest is None or self._newest.step != step:
             return None
         agrees = None if self._newest.parting is not None else self._newest.top1_agrees
@@ -54,7 +54,8 @@ class Duelling:
         command: StartDuel | EndDuel | TakeSlice,
         held: LoadedModel | None = None,
     ) -> None:
-        """Begin, end, or show a side of what is compared with what is worked on; `held` is the model behind a file."""
+        """Start or end a duel, or send a slice of one of its sides. `worked_on` is the session or opened file that is
+        compared; `held` the loaded model, if a file is open."""
         match command:
             case StartDuel():
                 self.start(worked_on, command, held)
@@ -64,7 +65,8 @@ class Duelling:
                 self._reporter.reply(self.slice(command))
 
     def start(self, worked_on: Session | OpenedSnapshot, command: StartDuel, held: LoadedModel | None = None) -> None:
-        """Begin another duel; the one before lives on until this one stands, or where it is cancelled."""
+        """Start another duel. The one before is kept until the new one is ready, and stays if that fails or is
+        cancelled."""
         from engine.analysis.duel.start import duel_of
 
         self._reporter.begin("Starting the other run")
@@ -93,17 +95,18 @@ class Duelling:
         return load(spec, self._reporter.progress)
 
     def end(self, reason: str = "") -> None:
-        """Let the other run go, and say so."""
+        """End the duel and report it; `reason` is empty if a command asked for it."""
         if self._duel is None:
             return
         self._duel.close()
         self._duel = self._asked = None
         self.is_behind = False
         ended = DuelEnded(reason)
-        self._reporter.emit(ended) if reason else self._reporter.reply(ended)  # nobody asked for what has a reason
+        self._reporter.emit(ended) if reason else self._reporter.reply(ended)  # with a reason it answers no command
 
     def follow(self, session: Session) -> None:
-        """The other side takes what tokens are new; it ends where it cannot, or where its sequence is gone."""
+        """Have the other side feed the tokens that are new. Ends the duel if that fails, or if what it compares is
+        gone."""
         if self._duel is None or self._asked is None:
             return
         against = self._asked.against
@@ -127,7 +130,7 @@ class Duelling:
             self.end("its other run failed")
 
     def _why_gone(self, session: Session, step: int) -> str:
-        """Why a step cannot be compared with any longer; empty where it can."""
+        """Why a step can no longer be compared with; empty where it can."""
         tree = session.history.tree
         if step not in tree:
             return f"step {step} was deleted"
@@ -138,8 +141,8 @@ class Duelling:
         return f"the branch with step {step} is the live one now" if is_on_path and not is_earlier else ""
 
     def _catch_up(self, duel: Duel) -> None:
-        """A step is made whatever waits; before a second one the commands that wait have their turn. Raises
-        `Cancelled` in the middle of a prefill."""
+        """Have the other side catch up and report each step. One step is always made; before every further one waiting
+        commands go first. Raises `Cancelled` if a command interrupts a prefill."""
         is_first, work = True, self._reporter.work
         try:
             for piece in duel.catch_up(self._inbox.check_other_uninterrupted):
@@ -157,37 +160,37 @@ class Duelling:
         self.is_behind = duel.is_behind
 
     def _answer(self, event: DuelStep | DuelScanned) -> None:
-        """Tell something that answers the command which began the duel."""
+        """Send an event as an answer to the command that started the duel."""
         assert self._asked is not None
         self._reporter.answer(self._asked.id, event)
 
     def stop(self) -> None:
-        """A cancel: what is catching up is let go of."""
+        """End the duel on a cancel, if its other side is still catching up."""
         if self.is_behind:
             self.end("it was stopped")
 
     @property
     def has_more(self) -> bool:
-        """Whether there is something to do when there is nothing else."""
+        """Whether there is background work: catching up, or comparing all rows."""
         return self._duel is not None and (self.is_behind or not self._is_scanned)
 
-    def go_on(self, session: Session | None) -> None:
-        """At rest: catch up, then compare all rows."""
+    def advance(self, session: Session | None) -> None:
+        """Do background work: catch up, then compare all rows."""
         if self.is_behind and session is not None:
             self.follow(session)
-            self._reporter.tell()
+            self._reporter.send_status()
         else:
             self._scan()
 
-    def begin_anew(self, session: Session) -> None:
-        """The sequence at work went back or is kept in another way: all that is told of both sides is told again."""
+    def restart(self, session: Session) -> None:
+        """Report the duel from its beginning again, because the session went to another step or changed its cache."""
         self.follow(session)
         if self._duel is not None:
             self._is_scanned = False
             self._reporter.emit(self._duel.started())
 
     def _scan(self) -> None:
-        """Compare all rows, once; again from the beginning where a command came meanwhile."""
+        """Compare all rows once and report it; if a command interrupts that, it is begun again later."""
         assert self._duel is not None
         try:
             if (found := self._duel.scan(self._inbox.check_nothing_waits)) is not None:
@@ -200,7 +203,7 @@ class Duelling:
         self._is_scanned = True
 
     def slice(self, command: TakeSlice) -> Slice:
-        """A picture of a side or of the difference."""
+        """A slice of one side or of the difference."""
         if self._duel is None or command.side is None:
             raise InputError("There is no other run to look at: start a comparison first.")
         return self._duel.slice(command.request, command.side)

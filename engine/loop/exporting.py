@@ -1,4 +1,4 @@
-"""What is written to a file while the loop tells how far it is; a cancel leaves what stood there before."""
+"""Exports to files, with progress. A cancelled export leaves a file that was there before unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def export(source: Source, command: Export, reporter: Reporter) -> None:
-    """Write it and say so, or that it was cancelled."""
+    """Write the file and report its size and time, or that the export was cancelled."""
     from engine.session.session import Session
     from engine.snapshot.export import export as exporting
 
@@ -45,7 +45,7 @@ def _size_of(command: Export) -> int:
 
 
 def estimate(source: Source, command: EstimateExport, reporter: Reporter) -> None:
-    """Say what it would come to."""
+    """Report what an export would take."""
     from engine.snapshot.export import estimate as estimated
 
     reporter.reply(estimated(source, command.export))

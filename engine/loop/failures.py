@@ -1,4 +1,4 @@
-"""An error that nobody foresaw, in one sentence."""
+"""Words for unexpected errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from engine.shortage import Memory, out_of_memory
 
 
 def plain(error: BaseException, what: str = "", memory: Memory | None = None) -> str:
-    """An unexpected error in one sentence; `what` was being done."""
+    """An unexpected error in one sentence for the user; `what` was being done, `memory` is what is free now."""
     lines = str(error).strip().splitlines()
     first = lines[0][:200] if lines else "no details"
     if isinstance(error, ImportError) and (why := not_imported(error)):

@@ -1,4 +1,5 @@
-"""Commands on their way to the loop: in order, the newest of a kind where it replaces those before, cancels first."""
+"""The queue of commands to the loop: in order; a newer picture request replaces an older one; cancels are seen at
+once."""
 
 from __future__ import annotations
 
@@ -26,14 +27,15 @@ from engine.wire.devices import ForecastLoad, UnloadModel
 from engine.wire.exporting import EstimateExport
 from engine.wire.measuring import WhatIf
 
-# what a prefill gives way to in the middle of a chunk: for these its work is wanted no more, or somebody waits for rest
+# commands that interrupt a prefill in the middle of a chunk: they make its work useless, or wait for it to stop
 INTERRUPTING = (Cancel, LoadModel, RemoveSequence, GoTo, Shutdown, StopSequence, UnloadModel)
-TO_CANCEL = (Run, Step, StartDuel)  # what a Cancel takes away before it began
-LONGEST_WAIT_S = 1e6  # a clock cannot wait for ever
+TO_CANCEL = (Run, Step, StartDuel)  # waiting commands that a Cancel removes from the queue
+LONGEST_WAIT_S = 1e6  # the longest timeout that a queue accepts is finite
 
 
 class Inbox:
-    """`put` may be called from any thread; everything else on the loop's, which gets on whenever it looks here."""
+    """The queue of commands. `put` may be called from any thread, everything else only from the loop's. Looking here
+    counts as a sign of life in `activity`."""
 
     def __init__(self, activity: Activity) -> None:
         self._activity = activity
@@ -49,7 +51,7 @@ class Inbox:
         return self._waiting.popleft() if self._waiting else None
 
     def put_first(self, command: Command) -> None:
-        """It is the next one after all."""
+        """Put a command that was taken back to the front of the queue."""
         self._waiting.appendleft(command)
 
     def wait(self, timeout_s: float | None = None) -> Command | None:
@@ -61,7 +63,8 @@ class Inbox:
             return None
 
     def take_cancel(self) -> bool:
-        """Whether a Cancel or Shutdown is waiting. A Cancel is used up, and with it what was to run before it came."""
+        """Whether a Cancel or Shutdown waits. A Cancel is removed from the queue, with the `TO_CANCEL` commands that
+        came before it."""
         self._collect()
         if any(isinstance(c, Shutdown) for c in self._waiting):
             return True
@@ -75,18 +78,20 @@ class Inbox:
         return True
 
     def check_uncancelled(self) -> None:
-        """Called between two pieces of work; raises where it was cancelled."""
+        """Called between two pieces of work; raises `Cancelled` if a Cancel or Shutdown waits."""
         if self.take_cancel():
             raise Cancelled
 
     def check_uninterrupted(self, *further: type[Command]) -> None:
-        """Called between the layers of a prefill; raises when a command waits that ends it."""
+        """Called between the layers of a prefill; raises `Cancelled` if a command waits that interrupts it: one of
+        `INTERRUPTING` or of the `further` types."""
         self._collect()
         if any(isinstance(command, (*INTERRUPTING, *further)) for command in self._waiting):
             raise Cancelled
 
     def check_other_uninterrupted(self) -> None:
-        """The same in the prefill of the other run of a comparison, which may be ended by itself."""
+        """As `check_uninterrupted`, for the prefill of the other run of a comparison, which commands on the comparison
+        interrupt as well."""
         self.check_uninterrupted(StartDuel, EndDuel)
 
     @property
@@ -96,12 +101,12 @@ class Inbox:
         return bool(self._waiting)
 
     def check_nothing_waits(self) -> None:
-        """Called in what is done for want of commands; raises when one waits."""
+        """Called in background work, which any command interrupts; raises `Cancelled` if one waits."""
         if self.has_waiting:
             raise Cancelled
 
     def _collect(self) -> None:
-        """Move what has arrived into order; of several that a newer one replaces, only the newest stays."""
+        """Move arrived commands to the queue; of commands that replace each other only the newest stays."""
         self._activity.mark()
         while True:
             try:
@@ -114,7 +119,8 @@ class Inbox:
 
 
 def kind_of_latest(command: Command) -> tuple[object, ...] | None:
-    """What a newer command of its kind replaces while both wait: views move, sliders are dragged. None: nothing."""
+    """The kind of a command of which only the newest is kept while several wait, as when a view moves or a slider is
+    dragged; None for a command that must not be dropped."""
     if isinstance(command, TakeSlice):
         return TakeSlice, type(command.request), command.side
     return (type(command),) if isinstance(command, Watch | WhatIf | EstimateExport | ForecastLoad) else None

@@ -1,4 +1,4 @@
-"""A model is loaded, and a session of its own is made, which is whole when it is taken over."""
+"""Loads models and makes their sessions, and finds models and devices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from engine.errors import InputError, first_line, is_out_of_memory, let_go_of_frames
 from engine.loop.activity import Activity
-from engine.loop.beside import Beside
+from engine.loop.background import BackgroundWork
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.spec.cache import CacheSpec
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 def load_model(spec: ModelSpec, reporter: Reporter, inbox: Inbox, activity: Activity, *, is_first: bool) -> LoadedModel:
-    """A model; raises `Cancelled` where it is wanted no more. `is_first`: nothing was loaded before."""
+    """Load a model with progress; raises `Cancelled` if that is cancelled. `is_first`: no model was loaded before."""
     with reporter.loading():
         model = _loaded(spec, reporter, is_first=is_first)
     model.mark, model.runners.telling = activity.mark, reporter.meanwhile
-    model.runners.compiling = Beside(inbox, reporter)
+    model.runners.compiling = BackgroundWork(inbox, reporter)
     return model
 
 
@@ -45,7 +45,7 @@ def _loaded(spec: ModelSpec, reporter: Reporter, *, is_first: bool) -> LoadedMod
             raise
         let_go_of_frames(error)
         why_not = first_line(error)
-    if why_not:  # not while the error is there, which may hold tensors of what was loaded so far
+    if why_not:  # outside the handler: the error may hold tensors of the partly loaded model
         from engine.model.forecast import no_room
 
         raise InputError(no_room(spec, has_present=not is_first))
@@ -53,9 +53,9 @@ def _loaded(spec: ModelSpec, reporter: Reporter, *, is_first: bool) -> LoadedMod
 
 
 def _import_libraries() -> None:
-    """Import torch and transformers. Their own objects, some 350,000, stay for good: collecting among them while they
-    are made takes a seventh of the time, and a full collection that visits them all would hold a step up for two tenths
-    of a second."""
+    """Import torch and transformers without garbage collection, and exclude their objects from it afterwards. These are
+    some 350,000 and stay for good: collections during the import take a seventh of its time, and a later full
+    collection that visits them all would delay a step by 0.2 s."""
     gc.disable()
     try:
         import engine.model.loader  # noqa: F401
@@ -66,7 +66,7 @@ def _import_libraries() -> None:
 
 
 def found_models() -> tuple[LocalModel, ...]:
-    """The models that are on this computer."""
+    """The models found on this computer."""
     from engine.model.hub import models_here
 
     return models_here()
@@ -80,14 +80,14 @@ def found_devices() -> DevicesFound:
 
 
 def forecast_of(command: ForecastLoad, held: HeldModel | None) -> LoadForecast:
-    """What a model would take; `held` is the one that it would take the place of."""
+    """The memory that a model and its cache would take; `held` is the loaded model that it would replace."""
     from engine.model.forecast import forecast
 
     return forecast(command, 0 if held is None else held.num_bytes)
 
 
 class HeldModel(NamedTuple):
-    """The model that is there, and what it and all its caches hold."""
+    """The loaded model, and the bytes of all its caches."""
 
     info: ModelInfo
     cache_bytes: int
@@ -98,7 +98,7 @@ class HeldModel(NamedTuple):
 
 
 def session_of(model: LoadedModel, cache: CacheSpec) -> Session:
-    """A session of a model in which nothing was done yet."""
+    """A new, empty session of a model."""
     from engine.session.session import Session
     from engine.snapshot.patching import rows_of_file
 

@@ -1,4 +1,4 @@
-"""Commands in, events out: one after the other, with the steps of the session between them."""
+"""The engine loop: handles commands one by one, runs the steps of the session between them, and emits events."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from engine.loop.inbox import Inbox
 from engine.loop.loading import forecast_of, found_devices, found_models
 from engine.loop.measuring import MeasurementRunner
 from engine.loop.phases import SuspendedSteps
-from engine.loop.present import Present
-from engine.loop.prompt_surprisal import SurprisalTeller
+from engine.loop.prompt_surprisal import SurprisalReporter
 from engine.loop.reporter import Reporter
 from engine.loop.session_commands import SessionCommands
 from engine.loop.steps_to_do import StepsToDo
 from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
+from engine.loop.workspace import Workspace
 from engine.wire.commands import (
     Cancel,
     CloseSnapshot,
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from engine.session.session import Session
     from engine.wire.records import StepRecord
 
-LONG_WAIT_S = 0.25  # of a run for its pace
+LONG_WAIT_S = 0.25  # a paced run that waits longer for its next step has its pictures completed meanwhile
 
 
 class EngineLoop:
-    """Handles commands one after the other and steps the session between them. `send` may be called from any thread;
-    `emit` is called on the thread that runs, and pictures wait where whoever takes them `is_behind`. What it does
-    meanwhile stands in `activity`."""
+    """Handles commands one by one and steps the session between them. `send` may be called from any thread. `emit` is
+    called with every event, on the thread of `run`. While `is_behind` says that the receiver is slow, pictures are
+    held back. `activity` says what the loop is doing."""
 
     def __init__(self, emit: Callable[[Event], None], is_behind: Callable[[], bool] = lambda: False) -> None:
         self._is_behind = is_behind
@@ -68,29 +68,30 @@ class EngineLoop:
         self._duelling = Duelling(self._reporter, self._inbox)
         self._steps = StepsToDo()
         self._stops = StopConditions(self._reporter, self._steps, self._duelling)
-        self._surprisal = SurprisalTeller(self._reporter)
+        self._surprisal = SurprisalReporter(self._reporter)
         self._watching = Watching(self._reporter)
         self._phases = SuspendedSteps(
             self._reporter, self._inbox, self.activity, self._steps, self._watching, self._guard
         )
         parts = self._steps, self._stops, self._watching, self._duelling
-        self._present = Present(self._reporter, self._inbox, self.activity, *parts)
-        self._reporter.memory = self._present.memory
-        self._in_session = SessionCommands(self._present, self._reporter, self._inbox, *parts, self._measuring)
+        self._workspace = Workspace(self._reporter, self._inbox, self.activity, *parts)
+        self._reporter.memory = self._workspace.memory
+        self._in_session = SessionCommands(self._workspace, self._reporter, self._inbox, *parts, self._measuring)
 
     def send(self, command: Command) -> None:
         self._inbox.put(command)
 
     def run(self) -> None:
-        """Work until a `Shutdown` comes. Once a device has failed, nothing is done any more: whoever listens begins
-        again, there or elsewhere."""
+        """Work until a `Shutdown` comes. After a device has failed, every command is refused, and the client has to
+        restart the engine."""
         try:
             shutdown = self._work()
         except DeviceLost as lost:
-            shutdown = self._refuse_all(f"{self._present.device} does not work any more ({lost})")
+            shutdown = self._refuse_all(f"{self._workspace.device} does not work any more ({lost})")
         self._reporter.answer(shutdown.id, Stopped())
 
     def _refuse_all(self, cause: str) -> Shutdown:
+        """Report the engine as lost and refuse every command until a `Shutdown`."""
         self._reporter.emit(EngineLost(cause))
         while not isinstance(command := self._inbox.take() or self._inbox.wait(), Shutdown):
             if command is not None:
@@ -98,6 +99,8 @@ class EngineLoop:
         return command
 
     def _work(self) -> Shutdown:
+        """Handle commands as they come; without one do the most urgent piece of work: surprisals if there is time, a
+        step, then the other run of a comparison, an opened file, a what-if trial."""
         while True:
             command = self._next_command()
             if isinstance(command, Shutdown):
@@ -106,21 +109,21 @@ class EngineLoop:
                 self._guard(command)
             elif self._session is not None and self._has_time_for_surprisal:
                 self.activity.begin("the surprisal of a prompt")
-                self._surprisal.go_on(self._session)
+                self._surprisal.advance(self._session)
             elif self._session is not None and self._has_work:
                 self._advance(self._session)
             elif self._duelling.has_more:
                 self.activity.begin("the other run of a comparison")
-                self._duelling.go_on(self._session)
-            elif self._present.opened.has_more:
-                self._present.opened.go_on()
+                self._duelling.advance(self._session)
+            elif self._workspace.opened.has_more:
+                self._workspace.opened.report_more()
             elif self._measuring.is_trying:
                 self.activity.begin("trying another cache")
-                self._measuring.go_on()
+                self._measuring.advance_trial()
 
     @property
     def _session(self) -> Session | None:
-        return self._present.session
+        return self._workspace.session
 
     @property
     def _has_work(self) -> bool:
@@ -128,31 +131,31 @@ class EngineLoop:
 
     @property
     def _wait_s(self) -> float:
-        """How long the next step has to wait for the pace of a run; chunks of a prompt wait for none."""
-        return 0.0 if self._session is not None and self._session.is_prefilling else self._steps.rest_s
+        """Seconds until the pace of the run allows the next step; prefill chunks are not paced."""
+        return 0.0 if self._session is not None and self._session.is_prefilling else self._steps.wait_s
 
     @property
-    def _rests_now(self) -> bool:
-        """Whether no step follows, or none for so long that what is shown meanwhile has to be whole."""
+    def _pauses_now(self) -> bool:
+        """Whether no step follows, or only after so long a wait that the pictures have to be complete meanwhile."""
         return not self._has_work or self._wait_s > LONG_WAIT_S
 
     def _status(self) -> EngineStatus:
-        at_work = self._present.at_work
-        if at_work is None:
-            cache, sampling = self._present.cache, self._present.sampling
+        current = self._workspace.current
+        if current is None:
+            cache, sampling = self._workspace.cache, self._workspace.sampling
             status = EngineStatus(None, cache, sampling, (), None, running=False, work=self._reporter.work)
         else:
-            status = at_work.status(self._present.sampling, self._reporter.work, running=self._has_work)
-        return self._stops.told_in(status, self._session)
+            status = current.status(self._workspace.sampling, self._reporter.work, running=self._has_work)
+        return self._stops.added_to(status, self._session)
 
     def _next_command(self) -> Command | None:
-        """The next command; None when there is none and there is work to do. Waits when there is neither, and for the
-        pace of a run."""
+        """The next command; None when none has come and there is work to do. Waits for a command when there is no work,
+        or while the pace of a run delays the next step."""
         if (command := self._inbox.take()) is not None or self._has_time_for_surprisal:
             return command
         if not self._has_work:
             self._rest()
-            has_more = self._measuring.is_trying or self._duelling.has_more or self._present.opened.has_more
+            has_more = self._measuring.is_trying or self._duelling.has_more or self._workspace.opened.has_more
             return None if has_more else self._inbox.wait()
         if (wait_s := self._wait_s) <= 0:
             return None
@@ -160,18 +163,18 @@ class EngineLoop:
         return self._inbox.wait(wait_s)
 
     def _rest(self) -> None:
-        """The next step does not follow the newest one at once."""
+        """Tell the session that a pause comes before its next step."""
         if self._session is not None:
             self._session.rest()
 
     @property
     def _has_time_for_surprisal(self) -> bool:
-        return self._surprisal.has_time(self._session, self._steps.rest_s if self._has_work else None)
+        return self._surprisal.has_time(self._session, self._steps.wait_s if self._has_work else None)
 
     # ---- between commands ----------------------------------------------------------------------------------------
 
     def _guard(self, command: Command) -> None:
-        """Handle one command; whatever goes wrong becomes one `Failed` and changes nothing else."""
+        """Handle one command. Any error is reported as one `Failed`, and the session is unchanged."""
         were_open = self._finish_records()
         if self._session is not None:
             self._session.discard_ahead()
@@ -181,7 +184,7 @@ class EngineLoop:
         try:
             self._handle(command)
         except Cancelled:
-            pass  # the status says that it is not worked on any more
+            pass  # the next status shows that the command is no longer worked on
         except Exception as error:
             self._reporter.fail(error, type(command).__name__)
         has_said, self._reporter.work = self._reporter.work is not None, None
@@ -189,11 +192,11 @@ class EngineLoop:
             self._watching.catch_up(self._session)
         silent = TakeSlice | Watch | Tokenize | PreviewPrompt | WhatIf | ForecastLoad
         if were_open or has_said or not isinstance(command, silent):
-            self._reporter.tell()
+            self._reporter.send_status()
 
     def _advance(self, session: Session, reached: Callable[[PhaseReached], None] | None = None) -> None:
-        """One unit of work; a prefill counts as one unit, however many chunks it takes. A chunk that is interrupted is
-        undone, and nothing is said of it. `reached` is told of its phases, and may hold it up or give it up."""
+        """Run one step and report it. The chunks of a prefill count as one unit together; a chunk that is interrupted
+        is undone silently. `reached` is called at each phase of the step, and may delay or cancel it."""
         self._measuring.drop_trial()
         self.activity.begin("reading a prompt" if session.is_prefilling else "a decode step")
         check = self._inbox.check_uninterrupted
@@ -211,56 +214,58 @@ class EngineLoop:
             self._steps.end()
             self._watching.undone(session)
             self._reporter.reply_to = self._steps.asked_by
-            self._reporter.fail(error, "a step")  # before pictures: what was computed for the step is let go of
+            self._reporter.fail(error, "a step")  # before pictures: frees the tensors that the failed step holds
             self._watching.catch_up(session)
-            self._reporter.tell()
+            self._reporter.send_status()
             return
         is_half = record.phase == "prefill" and session.sequence(record.sequences[0].seq_id).is_prefilling
         self._steps.done(is_unit=not is_half)
         if not session.has_work:
             self._steps.end()
         self._reporter.answer(self._steps.asked_by, record)
-        self._watching.after_step(session, record, is_last=self._rests_now, is_behind=self._is_behind())
+        self._watching.after_step(session, record, is_last=self._pauses_now, is_behind=self._is_behind())
         self._duelling.follow(session)
         if self._stops.halt(session, record):
             self._watching.catch_up(session)
-        self._reporter.tell()
+        self._reporter.send_status()
 
     # ---- records that are read late ------------------------------------------------------------------------------
 
     def _may_read_late(self, session: Session) -> bool:
-        """Whether steps may go on before what they measured is read: in a run that nothing in it can end or follow."""
+        """Whether the next step may start before the measurements of this one are read: only in an unpaced decode run
+        whose records no stop condition and no comparison waits for."""
         is_run = self._steps.count is None or self._steps.count > 1
         is_read = self._stops.is_asking or self._duelling.is_on or session.is_prefilling or self._steps.is_paced
         return session.ring.late_steps > 0 and is_run and not is_read
 
     def _advance_late(self, session: Session, records: list[StepRecord]) -> None:
-        """A decode step is done; `records` are those of steps before it that are complete by now. Pictures show the
-        present: all records are told before them."""
+        """Report after a decode step whose own record comes late; `records` are those of earlier steps, complete by
+        now. Pictures show the present, so that all records are completed and sent before them."""
         self._steps.done(is_unit=True)
         if not session.has_work:
             self._steps.end()
         if not self._has_work or self._watching.is_due:
             records += session.finish_records()
         self._tell_records(session, records)
-        if not self._has_work:  # one that could not be read has ended the run
+        if not self._has_work:  # also where a record that could not be read has ended the run
             self._finish_records()
             self._watching.catch_up(session)
-        self._reporter.tell()
+        self._reporter.send_status()
 
     def _finish_records(self) -> bool:
-        """Tell the records of all steps that are done; whether there were any. Raises `DeviceLost` where the device
-        fails that has the rest."""
+        """Wait for and send the records of all finished steps; whether there were any. Raises `DeviceLost` where the
+        device that holds the measurements has failed."""
         if self._session is None or not self._session.has_open_records:
             return False
         try:
             records = self._session.finish_records()
-        except Exception as error:  # of a device: whatever else fails is told with the records
+        except Exception as error:  # a device failure: all other errors come with the records, as `take_unread`
             raise DeviceLost(first_line(error)) from None
         self._tell_records(self._session, records)
         return True
 
     def _tell_records(self, session: Session, records: list[StepRecord]) -> None:
+        """Send records with the pictures that they change; a record that could not be read ends the run."""
         for number, record in enumerate(records, 1):
             is_newest = number == len(records) and not session.has_open_records
             is_behind = self._is_behind() or not is_newest
@@ -278,15 +283,15 @@ class EngineLoop:
             raise InputError(f"There is no session {command.session} here: this engine has session 0 and no other.")
         match command:
             case LoadModel():
-                self._present.load(command)
+                self._workspace.load(command)
             case FindModels():
                 self._reporter.reply(ModelsFound(found_models()))
             case FindDevices():
                 self._reporter.reply(found_devices())
             case ForecastLoad():
-                self._reporter.reply(forecast_of(command, self._present.held))
+                self._reporter.reply(forecast_of(command, self._workspace.held))
             case UnloadModel():
-                self._present.unload()
+                self._workspace.unload()
             case Pause() | Cancel():
                 self._steps.pause()
                 if isinstance(command, Cancel):
@@ -295,19 +300,19 @@ class EngineLoop:
                 self._steps.set_pace(command)
                 self._watching.set_pace(command)
             case SetCapture():
-                self._present.set_capture(command)
+                self._workspace.set_capture(command)
             case SetStops():
                 self._stops.set(command)
             case OpenSnapshot():
-                self._present.open(command)
+                self._workspace.open(command)
             case Continue() | CloseSnapshot():
-                self._present.leave_file(command)
+                self._workspace.leave_file(command)
             case StartDuel() | EndDuel() | TakeSlice(side=str()) if (
-                at_work := self._present.opened.snapshot or self._session
+                current := self._workspace.opened.snapshot or self._session
             ):
-                self._duelling.handle(at_work, command, self._present.model)
-            case _ if self._present.opened.file is not None:
-                self._present.opened.handle(command)
+                self._duelling.handle(current, command, self._workspace.model)
+            case _ if self._workspace.opened.file is not None:
+                self._workspace.opened.handle(command)
             case _ if self._session is None:
                 raise InputError("There is no model yet: load one first.")
             case NextPhase():
@@ -318,6 +323,7 @@ class EngineLoop:
                     self._take_phase(self._session, command)
 
     def _take_phase(self, session: Session, command: SubmitPrompt | NextPhase) -> None:
+        """Run one step that pauses at each of its phases."""
         session.check_has_work()
         self._steps.end()
         self._steps.asked_by = command.id

@@ -1,4 +1,4 @@
-"""What a cache changes, measured for whoever asks: on the live session, of which nothing is altered, or beside it."""
+"""Runs measurements on request (what-if, parity, damage, regret, sweep, benchmark); none changes the live session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, 
 if TYPE_CHECKING:
     from engine.session.session import Session
 
-ENDING_A_TRIAL = (
+ENDING_A_TRIAL = (  # commands that end a what-if trial
     LoadModel,
     UnloadModel,
     OpenSnapshot,
@@ -44,8 +44,8 @@ MeasuringCommand = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep | Be
 
 
 class MeasurementRunner:
-    """Answers measurements; a cancelled one answers nothing. The trial of a what-if goes on behind its estimate, piece
-    by piece, while there is nothing else to do."""
+    """Answers measurement commands; a cancelled one is not answered. A what-if is answered with an estimate at once,
+    and its trial then runs piece by piece while the loop is idle."""
 
     def __init__(self, reporter: Reporter, inbox: Inbox) -> None:
         self._reporter, self._inbox = reporter, inbox
@@ -53,15 +53,15 @@ class MeasurementRunner:
 
     @property
     def is_trying(self) -> bool:
-        """Whether a trial goes on."""
+        """Whether a what-if trial is running."""
         return self._trial is not None
 
     def drop_trial(self) -> None:
-        """What it was asked about changes, or nobody waits for it any more."""
+        """Drop the trial, because its question is out of date."""
         self._trial = None
 
     def drop_trial_for(self, command: Command) -> None:
-        """As `drop_trial`, where the command is one that ends it."""
+        """Drop the trial if the command is one that ends it."""
         if isinstance(command, ENDING_A_TRIAL):
             self.drop_trial()
 
@@ -90,21 +90,22 @@ class MeasurementRunner:
             self._reporter.reply(answer)
 
     def _try(self, session: Session, command: WhatIf) -> None:
-        """The estimate at once; a dragged slider is mostly answered before its progress is said."""
+        """Answer a what-if with its estimate, and keep the trial to be continued. For a dragged slider the estimate
+        mostly comes before any progress would be reported."""
         from engine.analysis.what_if import what_if
 
         pieces = what_if(session, command)
         self._trial = command, pieces
         try:
             estimate = self._reporter.follow("Trying another cache", pieces, is_mostly_short=True)
-        except Cancelled:  # its panel asks one question at a time and waits for each
+        except Cancelled:  # an answer is needed: the panel asks one question at a time and waits for it
             self._trial = None
             raise InputError(GIVEN_UP) from None
         if estimate is not None:
             self._reporter.reply(estimate)
 
-    def go_on(self) -> None:
-        """One more piece of the trial whose estimate has been answered; it gives way to whatever else is asked."""
+    def advance_trial(self) -> None:
+        """Run one more piece of the trial, and answer with its result when it is done."""
         assert self._trial is not None
         command, pieces = self._trial
         self._reporter.reply_to = command.id
@@ -121,7 +122,8 @@ class MeasurementRunner:
             self._reporter.reply(piece)
 
     def _sweep(self, session: Session, command: Sweep) -> None:
-        """Other caches of the same model, one after the other; a cancel ends it before the next step."""
+        """Run other cache modes on the same model, one after the other, and answer row by row; a cancel ends it before
+        the next step."""
         from engine.analysis.sweep import sweep
 
         reporter, pairs = self._reporter, ((m.name, t.name) for t in command.texts for m in command.modes)
@@ -137,7 +139,8 @@ class MeasurementRunner:
                 reporter.begin(f"Sweeping: {mode} on {text}", num_rows, command.num_rows)
 
     def _bench(self, session: Session, command: Bench) -> None:
-        """Caches of the same model against each other in time; a cancel ends it before the next step."""
+        """Time cache modes of the same model against each other, and answer row by row; a cancel ends it before the
+        next step."""
         from engine.analysis.bench import bench
 
         specs, num_rows, label = dict(command.caches), 0, "Benchmarking"

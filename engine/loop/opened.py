@@ -1,4 +1,5 @@
-"""A snapshot that is open in place of a live session: it can be looked at, and what needs a forward is refused."""
+"""The opened file that takes the place of a live session: it can be viewed; commands that need a forward are
+refused."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ RECORDS_AT_ONCE = 256
 
 
 class OpenFile:
-    """At most one file: a snapshot, or a session that was written down. Its steps are told some at a time, between
-    commands; pictures of a snapshot are answered at once."""
+    """Holds at most one opened file: a snapshot, or a saved session. Its steps are reported in batches between
+    commands; slices of a snapshot are answered at once."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -38,20 +39,21 @@ class OpenFile:
         self._steps: Iterator[StepRecord] | None = None
         self._events: Iterator[Event] | None = None
         self._num_told = 0
-        self._fed_before: int | None = None  # tokens before the newest step that was told
+        self._fed_before: int | None = None  # tokens before the newest step that was reported
 
     @property
     def has_more(self) -> bool:
-        """Whether steps of it are still to be told."""
+        """Whether steps of the file are still to be reported."""
         return self._steps is not None or self._events is not None
 
     @property
     def file(self) -> OpenedSnapshot | OpenedSession | None:
-        """What is open."""
+        """The opened file, None where none is."""
         return self.snapshot or self.saved
 
     def read(self, command: OpenSnapshot, *, has_model: bool) -> OpenedSnapshot | OpenedSession:
-        """The file, to be taken over; raises `InputError` for one that cannot be looked at."""
+        """Read the file of a command, without opening it here yet; raises `InputError` for one that cannot be
+        viewed."""
         self._reporter.begin(f"Opening {command.path.name}", can_cancel=False)
         if is_session(command.path):
             from engine.opened.session import OpenedSession
@@ -61,12 +63,12 @@ class OpenFile:
 
         from engine.opened.file import OpenedSnapshot
 
-        if not has_model:  # else that has chosen
+        if not has_model:  # loading a model sets the number of threads
             torch.set_num_threads(usual_threads())
         return OpenedSnapshot(command.path)
 
     def replace(self, file: OpenedSnapshot | OpenedSession) -> None:
-        """It stands in place of what there was."""
+        """Make `file` the opened one in place of the one before, and report its steps."""
         from engine.opened.session import OpenedSession
 
         self.close()
@@ -80,8 +82,8 @@ class OpenFile:
         self.saved = saved
         self._events = saved.events()
         self._reporter.reply(Restarted())
-        self._reporter.tell()
-        self.go_on()
+        self._reporter.send_status()
+        self.report_more()
 
     def _begin_snapshot(self, snapshot: OpenedSnapshot) -> None:
         from engine.opened.description import steps_of
@@ -89,14 +91,14 @@ class OpenFile:
         self.snapshot = snapshot
         self._steps, self._num_told, self._fed_before = steps_of(snapshot.file), 0, None
         self._reporter.reply(Restarted())
-        self._reporter.tell()
+        self._reporter.send_status()
         self._reporter.reply(Submitted(snapshot.sequence.seq_id, snapshot.token_ids, snapshot.texts))
         told = snapshot.file.manifest
         self._reporter.emit(SessionOpened("", snapshot.sequence.sampling, bookmarks=told.bookmarks, view=told.view))
-        self.go_on()
+        self.report_more()
 
-    def go_on(self) -> None:
-        """Tell some more of its steps. A record that cannot be read ends them; the file stays open."""
+    def report_more(self) -> None:
+        """Report the next batch of steps. A record that cannot be read ends them; the file stays open."""
         for _ in range(RECORDS_AT_ONCE if self._events is not None else 0):
             if (event := next(self._events, None)) is None:  # type: ignore[arg-type]
                 self._events = None
@@ -118,7 +120,7 @@ class OpenFile:
             self._reporter.emit(record)
 
     def _bare_step(self) -> StepRecord | None:
-        """The tokens at least, where no step of it can be read."""
+        """A step with only the tokens of the snapshot, where no step of it can be read."""
         from engine.opened.description import bare_step
 
         if self._num_told or self.snapshot is None:
@@ -126,13 +128,13 @@ class OpenFile:
         return bare_step(self.snapshot.file, 0, self.snapshot.last_step or 0)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if self.snapshot is not None:
             self.snapshot.close()
         self.snapshot = self.saved = self.info = self._steps = self._events = None
 
     def handle(self, command: Command) -> None:
-        """Answer what can be seen; raises `InputError` for everything that needs a forward."""
+        """Answer commands that only view the file; raises `InputError` for everything that needs a forward."""
         snapshot = self.snapshot
         match command:
             case Watch(pictures=()) if self.saved is not None:
@@ -153,7 +155,8 @@ class OpenFile:
                 raise InputError(self.why_not)
 
     def _watch(self, snapshot: OpenedSnapshot, command: Watch) -> None:
-        """Nothing changes in a file: each picture is answered once. One that fails does not take the others with it."""
+        """Answer each watched picture once, since a file does not change. A picture that fails does not affect the
+        others."""
         from engine.look.watch import request_now
 
         for watched in command.pictures:
@@ -168,7 +171,7 @@ class OpenFile:
 
     @property
     def why_not(self) -> str:
-        """Why nothing is computed here, and what to do."""
+        """Why a command that needs a forward is refused, and what to do."""
         assert self.info is not None
         kind = "snapshot" if self.info.has_rows else "session"
         if self.info.why_not:
@@ -176,10 +179,10 @@ class OpenFile:
             return f"This is an opened {kind}, which can only be looked at: {why_not}. Load a model to leave it."
         return f"This is an opened {kind}: load {self.info.model or 'its model'} to go on from it."
 
-    # ---- with the model ------------------------------------------------------------------------------------------
+    # ---- continuing with a model ---------------------------------------------------------------------------------
 
     def fits(self, model: LoadedModel) -> bool:
-        """Whether decoding can go on from the file with this model."""
+        """Whether the file can be continued with this model."""
         if self.saved is not None:
             return not self.saved.why_not(model.info)
         from engine.snapshot.resume import why_not_resumable
@@ -187,34 +190,34 @@ class OpenFile:
         return self.snapshot is not None and not why_not_resumable(model, self.snapshot.file)
 
     def as_in_file(self, model: ModelSpec) -> ModelSpec:
-        """The model to go on with, in the numbers of an opened snapshot where nobody chose any."""
+        """The model to continue with; where no dtype was chosen, in that of the opened snapshot."""
         from engine.snapshot.resume import as_in_file
 
         return as_in_file(model, self.snapshot.file) if self.snapshot is not None else model
 
     def in_other_numbers(self, asked: ModelSpec, model: LoadedModel) -> ModelSpec | None:
-        """What to load in place of the model that `asked` gave, where it has the weights of the opened snapshot in
-        numbers that nobody chose and the file has not."""
+        """What to load instead of `model`, which `asked` gave: the same weights in the dtype of the opened snapshot, if
+        that is another one and no dtype was chosen; else None."""
         wanted = self.as_in_file(asked)
         is_its = self.snapshot is not None and self.snapshot.file.manifest.fingerprint == model.info.fingerprint
         return wanted if is_its and wanted.dtype not in ("auto", model.info.dtype) else None
 
     def resumed(self, model: LoadedModel) -> tuple[Session, CacheChanged]:
-        """A session that goes on from the file, all steps of which were told, and what is to be told of it; raises
-        `InputError` with the reason where it cannot, and the file stays open."""
+        """A session that continues the opened snapshot, and the event that reports it; all steps of the file are
+        reported first. Raises `InputError` with the reason where that cannot be, and the file stays open."""
         from engine.snapshot.resume import resumed
 
         assert self.snapshot is not None
         began, path = time.perf_counter(), self.snapshot.file.path
         session = resumed(model, self.snapshot.file)
         while self.has_more:
-            self.go_on()
+            self.report_more()
         took_ms = (time.perf_counter() - began) * 1e3
         return session, CacheChanged(session.cache, f"goes on from {path.name}", took_ms, session.bytes())
 
     def resumed_where_it_fits(self, model: LoadedModel) -> tuple[Session, CacheChanged] | None:
-        """As `resumed`; None where the model does not fit, and where the file cannot be read, which is told: a broken
-        file must keep no model from being loaded."""
+        """As `resumed`; None where the model does not fit or the file cannot be read. The latter is reported and not
+        raised: a broken file must not keep a model from being loaded."""
         try:
             return self.resumed(model) if self.fits(model) else None
         except InputError as error:
@@ -222,7 +225,7 @@ class OpenFile:
             return None
 
     def check_can_be_left(self, *, goes_on: bool) -> None:
-        """Raises `InputError` where nothing is open, or no model could go on from it."""
+        """Raise `InputError` if no file is open, or (with `goes_on`) if no model could continue it."""
         if self.info is None:
             raise InputError(f"There is no opened snapshot to {'go on from' if goes_on else 'close'}: open one first.")
         if goes_on and self.info.why_not:

@@ -1,4 +1,5 @@
-"""A step that waits between its phases: what is answered meanwhile, and what ends the waiting."""
+"""Holds a step between its phases: which commands are answered meanwhile, and which ones continue or cancel the
+step."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ MEASURING = (
 
 
 class SuspendedSteps:
-    """Holds a session up between two phases of a step until a command says how it goes on. `answer` handles a command
-    as it is handled between two steps."""
+    """Makes a step wait at each of its phases until a command continues or cancels it. `answer` handles other commands
+    as between two steps."""
 
     def __init__(
         self,
@@ -45,13 +46,13 @@ class SuspendedSteps:
         self._steps, self._watching, self._answer = steps, watching, answer
 
     def take(self, session: Session) -> Callable[[PhaseReached], None]:
-        """What a step is told to call at each phase. Between them it waits, until somebody wants the rest at once; it
-        raises `Cancelled` where the step is given up."""
+        """The callback for a step that pauses: it reports each phase and waits for the next command; after a `Step` or
+        `Run` it no longer waits. Raises `Cancelled` where the step is given up."""
 
         def reached(event: PhaseReached) -> None:
             self._reporter.reply(event)
             if not isinstance(event.phase, Written) and self._steps.count == 0:
-                self._reporter.tell()
+                self._reporter.send_status()
                 self._watching.at_phase(session)
                 self._wait(session)
                 self._activity.begin("a step in phases")
@@ -59,7 +60,8 @@ class SuspendedSteps:
         return reached
 
     def _wait(self, session: Session) -> None:
-        """Until a command comes that is for the step; a wait for one is a rest, however long."""
+        """Wait until a command continues the step. Commands that only look are answered meanwhile, measurements are
+        refused; a Cancel, and every other command, cancels the step."""
         while True:
             command = self._inbox.take() or self._inbox.wait()
             match command:
@@ -84,7 +86,7 @@ class SuspendedSteps:
 
     def _refuse(self, session: Session, command: commands.Command) -> None:
         where = session.phases.suspended if session.phases is not None else None
-        assert where is not None, "somebody waits"
+        assert where is not None, "a step waits"
         words = f"{where.words[:1].upper()}{where.words[1:]}"
         why = f"{words}. Finish this step, or give it up, before anything is measured or written."
         self._reporter.reply_to = command.id

@@ -1,4 +1,4 @@
-"""Surprisals of long prompts, told when the engine has time for them."""
+"""Computes the surprisals of long prompts when the loop is idle, and reports them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from engine.wire.records import StepRecord
 if TYPE_CHECKING:
     from engine.session.session import Session
 
-LEAST_REST_S = 0.1  # between two steps of a run: a slice takes about half of it
+LEAST_WAIT_S = 0.1  # until the next step of a run, to compute a slice before it: a slice takes about half of that
 
 
-class SurprisalTeller:
-    """Computes them slice by slice, and tells each slice as it is found."""
+class SurprisalReporter:
+    """Computes waiting surprisals slice by slice, and reports each slice."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
 
-    def has_time(self, session: Session | None, rest_s: float | None) -> bool:
-        """Whether there are some to be computed, and time for it: the next step comes in `rest_s` (None: there is
-        none)."""
+    def has_time(self, session: Session | None, wait_s: float | None) -> bool:
+        """Whether surprisals wait and there is time for a slice; the next step comes in `wait_s` seconds (None: no step
+        follows)."""
         if session is None or not session.history.surprisal.is_waiting:
             return False
-        return rest_s is None or (rest_s > LEAST_REST_S and not session.is_prefilling)
+        return wait_s is None or (wait_s > LEAST_WAIT_S and not session.is_prefilling)
 
-    def go_on(self, session: Session) -> None:
-        """One slice; a chunk of which one fails is given up."""
+    def advance(self, session: Session) -> None:
+        """Compute and report one slice; a chunk that fails is dropped, and the failure reported."""
         try:
             self._reporter.emit(session.history.surprisal.advance())
         except Exception as error:
@@ -36,7 +36,8 @@ class SurprisalTeller:
 
 
 def with_surprisal(session: Session, records: tuple[StepRecord, ...], reporter: Reporter) -> tuple[StepRecord, ...]:
-    """The records with all of them; whoever sent the records may not have taken the last ones. Can be cancelled."""
+    """The records, completed with all surprisals of their prompts, which are computed now if they still wait. Can be
+    cancelled."""
     late = session.history.surprisal
     for found in late.finish() if records else ():
         reporter.emit(found)

@@ -1,4 +1,4 @@
-"""An opened session goes on: its model does every moment once more, and what is not as it was is told."""
+"""Continues an opened session: its model repeats every node, and differences from the recorded session are reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class Rebuilt:
-    """The session, the `events` that tell it, the answer, and a sentence where something is not as it was."""
+    """A session that was replayed from a file: the session, the `events` that report its nodes, `said` (what the user
+    wrote), the answer to the command, and a `warning`, empty if everything is as it was."""
 
     def __init__(self, rebuilding: Rebuilding, took_ms: float, why_not_all: str) -> None:
         from engine.opened.session import said_of, told
@@ -38,8 +39,9 @@ class Rebuilt:
 def rebuilt(
     model: LoadedModel, file: OpenedSession, reporter: Reporter, inbox: Inbox, *, may_open_files: bool
 ) -> Rebuilt:
-    """Do it, telling how far it is. A cancel raises, and the file stays open; a moment that cannot be done ends it at
-    the one before. `may_open_files`: its edits may read the files that they name, for nobody else wrote it."""
+    """Replay the opened session with progress. A cancel raises `Cancelled`, and the file stays open. A node that cannot
+    be repeated ends the replay at the one before. `may_open_files`: recorded edits may read the files that they name,
+    since the user wrote the session."""
     from engine.session.rebuilding import Rebuilding
     from engine.snapshot.patching import rows_of_file
 
@@ -62,7 +64,7 @@ def rebuilt(
         rebuilding.finish()
     except InputError as error:
         why = why or f"What was done last could not be done once more: {error}"
-    rebuilding.session.open_rows = rows_of_file  # from here on a person asks
+    rebuilding.session.open_rows = rows_of_file  # later edits come from the user, who may name files
     return Rebuilt(rebuilding, (time.perf_counter() - began) * 1e3, why)
 
 

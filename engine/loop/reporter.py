@@ -1,4 +1,4 @@
-"""What the loop says: how it stands, answers to the command in hand, progress, and what failed."""
+"""Emits the events of the loop: status, answers to the current command, progress and failures."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ Found = TypeVar("Found")
 log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 0.05
-TELLING_S = 0.5  # of work, before a pace is told from it
+ESTIMATES_FROM_S = 0.5  # seconds of work before the remaining time is estimated
 
 
 class Reporter:
-    """`reply_to` is the id of the command in hand: what is said meanwhile answers it. `work` is what takes a while.
-    `status` gives how things stand, work included."""
+    """Emits events. `reply_to` is the id of the current command, which `reply` answers. `work` is the running piece of
+    work that takes a while, for the status; `status` gives the engine's present status."""
 
     def __init__(
         self, emit: Callable[[Event], None], status: Callable[[], EngineStatus], activity: Activity, inbox: Inbox
@@ -53,23 +53,23 @@ class Reporter:
         self._said_at = self._began_at = 0.0
         self._began_with = 0
         self._is_loading = False
-        self.memory: Callable[[], Memory | None] = lambda: None  # gives back what can be, and says how it stands
+        self.memory: Callable[[], Memory | None] = lambda: None  # releases memory and says how much is free
 
-    def tell(self) -> None:
-        """Say how things stand."""
+    def send_status(self) -> None:
+        """Emit the present status."""
         self.emit(StateChanged(self._status()))
 
     def reply(self, event: Event) -> None:
-        """Tell something that answers the command in hand."""
+        """Emit an event as an answer to the current command."""
         self.answer(self.reply_to, event)
 
     def answer(self, command_id: int | None, event: Event) -> None:
-        """Tell something that answers that command."""
+        """Emit an event as an answer to the command of that id; None: to none."""
         self.emit(replace(event, reply_to=command_id))
 
     def fail(self, error: Exception, what: str, *, is_asked: bool = True) -> None:
-        """One sentence; an error that nobody foresaw goes to the log as well. Unless `is_asked`, it answers nothing. A
-        device that failed is none of what is told here: it ends the loop's work."""
+        """Report an error in one sentence; an unexpected one is logged as well. `is_asked` False: it answers no
+        command. A device failure is not reported here but raised as `DeviceLost`, which ends the loop's work."""
         tell = self.reply if is_asked else self.emit
         if isinstance(error, InputError):
             tell(Failed(str(error), isinstance(error, RowsMissing)))
@@ -80,10 +80,10 @@ class Reporter:
         if is_of_device(error):
             raise DeviceLost(first_line(error)) from None
         if is_out_of_memory(error):
-            let_go_of_frames(error)  # what is free is asked once they hold nothing
+            let_go_of_frames(error)  # free the tensors that its frames hold, before the free memory is measured
         tell(Failed(plain(error, self._activity.what, self.memory())))
 
-    # ---- what takes a while --------------------------------------------------------------------------------------
+    # ---- progress of work that takes a while ---------------------------------------------------------------------
 
     def begin(
         self,
@@ -94,7 +94,7 @@ class Reporter:
         can_cancel: bool = True,
         counts_bytes: bool = False,
     ) -> None:
-        """Say what takes a while from now on."""
+        """Report a piece of work that takes a while, or its progress: `done` of `total` (None: unknown)."""
         self._said_at = time.monotonic()
         if self.work is None or self.work.label != label:
             self._began_at, self._began_with = self._said_at, done
@@ -104,11 +104,11 @@ class Reporter:
             took_s = max(self._said_at - self._began_at, 1e-3)
             self.work = replace(self.work, bytes_per_s=(done - self._began_with) / took_s)
         self._activity.begin(label[:1].lower() + label[1:])
-        self.tell()
+        self.send_status()
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """What takes a while in it loads a model."""
+        """Mark the work reported in this block as the loading of a model."""
         self._is_loading = True
         try:
             yield
@@ -117,7 +117,7 @@ class Reporter:
 
     @contextmanager
     def meanwhile(self, label: str) -> Iterator[None]:
-        """Say what takes a while within something else, which goes on behind it."""
+        """Report a piece of work within another one, which is the reported one again after the block."""
         before, what = self.work, self._activity.what
         self.begin(label, can_cancel=False)
         try:
@@ -127,12 +127,12 @@ class Reporter:
             self._activity.begin(what)
 
     def _left_s(self, done: int, total: int | None) -> float | None:
-        """Seconds that are left at the pace so far; None while that says little."""
+        """The estimated seconds left at the rate so far; None while it is too early for an estimate."""
         took_s, made = self._said_at - self._began_at, done - self._began_with
-        return (total - done) * took_s / made if total and made > 0 and took_s >= TELLING_S else None
+        return (total - done) * took_s / made if total and made > 0 and took_s >= ESTIMATES_FROM_S else None
 
     def progress(self, label: str, done: int, total: int | None, *, counts_bytes: bool = False) -> None:
-        """Say how far it is, if it was not said just now; raises `Cancelled` where a cancel waits."""
+        """Report progress, at most every `PROGRESS_INTERVAL_S` seconds; raises `Cancelled` if a cancel waits."""
         self._inbox.check_uncancelled()
         is_other = self.work is not None and self.work.label != label
         if is_other or time.monotonic() - self._said_at > PROGRESS_INTERVAL_S:
@@ -146,8 +146,9 @@ class Reporter:
         is_mostly_short: bool = False,
         counts_bytes: bool = False,
     ) -> Found | None:
-        """Tell how far work is, done and total at each piece, until it yields something else, which is returned. A
-        cancel ends it between two pieces. Of what is mostly short nothing is said at its very beginning."""
+        """Run `pieces`, which yield (done, total) as progress and at last a result: report the progress and return the
+        result, None without one. A cancel raises `Cancelled` between two pieces. `is_mostly_short`: nothing is reported
+        until `PROGRESS_INTERVAL_S` has passed."""
         self._said_at = time.monotonic() if is_mostly_short else 0.0
         try:
             for piece in pieces:

@@ -1,4 +1,4 @@
-"""The steps of an engine that is gone are done once more; what stands in the way ends it, and is told."""
+"""Rebuilds a session after its engine was lost: repeats its steps, as far as that is possible, and reports how far."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 
 def redo(session: Session, command: Redo, reporter: Reporter, inbox: Inbox) -> None:
-    """Do them, tell of each what it did to pages, and at the end how far it went."""
+    """Repeat the nodes of a `Redo` command; report of each step its page events, and at the end how far it came and
+    what stood in the way."""
     from engine.session.redoing import Redoing, check_can_be_redone
 
     began, why = time.perf_counter(), ""
@@ -42,13 +43,13 @@ def redo(session: Session, command: Redo, reporter: Reporter, inbox: Inbox) -> N
     except InputError as error:
         why = why or str(error)
     session.history.take_added()
-    reporter.tell()
+    reporter.send_status()
     num_steps = len(session.history.tree)
     took_ms = (time.perf_counter() - began) * 1e3
     exact = redoing.why_not_exact if not redoing.num_computed_anew else ""
     reporter.reply(Redone(session.last_step, num_steps, took_ms, why, redoing.num_computed_anew, exact))
     if missing := tuple(node.step for node in command.nodes if node.step not in session.history.tree):
-        reporter.reply(BranchDeleted(missing))  # nobody can go there any more
+        reporter.reply(BranchDeleted(missing))  # nodes that were not repeated cannot be returned to
 
 
 def _pieces(redoing: Redoing, total: int, reporter: Reporter, inbox: Inbox) -> Iterator[tuple[int, int]]:

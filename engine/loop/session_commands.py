@@ -1,4 +1,4 @@
-"""Commands to a live session: what each of them does to it, and what it answers."""
+"""Handles the commands to a live session and answers them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from engine.loop.duelling import Duelling
 from engine.loop.exporting import estimate, export
 from engine.loop.inbox import Inbox
 from engine.loop.measuring import MeasurementRunner
-from engine.loop.present import Present
 from engine.loop.reporter import Reporter
 from engine.loop.restoring import redo
 from engine.loop.steps_to_do import StepsToDo
 from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
+from engine.loop.workspace import Workspace
 from engine.spec.sampling import Prompt
 from engine.wire.commands import (
     BeginBranch,
@@ -56,16 +56,16 @@ from engine.wire.stopping import MeasureAttention
 if TYPE_CHECKING:
     from engine.session.session import Session
 
-ChangeCommand = SetCache | GoTo | BeginBranch | UndoEdit | RedoEdit | MakeEdit  # of the present
+ChangeCommand = SetCache | GoTo | BeginBranch | UndoEdit | RedoEdit | MakeEdit  # commands that replace the live rows
 ChangeAnswer = CacheChanged | WentTo | NodeAdded | EditMeasured
 
 
 class SessionCommands:
-    """Handles each of them between two steps; raises where it cannot be done, and the session stays as it is."""
+    """Handles commands to the session between two steps. Where one raises, the session is unchanged."""
 
     def __init__(
         self,
-        present: Present,
+        workspace: Workspace,
         reporter: Reporter,
         inbox: Inbox,
         steps: StepsToDo,
@@ -74,7 +74,7 @@ class SessionCommands:
         duelling: Duelling,
         measuring: MeasurementRunner,
     ) -> None:
-        self._present, self._reporter, self._inbox = present, reporter, inbox
+        self._workspace, self._reporter, self._inbox = workspace, reporter, inbox
         self._steps, self._stops, self._watching = steps, stops, watching
         self._duelling, self._measuring = duelling, measuring
 
@@ -97,9 +97,9 @@ class SessionCommands:
             case MeasureAttention():
                 self._stops.measure(session, command)
             case SetSampling(sampling, None):
-                self._present.sampling = sampling
+                self._workspace.sampling = sampling
             case SetKeptLimit(num_bytes):
-                self._present.set_kept_limit(num_bytes)
+                self._workspace.set_kept_limit(num_bytes)
             case SetSampling(sampling, int(seq_id)):
                 session.set_sampling(sampling, seq_id)
             case ChooseRunner(runner):
@@ -119,7 +119,7 @@ class SessionCommands:
             case WhatIf() | CheckParity() | MapDamage() | MeasureRegret() | Sweep() | Bench():
                 self._measuring.measure(session, command)
             case SetCache(spec) if spec == session.cache:
-                return  # converting or filling it again would change nothing, and cost what it costs
+                return  # the mode is this one already: converting again would change nothing and take time
             case SetCache() | GoTo() | BeginBranch() | UndoEdit() | RedoEdit() | MakeEdit():
                 self._change_present(session, command)
             case DeleteBranch(step):
@@ -146,7 +146,7 @@ class SessionCommands:
                 reply(preview(session, command))
 
     def _tell_forked(self, *made: ForkMade) -> None:
-        self._reporter.tell()  # the status that has the new sequences comes first
+        self._reporter.send_status()  # the status that has the new sequences comes first
         for forked in made:
             self._reporter.reply(forked)
 
@@ -154,12 +154,12 @@ class SessionCommands:
         if command.num_steps is not None and command.num_steps < 0:
             raise InputError(f"{command.num_steps} steps cannot follow a prompt: give 0 or more.")
         old = [info.seq_id for info in session.sequences]
-        prompt = replace(command.prompt, sampling=command.prompt.sampling or self._present.sampling)
+        prompt = replace(command.prompt, sampling=command.prompt.sampling or self._workspace.sampling)
         was_running = self._steps.count != 0 and session.has_work
         if command.after is not None:
-            self._go_on(session, command, command.after, prompt, was_running=was_running)
+            self._continue_with(session, command, command.after, prompt, was_running=was_running)
             return
-        seq_id = session.submit(prompt)  # a prompt that is refused must not cost the run before it
+        seq_id = session.submit(prompt)  # first: a prompt that is refused must not end what runs
         if command.alone:
             for other in old:
                 session.remove(other)
@@ -169,7 +169,7 @@ class SessionCommands:
             self._duelling.follow(session)
             self._reporter.reply(Restarted())
         self._steps.submit(command, was_running=was_running)
-        self._reporter.tell()  # the status that has the new sequence comes first
+        self._reporter.send_status()  # the status that has the new sequence comes first
         self._tell_submitted(session, seq_id)
 
     def _tell_submitted(self, session: Session, seq_id: int) -> None:
@@ -177,14 +177,16 @@ class SessionCommands:
         ids = tuple(sequence.token_ids)
         self._reporter.reply(Submitted(seq_id, ids, tuple(map(session.text_of, ids)), sequence.note))
 
-    def _go_on(self, session: Session, command: SubmitPrompt, after: int, prompt: Prompt, *, was_running: bool) -> None:
-        """The prompt in the place of a sequence; the history goes on."""
+    def _continue_with(
+        self, session: Session, command: SubmitPrompt, after: int, prompt: Prompt, *, was_running: bool
+    ) -> None:
+        """Replace the sequence `after` by one for the prompt that reuses its rows; the history goes on."""
         from engine.session.continuing import continue_with
 
         seq_id = continue_with(session, after, prompt)
         self._duelling.follow(session)
         self._steps.submit(replace(command, alone=False), was_running=was_running)
-        self._reporter.tell()
+        self._reporter.send_status()
         reuse = session.sequence(seq_id).continued
         if reuse is not None and reuse.num_reused:
             how = "kept as they are"
@@ -192,7 +194,7 @@ class SessionCommands:
         self._tell_submitted(session, seq_id)
 
     def _change_present(self, session: Session, command: ChangeCommand) -> None:
-        """The rows of now become others: whoever watches asks again."""
+        """Handle a command that replaces the live rows; watched pictures are dropped, and the client asks again."""
         if isinstance(command, SetCache):
             self._reporter.begin("Changing the cache", can_cancel=False)
         elif isinstance(command, MakeEdit):
@@ -206,16 +208,16 @@ class SessionCommands:
         self._watching.forget()
         for answer in answers:
             self._reporter.reply(answer)
-        self._stops.stand_at(session.last_step)
-        self._duelling.begin_anew(session)
+        self._stops.set_live_step(session.last_step)
+        self._duelling.restart(session)
 
     def _changed(self, session: Session, command: ChangeCommand) -> tuple[ChangeAnswer, ...]:
-        """Do it, or raise and change nothing; what there is to answer."""
+        """Make the change and return the answers; raises and changes nothing on failure."""
         from engine.session.branching import branch, redo_edit, undo_edit
         from engine.session.editing import make_edit
 
         began, check = time.perf_counter(), self._inbox.check_uncancelled
-        went: str | None  # how; None where the live moment stayed
+        went: str | None  # how the rows came; None where the live node stayed
         match command:
             case SetCache(spec):
                 how = session.set_cache(spec)

@@ -1,4 +1,4 @@
-"""How many steps are still to be done, and when the next one may begin."""
+"""Counts the steps that are still to be done, and paces a run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from engine.wire.commands import Run, SetPace, Step, SubmitPrompt
 
 
 class StepsToDo:
-    """`count` units of work (None: until there is none), at most up to a step at which the condition `until` holds. A
-    run is paced; single steps are not. `asked_by` is the id of the command that asked for them."""
+    """How many units of work to do: `count` (None: as long as there is work), or fewer if the condition `until` holds
+    before. Runs are paced, single steps are not. `asked_by` is the id of the command that asked for them."""
 
     def __init__(self) -> None:
         self.count: int | None = 0
         self.until = ""
         self.asked_by: int | None = None
         self._interval_s = 0.0  # between two decode steps of a run
-        self._due: float | None = None  # when the next step of a run may begin; None: nobody runs
+        self._due: float | None = None  # when the next step of a run may begin; None: no run
 
     @property
-    def rest_s(self) -> float:
-        """How long the next decode step has to wait."""
+    def wait_s(self) -> float:
+        """Seconds until the next decode step may begin."""
         return 0.0 if self._due is None else max(0.0, self._due - time.monotonic())
 
     @property
@@ -51,7 +51,8 @@ class StepsToDo:
         self._due = time.monotonic()
 
     def submit(self, command: SubmitPrompt, *, was_running: bool) -> None:
-        """A prompt was taken, which may ask for steps or a run; of one that is alone, those before end."""
+        """Count the steps, or begin the run, that a submitted prompt asks for. A prompt that replaces all sequences
+        (`alone`) ends what was running."""
         if command.num_steps is None:
             self._run(command.id)
             return
@@ -65,18 +66,18 @@ class StepsToDo:
             self.count += command.num_steps
 
     def done(self, *, is_unit: bool) -> None:
-        """A step was done; the chunks of a prompt are one unit together."""
-        if is_unit and self.count:  # a step that was taken in phases is not one of them
+        """Note a finished step; `is_unit` False: a prefill chunk with further chunks to come, which is not counted."""
+        if is_unit and self.count:  # while a step is taken in phases, the count is 0
             self.count -= 1
         if self._due is not None:
             self._due = max(self._due + self._interval_s, time.monotonic())
 
     def end(self) -> None:
-        """No further step."""
+        """Do no further step."""
         self.count, self.until = 0, ""
 
     def pause(self) -> None:
-        """No further step, and no pace that waits for one."""
+        """Do no further step, and end the pacing of the run."""
         self.count, self.until, self._due = 0, "", None
 
 

@@ -1,4 +1,4 @@
-"""The stops of a session: which conditions hold at the step just done, and what is told of them."""
+"""The stops of a session: evaluates their conditions after each step, halts the run, and reports which held."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class StopConditions:
-    """Holds the conditions, and says after each step which of them hold."""
+    """Holds the stops, and evaluates the enabled ones after each step."""
 
     def __init__(self, reporter: Reporter, steps: StepsToDo, duelling: Duelling) -> None:
         self._reporter, self._steps, self._duelling = reporter, steps, duelling
@@ -35,7 +35,7 @@ class StopConditions:
         self._halted_by: StopHit | None = None
 
     def set(self, command: SetStops) -> None:
-        """Take these in place of those before; raises `InputError` and keeps those where they cannot be."""
+        """Replace the stops; raises `InputError` and keeps the old ones if the new ones are not allowed."""
         if len(command.stops) > MAX_STOPS:
             raise InputError(
                 f"{len(command.stops)} stops are too many: at most {MAX_STOPS} are asked after every step."
@@ -50,22 +50,22 @@ class StopConditions:
 
     @property
     def is_asking(self) -> bool:
-        """Whether a condition is asked after every step."""
+        """Whether a condition is evaluated after every step."""
         return bool(self._steps.until) or any(stop.is_enabled for stop in self._stops)
 
     def forget(self) -> None:
-        """History begins anew: nothing has held yet."""
+        """Forget all hits, because the history was cleared."""
         self._num_hits.clear()
         self._judging = self._halted_by = None
 
-    def stand_at(self, step: int | None) -> None:
-        """The moment after that step is the live one."""
+    def set_live_step(self, step: int | None) -> None:
+        """Note that the session went to another step."""
         self._halted_by = None
         if self._judging is not None:
             self._judging.moment = step
 
     def begin(self, command: Run, session: Session) -> None:
-        """A run begins; raises `InputError` where it would never get to its condition."""
+        """Check the condition of a run that begins; `InputError` if it can never hold."""
         from engine.session.judging import check_can_hold
 
         if command.until:
@@ -73,7 +73,7 @@ class StopConditions:
         self._halted_by = None
 
     def measure(self, session: Session, command: MeasureAttention) -> None:
-        """Answer what a search of past steps asks."""
+        """Answer the attention mass of past steps, for a search of earlier hits."""
         from engine.session.judging import measured
 
         self._reporter.reply(measured(session, command))
@@ -81,8 +81,8 @@ class StopConditions:
     # ---- after a step --------------------------------------------------------------------------------------------
 
     def halt(self, session: Session, record: StepRecord) -> bool:
-        """Whether a condition holds at the step just done, the one that the run goes to among them: it is told, and no
-        further step is made. O(1) without conditions."""
+        """Evaluate all conditions, including the one that the run goes to, at the step just done; whether one holds.
+        Hits are reported, and the run ends. O(1) without conditions."""
         from engine.session.judging import Judging
 
         self._judging = self._judging or Judging()
@@ -100,10 +100,10 @@ class StopConditions:
             self._steps.end()
         return bool(found)
 
-    # ---- what is told --------------------------------------------------------------------------------------------
+    # ---- status --------------------------------------------------------------------------------------------------
 
-    def told_in(self, status: EngineStatus, session: Session | None) -> EngineStatus:
-        """The status with what there is to say of stops."""
+    def added_to(self, status: EngineStatus, session: Session | None) -> EngineStatus:
+        """The status with the state of the stops added."""
         if not self._stops and self._halted_by is None:
             return status
         setting = self._setting(session) if self._stops and session is not None else None
@@ -111,7 +111,7 @@ class StopConditions:
         return replace(status, stops=tuple(states), halted_by=self._halted_by)
 
     def _problem(self, stop: Stop, setting: ConditionSetting | None) -> str:
-        """What keeps a stop from holding; empty where nothing does."""
+        """Why a stop cannot hold; empty where it can."""
         patterns = {each.value for each in comparisons_of(stop.condition) if each.sign == "~"}
         if self._judging is not None and patterns & self._judging.too_slow:
             return "Its pattern takes too long, and is not asked any more: write a simpler one."

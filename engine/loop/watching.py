@@ -1,4 +1,4 @@
-"""Pictures that somebody watches are sent after the steps that changed them, and of each that failed why."""
+"""Sends watched pictures after the steps that changed them, and reports the ones that failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Watching:
-    """The watcher of the session at work; none before there is one, for it knows torch."""
+    """Drives the `Watcher` of the live session. There is none before the first session, since it imports torch."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -23,7 +23,7 @@ class Watching:
         self._pace: SetPace | None = None
 
     def begin(self) -> None:
-        """Another session: nothing of it is watched yet."""
+        """Begin with another session, of which nothing is watched yet."""
         from engine.look.watch import Watcher
 
         self._watcher = Watcher()
@@ -37,36 +37,36 @@ class Watching:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for pictures."""
+        """Whether pictures are due."""
         return self._watcher is not None and self._watcher.is_due
 
     def watch(self, session: Session, command: Watch) -> None:
-        """These pictures from now on."""
+        """Watch these pictures from now on, and send them."""
         if self._watcher is not None:
             self._emit(self._watcher, self._watcher.watch(session, command.pictures))
 
     def after_step(self, session: Session, record: StepRecord, *, is_last: bool, is_behind: bool) -> None:
-        """Send what a step has changed."""
+        """Send what a step has changed in the watched pictures."""
         if self._watcher is not None:
             self._emit(self._watcher, self._watcher.after_step(session, record, is_last=is_last, is_behind=is_behind))
 
     def at_phase(self, session: Session) -> None:
-        """Send all of it, as far as a suspended step has come."""
+        """Send the watched pictures as far as a suspended step has come."""
         if self._watcher is not None:
             self._emit(self._watcher, self._watcher.at_phase(session))
 
     def catch_up(self, session: Session) -> None:
-        """Send what is still owed where there is no step to come."""
+        """Send the updates that were held back, because no step follows."""
         if self._watcher is not None:
             self._emit(self._watcher, self._watcher.catch_up(session))
 
     def forget(self) -> None:
-        """The present is another one: whoever watches asks again."""
+        """Stop watching, because the live rows were replaced: the client asks again."""
         if self._watcher is not None:
             self._watcher.forget()
 
     def undone(self, session: Session) -> None:
-        """A step failed or was given up: rows may have been computed anew."""
+        """After a step that failed or was cancelled, replace pictures of its half-written rows by those before it."""
         if self._watcher is not None:
             self._emit(self._watcher, self._watcher.undone(session))
 

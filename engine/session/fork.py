@@ -88,7 +88,7 @@ class Forking:
         with closed_on_failure(child.cache):
             count = parent.sequence.num_tokens if num_tokens is None else num_tokens
             if count and not child.cache.fork_from(parent.cache, count):
-                raise InputError(f"Sequence {parent.seq_id} cannot be copy_rows in this cache mode: take another one.")
+                raise InputError(f"Sequence {parent.seq_id} cannot be copied in this cache mode: take another one.")
             if num_tokens is not None:
                 child.cache.unshare_last_page()
         if num_tokens is None:
@@ -155,4 +155,4 @@ class Forking:
 
 def how(cache: SequenceCache) -> str:
     """In words how the rows of a fork came."""
-    return shares(cache.page_counts().shared) if cache.spec.is_paged else "copy_rows the rows"
+    return shares(cache.page_counts().shared) if cache.spec.is_paged else "copied the rows"

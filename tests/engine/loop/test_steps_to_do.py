@@ -119,13 +119,13 @@ def test_a_pace_is_that_of_a_run_and_of_no_single_steps() -> None:
     steps.step(Step(3))
     steps.set_pace(SetPace(1e-4, None))
     steps.done(is_unit=True)
-    assert (steps.count, steps.rest_s) == (2, 0.0)
+    assert (steps.count, steps.wait_s) == (2, 0.0)
     steps.run(Run())
-    assert (steps.count, steps.rest_s) == (None, 0.0)
+    assert (steps.count, steps.wait_s) == (None, 0.0)
     steps.done(is_unit=True)
-    assert steps.rest_s > 9000
+    assert steps.wait_s > 9000
     steps.set_pace(SetPace(None, None))  # of the run that goes on
-    assert steps.rest_s == 0.0
+    assert steps.wait_s == 0.0
 
 
 def test_after_a_slow_step_a_paced_run_does_not_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +139,6 @@ def test_after_a_slow_step_a_paced_run_does_not_hurry(monkeypatch: pytest.Monkey
     for took in (0.1, 0.1, 5.0, 0.1):
         now[0] += took
         steps.done(is_unit=True)
-        rests.append(round(steps.rest_s, 3))
-        now[0] += steps.rest_s
+        rests.append(round(steps.wait_s, 3))
+        now[0] += steps.wait_s
     assert rests == [0.4, 0.4, 0.0, 0.4]

@@ -1,4 +1,4 @@
-"""What there is to work on: a live session, or an opened file in its place; how one takes the place of the other."""
+"""What the loop works on: a live session, or an opened file in its place; and how one replaces the other."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from engine.session.session import Session
 
 
-class Present:
-    """At most one `session` and at most one file in `opened`, never both. Whatever cannot take the other's place is
-    refused, and that lives on."""
+class Workspace:
+    """Holds either the live `session` or an opened file in `opened`, never both. A new one replaces the old only when
+    it is complete; if that fails the old one stays."""
 
     def __init__(
         self,
@@ -49,25 +49,25 @@ class Present:
         self._steps, self._stops, self._watching, self._duelling = steps, stops, watching, duelling
         self.session: Session | None = None
         self.opened = OpenFile(reporter)
-        self.sampling = SamplingParams(draws=NEWEST_DRAWS)  # of the next prompt that brings none of its own
-        self._kept_limit: int | None = None  # bytes of kept moments, where a person has said how many
+        self.sampling = SamplingParams(draws=NEWEST_DRAWS)  # of the next prompt that comes without its own
+        self._kept_limit: int | None = None  # of kept states in bytes, if the user has set it
         self._cache = CacheSpec()  # of the session before an opened file, or of the first one
         self._capture: SetCapture | None = None
         self._model: LoadedModel | None = None  # of the session before an opened file
 
     @property
     def cache(self) -> CacheSpec:
-        """The mode of the live session, or of the next where there is none."""
+        """The cache mode of the live session, or of the next one where there is none."""
         return self._cache if self.session is None else self.session.cache
 
     @property
-    def at_work(self) -> OpenedSnapshot | OpenedSession | Session | None:
-        """What is looked at: the opened file, else the session."""
+    def current(self) -> OpenedSnapshot | OpenedSession | Session | None:
+        """The opened file, else the session; None where there is neither."""
         return self.opened.file or self.session
 
     def load(self, command: LoadModel) -> None:
-        """A model is taken over only when it is whole; until then the old one, or the opened file, lives on. A model
-        that fits the file, or does so in the file's numbers, goes on from it, as far as the file can be read."""
+        """Load a model and replace the session, or the opened file, once that is complete. If the model fits the opened
+        file, as it is or in the file's dtype, the file is continued with it; else an empty session begins."""
         self._steps.end()
         if self.session is None:
             self._cache = command.cache
@@ -80,18 +80,18 @@ class Present:
         if self.opened.saved is not None and self.opened.fits(model):
             self._rebuild(model, self.opened.saved)
         elif (resumed := self.opened.resumed_where_it_fits(model)) is not None:
-            self._go_on(*resumed)
+            self._resume(*resumed)
         else:
             self._begin_anew(model, command.cache)
 
     @property
     def model(self) -> LoadedModel | None:
-        """The one at work, or behind an opened file."""
+        """The loaded model, of the session or kept while a file is open; None where none is loaded."""
         return self._model if self.session is None else self.session.model
 
     @property
     def held(self) -> HeldModel | None:
-        """The model that is there, at work or behind an opened file; None where there is none."""
+        """The loaded model with the bytes of its caches; None where none is loaded."""
         if self.session is not None:
             held = self.session.bytes()
             return HeldModel(self.session.model.info, held.reserved + held.looking)
@@ -99,12 +99,12 @@ class Present:
 
     @property
     def device(self) -> str:
-        """Where the model is, in a word."""
+        """The device of the model, for messages."""
         return "The device" if self.model is None else self.model.info.device
 
     def memory(self) -> Memory | None:
-        """Give back what nothing refers to, and say what is free then, and what the next step would take; None where
-        there is no model."""
+        """Release unreferenced memory, and say how much is free then and how much the next step needs; None where no
+        model is loaded."""
         from engine.memory import free_bytes, give_back
 
         model = self.model
@@ -115,7 +115,8 @@ class Present:
         return Memory(model.info.device, free_bytes(model.device), needed)
 
     def unload(self) -> None:
-        """Let the model go, and with it the session: what was done stays known to whoever recorded it."""
+        """Unload the model and close the session. Changes that are not in a node yet are reported first, so that a
+        recorder has the whole session."""
         from engine.memory import give_back, used_bytes
 
         held, model = self.held, self.model
@@ -135,13 +136,14 @@ class Present:
         self._watching.begin()
         give_back(device)
         freed = max(0, before - used_bytes(device))
-        self._reporter.tell()
+        self._reporter.send_status()
         self._reporter.reply(
             Unloaded(held.info.name, held.info.device, held.info.weight_bytes, held.cache_bytes, freed)
         )
 
     def _begin_anew(self, model: LoadedModel, cache: CacheSpec) -> None:
-        """In the mode that is asked for, or in one that grows where no model with an encoder can have it."""
+        """Begin an empty session in the cache mode asked for, or in the growing one if an encoder-decoder cannot have
+        that mode."""
         taken = possible_layout(cache, model.info.geometry)
         session = session_of(model, taken)
         self._use(session, "another model was loaded")
@@ -151,7 +153,7 @@ class Present:
             self._reporter.emit(CacheChanged(taken, why, 0.0, session.bytes()))
 
     def set_kept_limit(self, num_bytes: int) -> None:
-        """What kept moments may take, in this session and those that come."""
+        """Limit the bytes of kept states, in this session and later ones."""
         if num_bytes < 0:
             raise InputError(f"Kept moments cannot take {num_bytes:,} bytes: give 0 or more.")
         self._kept_limit = num_bytes
@@ -159,12 +161,13 @@ class Present:
             self.session.kept.set_limit(num_bytes)
 
     def set_capture(self, command: SetCapture) -> None:
-        """How much is measured, in this session and those that come."""
+        """Set how much is measured of every step, in this session and later ones."""
         self._capture = SetCapture(check_capture(command.level), command.by_layer)
         if self.session is not None:
             self.session.captured.set(command.level, by_layer=command.by_layer)
 
     def _use(self, session: Session, why: str) -> None:
+        """Make `session` the live one and close what was there before; `why` is the reason for an end of the duel."""
         if self._capture is not None:
             session.captured.set(self._capture.level, by_layer=self._capture.by_layer)
         if self._kept_limit is not None:
@@ -174,7 +177,7 @@ class Present:
         left = None if before is None or before is session.model else before.device
         self.session = before = self._model = None
         self.session = session
-        if left is not None and left.type != "cpu":  # a GPU's allocator keeps what nobody has
+        if left is not None and left.type != "cpu":  # a GPU's caching allocator keeps freed memory
             from engine.memory import give_back
 
             give_back(left)
@@ -185,7 +188,7 @@ class Present:
     # ---- an opened file ------------------------------------------------------------------------------------------
 
     def open(self, command: OpenSnapshot) -> None:
-        """A file stands in place of the session, whose model is kept in case it goes on from there."""
+        """Open a file in place of the session; its model stays loaded, in case the file is continued with it."""
         file = self.opened.read(command, has_model=(self.session or self._model) is not None)
         self._steps.end()
         self._duelling.end("a file was opened")
@@ -195,7 +198,8 @@ class Present:
         self.opened.replace(file)
 
     def leave_file(self, command: Continue | CloseSnapshot) -> None:
-        """Go on from it, or close it, with the model loaded before where there is one that will do."""
+        """Continue the opened file, or close it and begin an empty session; with the loaded model if it fits, else the
+        command's is loaded."""
         goes_on, model = isinstance(command, Continue), self._model
         self.opened.check_can_be_left(goes_on=goes_on)
         if model is None or (goes_on and not self.opened.fits(model)):
@@ -208,14 +212,15 @@ class Present:
             self._begin_anew(model, self._cache)
 
     def _go_on_from_file(self, model: LoadedModel, *, may_open_files: bool) -> None:
-        """With the model that the opened file ran."""
+        """Continue the opened file: a saved session is replayed, a snapshot is resumed."""
         if self.opened.saved is not None:
             self._rebuild(model, self.opened.saved, may_open_files=may_open_files)
         else:
-            self._go_on(*self.opened.resumed(model))
+            self._resume(*self.opened.resumed(model))
 
     def _rebuild(self, model: LoadedModel, file: OpenedSession, *, may_open_files: bool = False) -> None:
-        """Its moments are told anew, with their numbers."""
+        """Replay a saved session with the model, make it the live one, and report its nodes again, with the same step
+        numbers."""
         from engine.loop.rebuilding import rebuilt
 
         if why_not := file.why_not(model.info):
@@ -224,17 +229,17 @@ class Present:
         self._use(done.session, "the opened session goes on")
         self.sampling = file.saved.sampling
         self._reporter.reply(Restarted())
-        self._reporter.tell()
+        self._reporter.send_status()
         for event in done.events:
             self._reporter.emit(event)
         self._reporter.reply(done.said)
-        self._reporter.tell()
+        self._reporter.send_status()
         self._reporter.reply(done.answer)
         if done.warning:
             self._reporter.reply(Failed(done.warning))
 
-    def _go_on(self, session: Session, changed: CacheChanged) -> None:
-        """Its sequence lives again; what was told of its steps stays."""
+    def _resume(self, session: Session, changed: CacheChanged) -> None:
+        """Make the session that continues a snapshot the live one; the reported steps of the file stay valid."""
         self._use(session, "the opened snapshot goes on")
-        self._reporter.tell()
+        self._reporter.send_status()
         self._reporter.reply(changed)

@@ -11,9 +11,9 @@ import torch
 
 from engine.client.pulse import HANGS_S, Pulse
 from engine.errors import Cancelled
-from engine.loop import beside
+from engine.loop import background
 from engine.loop.activity import Activity
-from engine.loop.beside import Beside
+from engine.loop.background import BackgroundWork
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.model.runners import compiler
@@ -34,7 +34,7 @@ class Desk:
         self.inbox = Inbox(self.activity)
         self.events: list[Event] = []
         self.reporter = Reporter(self.events.append, self._status, self.activity, self.inbox)
-        self.beside = Beside(self.inbox, self.reporter)
+        self.beside = BackgroundWork(self.inbox, self.reporter)
 
     def _status(self) -> EngineStatus:
         return EngineStatus(None, CacheSpec(), SamplingParams(), (), None, running=False, work=self.reporter.work)
@@ -80,7 +80,7 @@ def test_what_the_work_raises_is_raised_here_and_what_it_does_is_done() -> None:
 
 def test_it_says_how_long_it_takes_and_nobody_takes_it_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second of it is a hundredth of one here; the watch beside it sees all of them."""
-    monkeypatch.setattr(beside, "SAYS_EVERY_S", 0.01)
+    monkeypatch.setattr(background, "REPORTS_EVERY_S", 0.01)
     desk, now = Desk(), [0.0]
     pulse, said = Pulse(desk.activity, lambda: now[0]), list[object]()
 
