@@ -62,7 +62,7 @@ class PageStory:
     def copy(self, seq_id: int, number: int) -> StepRecord:
         """A page is shared with a moment that is kept and written by hand: a copy of it takes its place."""
         self.pool.fork(self.tables[seq_id], KEPT)
-        self.pool.own(self.tables[seq_id], [number])
+        self.pool.make_writable(self.tables[seq_id], [number])
         return self.decode(seq_id)
 
     def remove(self, seq_id: int) -> None:
