@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LENGTH = 6
 # parameters handed on under their own names: the two files and the first line, and why they stand in both
 HONEST = {
-    ("engine/loop/phases.py", "engine/loop/present.py", "def __init__("): "two owners need the same other owners",
+    ("engine/loop/phases.py", "engine/loop/workspace.py", "def __init__("): "two owners need the same other owners",
     ("engine/model/attention.py", "engine/model/attention.py", "query: torch.Tensor,"): "weights, and those in pieces",
 }
 

@@ -1,4 +1,4 @@
-"""What a window looks at: something that takes commands and answers with events, wherever the engine runs."""
+"""The client: how the window talks to an engine, by commands and events, wherever the engine runs."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ CHOICES: tuple[ClientChoice, ...] = get_args(ClientChoice)
 
 
 class Client(Protocol):
-    """An engine, as its window sees it. All three may be called from one thread, which they never keep waiting."""
+    """An engine as the window sees it. Call all methods from the same thread; only `close` blocks."""
 
     @property
     def kind(self) -> ClientKind: ...
 
     def send(self, command: Command) -> None:
-        """Hand over a command; commands are handled in order."""
+        """Send a command; commands are handled in order."""
 
     def drain(self) -> list[Event]:
-        """All events since the last call, in order."""
+        """Return all events since the last call, in order."""
 
     def listen(self, ring: Callable[[], None] | None) -> None:
-        """Have this called, on any thread, when events wait that were not drained; None: nobody listens any more."""
+        """Set a callback for when events wait to be drained, which may be called on any thread; None removes it."""
 
     def close(self, timeout_s: float = 2.0) -> bool:
-        """End the engine, waiting for it at most so long; whether nothing of it is left."""
+        """End the engine, waiting at most `timeout_s`; whether it has ended completely."""
 
 
 def kind_for(choice: ClientChoice, device: str) -> ClientKind:
-    """Which client an engine on that device gets: on a GPU the work does not hold the interpreter, on a CPU it does."""
+    """The kind of client for an engine on that device. `auto` is a thread on a GPU, whose work does not hold the
+    interpreter lock, and a process on a CPU, whose work does."""
     if choice != "auto":
         return choice
     from engine.client.gpu import has_gpu
@@ -43,7 +44,7 @@ def kind_for(choice: ClientChoice, device: str) -> ClientKind:
 
 
 def open_client(kind: ClientKind) -> Client:
-    """An engine that has begun and waits for commands."""
+    """Start an engine that waits for commands."""
     if kind == "thread":
         from engine.client.thread import ThreadClient
 

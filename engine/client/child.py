@@ -1,7 +1,7 @@
-"""The engine in a process of its own: commands come in on its standard input, events go out on its standard output.
+"""The main program of the engine process: commands come in on standard input, events go out on standard output.
 
-Its own prints, those of its libraries included, go to standard error, so that nothing can stand between two messages.
-It ends when its standard input does: it never outlives its window, however that ends.
+Whatever is printed, by libraries too, goes to standard error, so that nothing can come between two messages. The
+process ends when its standard input does, so that it never outlives its window.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from engine.wire.events import Event, Failed, Stopped
 from engine.wire.records import StepRecord
 
 HEARTBEAT_S = 1.0
-# How long an export or a step may take to end tidily once the window is gone.
+# How long an export or a step may take to end once the window is gone.
 END_S = 1.0
-# How long the steps of a run wait for pictures to go with. Every time that the thread which writes is woken takes from
-# the thread that computes, and every message wakes the window.
+# How long the records of a run are held back, to be sent together with the next pictures: every wake-up of the writing
+# thread takes time from the computing one, and every message wakes the window.
 IN_A_RUN_S = 0.05
 
 
 def main() -> None:
-    """Serve one window until it closes its end."""
+    """Serve one window until it closes its end of the pipes."""
     commands, events = _take_streams()
     _prepare_process()
     outbox = Outbox()
@@ -45,12 +45,13 @@ def main() -> None:
     writer.start()
     threading.Thread(target=_read, args=(commands, loop, outbox), name="commands", daemon=True).start()
     loop.run()
-    writer.join(END_S)  # it has said all when it has said that the engine stopped
+    writer.join(END_S)  # it ends after it has sent `Stopped`, the last event
     os._exit(0)
 
 
 def _take_streams() -> tuple[IO[bytes], IO[bytes]]:
-    """The pipes to the window; whoever prints or reads in this process gets standard error and nothing."""
+    """Take standard input and output as the pipes to the window. Afterwards prints in this process go to standard
+    error, and reads from standard input give nothing."""
     commands = os.fdopen(os.dup(0), "rb", buffering=1 << 16)
     events = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -61,14 +62,14 @@ def _take_streams() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def _prepare_process() -> None:
-    """Ctrl+C is the window's to handle; and where memory runs out, this process goes before the window."""
+    """Leave Ctrl+C to the window, and have Linux kill this process before the window when memory runs out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", "ascii")
 
 
 def _read(stream: IO[bytes], loop: EngineLoop, outbox: Outbox) -> None:
-    """Hand commands to the loop until there are no more, then see to it that the process ends."""
+    """Pass commands to the loop until the stream ends, then shut the loop down and end the process."""
     try:
         while (frames := read_frames(stream)) is not None:
             if frames:
@@ -84,8 +85,8 @@ def _read(stream: IO[bytes], loop: EngineLoop, outbox: Outbox) -> None:
 
 
 def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse) -> None:
-    """Send every event up to the last, what the loop is busy with for long, and where there is nothing to say for a
-    while, a sign of life. The steps that a run does between two pictures are sent together."""
+    """Send all events up to `Stopped`, and what the loop is busy with if that takes long; without an event for
+    `HEARTBEAT_S` a heartbeat. The records of a run between two pictures are sent together."""
     events: list[Event] = []
     while not (events and isinstance(events[-1], Stopped)):
         events = outbox.take(HEARTBEAT_S)
@@ -96,16 +97,17 @@ def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse) -> None:
         except OSError:  # the window is gone
             os._exit(0)
         if _is_run(events):
-            outbox.rest(IN_A_RUN_S)
+            outbox.wait_for_urgent(IN_A_RUN_S)
 
 
 def _is_run(events: Sequence[Event]) -> bool:
-    """Whether steps were done and others follow at once."""
+    """Whether these events are of a run that continues: records, and a last status that says so."""
     return any(isinstance(event, StepRecord) for event in events) and says_running(events[-1])
 
 
 def _with_newest_status(events: Sequence[Event]) -> list[Event]:
-    """Without a status after which nothing but steps and their pictures came before the next one says the same."""
+    """The events without those statuses of a run that a later one makes superfluous: only records and pictures of its
+    steps lie between the two."""
     kept: list[Event] = []
     is_said_later = False
     for event in reversed(events):
@@ -117,8 +119,8 @@ def _with_newest_status(events: Sequence[Event]) -> list[Event]:
 
 
 def _encoded(event: Event) -> list[list[Frame]]:
-    """The messages of an event, or of what went wrong with it. A step that is too large is sent without the rows that
-    it dropped: who reads folds the pages from record to record, so that none may be missing."""
+    """The messages of an event, or of its failure to be encoded. A record that is too large is sent without its evicted
+    rows: it cannot be left out, since the reader folds page events from record to record."""
     try:
         return [encode(event)]
     except WireError as error:

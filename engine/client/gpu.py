@@ -1,4 +1,4 @@
-"""Whether there is a GPU that torch would use, found out without importing torch."""
+"""Finds out, without importing torch, whether there is a GPU that torch would use."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import platform
 import sys
 from pathlib import Path
 
-# of the HIP runtime, which torch for ROCm brings along or finds installed
+# file names of the HIP runtime, which comes with torch for ROCm or is installed
 HIP_RUNTIMES = ("libamdhip64.so", "amdhip64_7.dll", "amdhip64_6.dll", "amdhip64.dll")
 
 
 def has_gpu() -> bool:
-    """Whether torch was built for CUDA or ROCm and the driver has a device, or runs on Apple's own processors, which
-    all have one. The driver is asked, so that a card without one, or a driver without a card, is none."""
+    """Whether torch was built for CUDA or ROCm and the driver reports a device, or this is an Apple processor, which
+    always has a GPU. The driver is asked, so that a card without a driver, or a driver without a card, does not
+    count."""
     torch = importlib.util.find_spec("torch")
     if torch is None or torch.origin is None:
         return False
@@ -30,7 +31,7 @@ def has_gpu() -> bool:
 
 
 def counts_devices(libraries: tuple[str, ...], init: str, count_devices: str) -> bool:
-    """Whether the first of these libraries that is here counts a device."""
+    """Whether the first of these driver libraries that can be loaded reports at least one device."""
     for name in libraries:
         try:
             driver = ctypes.CDLL(name)

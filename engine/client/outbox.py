@@ -1,4 +1,4 @@
-"""Events on their way to a window that may be slower than its engine."""
+"""The queue of events to a window, which may be slower than its engine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from engine.wire.records import StepRecord
 from engine.wire.slices import Slice, SliceUpdate
 
 FOLLOWED_BY_STATUS = StepRecord | Slice | SliceUpdate
-# So many pictures may wait; then a window is behind, and gets those of several steps as one.
+# The number of waiting pictures from which the window is behind; then updates of several steps are merged.
 MAX_PICTURES = 32
 
 
 class Outbox:
-    """Events in order, put in by one thread and taken out by another. Of a picture that is sent whole again, what was
-    not taken out yet is dropped. Updates of pictures are not, each builds on the one before: who makes them is told
-    when the window `is_behind`, and makes one of many. A slow window costs pictures, and no memory that grows."""
+    """A queue of events between two threads. A complete picture replaces waiting older ones of the same request.
+    Updates of pictures are never dropped, since each builds on the one before; the engine merges them while the window
+    `is_behind`. So a slow window gets fewer pictures, and the queue does not grow without bound."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
@@ -27,22 +27,22 @@ class Outbox:
         self._ring: Callable[[], None] | None = None
         self._has_rung = False
         self._num_pictures = 0
-        self._is_urgent = False  # more waits than what a run tells of its steps
-        self._is_within_step = False  # the status that follows a step and its pictures is still to come
+        self._is_urgent = False  # something else waits than records and statuses of a run
+        self._is_within_step = False  # the status that follows a record and its pictures has not come yet
 
     @property
     def is_behind(self) -> bool:
-        """Whether as many pictures wait as may."""
+        """Whether `MAX_PICTURES` pictures wait to be taken out."""
         return self._num_pictures >= MAX_PICTURES
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Wait until the window is not behind, or so long; whether it is not."""
+        """Wait until the window is no longer behind, at most `timeout_s`; whether it is not behind."""
         with self._ready:
             return self._ready.wait_for(lambda: not self.is_behind, timeout_s)
 
     def listen(self, ring: Callable[[], None] | None) -> None:
-        """Call this, on the thread that puts events in, when there is something to be taken out: once until it is. The
-        record and the pictures of a step wait for the status that follows them, and are taken out together."""
+        """Set a callback, called on the thread that puts events in when events wait: once until they are taken out. It
+        is not called for the record and pictures of a step before the status that follows them."""
         with self._ready:
             self._ring, self._has_rung = ring, False
 
@@ -68,16 +68,15 @@ class Outbox:
             self._ring_once()
 
     def take(self, timeout_s: float) -> list[Event]:
-        """All events, as soon as there are any; none where none come in time. The record of a step and its pictures
-        wait for the status that follows them: each waking of the thread that takes them out costs the one that
-        computes."""
+        """Take out all events, waiting for the first one at most `timeout_s`. The record and pictures of a step are
+        held until the status that follows them, since every wake-up of the taking thread costs the computing one."""
         with self._ready:
             self._ready.wait_for(lambda: self._events and not self._is_within_step, timeout_s)
             return self.take_all()
 
-    def rest(self, timeout_s: float) -> None:
-        """Wait so long, or until there is more than records and statuses of a run that goes on: pictures, an answer,
-        the end of it. Whoever waits is not woken by steps."""
+    def wait_for_urgent(self, timeout_s: float) -> None:
+        """Wait for `timeout_s`, or until something else comes than records and statuses of a continuing run: a picture,
+        an answer, the end of the run."""
         with self._urgent:
             self._urgent.wait_for(lambda: self._is_urgent, timeout_s)
 
@@ -90,7 +89,7 @@ class Outbox:
         return events
 
     def _wake(self) -> None:
-        """Wake those that wait for any event, and where there is more than steps, those that wait for more."""
+        """Wake threads that wait for any event, and those that wait for an urgent one if there is one."""
         self._ready.notify_all()
         if self._is_urgent:
             self._urgent.notify_all()
@@ -113,7 +112,7 @@ class Outbox:
 
 
 def _is_of_run(event: Event) -> bool:
-    """Whether it is the record of a step, or says that steps follow."""
+    """Whether the event is a step's record, or a status that says that a run continues."""
     return isinstance(event, StepRecord) or says_running(event)
 
 

@@ -1,7 +1,7 @@
-"""The engine in a process of its own: for a CPU, where window and engine would share one interpreter lock.
+"""The process client: runs the engine in a child process, for a CPU, where both would share one interpreter lock.
 
-An ordinary subprocess of this interpreter, never a fork. Messages go over its private standard input and output; what
-it prints comes out where this process prints. It ends with its window, and its own end costs the window nothing.
+The child is an ordinary subprocess, never a fork. Messages go through its standard input and output; what it prints is
+printed by this process. It ends with its window; if it dies, the window lives on and reports it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from engine.wire.commands import Command, Shutdown
 from engine.wire.encoding import Frame, WireError, decode_event, encode
 from engine.wire.events import EngineBack, EngineLost, Event, Failed, Stopped
 
-# It gives a sign of life every second; one that is silent for longer hangs. Waiting is counted in pieces of at most a
-# second, so that a window that was itself stopped for a while does not blame the engine.
+# The child sends a heartbeat every second; after 8 silent seconds it counts as hanging. Silence is counted in pieces of
+# at most a second, so that a window that was itself stopped for a while does not blame the engine.
 SILENT_S, PIECE_S = 8.0, 1.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class ProcessClient:
-    """A child process and three threads that read, write and listen to its complaints."""
+    """A child process, and three threads: one reads its events, one writes commands, one reads its standard error."""
 
     kind: ClientKind = "process"
 
@@ -42,9 +42,9 @@ class ProcessClient:
         self._outgoing: SimpleQueue[list[Frame] | None] = SimpleQueue()
         self._complaints: deque[str] = deque(maxlen=1)
         self._is_closing = self._is_silent = False
-        self._cause = ""  # why it is gone
-        self._num_heard = self._num_noticed = 0
-        self._looked = time.monotonic()
+        self._cause = ""  # why the engine is gone; empty while it lives
+        self._num_heard = self._num_noticed = 0  # messages: read in all, and read when the silence was last checked
+        self._looked = time.monotonic()  # when the silence was last checked
         self._silent_s = 0.0
         self._child: subprocess.Popen[bytes] | None = None
         try:
@@ -57,7 +57,7 @@ class ProcessClient:
 
     @property
     def process_id(self) -> int | None:
-        """The child's, None where there is none."""
+        """The process id of the child; None where it could not be started."""
         return self._child.pid if self._child is not None else None
 
     def send(self, command: Command) -> None:
@@ -93,7 +93,7 @@ class ProcessClient:
     # ---- threads -------------------------------------------------------------------------------------------------
 
     def _read(self, child: subprocess.Popen[bytes]) -> None:
-        """Decode what the engine says as it comes, away from the window's thread."""
+        """Read and decode events, in a thread of its own."""
         assert child.stdout is not None
         try:
             while (frames := read_frames(child.stdout)) is not None:
@@ -103,9 +103,9 @@ class ProcessClient:
                     self._is_closing = self._is_closing or isinstance(event, Stopped)
                     self._events.put(event)
                 while not (self._events.wait_for_room(PIECE_S) or self._is_closing):
-                    pass  # what is not read from the pipe waits in the engine, which sees that the window is behind
+                    pass  # unread messages fill the pipe, and the engine then merges pictures
             self._lose(_why_it_ended(child, self._complaints))
-        except BaseException as error:  # whatever it is: nobody else would notice that this thread is gone
+        except BaseException as error:  # every error: otherwise the end of this thread would go unnoticed
             if child.poll() is None and not self._is_closing:
                 child.kill()
                 child.wait()
@@ -120,12 +120,12 @@ class ProcessClient:
             while (frames := self._outgoing.get()) is not None:
                 write_messages(child.stdin, [frames])
             child.stdin.close()
-        except OSError:  # it has ended: the reading thread says why
+        except OSError:  # the engine has ended, and the reading thread reports why
             return
 
     def _listen(self, child: subprocess.Popen[bytes]) -> None:
-        """Print what it prints, and keep the last line: it may say why it ended. Its lines are read even where this
-        process has nowhere to print them: a full pipe would hold the engine up."""
+        """Print what the engine prints, and keep the last line, which may say why it ended. The lines are read even
+        where this process cannot print them: a full pipe would block the engine."""
         assert child.stderr is not None
         for line in child.stderr:
             text = line.decode("utf-8", "replace").rstrip()
@@ -134,9 +134,11 @@ class ProcessClient:
             if text:
                 self._complaints.append(text)
 
-    # ---- ends ----------------------------------------------------------------------------------------------------
+    # ---- silence and end -----------------------------------------------------------------------------------------
 
     def _notice_silence(self) -> None:
+        """Report an engine that has been silent for `SILENT_S` seconds as hanging, and its first message after that as
+        its return."""
         now = time.monotonic()
         waited, self._looked = min(now - self._looked, PIECE_S), now
         if self._num_heard != self._num_noticed or self._cause or self._is_closing:
@@ -151,13 +153,14 @@ class ProcessClient:
             self._events.put(EngineLost(f"The engine has been silent for {SILENT_S:.0f} seconds", has_ended=False))
 
     def _lose(self, cause: str) -> None:
+        """Report once that the engine is gone, unless this client is being closed."""
         if not (self._is_closing or self._cause):
             self._cause = cause
             self._events.put(EngineLost(cause))
 
 
 def _spawn() -> subprocess.Popen[bytes]:
-    """The child, which looks for modules where this process does, and not in the folder it happens to run in."""
+    """Start the child. It imports modules from where this process does, not from the current folder."""
     environment = dict(os.environ)
     if str(ROOT) not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
@@ -175,7 +178,7 @@ def _spawn() -> subprocess.Popen[bytes]:
 
 
 def _why_it_ended(child: subprocess.Popen[bytes], complaints: deque[str]) -> str:
-    """One sentence without its full stop."""
+    """Why the child ended, as one sentence without its full stop; one that does not end is killed."""
     try:
         code = child.wait(1.0)
     except subprocess.TimeoutExpired:

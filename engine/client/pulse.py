@@ -1,4 +1,4 @@
-"""Whether an engine loop gets on: what it is busy with is said from two seconds on, that it may hang from ten on."""
+"""Watches the progress of an engine loop: reports long work after two seconds, and a possible hang within ten."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.loop.activity import Activity
 from engine.wire.events import EngineBack, EngineBusy, EngineLost
 
 BUSY_S = 2.0
-HANGS_S = 9.0  # with a second until somebody looks: it is noticed within ten
+HANGS_S = 9.0  # `beat` comes every second, so that a hang is reported within ten
 # Waiting is counted in pieces of at most a second, so that a process that was itself stopped for a while does not
 # blame the loop.
 PIECE_S = 1.0
@@ -19,20 +19,23 @@ Said = EngineBusy | EngineLost | EngineBack
 
 
 class Pulse:
-    """Looks at the marks that a loop leaves. `beat` is called at least once a second, from any one thread."""
+    """Watches the activity of a loop. `beat` must be called at least once a second, always from the same thread."""
 
     def __init__(self, activity: Activity, clock: Callable[[], float] = time.monotonic) -> None:
         self._activity, self._clock = activity, clock
         self._looked, self._marks = clock(), -1
-        self._waited_s = 0.0  # since it last got on
-        self._told_s = 0  # whole seconds that were said
+        self._waited_s = 0.0  # since the last progress
+        self._told_s = 0  # whole seconds that were last reported
         self._is_lost = False
 
     def beat(self) -> list[Said]:
-        """What there is to say: a whole second more of the same, that it may hang, or that it gets on again."""
+        """The events to report now: another full second of the same work, a possible hang, or progress after that."""
         now = self._clock()
         waited_s, self._looked = min(now - self._looked, PIECE_S), now
-        what, marks = self._activity.what, self._activity.num_marks + len(sys.modules)  # an import gets on as well
+        what, marks = (
+            self._activity.what,
+            self._activity.num_marks + len(sys.modules),
+        )  # imports count as progress as well
         if not what or marks != self._marks:
             self._marks = marks
             return self._got_on()

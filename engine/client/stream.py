@@ -1,4 +1,5 @@
-"""Messages on a byte stream: the number of frames, the length of each, then their bytes. No frames are a heartbeat."""
+"""Messages on a byte stream: a mark, the number of frames, the length of each, then their bytes. A message without
+frames is a heartbeat."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from typing import IO
 from engine.wire.encoding import MAX_FRAMES, Frame, WireError, check_size
 
 _COUNT = struct.Struct("<4sI")
-_MARK = b"KVL\n"  # whoever writes to the stream by accident is found out at once
+_MARK = b"KVL\n"  # begins every message, so that anything else written to the stream is noticed
 
 HEARTBEAT: Sequence[Frame] = ()
 
 
 def write_messages(stream: IO[bytes], messages: Iterable[Sequence[Frame]]) -> None:
-    """Write messages, each a list of frames, and flush them: who reads is woken once."""
+    """Write messages, each a list of frames, and flush them together, so that the reader is woken once."""
     for frames in messages:
         lengths = [len(frame) for frame in frames]
         stream.write(_COUNT.pack(_MARK, len(frames)) + struct.pack(f"<{len(lengths)}Q", *lengths))
@@ -25,7 +26,8 @@ def write_messages(stream: IO[bytes], messages: Iterable[Sequence[Frame]]) -> No
 
 
 def read_frames(stream: IO[bytes]) -> list[bytes] | None:
-    """The next message, empty for a heartbeat; None at the end of the stream. Raises `WireError` for what is none."""
+    """Read the frames of the next message, none for a heartbeat; None at the end of the stream. Raises `WireError` for
+    bytes that are not a message."""
     head = stream.read(_COUNT.size)
     if not head:
         return None

@@ -1,4 +1,5 @@
-"""The engine in a thread of the window's own process: for a GPU, whose work does not hold the interpreter."""
+"""The thread client: runs the engine in a thread of this process, for a GPU, whose work does not hold the interpreter
+lock."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ log = logging.getLogger(__name__)
 
 
 class ThreadClient:
-    """An engine loop in a daemon thread: it never keeps the process alive."""
+    """An engine loop in a daemon thread, which does not keep the process alive."""
 
     kind: ClientKind = "thread"
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._events = Outbox()
-        self._cause = ""  # why it is gone
+        self._cause = ""  # why the engine is gone; empty while it lives
         self._loop = EngineLoop(self._events.put, lambda: self._events.is_behind)
         self._pulse = Pulse(self._loop.activity, clock)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)

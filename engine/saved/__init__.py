@@ -1,1 +1,1 @@
-"""A session written down: as a journal that grows with every step, and as one readable JSON file. No torch."""
+"""Saved sessions: a journal that grows with every step, and one readable JSON file. No torch."""

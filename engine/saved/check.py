@@ -1,4 +1,5 @@
-"""What must hold in a session that was read, so that whoever shows or repeats it meets nothing impossible. No torch."""
+"""Checks a session that was read from a file, so that showing or replaying it cannot meet impossible values. No
+torch."""
 
 from __future__ import annotations
 
@@ -16,19 +17,19 @@ MAX_NODES = 1 << 20
 MAX_STEP = 1 << 31
 MAX_TOKEN_ID = 1 << 31
 MAX_TOKENS = 1 << 24  # of one sequence
-MAX_ALL_TOKENS = 1 << 26  # that the changes of a file name together
+MAX_ALL_TOKENS = 1 << 26  # in all changes of a file together
 MAX_CHANGES = 1 << 12  # of one node
 MAX_SEQUENCES = 1 << 12  # in one step
 MAX_LAYERS = 1 << 12
-MAX_WORDS = 1 << 12  # characters of what is said of a model
+MAX_WORDS = 1 << 12  # characters of a text about the model, such as its name
 
 
 class Unusable(InputError):
-    """What is wrong with a session, without the name of its file, which who opens it adds."""
+    """What is wrong with a session, as a part of a sentence; the caller adds the name of the file."""
 
 
 def check(session: SavedSession) -> None:
-    """Raises `Unusable` for a session that contradicts itself or is larger than any real one."""
+    """Raise `Unusable` for a session that contradicts itself or is larger than any real one."""
     nodes = session.nodes
     if len(nodes) > MAX_NODES:
         raise Unusable(f"it has {len(nodes):,} moments and at most {MAX_NODES:,} are read")
@@ -69,9 +70,9 @@ def _check_model(session: SavedSession) -> None:
 
 
 def _checked_node(node: Node) -> int:
-    """How many tokens the changes of a node name."""
+    """Check a node; returns the number of tokens in its changes."""
     _check_changes(node.changes)
-    if len(node.checksums) > MAX_LAYERS:  # any number is one
+    if len(node.checksums) > MAX_LAYERS:  # the values need no check: any number can be a checksum
         raise Unusable(f"its moment {node.step} has checksums of more than the {MAX_LAYERS:,} layers that are read")
     if node.work is not None:
         _check_work(node, node.work)
@@ -101,7 +102,7 @@ def _check_work(node: Node, work: PlannedStep) -> None:
 
 
 def _checked_change(change: Change) -> int:
-    """How many tokens it names."""
+    """Check a change; returns the number of tokens in it."""
     ids: tuple[int, ...] = ()
     match change:
         case SequenceAdded() | PromptAppended() | TokensForced():

@@ -1,4 +1,4 @@
-"""Where a step that was done once more is not what it was, and how much of all was compared. No torch."""
+"""Compares replayed steps with recorded ones: the differences, and how much was compared. No torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from engine.wire.tree import Node, PlannedPart, PlannedStep
 
 
 class ReplayDifference(Struct, frozen=True):
-    """A token that another one stands for, or rows of a layer with another checksum. `seq_id` is None of rows that
-    several sequences wrote in one step, `layer` of a token."""
+    """Another token than recorded, or rows of a layer with another checksum. `seq_id` is None for rows that several
+    sequences wrote in one step; `layer` is None for a token."""
 
     step: int
     what: str
@@ -23,7 +23,7 @@ class ReplayDifference(Struct, frozen=True):
     layer: int | None = None
 
     def describe(self) -> str:
-        """In a few words."""
+        """The difference in words."""
         where = "" if self.seq_id is None else f", sequence {self.seq_id}"
         if self.layer is not None:
             return f"step {self.step}{where}, layer {self.layer}: the rows of K and V are others"
@@ -31,8 +31,8 @@ class ReplayDifference(Struct, frozen=True):
 
 
 def differences(node: Node, record: StepRecord, layers: Sequence[int]) -> Iterator[ReplayDifference]:
-    """What is not as it was; `layers` are the numbers of those that have rows. Where tokens came from pages of an
-    earlier run, they are computed anew in other pieces: rows of that step are not compared."""
+    """How a replayed step differs from its node; `layers` are the indices of the layers with rows. Rows are not
+    compared if a prefix hit of the original run was missing, since the tokens were then fed in other chunks."""
     if node.work is None:
         return
     found = {step.seq_id: step for step in record.sequences}
@@ -59,20 +59,21 @@ def _of_tokens(step: int, part: PlannedPart, now: SequenceStep | None) -> Iterat
 
 
 def are_same_pieces(work: PlannedStep, record: StepRecord) -> bool:
-    """Whether every sequence was fed the same tokens in one piece."""
+    """Whether every sequence was fed from the same position on, so that its chunk was the same."""
     found = {step.seq_id: step for step in record.sequences}
     return all(part.seq_id in found and found[part.seq_id].first_position == part.first_position for part in work.parts)
 
 
 class Compared:
-    """Tokens that were fed or chosen, checksums of K and V, and the moments whose rows were not compared, by why."""
+    """Counts what was compared: tokens fed or chosen, checksums of K and V, and by reason the nodes whose rows were not
+    compared."""
 
     def __init__(self) -> None:
         self.num_tokens = self.num_checksums = 0
         self.rows_not_compared: Counter[str] = Counter()
 
     def add(self, node: Node, record: StepRecord | None, layers: Sequence[int]) -> None:
-        """A moment was done once more."""
+        """Count a replayed node."""
         if node.work is not None:
             parts = node.work.parts
             self.num_tokens += sum((part.token_id is not None) + (part.sampled is not None) for part in parts)
@@ -82,7 +83,7 @@ class Compared:
             self.num_checksums += min(len(layers), len(node.checksums))
 
     def describe(self) -> str:
-        """In a line."""
+        """The counts in one line."""
         words = f"compared: {self.num_tokens:,} tokens, {self.num_checksums:,} checksums of K and V"
         for why, count in sorted(self.rows_not_compared.items()):
             words += f"; not the rows of {count:,} {'moment' if count == 1 else 'moments'}: {why}"
@@ -90,7 +91,7 @@ class Compared:
 
 
 def why_rows_not_compared(node: Node, record: StepRecord | None) -> str:
-    """Why nothing is said of the K and V of a moment; empty where their checksums were compared."""
+    """Why the K and V of a node were not compared; empty where their checksums were."""
     if node.work is None or record is None:
         return "an edit or a change alone, which no step wrote"
     if not node.checksums:

@@ -1,6 +1,6 @@
-"""A session as one JSON file that people can read: written whole or not at all, and read with distrust. No torch.
+"""A session as one readable JSON file: written completely or not at all, and checked when it is read. No torch.
 
-The format is in `resources/session-format.md`. A journal opens here too: it says the same, line by line.
+The format is described in `resources/session-format.md`. Journals, which hold the same line by line, are read here too.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from engine.saved.session import VERSION, SavedSession
 
 FORMAT = "kvloupe-session"
 WRITTEN_BY = "KV Loupe"
-PEEK_BYTES = 256  # within which a file says that it is a session
+PEEK_BYTES = 256  # at the beginning of a file, which must name its format
 
 
 class ReadSession(Struct, frozen=True):
-    """A session from a file, when it was begun or saved, and what was wrong with the file, empty where nothing was."""
+    """A session read from a file, when it was begun or saved, and the `problem` with the file, empty if there is
+    none."""
 
     session: SavedSession
     path: Path
@@ -35,9 +36,9 @@ class ReadSession(Struct, frozen=True):
 
 
 def is_session(path: Path) -> bool:
-    """Whether a file says at its very beginning that it is a session or a journal of one."""
+    """Whether the first bytes of a file name the format of a session or of a journal."""
     try:
-        if not path.is_file():  # a pipe would never begin
+        if not path.is_file():  # reading a pipe would block
             return False
         with path.open("rb") as stream:
             begin = stream.read(PEEK_BYTES).replace(b" ", b"")
@@ -47,19 +48,19 @@ def is_session(path: Path) -> bool:
 
 
 def write_session(session: SavedSession, path: Path) -> None:
-    """Put a session in place of `path`; raises `InputError` where that cannot be."""
+    """Write a session to `path`, replacing a file that is there; raises `InputError` where it cannot be written."""
     with replacing(path) as stream:
         for piece in pieces(session, now()):
             stream.write(piece)
 
 
 def now() -> str:
-    """ISO 8601 in UTC."""
+    """The present time as ISO 8601 in UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def pieces(session: SavedSession, created: str) -> list[bytes]:
-    """The text of a file: a line for each thing, and for each moment."""
+    """The bytes of a session file in pieces: one line for each field, and one for each node."""
     head: dict[str, str | int] = {"format": FORMAT, "version": VERSION, "created": created, "written_by": WRITTEN_BY}
     lines = [f"  {_text(name)}: {_text(value)}".encode() for name, value in head.items()]
     found = msgspec.json.decode(encoded(session), type=dict[str, Raw])
@@ -74,7 +75,7 @@ def _text(value: str | int) -> str:
 
 
 class _FileHead(Struct, frozen=True):
-    """What a file says of itself."""
+    """The fields of a file that say what it is."""
 
     format: str
     version: int
@@ -82,7 +83,7 @@ class _FileHead(Struct, frozen=True):
 
 
 def read_session(path: Path) -> ReadSession:
-    """The session in a file, a journal or a document; raises `InputError` with the reason and what to do."""
+    """Read a session from a JSON file or a journal; raises `InputError` with the reason and what to do."""
     content = read_bytes(path, MAX_FILE_BYTES, "session file")
     try:
         return _read(content, path)
@@ -93,11 +94,11 @@ def read_session(path: Path) -> ReadSession:
 
 
 class NewerVersion(InputError):
-    """A file from a later version of the program."""
+    """The file was written by a later version of the program."""
 
 
 def check_version(version: int) -> None:
-    """Raises for a version that this program does not know."""
+    """Raise `NewerVersion` or `Unusable` for a version that this program does not know."""
     if version > VERSION:
         raise NewerVersion(
             f"it has version {str(version)[:20]} of the format and this program reads versions up to {VERSION}: "

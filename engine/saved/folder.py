@@ -1,5 +1,5 @@
-"""The folder of journals: one for each window that runs, those that windows left when they were killed, and a few of
-sessions that ended. No torch."""
+"""The folder of journals: of the windows that run, of windows that were killed, and of the last sessions that ended. No
+torch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from engine.saved.journal import JournalFile, lock_patiently
 
 RUNNING, ENDED = ".running.jsonl", ".jsonl"
 MOST_ENDED = 12
-MOST_BYTES = 512 << 20  # of all that ended
+MOST_BYTES = 512 << 20  # of all journals of ended sessions together
 
 
 def check_nobody_writes(path: Path) -> None:
-    """Raises `InputError` for the journal of a window that runs: two windows would go on with one session."""
+    """Raise `InputError` for the journal of a running window: two windows would continue the same session."""
     if path.name.endswith(RUNNING):
         with suppress(OSError):
             if is_locked(path):
@@ -31,28 +31,29 @@ def check_nobody_writes(path: Path) -> None:
 
 
 class JournalFolder:
-    """`new` makes a journal, `finish` keeps it among those that ended. Raises `OSError` where the disk says no."""
+    """Makes journals with `new`, and keeps them with `finish` when their session ends. Raises `OSError` where the disk
+    fails."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def new(self) -> JournalFile:
-        """A journal that nobody else writes."""
+        """Create a new, locked journal."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         name = f"session {datetime.now():%Y-%m-%d %H.%M.%S} {secrets.token_hex(2)}{RUNNING}"
         return JournalFile(self.folder / name, now(), WRITTEN_BY)
 
     def left(self) -> list[Path]:
-        """Those whose window is gone without having ended them, newest first."""
+        """Journals of windows that are gone without having ended them, newest first."""
         return [path for path in self._files(RUNNING) if not is_locked(path)]
 
     def ended(self) -> list[Path]:
-        """Those of sessions that ended, newest first."""
+        """Journals of ended sessions, newest first."""
         return [path for path in self._files(ENDED) if not path.name.endswith(RUNNING)]
 
     def claim(self, path: Path) -> IO[bytes]:
-        """Take a journal that was left, so that no other window does, until the stream is closed. Raises `OSError`
-        where one has it, or it is gone."""
+        """Lock a left journal against other windows, until the returned stream is closed. Raises `OSError` where
+        another window has it, or it is gone."""
         stream = open(path, "rb")  # noqa: SIM115
         try:
             lock_patiently(stream)
@@ -62,12 +63,12 @@ class JournalFolder:
         return stream
 
     def delete(self, path: Path) -> None:
-        """A journal in which nothing is that anybody would miss."""
+        """Delete a journal without content worth keeping."""
         with suppress(OSError):
             path.unlink()
 
     def finish(self, path: Path) -> Path:
-        """Keep a journal among those that ended, of which the oldest go; where it lies now."""
+        """Rename a journal as one of an ended session, and delete the oldest beyond the limits; returns its path."""
         kept = path.with_name(path.name.removesuffix(RUNNING) + ENDED)
         with suppress(OSError):
             os.replace(path, kept)

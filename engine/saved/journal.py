@@ -1,9 +1,10 @@
-"""The journal of a session: a file that grows by one line with every step and every change, and survives its writer.
+"""The journal of a session: a file that grows by one line with every step and every change, so that a session survives
+its window.
 
-A line is a checksum (CRC-32 of the rest, eight hex digits), a space, one JSON object, and a line feed. The first says
-what the file is, every other is a `JournalEntry`. Each is handed to the system whole, in one write, before the window
-shows what it tells: a program that is killed loses nothing that was shown. Nothing is forced onto the disk (no fsync):
-what a power cut takes, besides the last seconds, is found by the checksums. No torch.
+A line is a checksum (CRC-32 of the rest, eight hex digits), a space, one JSON object, and a line feed. The first line
+says what the file is, every other one is a `JournalEntry`. A line is written in one system call before the window shows
+what it holds, so that a killed program loses nothing that was shown. There is no fsync: a power cut may take the last
+seconds, and other damage is found by the checksums. No torch.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LOCK_ATTEMPTS = 20
 
 
 class _JournalHead(Struct, frozen=True):
-    """The first line."""
+    """The first line of a journal."""
 
     format: str
     version: int
@@ -38,7 +39,7 @@ class _JournalHead(Struct, frozen=True):
 
 
 class Lines(Struct, frozen=True):
-    """What a journal says, as far as it is whole; `problem` says what was left out of a damaged one."""
+    """What was read from a journal, up to its first damaged line; `problem` says what was left out, if anything."""
 
     version: int
     created: str
@@ -47,12 +48,12 @@ class Lines(Struct, frozen=True):
 
 
 def line_of(body: bytes) -> bytes:
-    """A line of a journal."""
+    """A line of a journal with `body`, a JSON object."""
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
 class JournalFile:
-    """A new journal, locked as long as it is open. Raises `OSError` where it cannot be made; then there is none."""
+    """A new journal file, locked while it is open. Raises `OSError` where it cannot be made, and leaves no file."""
 
     def __init__(self, path: Path, created: str, written_by: str) -> None:
         self.path = path
@@ -69,11 +70,12 @@ class JournalFile:
 
     @property
     def num_bytes(self) -> int:
-        """How long the file is."""
+        """The length of the file."""
         return self._num_bytes
 
     def append(self, *entries: JournalEntry) -> None:
-        """Write lines in one piece. Raises `OSError` where that fails; the file then ends with the line before."""
+        """Append a line for each entry, in one write. Raises `OSError` where that fails; the file then ends as
+        before."""
         self._put(b"".join(line_of(encoded(entry)) for entry in entries))
 
     def _put(self, content: bytes) -> None:
@@ -90,15 +92,15 @@ class JournalFile:
         try:
             os.ftruncate(self._stream.fileno(), self._num_bytes)
         except OSError:
-            return  # a torn last line is left out by whoever reads
+            return  # the reader leaves a torn last line out
 
     def close(self) -> None:
-        """Let the file and its lock go."""
+        """Close the file, which releases its lock."""
         self._stream.close()
 
 
 def lock_patiently(stream: IO[bytes]) -> None:
-    """Another window that looks for journals holds each for a moment."""
+    """Lock a file, trying again for a while: another window that lists journals holds each lock for a moment."""
     for rest in reversed(range(LOCK_ATTEMPTS)):
         try:
             lock(stream)
@@ -110,7 +112,7 @@ def lock_patiently(stream: IO[bytes]) -> None:
 
 
 def read_lines(content: bytes) -> Lines | None:
-    """The session that a journal tells; None for what is no journal, or whose first line is not whole."""
+    """Read a journal; None for content that is not one, or whose first line is damaged."""
     lines = content.split(b"\n")
     head = _head(lines[0])
     if head is None:
@@ -122,12 +124,12 @@ def read_lines(content: bytes) -> Lines | None:
         if entry is None:
             problem = f"line {number + 1:,} of {last:,} is damaged: it and what followed it are left out"
             break
-        builder.take(entry)
+        builder.add(entry)
     return Lines(head.version, head.created[:100], builder.session(), problem)
 
 
 def _body(line: bytes) -> bytes | None:
-    """The JSON of a line that is whole."""
+    """The JSON of a line whose checksum is right; else None."""
     body = line[DIGITS + 1 :]
     return body if line == line_of(body)[:-1] else None
 

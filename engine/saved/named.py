@@ -1,8 +1,9 @@
-"""Structs as JSON objects with named fields, though on the wire they are arrays: readable, and open to later fields.
+"""Encodes structs as JSON objects with named fields, where the wire encodes them as arrays: the files are readable, and
+fields can be added later.
 
-Every struct has a twin of the same fields that msgspec writes as an object; where one of several may stand, its
-`type` says which. Fields at their defaults are left out. What is read is checked as the wire is: each type by msgspec,
-each value by the struct's own `__post_init__`.
+For every struct a twin with the same fields is made, which msgspec encodes as an object; in a union, its field `type`
+says which struct it is. Fields with default values are left out. Decoding validates as the wire does: types by msgspec,
+values by the struct's own `__post_init__`.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from msgspec.structs import FieldInfo, fields
 
 Kind = TypeVar("Kind")
 
-NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}  # for which JSON has no number
+NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}  # written as strings, since JSON has no such numbers
 
 
 def encoded(value: Struct | tuple[Struct, ...]) -> bytes:
-    """A struct as one JSON object on one line, or several as a list of them."""
+    """Encode a struct as a JSON object on one line, or several as a JSON list."""
     return msgspec.json.encode(_named(value))
 
 
 def decoded(content: bytes | str, kind: type[Kind]) -> Kind:
-    """The struct of that kind; raises `msgspec.MsgspecError` or `ValueError` for anything else."""
+    """Decode a struct of that kind; raises `msgspec.MsgspecError` or `ValueError` for anything else."""
     found: Kind = _plain(msgspec.json.decode(content, type=_named_type(kind)))
     return found
 
 
 @cache
 def _twin(kind: type[Struct]) -> type[Struct]:
-    """The same struct as an object with names; its first field is always written."""
+    """The twin of a struct, encoded as an object with named fields."""
     tag = kind.__struct_config__.tag
     found = []
     for field, default in _defaults(kind):
@@ -58,7 +59,7 @@ _PATCHES: set[type] = set()  # structs of which any field may be left out
 
 
 def patch(kind: type[Kind]) -> type[Kind]:
-    """Marks a struct of which every field may be missing."""
+    """Decorator for a struct of which every field may be missing in a file."""
     _PATCHES.add(kind)
     return kind
 
@@ -77,7 +78,7 @@ def _named_type(kind: Any) -> Any:
 
 
 def _named(value: Any) -> Any:
-    """A value in which every struct is its twin."""
+    """The value with every struct in it replaced by its twin."""
     match value:
         case Struct():
             twin = _twin(type(value))
@@ -100,7 +101,8 @@ def _is_default(value: Any, default: Any) -> bool:
 
 @cache
 def _defaults(kind: type[Struct]) -> tuple[tuple[FieldInfo, Any], ...]:
-    """Each field with its default; the first one of a struct that no tag names is always written."""
+    """Each field with its default. The first field of an untagged struct counts as having none, so that it is always
+    written."""
     found = []
     for index, field in enumerate(fields(kind)):
         default = field.default if field.default_factory is NODEFAULT else field.default_factory()
@@ -110,12 +112,12 @@ def _defaults(kind: type[Struct]) -> tuple[tuple[FieldInfo, Any], ...]:
 
 
 def writable(text: str) -> str:
-    """Text that UTF-8 can carry: half characters, which it cannot, are escaped."""
+    """The text with lone surrogates escaped, which UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _plain(value: Any, kind: Any = None) -> Any:
-    """The value that was meant, with structs in place of their twins."""
+    """The value with every twin replaced by its struct."""
     if (original := _KIND_OF.get(type(value))) is not None:
         return original(**{name: _plain(getattr(value, name), of) for name, of in _types(original)})
     if isinstance(value, tuple):
@@ -127,7 +129,7 @@ def _plain(value: Any, kind: Any = None) -> Any:
 
 
 def _text(value: str, members: tuple[Any, ...]) -> Any:
-    """A word that stands for a number that is not finite, or for itself."""
+    """The number that is not finite which a string stands for, where a float is allowed; else the string itself."""
     if float not in members:
         return value
     if value not in NOT_FINITE:
@@ -146,7 +148,7 @@ def _members(kind: Any) -> tuple[Any, ...]:
 
 
 def _inner(kind: Any, count: int) -> tuple[Any, ...]:
-    """The types of the parts of a tuple."""
+    """The types of the `count` items of a tuple."""
     arguments = get_args(kind)
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         return (arguments[0],) * count

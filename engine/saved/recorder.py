@@ -1,4 +1,4 @@
-"""What an engine says, as entries of a journal: whoever runs a session keeps it with this. No torch."""
+"""Records the events of an engine as journal entries, so that the session can be saved and restored. No torch."""
 
 from __future__ import annotations
 
@@ -15,65 +15,65 @@ from engine.wire.records import StepRecord
 from engine.wire.status import EngineStatus
 from engine.wire.tree import Node
 
-KEPT = ("model", "cache", "sampling", "draft", "draft_chat", "stops")  # what the next session of a window begins with
+KEPT = ("model", "cache", "sampling", "draft", "draft_chat", "stops")  # fields that the next session begins with
 
 
 class EntrySink(Protocol):
-    """Where entries go."""
+    """Where journal entries are written."""
 
     def begin(self) -> None:
-        """Another session is about to begin: what comes is none of the one before."""
+        """Begin another session: later entries do not belong to the one before."""
 
     def append(self, *entries: JournalEntry) -> None:
-        """Write them."""
+        """Write entries."""
 
 
 class SessionRecorder:
-    """The session that an engine's events tell, and its journal, where it has one. Events that only show a file are
-    passed over, and so are those of a restart, which tells again what is known."""
+    """Builds the session from an engine's events, and writes it to a journal if there is one. Events that only show an
+    opened file are ignored, and so are those of a restart (`is_repeating`), which repeat what is recorded."""
 
     def __init__(self, journal: EntrySink | None = None) -> None:
         self._journal = journal
         self._builder = SessionBuilder()
-        self._file: Path | None = None  # that is looked at in place of a session
-        self.is_repeating = False  # an engine does again what is written already
+        self._file: Path | None = None  # the file that is open in place of a session
+        self.is_repeating = False  # a restarted engine repeats steps that are recorded already
 
     def __len__(self) -> int:
-        """How many moments there are."""
+        """The number of nodes."""
         return len(self._builder)
 
     @property
     def has_content(self) -> bool:
-        """Whether there is something that is remembered nowhere else."""
+        """Whether the session holds anything that would be lost without it."""
         return bool(len(self._builder) or any(self._builder.value(name) for name in ("pending", "bookmarks", "stops")))
 
     def session(self) -> SavedSession:
         return self._builder.session()
 
     def begin(self) -> None:
-        """Another session, with the model and the settings of the one before."""
+        """Begin another session with the model and the settings of the one before."""
         if self._journal is not None:
             self._journal.begin()
         kept = JournalEntry(**{name: self._builder.value(name) for name in KEPT})  # type: ignore[arg-type]
         self._builder = SessionBuilder()
-        self._builder.take(kept)
+        self._builder.add(kept)
         if kept.draft or kept.draft_chat or kept.stops:
-            # the file before has ended: who is killed before the next moment would have what was written in none
+            # at once, not with the next node: the journal before has ended, and a kill now would lose the draft
             self._write([kept])
 
     def put(self, **fields: object) -> None:
-        """What a person wrote or chose: the fields of a session that became different."""
+        """Record what the user wrote or chose: the fields of the session that have changed."""
         entry = within_limits(JournalEntry(**fields))  # type: ignore[arg-type]
         other = {name: getattr(entry, name) for name in fields if self._builder.value(name) != getattr(entry, name)}
         if other:
             entry = JournalEntry(**other)
-            self._builder.take(entry)
+            self._builder.add(entry)
             self._write([entry])
 
-    # ---- what an engine says -------------------------------------------------------------------------------------
+    # ---- events of the engine ------------------------------------------------------------------------------------
 
     def take(self, events: Sequence[Event]) -> None:
-        """Everything of it that belongs to a session, written in one piece for those that came together."""
+        """Record those of the events that belong to the session, in one write."""
         entries: list[JournalEntry] = []
         for event in events:
             if isinstance(event, Restarted):
@@ -83,7 +83,7 @@ class SessionRecorder:
                 self._restart()
             elif (entry := self._entry(event)) is not None:
                 entry = within_limits(entry) if entry.texts else entry
-                self._builder.take(entry)
+                self._builder.add(entry)
                 entries.append(entry)
         self._write(entries)
 
@@ -132,22 +132,24 @@ class SessionRecorder:
         return live
 
     def _of_status(self, status: EngineStatus) -> JournalEntry | None:
-        """What it says that the moments do not: the model, the modes of now and of the next prompt, what is pending."""
+        """The entry for what only a status says: model, cache mode, sampling of the next prompt, pending changes; None
+        if none of it has changed."""
         if status.opened is not None:
             self._file = status.opened.path
             return None
         found: dict[str, object] = {}
-        if self._file is not None:  # its model goes on from it
+        if self._file is not None:  # the file was closed: a model continues it
             found["origin"], self._file = str(self._file), None
         if not self.is_repeating:
-            # a model that was let go is still that of the session
+            # after an unload the session keeps its model
             told = ("model", "cache", "sampling", "pending") if status.model is not None else ("cache", "sampling")
             found |= {name: getattr(status, name) for name in told}
         other = {name: value for name, value in found.items() if self._builder.value(name) != value}
         return JournalEntry(**other) if other else None  # type: ignore[arg-type]
 
     def _of_redone(self, event: Redone) -> JournalEntry | None:
-        """A restart that came to its end went as far as this; which moments are gone is told behind it."""
+        """The entry for the end of a restart: how far it came. The nodes that it could not repeat follow as deleted
+        branches."""
         self.is_repeating = False
         return JournalEntry(live=event.step) if event.why_not_all else None
 
@@ -160,5 +162,5 @@ class SessionRecorder:
         return self._unknown(pairs)
 
     def _unknown(self, pairs: Iterable[tuple[int, str]]) -> dict[int, str]:
-        """The texts of tokens that are not written yet."""
+        """The texts of tokens that are not recorded yet."""
         return {token_id: text for token_id, text in pairs if self._builder.lacks_text(token_id)}

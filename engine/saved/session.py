@@ -1,4 +1,4 @@
-"""What is written of a session: all that repeats it and all that a person said of it; never a tensor."""
+"""The content of a saved session: everything needed to replay it, and what the user wrote about it; no tensors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ VERSION = 1
 
 
 class SavedSession(Struct, frozen=True, kw_only=True):
-    """A session: its model, and the tree of its moments.
+    """A session: its model, and the tree of its nodes.
 
-    `live` is the moment that was the present one (None: before the first step), `pending` what was done since. `cache`
-    and `sampling` are those of now and of the next prompt. `draft` is the prompt that was being written,
-    `draft_chat` the conversation, where one was. `names` are of
-    branches, by their first moment; `stops` are conditions as a person writes them. `texts` has the text of every
-    token id that occurs. `origin` is the snapshot file that the first step went on from, empty where there was none.
+    `live` is the step of the live node (None: before the first), `pending` are the changes made since. `cache` is the
+    live cache mode, `sampling` that of the next prompt. `draft` is the prompt that was being written, `draft_chat` the
+    conversation, if there was one. `names` are those of branches, by the step that they begin with; `stops` are
+    conditions as the user wrote them. `texts` has the text of every token id that occurs. `origin` is the snapshot file
+    that the first step continued, empty if there was none.
     """
 
     model: ModelInfo | None = None
@@ -47,7 +47,7 @@ class SavedSession(Struct, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> ModelSpec:
-        """The model as it is loaded once more; people are asked before."""
+        """What to load for the session's model; the user is asked before it is loaded."""
         return ModelSpec() if self.model is None else spec_of(self.model)
 
     @property
@@ -61,15 +61,16 @@ class SavedSession(Struct, frozen=True, kw_only=True):
 
 
 def spec_of(model: ModelInfo) -> ModelSpec:
-    """What to load for a model as it was loaded: from the same place, in the same numbers, for as many threads."""
+    """The `ModelSpec` that loads a model as it was: same source, dtype, weights and number of threads."""
     dtype = cast(Dtype, model.dtype if model.dtype in get_args(Dtype) else "auto")
     return ModelSpec(model.source or BUNDLED, dtype, num_threads=model.num_threads or None, weights=model.weights)
 
 
 @patch
 class JournalEntry(Struct, frozen=True, kw_only=True):
-    """One line of a journal: what became different in the session. A `node` becomes the live one and ends what is
-    pending, unless the entry says otherwise; `forgotten` nodes are gone; `texts` come to those that are known."""
+    """One line of a journal: what has changed in the session. A `node` becomes the live one and clears the pending
+    changes, unless the entry sets these itself; `forgotten` nodes are removed; `texts` are added to the known ones. All
+    other fields, if set, replace those of the session."""
 
     node: Node | UnsetType = UNSET
     forgotten: tuple[int, ...] = ()
@@ -103,7 +104,7 @@ REPLACED = (
 
 
 class SessionBuilder:
-    """A session as it becomes, entry by entry; O(1) an entry."""
+    """Builds a session from journal entries, in O(1) for each."""
 
     def __init__(self, session: SavedSession | None = None) -> None:
         session = session or SavedSession()
@@ -116,18 +117,18 @@ class SessionBuilder:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The numbers of the moments."""
+        """The steps of the nodes."""
         return tuple(self._nodes)
 
     def value(self, name: str) -> object:
-        """What a field has now."""
+        """The present value of a field."""
         return self._fields[name]
 
     def lacks_text(self, token_id: int) -> bool:
         return token_id not in self._texts
 
-    def take(self, entry: JournalEntry) -> None:
-        """What became different."""
+    def add(self, entry: JournalEntry) -> None:
+        """Apply an entry."""
         for step in entry.forgotten:
             self._nodes.pop(step, None)
         if isinstance(entry.node, Node):
@@ -139,12 +140,12 @@ class SessionBuilder:
                 self._fields[name] = value
 
     def session(self) -> SavedSession:
-        """All of it."""
+        """The session built so far."""
         return SavedSession(nodes=tuple(self._nodes.values()), texts=dict(self._texts), **self._fields)
 
 
 def entries_of(session: SavedSession) -> Iterable[JournalEntry]:
-    """The entries that make such a session: for a journal that begins in its midst."""
+    """Entries that build this session, for a journal that begins with an existing one."""
     for node in session.nodes:
         yield JournalEntry(node=node)
     yield JournalEntry(texts=session.texts, **{name: getattr(session, name) for name in REPLACED})
@@ -159,7 +160,7 @@ MAX_TEXT = 1 << 12  # characters of a token
 
 
 def within_limits(entry: JournalEntry) -> JournalEntry:
-    """The same with what is too long cut short, and what is too much left out."""
+    """The entry with texts that are too long cut short, and items beyond the limits left out."""
     return replace(
         entry,
         draft=entry.draft if isinstance(entry.draft, UnsetType) else entry.draft[:MAX_DRAFT],

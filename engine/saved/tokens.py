@@ -1,4 +1,4 @@
-"""The tokens of every sequence at every moment of a session that is written down, told without its model. No torch."""
+"""The tokens of every sequence at every node of a saved session, derived without its model. No torch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from engine.wire.changes import (
 from engine.wire.records import StopReason
 from engine.wire.tree import Node, PlannedPart
 
-UNKNOWN = -1  # in place of a token that the file does not say
+UNKNOWN = -1  # stands for a token that the file does not contain
 MAX_UNKNOWN = 1 << 21
-MAX_KEPT = 1 << 25  # tokens at moments where branches begin
+MAX_KEPT = 1 << 25  # tokens remembered at nodes where branches begin
 
 
 @dataclass
 class SequenceTokens:
-    """A sequence as it stands: all its tokens, of which the first `num_tokens` were fed."""
+    """The tokens of one sequence at a node; the first `num_tokens` were fed."""
 
     token_ids: list[int]
     num_prompt_tokens: int
@@ -41,18 +41,19 @@ class SequenceTokens:
         return replace(self, token_ids=list(self.token_ids))
 
     def keep_first(self, num_tokens: int) -> None:
-        """Nothing behind so many tokens."""
+        """Remove the tokens behind the first `num_tokens`."""
         del self.token_ids[num_tokens:]
         self.num_tokens, self.sampled, self.stop = min(self.num_tokens, num_tokens), None, None
 
     def append_prompt(self, token_ids: tuple[int, ...], sampling: SamplingParams) -> None:
-        """More of a prompt."""
+        """Append tokens of a prompt."""
         self.token_ids += token_ids
         self.num_prompt_tokens, self.sampling = len(self.token_ids), sampling
         self.sampled = self.stop = None
 
     def feed(self, part: PlannedPart) -> tuple[int, ...]:
-        """A step feeds it: the tokens."""
+        """Apply a step that feeds the sequence; returns the tokens that it feeds. Raises `Unusable` where too many of
+        them are not in the file."""
         missing = part.num_tokens - len(self.token_ids)
         if missing > MAX_UNKNOWN:
             raise Unusable(f"it feeds {missing:,} tokens that it does not name")
@@ -65,15 +66,15 @@ class SequenceTokens:
 
 @dataclass
 class SessionTokens:
-    """The tokens of every sequence that is there."""
+    """The tokens of all sequences at a node."""
 
     sequences: dict[int, SequenceTokens] = field(default_factory=dict)
 
     def copied(self) -> SessionTokens:
         return SessionTokens({seq_id: tokens.copied() for seq_id, tokens in self.sequences.items()})
 
-    def make(self, change: Change, past: dict[int, SessionTokens]) -> None:
-        """A change; what names a sequence or a moment that is not there makes none."""
+    def apply(self, change: Change, past: dict[int, SessionTokens]) -> None:
+        """Apply a change. One that refers to a missing sequence or node is ignored."""
         match change:
             case SequenceAdded(seq_id, token_ids, sampling):
                 self.sequences[seq_id] = SequenceTokens(list(token_ids), len(token_ids), sampling)
@@ -106,7 +107,8 @@ class SessionTokens:
 
 @dataclass(frozen=True)
 class Fed:
-    """A node, the tokens that its step fed to each sequence, and how all of them stand after it: read, not kept."""
+    """A node, the tokens that its step fed to each sequence, and all sequences after it. `tokens` is changed in place
+    by the next node: read it at once."""
 
     node: Node
     token_ids: tuple[tuple[int, ...], ...]
@@ -114,8 +116,9 @@ class Fed:
 
 
 def walk(nodes: Iterable[Node]) -> Iterator[Fed]:
-    """The nodes in order. What stood at a node is kept as long as other nodes begin there; O(tokens) for each of
-    those, O(what is new) for the others. Raises `Unusable` for more tokens than any real session has."""
+    """Go through the nodes in order, and derive the tokens at each. The state is copied at nodes where branches or
+    forks begin, in O(tokens); every other node takes O(new tokens). Raises `Unusable` for more tokens than any real
+    session has."""
     nodes = tuple(nodes)
     before = (None, *(node.step for node in nodes))
     uses = {node.parent for node, last in zip(nodes, before, strict=False) if node.parent != last}
@@ -128,7 +131,7 @@ def walk(nodes: Iterable[Node]) -> Iterator[Fed]:
         if node.parent != last:
             now = kept[node.parent].copied() if node.parent in kept else SessionTokens()
         for change in node.changes:
-            now.make(change, kept)
+            now.apply(change, kept)
         parts = node.work.parts if node.work is not None else ()
         fed = tuple(map(now.feed, parts))
         last = node.step

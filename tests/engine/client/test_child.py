@@ -44,14 +44,14 @@ def of_step(step: int, *, running: bool = True) -> list[Event]:
     return [samples.step_record(step), StateChanged(told)]
 
 
-class Resting(Outbox):
-    """An outbox into which a run puts its next steps whenever somebody rests."""
+class WaitingOutbox(Outbox):
+    """An outbox into which a run puts its next steps while the writer waits for urgent ones."""
 
     def __init__(self, *during_rests: Sequence[Event]) -> None:
         super().__init__()
         self._during_rests = iter(during_rests)
 
-    def rest(self, timeout_s: float) -> None:
+    def wait_for_urgent(self, timeout_s: float) -> None:
         for event in next(self._during_rests):
             self.put(event)
 
@@ -59,7 +59,7 @@ class Resting(Outbox):
 def test_the_steps_that_a_run_does_during_a_rest_are_sent_together_with_the_newest_status() -> None:
     """None follows the last step of a run."""
     steps = [of_step(step, running=step < 5) for step in range(6)]
-    outbox, pipe = Resting([*steps[2], *steps[3], *steps[4]], [*steps[5], Stopped()]), Pipe()
+    outbox, pipe = WaitingOutbox([*steps[2], *steps[3], *steps[4]], [*steps[5], Stopped()]), Pipe()
     for event in steps[1]:
         outbox.put(event)
     _write(pipe, outbox, Pulse(Activity()))

@@ -120,7 +120,7 @@ def test_who_rests_is_woken_by_pictures_answers_and_the_end_of_a_run_and_not_by_
         for step in (samples.step_record(1), going):
             outbox.put(step)
         assert not outbox._is_urgent
-        resting = threading.Thread(target=outbox.rest, args=(60.0,), daemon=True)
+        resting = threading.Thread(target=outbox.wait_for_urgent, args=(60.0,), daemon=True)
         resting.start()
         outbox.put(event)
         resting.join(20.0)

@@ -75,7 +75,7 @@ def test_a_journal_torn_at_any_byte_has_every_line_that_was_whole(tmp_path: Path
         assert lines is not None
         builder = SessionBuilder()
         for entry in entries[: max(0, whole - 1)]:
-            builder.take(entry)
+            builder.add(entry)
         assert lines.session == builder.session(), length
         assert lines.problem == ""
 

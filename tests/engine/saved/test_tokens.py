@@ -17,8 +17,8 @@ def standing() -> SessionTokens:
 
 def test_a_fork_of_fewer_tokens_has_chosen_nothing_and_not_ended() -> None:
     now = standing()
-    now.make(SequenceForked(1, 0, None, 5), {})
-    now.make(SequenceForked(2, 0, None), {})
+    now.apply(SequenceForked(1, 0, None, 5), {})
+    now.apply(SequenceForked(2, 0, None), {})
     assert now.sequences[1] == SequenceTokens([1, 2, 3, 4, 5], 4, GREEDY, 5)
     assert now.sequences[2] == now.sequences[0] == standing().sequences[0]
     assert now.sequences[2].token_ids is not now.sequences[0].token_ids
@@ -26,9 +26,9 @@ def test_a_fork_of_fewer_tokens_has_chosen_nothing_and_not_ended() -> None:
 
 def test_who_has_ended_keeps_the_reason_when_it_is_stopped() -> None:
     now = standing()
-    now.make(SequenceForked(1, 0, None, 5), {})
+    now.apply(SequenceForked(1, 0, None, 5), {})
     for seq_id in (0, 1):
-        now.make(SequenceStopped(seq_id), {})
+        now.apply(SequenceStopped(seq_id), {})
     assert [now.sequences[seq_id].stop for seq_id in (0, 1)] == ["length", "stopped"]
 
 
