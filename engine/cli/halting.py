@@ -42,13 +42,13 @@ class Halting:
     can."""
 
     def __init__(self, session: Session, conditions: list[str]) -> None:
-        from engine.session.judging import Judging, check_can_hold
+        from engine.session.conditions import ConditionChecker, check_can_hold
 
         for text in conditions:
             check_can_hold(text, setting_of(session.model.info, session.cache, is_compared=False))
-        self._session, self._conditions, self._judging = session, conditions, Judging()
+        self._session, self._conditions, self._checker = session, conditions, ConditionChecker()
         self.hits: list[StopHit] = []
 
     def take(self, record: StepRecord) -> None:
         """Another step was done."""
-        self.hits = self._judging.hits(self._session, record, enumerate(self._conditions))
+        self.hits = self._checker.hits(self._session, record, enumerate(self._conditions))

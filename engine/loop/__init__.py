@@ -1,5 +1,5 @@
-"""The engine at work: commands in, events out, and the only place that catches everything.
+"""The engine loop: commands in, events out. The only place that catches all exceptions.
 
-No torch is imported until it runs: the window is painted first. Which thread or process runs it is `engine.client`'s
-choice.
+torch is imported only once a command needs it, so that the window is painted first. `engine.client` decides which
+thread or process runs the loop.
 """

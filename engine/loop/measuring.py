@@ -113,7 +113,7 @@ class MeasurementRunner:
             piece = next(pieces, None)
         except Exception as error:
             self._trial = None
-            is_cancelled = isinstance(error, Cancelled)  # in the middle of a compilation
+            is_cancelled = isinstance(error, Cancelled)  # cancelled during a compilation
             self._reporter.fail(InputError(GIVEN_UP) if is_cancelled else error, "a trial")
             return
         if piece is None:

@@ -39,7 +39,7 @@ class StepsToDo:
             self._due = time.monotonic()
 
     def step(self, command: Step) -> None:
-        self.count = (self.count or 0) + checked(command.num_steps)  # three quick keys are three steps
+        self.count = (self.count or 0) + checked(command.num_steps)  # steps that still wait are added to
         self._due, self.asked_by, self.until = None, command.id, ""
 
     def run(self, command: Run) -> None:

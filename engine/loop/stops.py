@@ -20,7 +20,7 @@ from engine.wire.status import EngineStatus
 from engine.wire.stopping import MeasureAttention, SetStops, StopHit, StopState
 
 if TYPE_CHECKING:
-    from engine.session.judging import Judging
+    from engine.session.conditions import ConditionChecker
     from engine.session.session import Session
 
 
@@ -31,7 +31,7 @@ class StopConditions:
         self._reporter, self._steps, self._duelling = reporter, steps, duelling
         self._stops: tuple[Stop, ...] = ()
         self._num_hits: dict[int, int] = {}
-        self._judging: Judging | None = None  # not before there is a session
+        self._checker: ConditionChecker | None = None  # not before there is a session
         self._halted_by: StopHit | None = None
 
     def set(self, command: SetStops) -> None:
@@ -45,8 +45,8 @@ class StopConditions:
         if len({stop.id for stop in command.stops}) < len(command.stops):
             raise InputError("Two stops have the same id: give each its own.")
         self._stops, self._num_hits = command.stops, counts
-        if self._judging is not None:
-            self._judging.too_slow.clear()
+        if self._checker is not None:
+            self._checker.too_slow.clear()
 
     @property
     def is_asking(self) -> bool:
@@ -56,17 +56,17 @@ class StopConditions:
     def forget(self) -> None:
         """Forget all hits, because the history was cleared."""
         self._num_hits.clear()
-        self._judging = self._halted_by = None
+        self._checker = self._halted_by = None
 
     def set_live_step(self, step: int | None) -> None:
         """Note that the session went to another step."""
         self._halted_by = None
-        if self._judging is not None:
-            self._judging.moment = step
+        if self._checker is not None:
+            self._checker.moment = step
 
     def begin(self, command: Run, session: Session) -> None:
         """Check the condition of a run that begins; `InputError` if it can never hold."""
-        from engine.session.judging import check_can_hold
+        from engine.session.conditions import check_can_hold
 
         if command.until:
             check_can_hold(command.until, self._setting(session))
@@ -74,7 +74,7 @@ class StopConditions:
 
     def measure(self, session: Session, command: MeasureAttention) -> None:
         """Answer the attention mass of past steps, for a search of earlier hits."""
-        from engine.session.judging import measured
+        from engine.session.conditions import measured
 
         self._reporter.reply(measured(session, command))
 
@@ -83,13 +83,13 @@ class StopConditions:
     def halt(self, session: Session, record: StepRecord) -> bool:
         """Evaluate all conditions, including the one that the run goes to, at the step just done; whether one holds.
         Hits are reported, and the run ends. O(1) without conditions."""
-        from engine.session.judging import Judging
+        from engine.session.conditions import ConditionChecker
 
-        self._judging = self._judging or Judging()
+        self._checker = self._checker or ConditionChecker()
         asked: list[tuple[int | None, str]] = [(stop.id, stop.text) for stop in self._stops if stop.is_enabled]
         if self._steps.until:
             asked.append((None, self._steps.until))
-        hits = self._judging.hits(session, record, asked, self._duelling.differs)
+        hits = self._checker.hits(session, record, asked, self._duelling.differs)
         found = [replace(hit, reply_to=self._steps.asked_by) for hit in hits]
         self._halted_by = found[0] if found else None
         for hit in found:
@@ -113,7 +113,7 @@ class StopConditions:
     def _problem(self, stop: Stop, setting: ConditionSetting | None) -> str:
         """Why a stop cannot hold; empty where it can."""
         patterns = {each.value for each in comparisons_of(stop.condition) if each.sign == "~"}
-        if self._judging is not None and patterns & self._judging.too_slow:
+        if self._checker is not None and patterns & self._checker.too_slow:
             return "Its pattern takes too long, and is not asked any more: write a simpler one."
         return why_never(stop.condition, setting) if setting is not None else ""
 

@@ -79,7 +79,9 @@ class SessionRecorder:
             if isinstance(event, Restarted):
                 self._write(entries)
                 entries.clear()
-                self.is_repeating = self.is_repeating and not event.reply_to  # a person begins something else
+                self.is_repeating = (
+                    self.is_repeating and not event.reply_to
+                )  # an answered restart was asked for by the user
                 self._restart()
             elif (entry := self._entry(event)) is not None:
                 entry = within_limits(entry) if entry.texts else entry

@@ -1,1 +1,1 @@
-"""One model, its sequences and their caches, and what was."""
+"""The session: one model, its sequences, their caches and their history."""

@@ -48,7 +48,7 @@ def set_mode(session: Session, spec: CacheSpec) -> str:
             kept.undo_keep(before)
         raise
     session.history.changes.append(ModeChanged(spec))
-    if before is None and old_store is not None:  # kept moments may still have pages there
+    if before is None and old_store is not None:  # no state keeps these caches, but kept states may share their store
         for cache in old:
             cache.close()
     return how

@@ -38,7 +38,7 @@ def exponentials(seed: int, position: int, count: int, device: torch.device) -> 
     entry at a position of the sequence."""
     own = number(number(seed, 0), position)
     bits = numbers(own, (count + 1) // 2, device).view(torch.int32)[:count].bitwise_and_(LOW_31)
-    return bits.float().add_(0.5).mul_(-(2.0**-31)).log1p_().neg_()  # no 0: tokens of probability 0 are divided by it
+    return bits.float().add_(0.5).mul_(-(2.0**-31)).log1p_().neg_()  # never 0: 0 / 0 would be NaN
 
 
 def shifted(mixed: torch.Tensor, shift: int) -> torch.Tensor:

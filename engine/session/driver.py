@@ -123,7 +123,7 @@ class ModeDriver(Driver):
         return logits
 
     def bytes(self) -> CacheBytes:
-        """What the cache holds now."""
+        """The bytes that the cache holds now."""
         info = self.model.info
         formula = CacheFormula(self.cache.spec, info.geometry, info.dtype)
         return cache_bytes(info, formula, [self.cache], self._mode.store, 0, Held(0))
@@ -137,7 +137,7 @@ def lengths_to_feed(spec: CacheSpec, prompt: int, fed_lengths: list[int], stop: 
     prompt, and single tokens follow. transformers' quantised cache takes the prompt in one forward.
     """
     if spec.recomputes:
-        return [stop] if stop else []  # every forward begins anew: the last one makes all rows
+        return [stop] if stop else []  # every forward computes all rows again: the last one suffices
     lengths = [n for n in fed_lengths if n < stop]
     is_whole = spec.layout == "quantized"
     if is_whole or (spec.is_compressed and prompt < stop):

@@ -31,11 +31,11 @@ Check = Callable[[], None] | None
 def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAdded, EditMeasured]:
     """Make an edit as a node of its own in the history; earlier changes since the newest step become another node
     before it. Returns the node and what the edit did to the next token. Raises and changes nothing on failure."""
-    session.kept.trim()  # each edit keeps a moment
+    session.kept.trim()  # each edit keeps a state, and no step comes between
     with ExitStack() as open_files:
         copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
     how = f"{edited.took_ms:.0f} ms, measured in {edited.measured_ms:.0f} ms"
-    told = {
+    measurements = {
         name: getattr(edited, name) for name in ("kl", "before", "after", "entropy", "took_ms", "measured_ms", "kept")
     }
     texts = tuple(map(session.text_of, edit.token_ids)) if isinstance(edit, ReplaceTokens) else ()
@@ -43,7 +43,7 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
     node = take_edited(session, edit, copies, edited, is_node=True)
     assert node is not None, "an edit is a change"
     session.history.added.remove(node)
-    measured = EditMeasured(step=node.step, seq_id=edit.seq_id, provenance=provenance, **told)
+    measured = EditMeasured(step=node.step, seq_id=edit.seq_id, provenance=provenance, **measurements)
     return NodeAdded(node, is_live=True, how=how, kl=edited.kl, texts=texts), measured
 
 
@@ -61,7 +61,7 @@ def edited_copies(
     """Copies of all live sequences, with the edit made on one of them, and the outcome of the edit. The live sequences
     stay as they are."""
     mode, copies = session.live.mode, dict[int, LiveSequence]()
-    session.sequence(edit.seq_id)  # refuses one that is not there
+    session.sequence(edit.seq_id)  # raises where it does not exist
     try:
         for live in session.live:
             copies[live.seq_id] = copy_of(session, live)

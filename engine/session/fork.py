@@ -11,7 +11,7 @@ from engine.history.history import History
 from engine.history.journal import Journal, check_can_be_forked
 from engine.history.marks import Mark
 from engine.session.copying import copy_rows
-from engine.session.going import StateRestorer, shares
+from engine.session.going_back import StateRestorer, shares
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences, closed_on_failure
 from engine.session.replay import Replay
@@ -35,9 +35,9 @@ class Forking:
     """Makes forks. Where the page pool has no room, kept states are evicted from it."""
 
     def __init__(
-        self, live: LiveSequences, history: History, replay: Replay, going: StateRestorer, kept: KeptStates
+        self, live: LiveSequences, history: History, replay: Replay, restorer: StateRestorer, kept: KeptStates
     ) -> None:
-        self._live, self._history, self._replay, self._going, self._kept = live, history, replay, going, kept
+        self._live, self._history, self._replay, self._restorer, self._kept = live, history, replay, restorer, kept
 
     def fork(self, seq_id: int, step: int | None, num_tokens: int | None = None) -> ForkMade:
         """Add a copy of a sequence as it was after `step` (None: as it is now); `num_tokens` limits a copy of now to
@@ -102,11 +102,11 @@ class Forking:
         history = self._history
         logits = history.logits_on_path(origin.owner, origin.step)
         if logits is not None or not history.tree.fed_at(origin.owner, origin.step):
-            for source in self._going.sources():
+            for source in self._restorer.sources():
                 is_live = source.step == history.last_step
                 names = (seq_id, origin.owner) if is_live and origin.journal is None else (origin.owner,)
                 for name in names:
-                    if name not in source.sequences or not self._going.descends_from(source, origin.step):
+                    if name not in source.sequences or not self._restorer.descends_from(source, origin.step):
                         continue
                     child = self._empty(source.sequences[name])
                     child.sequence.go_back(origin.mark)
@@ -120,7 +120,7 @@ class Forking:
 
     def _computed(self, origin: ForkOrigin) -> tuple[LiveSequence, str]:
         """Restore the whole state after the step in a scratch session, and copy the sequence out of it."""
-        state, how_made = self._going.state_and_words(origin.step)
+        state, how_made = self._restorer.state_and_words(origin.step)
         try:
             then = state.sequences[origin.owner]
             child = self._empty(then)

@@ -59,26 +59,26 @@ class OpenRecord:
 
 
 class Observer:
-    """Measures what is `captured`; in a session that `is_aside` only checksums. Completes records in the order of their
-    steps: at once, or as many steps late as the ring allows."""
+    """Measures what is `captured`; in a session that `is_scratch` only checksums. Completes records in the order of
+    their steps: at once, or as many steps late as the ring allows."""
 
     def __init__(
-        self, ring: ObservationRing, captured: Captured, history: History, text_of: TokenTexts, *, is_aside: bool
+        self, ring: ObservationRing, captured: Captured, history: History, text_of: TokenTexts, *, is_scratch: bool
     ) -> None:
         self.ring, self._captured = ring, captured
-        self._history, self._text_of, self._is_aside = history, text_of, is_aside
+        self._history, self._text_of, self._is_scratch = history, text_of, is_scratch
         self._open: deque[OpenRecord] = deque()
         self._unread: list[InputError] = []
 
     def begin(self, forwards: Sequence[Forward], choices: list[Sample | None]) -> PendingMeasures:
         """Measure the forwards of a step, before its rows are quantised or evicted."""
-        if self._is_aside:
+        if self._is_scratch:
             return PendingMeasures([measure_checksums(forward) for forward in forwards], choices, "off")
         return PendingMeasures(measure(forwards, choices, self._captured), choices, self._captured.level)
 
     def send(self, measuring: PendingMeasures, evicted: Sequence[Evicted]) -> None:
         """Start the one copy that brings all measurements, and those of the `evicted` rows, to the host."""
-        if self._is_aside:
+        if self._is_scratch:
             return
         measuring.evicted = EvictedInStep(evicted)
         tensors = packed_together(measuring.parts) | prefixed(measuring.evicted.measure(), EVICTED)

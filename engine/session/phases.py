@@ -116,7 +116,7 @@ class PhasedStep:
                 self._layer = layer
                 for work in works:
                     self._passed[work.live.seq_id] = layer + 1
-                    for one in (layer, self._num_layers + layer):  # the cross layer of a block goes with it
+                    for one in (layer, self._num_layers + layer):  # the second is the block's cross-attention layer
                         if probe is not None and (rows := probe.row(one)) is not None:
                             mine, positions = weights_of(work, one, rows), work.live.cache.positions(one)
                             self._weights[work.live.seq_id, one] = nan_where_dropped(mine, positions)

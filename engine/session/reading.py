@@ -114,7 +114,7 @@ class SessionReading:
         return self.live.get(seq_id).logits
 
     def bytes(self) -> CacheBytes:
-        """What the caches of all sequences hold now."""
+        """The bytes that all caches hold now."""
         return self.ledger.now()
 
     # ---- slices --------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class TrialRun:
 
 
 @dataclass(frozen=True)
-class Start:
+class PromptKey:
     """The key of a prompt's state before anything is evicted. It depends only on the codec and on what the eviction
     rule watches, not on the budget."""
 
@@ -61,7 +61,7 @@ class Start:
     num_queries: int | None
 
     @classmethod
-    def of(cls, spec: CacheSpec) -> Start:
+    def of(cls, spec: CacheSpec) -> PromptKey:
         rule = spec.retention
         return cls(spec.codec, rule.name, rule.window) if rule.watches_all else cls(spec.codec, None, None)
 
@@ -78,7 +78,7 @@ class Reruns:
     def forget(self) -> None:
         """Free all scratch caches."""
         self._exact: Driver | None = None
-        self._prompt: tuple[Start, Driver] | None = None
+        self._prompt: tuple[PromptKey, Driver] | None = None
         self._trial: TrialRun | None = None
 
     @property
@@ -120,7 +120,7 @@ class Reruns:
         before = prompt_end - 1
         if copies_rows(spec) and has_rows:
             known = before
-        elif self._prompt is not None and self._prompt[0] == Start.of(spec):
+        elif self._prompt is not None and self._prompt[0] == PromptKey.of(spec):
             known = num_common(self._prompt[1].token_ids, token_ids[:before])
             known = known if known == len(self._prompt[1].token_ids) else 0
         else:
@@ -172,7 +172,7 @@ class Reruns:
     ) -> Generator[Progress, None, Driver]:
         """A driver that was fed the tokens as an unfinished prompt: its rule has watched them, and nothing is evicted
         or quantised at the prompt's end yet. Yields progress; `total` is the total that it names."""
-        start = Start.of(spec)
+        start = PromptKey.of(spec)
         driver = self._prompt[1] if self._prompt is not None and self._prompt[0] == start else None
         if driver is None or num_common(driver.token_ids, token_ids) < len(driver.token_ids):
             driver = self._new_driver(spec, ENDLESS)

@@ -18,7 +18,7 @@ from engine.session.change_mode import set_mode
 from engine.session.chunks import PrefillPlan
 from engine.session.edits.numbers import RowsFrom
 from engine.session.fork import Forking
-from engine.session.going import StateRestorer
+from engine.session.going_back import StateRestorer
 from engine.session.kept import KEPT_BYTES, KeptStates, SessionState
 from engine.session.ledger import Ledger
 from engine.session.live import LiveSequence, LiveSequences
@@ -30,9 +30,9 @@ from engine.session.reading import SessionReading
 from engine.session.replay import Replay
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
-from engine.session.seen import OtherBranches
 from engine.session.slices import SliceReader
 from engine.session.stepper import Stepper
+from engine.session.visible import OtherBranches
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.chat import Chat
@@ -55,7 +55,7 @@ class Session(SessionReading):
     `prefill_chunk` is the chunk size in tokens; None: chosen for the model. `capture` is how much is measured of every
     step; `late_steps` is how many steps' measurements may be under way from the device at once (None: the device's
     default); `surprisal=False` skips the surprisal of prompt tokens. `kept_bytes` limits the memory of kept states.
-    `is_aside`: a scratch session that repeats steps for another one; its records reach no client.
+    `is_scratch`: a scratch session that repeats steps for another one; its records reach no client.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Session(SessionReading):
         late_steps: int | None = None,
         surprisal: bool = True,
         kept_bytes: int = KEPT_BYTES,
-        is_aside: bool = False,
+        is_scratch: bool = False,
     ) -> None:
         self.model = model
         self.text_of = TokenTexts(model.tokenizer)
@@ -81,19 +81,19 @@ class Session(SessionReading):
         self.open_rows: OpenRows | None = None  # opens the rows of a snapshot file; None: files cannot be read here
         self._replay = Replay(model, self.history)
         self.kept = KeptStates(self.live, kept_bytes, model.runners.forget)
-        self._going = StateRestorer(model, self.live, self.history, self.kept, self._aside)
-        self._forking = Forking(self.live, self.history, self._replay, self._going, self.kept)
+        self._restorer = StateRestorer(model, self.live, self.history, self.kept, self._scratch_session)
+        self._forking = Forking(self.live, self.history, self._replay, self._restorer, self.kept)
         plan = PrefillPlan.of(model, prefill_chunk)
         self._scheduler = Scheduler(self.live, self.history, self._replay, plan, self.kept)
         self.ledger = Ledger(model, self.live, self.history, self.reruns, self.kept)
         self.captured = Captured(capture)
         self.ring = ObservationRing(model.device, late_steps)
-        self._observer = Observer(self.ring, self.captured, self.history, self.text_of, is_aside=is_aside)
+        self._observer = Observer(self.ring, self.captured, self.history, self.text_of, is_scratch=is_scratch)
         self._stepper = Stepper(
             model, self.live, self.history, self._scheduler, self.text_of, self.ledger.of_step, self.captured,
-            self._observer, is_aside,
+            self._observer, is_scratch,
         )  # fmt: skip
-        others = OtherBranches(self.history, self._going, self.kept, len(model.info.geometry.layers))
+        others = OtherBranches(self.history, self._restorer, self.kept, len(model.info.geometry.layers))
         self.slices = SliceReader(model, self.live, self.history, self._stepper, others)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
@@ -133,23 +133,23 @@ class Session(SessionReading):
         # before the step, since a failed step could not undo it
         if self.history.next_step % JOURNALS_EVERY == 0:
             self.live.bound_journals(JOURNAL_BYTES + self.bytes().stored // JOURNAL_PART)
-        self._going.fill_emptied(check)
+        self._restorer.fill_emptied(check)
 
     def redo_step(self, planned: PlannedStep, check: Callable[[], None] | None = None) -> StepRecord:
         """Repeat an earlier step: the same tokens of the same sequences, and the recorded next tokens, whatever this
         run samples. The returned record has the tokens that this run sampled. Raises and changes nothing where the
         step cannot be repeated."""
-        self._going.fill_emptied(check)
+        self._restorer.fill_emptied(check)
         return self._stepper.step(check, planned)
 
     def keep_beginning(self) -> None:
         """Pin a copy of the live state, which the history begins with: no earlier step could compute it again."""
         assert self.last_step is not None
-        self.kept.pin(self._going.state_at(self.last_step))
+        self.kept.pin(self._restorer.state_at(self.last_step))
 
-    def _aside(self, cache: CacheSpec | CacheMode) -> Session:
+    def _scratch_session(self, cache: CacheSpec | CacheMode) -> Session:
         """An empty scratch session, in which steps are repeated for this one."""
-        made = Session(self.model, cache, capture="off", surprisal=False, is_aside=True)
+        made = Session(self.model, cache, capture="off", surprisal=False, is_scratch=True)
         made.open_rows = self.open_rows
         return made
 
@@ -200,7 +200,7 @@ class Session(SessionReading):
         step become a node of their own. `check` is called between the steps of a replay and raises to cancel. Raises
         and changes nothing where the state cannot be restored, or `check` or `then` raises."""
         self.discard_ahead()
-        return self._going.go_to(step, check, then)
+        return self._restorer.go_to(step, check, then)
 
     def add_changes(self, *, is_empty_allowed: bool = False) -> Node | None:
         """Make the changes since the newest step a node of their own, the live one from then on; None where there are
@@ -210,22 +210,22 @@ class Session(SessionReading):
 
     def state_of_newest_step(self) -> SessionState | None:
         """The live state, to be kept while its sequences get other caches; None if changed since the newest step."""
-        return self._going.state_of_newest_step()
+        return self._restorer.state_of_newest_step()
 
     def state_of(self, seq_id: int) -> SessionState:
         """The state of one live sequence, to be kept when the sequence ends."""
-        return self._going.state_of(seq_id)
+        return self._restorer.state_of(seq_id)
 
     def state_at(self, step: int, check: Callable[[], None] | None = None) -> SessionState:
         """A copy of the state after a step of any branch, which the caller closes; the live state stays as it is."""
-        return self._going.state_at(step, check)
+        return self._restorer.state_at(step, check)
 
-    def moment(self, step: int) -> Session:
+    def session_at(self, step: int) -> Session:
         """A scratch session with a copy of the state after `step` of any branch, to be read, not stepped; the caller
         closes it. It shares the logs of logits and attention of this session."""
         state = self.state_at(step)
         state.assign_pages(is_live=False)
-        made = self._aside(state.mode)
+        made = self._scratch_session(state.mode)
         made.live.replace(state.mode, state.sequences)
         made.history.copy_path(self.history, step)
         made.history.logits, made.history.attention = self.history.logits, self.history.attention
@@ -233,7 +233,7 @@ class Session(SessionReading):
 
     def refresh(self, live: LiveSequence) -> None:
         """Compute the rows of a sequence again if a failed step emptied its cache."""
-        self._going.fill_emptied()
+        self._restorer.fill_emptied()
         self._replay.refresh(live)
 
     def set_cache(self, spec: CacheSpec) -> str:

@@ -15,8 +15,8 @@ from engine.look.slices import attention_slice, checked, head_slice, row_slice, 
 from engine.look.wall import has_no_size, wall_slice
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
-from engine.session.seen import OtherBranches, VisibleSequence, live_provenance
 from engine.session.stepper import Stepper
+from engine.session.visible import OtherBranches, VisibleSequence, live_provenance
 from engine.wire.arrays import read_only_floats
 from engine.wire.records import Provenance
 from engine.wire.requests import (

@@ -36,7 +36,7 @@ NOTHING_COUNTED = CacheBytes((), 0, 0, None)
 
 class Stepper:
     """Runs the batch that the scheduler chooses: forward, sample, observe, compress, record. `num_bytes` counts the
-    bytes that the caches hold; `observer` measures each step. `is_aside`: the records of these steps reach no client,
+    bytes that the caches hold; `observer` measures each step. `is_scratch`: the records of these steps reach no client,
     and page events stay in the page store, to be reported with the next step of the live session."""
 
     def __init__(
@@ -49,11 +49,11 @@ class Stepper:
         num_bytes: Callable[[], CacheBytes],
         captured: Captured,
         observer: Observer,
-        is_aside: bool,
+        is_scratch: bool,
     ) -> None:
         self._model, self._live, self._history, self._text_of = model, live, history, text_of
         self._scheduler, self._num_bytes = scheduler, num_bytes
-        self._observer, self._is_aside = observer, is_aside
+        self._observer, self._is_scratch = observer, is_scratch
         self._runner, self._captured = Runner(model, history.surprisal, captured), captured
         self._ahead: LaunchedAhead | None = None  # the forward of the next step, launched already
         self._clock: StepClock | None = None  # of the previous step, if the next one follows it without a pause
@@ -124,7 +124,7 @@ class Stepper:
         that is not possible, or where memory runs out: the next step then runs its own forward."""
         work, chosen = [forward.work for forward in forwards], [choice.chosen for choice in choices if choice]
         if self._captured.by_layer or self._observer.ring.late_steps == 0:
-            return None  # a CPU waits for nothing: the forward behind an end of text would be lost time
+            return None  # on a CPU nothing is gained, and the forward after an end of text would be wasted
         if len(chosen) < len(work) or not may_launch(self._live, work):
             return None
         clock.end()
@@ -213,7 +213,7 @@ class Stepper:
         if is_late:
             self._observer.complete_later(record, measuring, clock)
         self._ahead = launched
-        if launched is not None and not all(each.live.sequence.has_work for each in launched.work):  # a text ended
+        if launched is not None and not all(each.live.sequence.has_work for each in launched.work):  # one has ended
             self.discard_ahead()
         return reported
 
@@ -222,7 +222,7 @@ class Stepper:
         store, step = self._live.mode.store, self._history.next_step
         if store is not None:
             store.note_step(step)
-        events, pools = store.drain(step) if store is not None and not self._is_aside else ((), ())
+        events, pools = store.drain(step) if store is not None and not self._is_scratch else ((), ())
         return StepRecord(
             step=step,
             phase=phase,
@@ -230,7 +230,7 @@ class Stepper:
             dtype=self._model.info.dtype,
             random_weights=self._model.info.random_weights,
             sequences=tuple(parts),
-            num_bytes=NOTHING_COUNTED if self._is_aside else self._num_bytes(),
+            num_bytes=NOTHING_COUNTED if self._is_scratch else self._num_bytes(),
             timings=NO_TIMES,
             non_finite=(),
             wall_time=time.time(),
@@ -287,7 +287,7 @@ class Stepper:
     def _undo(self, before: list[RestorePoint], noted: NoteCounts) -> None:
         """Restore all sequences after a failed step. Preemptions are undone as well: the rows that were freed are
         computed again before the next step. Pages that the step registered are no longer found by their prefix."""
-        store = None if self._is_aside else self._live.mode.store
+        store = None if self._is_scratch else self._live.mode.store
         if store is not None:
             store.undo_drain(self._history.next_step)
         self._live.restore(before, self._history)

@@ -151,7 +151,7 @@ def _state_misfit(model: LoadedModel, file: SnapshotFile) -> str:
 
 def states_after_one_token(model: LoadedModel) -> list[dict[str, torch.Tensor]]:
     """What each layer keeps of a recurrence, whose shapes and dtypes no token changes."""
-    session = Session(model, CacheSpec(), capture="off", surprisal=False, is_aside=True)
+    session = Session(model, CacheSpec(), capture="off", surprisal=False, is_scratch=True)
     cache = session.cache_of(session.submit(Prompt(token_ids=(0,))))
     session.step()
     return [layer.stored_states() for layer in cache.layers]

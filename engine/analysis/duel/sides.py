@@ -164,7 +164,7 @@ class MomentRun(LiveRun):
     """A sequence after a step of any branch, in a session aside that is closed with the duel."""
 
     def __init__(self, session: Session, seq_id: int, step: int) -> None:
-        moment = session.moment(step)
+        moment = session.session_at(step)
         if seq_id not in moment.live.ids:
             moment.close()
             raise InputError(f"Sequence {seq_id} was not there after step {step}: choose one that both branches have.")

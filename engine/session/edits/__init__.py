@@ -1,1 +1,1 @@
-"""Edits by hand of one sequence: the numbers of rows, what attention sees, tokens, logits; and what an edit did."""
+"""Edits by hand of one sequence: numbers of rows, hidden rows, tokens, logit bias; and the measured effect."""

@@ -69,18 +69,18 @@ def apply_edit(
     is_prefill = isinstance(edit, ReplaceTokens) and edit.how == "re-prefill"
     if not (is_of_logits or is_prefill) and (why := cache.why_no_edit()):
         raise InputError(f"This cache mode {why}: choose a mode that keeps rows.")
-    told, laps = EditOutcome(before=candidates(live, text_of)), Laps()
+    outcome, laps = EditOutcome(before=candidates(live, text_of)), Laps()
     try:
         if isinstance(edit, BiasLogits):
-            bias_logits(live, edit, told, laps)
+            bias_logits(live, edit, outcome, laps)
         elif isinstance(edit, ReplaceTokens) and is_prefill:
             before, after = live.logits, re_prefill(model, mode, live, edit, check)
-            told.took_ms = laps.lap()
+            outcome.took_ms = laps.lap()
             live.set_logits(after)
-            told.compare(before, after)
-            look(model, live, told)
+            outcome.compare(before, after)
+            look(model, live, outcome)
         else:
-            change_rows(model, live, edit, source, told, laps)
+            change_rows(model, live, edit, source, outcome, laps)
     except PoolExhausted as error:
         raise InputError(
             f"An edit of shared pages needs copies of them that the pool has no room for ({error}): remove a sequence, "
@@ -89,47 +89,47 @@ def apply_edit(
     choice = choose_again(live, mode, text_of)
     if choice is not None:
         live.set_logits(live.logits, choice.logprobs)
-        told.after, told.entropy = choice.candidates, choice.entropy
-    told.measured_ms += laps.lap()
-    return told
+        outcome.after, outcome.entropy = choice.candidates, choice.entropy
+    outcome.measured_ms += laps.lap()
+    return outcome
 
 
-def bias_logits(live: LiveSequence, edit: BiasLogits, told: EditOutcome, laps: Laps) -> None:
+def bias_logits(live: LiveSequence, edit: BiasLogits, outcome: EditOutcome, laps: Laps) -> None:
     """Set a logit bias for all later choices; the biased logits before and after are compared."""
     sequence, old = live.sequence, live.sequence.sampling
     sequence.sampling = replace(old, bias=LogitBias.of(edit))
-    told.took_ms = laps.lap()
+    outcome.took_ms = laps.lap()
     if live.logits is not None:
-        told.compare(steered(live.logits, old.bias), steered(live.logits, sequence.sampling.bias))
+        outcome.compare(steered(live.logits, old.bias), steered(live.logits, sequence.sampling.bias))
 
 
-def look(model: LoadedModel, live: LiveSequence, told: EditOutcome) -> None:
+def look(model: LoadedModel, live: LiveSequence, outcome: EditOutcome) -> None:
     """Measure the newest token's attention over rows that were computed again; nothing in modes whose rows cannot be
     read."""
     if live.cache.why_no_edit():
         return
     probe = Probe()
     if newest_logits(model, live.cache, live.sequence.token_ids, probe) is not None:
-        told.attention = attention_rows(live, probe)
+        outcome.attention = attention_rows(live, probe)
 
 
 def change_rows(
-    model: LoadedModel, live: LiveSequence, edit: Edit, source: RowsFrom | None, told: EditOutcome, laps: Laps
+    model: LoadedModel, live: LiveSequence, edit: Edit, source: RowsFrom | None, outcome: EditOutcome, laps: Laps
 ) -> None:
     """Edit the cache, and feed the newest token before and after the edit: the two forwards differ in the cache
     only."""
     sequence, cache = live.sequence, live.cache
     is_measured = live.logits is not None and not sequence.is_prefilling
     before = newest_logits(model, cache, sequence.token_ids) if is_measured else None
-    told.measured_ms = laps.lap()
-    told.kept = edit_cache(model, live, edit, source)
-    told.took_ms = laps.lap()
+    outcome.measured_ms = laps.lap()
+    outcome.kept = edit_cache(model, live, edit, source)
+    outcome.took_ms = laps.lap()
     probe = Probe()
     after = newest_logits(model, cache, sequence.token_ids, probe) if before is not None else None
     if before is None or after is None:
         return
-    told.compare(before, after)
-    told.attention = attention_rows(live, probe)
+    outcome.compare(before, after)
+    outcome.attention = attention_rows(live, probe)
     if not torch.equal(before, after):
         live.set_logits(after)
 

@@ -66,7 +66,8 @@ class Scratch:
         return [layer for layer in self.live.layers if isinstance(layer, ReadOnlyLayer)]
 
     def feed(self, token_ids: Sequence[int], probe: Probe | None = None) -> torch.Tensor:
-        """The newest logits `[V]`. Layers that hold different numbers of rows are fed one token at a time."""
+        """Feed tokens; returns the newest logits `[V]`. If layers hold different numbers of rows, the tokens are fed
+        one at a time."""
         size, logits = CHUNK if self.can_be_fed_together else 1, None
         for start in range(0, len(token_ids), size):
             ids = torch.tensor([token_ids[start : start + size]], device=self._model.device)

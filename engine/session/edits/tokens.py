@@ -91,7 +91,7 @@ def re_prefill(
             cache.clear()
         driver = Driver(model, cache, num_prompt, token_ids[:num_kept])
         fed = list(PrefillPlan.of(model).lengths(len(token_ids)))
-        if cache.num_source:  # the encoder reads at once
+        if cache.num_source:  # the encoder reads its source in one forward
             fed = [num_prompt, *(length for length in fed if length > num_prompt)]
         logits = None
         for logits in driver.run(token_ids, lengths_to_feed(cache.spec, num_prompt, fed, len(token_ids)), check):  # noqa: B007
@@ -99,7 +99,7 @@ def re_prefill(
     except BaseException:
         sequence.token_ids = before
         raise
-    if logits is None:  # nothing was put in, and nothing followed
+    if logits is None:  # no token was inserted, and none follows
         raise InputError("Nothing follows what was taken out: go back to the step before it instead.")
     sequence.num_tokens, sequence.num_prompt_tokens = len(token_ids), num_prompt
     cache.by_hand = cache.by_hand.edited(len(token_ids), start)

@@ -16,7 +16,7 @@ from app.models.comparison import ComparedPair
 from app.models.search import Search
 from app.models.stops import Stops
 from engine.errors import InputError
-from engine.session.judging import Judging
+from engine.session.conditions import ConditionChecker
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import TokenSpan
@@ -90,7 +90,7 @@ def found(models: Models, text: str) -> Search:
 @given(st.lists(CONDITIONS, min_size=1, max_size=10))
 def test_the_first_step_found_is_where_a_run_halts(texts: list[str]) -> None:
     """And so is every later one: the run goes on from each. One run is asked about several conditions."""
-    session, judging = batch(), Judging()
+    session, judging = batch(), ConditionChecker()
     halts: list[list[tuple[int, int, object]]] = [[] for _ in texts]
     for _ in range(STEPS):
         record = session.step()

@@ -48,7 +48,7 @@ PLACES = [
     *(("mamba", mode) for mode in ("growing", "dynamic")),
     *(("bart", mode) for mode in ("growing", "small pool", "int8", "window", "paged h2o")),
 ]
-ASIDE: dict[str, Any] = {"capture": "off", "surprisal": False, "is_aside": True}  # checksums alone are measured
+ASIDE: dict[str, Any] = {"capture": "off", "surprisal": False, "is_scratch": True}  # checksums alone are measured
 TINIEST = "the tiniest"  # of all models, in place of an architecture
 OPERATIONS = (
     *("step", "step", "step", "steps", "go", "go", "fork", "submit", "remove"),

@@ -9,7 +9,7 @@ import torch
 
 from engine.cache.compressed import layer as compressed_layer
 from engine.cache.compressed.cache import CompressedCache
-from engine.session.going import steps_in_words
+from engine.session.going_back import steps_in_words
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.predict.capacity import setting_of
-from engine.session.judging import Judging, SessionSurroundings, check_can_hold, measured, not_compared
+from engine.session.conditions import ConditionChecker, SessionSurroundings, check_can_hold, measured, not_compared
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import TokenSpan
@@ -32,7 +32,7 @@ STREAMING = replace(STREAMING, retention=replace(STREAMING.retention, sinks=2, w
 
 def held_at(session: Session, text: str, steps: int = STEPS) -> tuple[list[int], list[StepRecord]]:
     """The steps of a run at which a condition held, and all of them."""
-    judging, held, records = Judging(), [], []
+    judging, held, records = ConditionChecker(), [], []
     while session.has_work and len(records) < steps:
         record = session.step()
         records.append(record)
@@ -111,7 +111,7 @@ def test_a_pattern_is_looked_for_in_a_prompt_when_it_is_fed() -> None:
 
 def test_a_hostile_pattern_is_given_up_and_the_run_goes_on() -> None:
     session, _ = started()
-    judging, text = Judging(), r'text ~ "(.|..)+\d{9}$"'
+    judging, text = ConditionChecker(), r'text ~ "(.|..)+\d{9}$"'
     hits = [judging.hits(session, session.step(), [(1, text)]) for _ in range(12)]
     assert hits == [[]] * 12
     assert judging.too_slow == {r"(.|..)+\d{9}$"}
@@ -120,7 +120,7 @@ def test_a_hostile_pattern_is_given_up_and_the_run_goes_on() -> None:
 
 def test_attention_is_the_mass_of_the_newest_row() -> None:
     session, seq_id = started()
-    judging, held, expected = Judging(), [], []
+    judging, held, expected = ConditionChecker(), [], []
     for _ in range(STEPS):
         record = session.step()
         rows = session.history.attention_at(seq_id, record.step)
@@ -207,14 +207,16 @@ def test_bytes_and_steps_are_those_of_the_record() -> None:
         r.step for r in records if r.num_bytes.reserved < stored or r.step == 3
     ]
     session = started()[0]
-    assert Judging().hits(session, records[6], [(1, "stored > 0")])[0].value == f"stored {stored / 1024:.4g} KiB"
+    assert (
+        ConditionChecker().hits(session, records[6], [(1, "stored > 0")])[0].value == f"stored {stored / 1024:.4g} KiB"
+    )
 
 
 def test_what_is_not_finite_is_counted() -> None:
     session, _ = started()
     record = session.step()
     bad = replace(record, non_finite=(NonFinite("keys", 0, 1, 3, 4), NonFinite("logits", None, None, 7, 2)))
-    judging = Judging()
+    judging = ConditionChecker()
     assert judging.hits(session, bad, [(1, "nonfinite = 6")])[0].value == "nonfinite 6"
     assert not judging.hits(session, record, [(1, "nonfinite")])
 
@@ -223,7 +225,7 @@ def test_a_token_that_no_numbers_have_chosen_is_no_token() -> None:
     session, _ = started()
     record = session.step()
     part = replace(record.sequences[0], sampled=0, sampled_text="zero")
-    judging = Judging()
+    judging = ConditionChecker()
     asked = [(1, "token = 0"), (2, 'text ~ "zero"')]
     for stop, held in ((None, [1, 2]), ("non-finite logits", [])):
         told = replace(record, sequences=(replace(part, stop=stop),))
@@ -232,7 +234,7 @@ def test_a_token_that_no_numbers_have_chosen_is_no_token() -> None:
 
 def test_a_norm_is_compared_with_the_median_of_its_head() -> None:
     session, _ = started(length=10)
-    judging, seen = Judging(), []
+    judging, seen = ConditionChecker(), []
     for _ in range(STEPS):
         record = session.step()
         stats = record.sequences[0].rows
@@ -254,14 +256,14 @@ def test_rows_before_the_first_question_are_not_known() -> None:
     session, _ = started(length=10)
     for _ in range(STEPS):
         record = session.step()
-    assert not Judging().hits(session, record, [(1, "norm > 0")])
+    assert not ConditionChecker().hits(session, record, [(1, "norm > 0")])
 
 
 def test_a_comparison_says_whether_it_differs() -> None:
     session, seq_id = started()
     record = session.step()
     for answer, held in ((True, 1), (False, 0), (None, 0)):
-        found = Judging().hits(session, record, [(1, "differs")], lambda step, of, answer=answer: answer)  # type: ignore[misc]
+        found = ConditionChecker().hits(session, record, [(1, "differs")], lambda step, of, answer=answer: answer)  # type: ignore[misc]
         assert len(found) == held
         assert all(hit.seq_id == seq_id for hit in found)
 
@@ -274,10 +276,10 @@ def test_of_a_batch_the_sequence_that_holds_is_told_with_its_values() -> None:
         session.step()
     record = session.step()
     assert [part.num_tokens for part in record.sequences] == [7, 8, 9]
-    (hit,) = Judging().hits(session, record, [(4, "tokens = 8 and entropy > 0")])
+    (hit,) = ConditionChecker().hits(session, record, [(4, "tokens = 8 and entropy > 0")])
     assert (hit.stop_id, hit.seq_id, hit.step) == (4, 1, 3)
     assert hit.value == f"tokens 8 · entropy {record.sequences[1].entropy:.4g}"
-    assert not Judging().hits(session, record, [(4, "tokens = 8 and sequence = 2")])
+    assert not ConditionChecker().hits(session, record, [(4, "tokens = 8 and sequence = 2")])
 
 
 def test_what_can_never_hold_is_refused_in_a_session() -> None:

@@ -31,7 +31,7 @@ def not_compared(_step: int, _seq_id: int) -> None:
     """The `Differs` of a session that is not compared with another run."""
 
 
-class Judging:
+class ConditionChecker:
     """Evaluates conditions, and remembers what they need from earlier steps: norms of rows, and which patterns took too
     long. `moment` is the newest step on the live path."""
 

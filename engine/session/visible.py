@@ -14,7 +14,7 @@ from engine.history.marks import Move
 from engine.history.tree import Tree
 from engine.look.magnitudes import SessionMagnitudes
 from engine.look.rows_at import HalfWritten, RowsAt
-from engine.session.going import StateRestorer
+from engine.session.going_back import StateRestorer
 from engine.session.kept import KeptStates
 from engine.session.mode import CacheMode
 from engine.spec.cache import CacheSpec
@@ -92,7 +92,7 @@ class OtherBranches:
     descending from it that still hold its rows. Nothing is computed, copied or changed."""
 
     history: History
-    going: StateRestorer
+    restorer: StateRestorer
     kept: KeptStates
     num_layers: int
     _path: tuple[Tree | None, int, Journal] = field(default=(None, -1, Journal()), init=False)
@@ -111,11 +111,11 @@ class OtherBranches:
         if mark is None:
             return None
         without_tables: VisibleSequence | None = None
-        for state in (*self.going.sources(), *self.kept.removed):
+        for state in (*self.restorer.sources(), *self.kept.removed):
             live = state.sequences.get(seq_id)
             if (
                 live is None
-                or not self.going.descends_from(state, node)
+                or not self.restorer.descends_from(state, node)
                 or not state.holds(seq_id, node, mark.num_tokens)
             ):
                 continue
