@@ -56,7 +56,7 @@ def taken(session: Session, request: WallRequest) -> WallSlice:
 
 def drawn_anew(session: Session, request: WallRequest) -> WallSlice:
     """The same picture by somebody who has drawn none before."""
-    past, geometry = session.past(0, request.num_tokens), session.model.info.geometry
+    past, geometry = session.rows_at(0, request.num_tokens), session.model.info.geometry
     return wall.wall_slice(request, past, geometry, SessionMagnitudes().of_wall(request, past, geometry))
 
 
