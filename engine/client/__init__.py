@@ -25,7 +25,7 @@ class Client(Protocol):
     def drain(self) -> list[Event]:
         """Return all events since the last call, in order."""
 
-    def listen(self, ring: Callable[[], None] | None) -> None:
+    def listen(self, callback: Callable[[], None] | None) -> None:
         """Set a callback for when events wait to be drained, which may be called on any thread; None removes it."""
 
     def close(self, timeout_s: float = 2.0) -> bool:

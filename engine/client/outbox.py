@@ -24,8 +24,8 @@ class Outbox:
         self._events: deque[Event] = deque()
         lock = RLock()
         self._ready, self._urgent = Condition(lock), Condition(lock)
-        self._ring: Callable[[], None] | None = None
-        self._has_rung = False
+        self._callback: Callable[[], None] | None = None
+        self._has_notified = False
         self._num_pictures = 0
         self._is_urgent = False  # something else waits than records and statuses of a run
         self._is_within_step = False  # the status that follows a record and its pictures has not come yet
@@ -40,11 +40,11 @@ class Outbox:
         with self._ready:
             return self._ready.wait_for(lambda: not self.is_behind, timeout_s)
 
-    def listen(self, ring: Callable[[], None] | None) -> None:
+    def listen(self, callback: Callable[[], None] | None) -> None:
         """Set a callback, called on the thread that puts events in when events wait: once until they are taken out. It
         is not called for the record and pictures of a step before the status that follows them."""
         with self._ready:
-            self._ring, self._has_rung = ring, False
+            self._callback, self._has_notified = callback, False
 
     def put(self, event: Event) -> None:
         with self._ready:
@@ -58,14 +58,14 @@ class Outbox:
             if not self._is_within_step:
                 self._wake()
             if not isinstance(event, FOLLOWED_BY_STATUS):
-                self._ring_once()
+                self._notify()
 
     def put_first(self, event: Event) -> None:
         with self._ready:
             self._events.appendleft(event)
             self._is_urgent, self._is_within_step = True, False
             self._wake()
-            self._ring_once()
+            self._notify()
 
     def take(self, timeout_s: float) -> list[Event]:
         """Take out all events, waiting for the first one at most `timeout_s`. The record and pictures of a step are
@@ -84,7 +84,7 @@ class Outbox:
         with self._ready:
             events = list(self._events)
             self._events.clear()
-            self._num_pictures, self._has_rung, self._is_urgent = 0, False, False
+            self._num_pictures, self._has_notified, self._is_urgent = 0, False, False
             self._ready.notify_all()
         return events
 
@@ -94,10 +94,10 @@ class Outbox:
         if self._is_urgent:
             self._urgent.notify_all()
 
-    def _ring_once(self) -> None:
-        if self._ring is not None and not self._has_rung:
-            self._has_rung = True
-            self._ring()
+    def _notify(self) -> None:
+        if self._callback is not None and not self._has_notified:
+            self._has_notified = True
+            self._callback()
 
     def _drop_older(self, event: Slice) -> None:
         is_older = [

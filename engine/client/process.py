@@ -50,7 +50,7 @@ class ProcessClient:
         try:
             self._child = _spawn()
         except OSError as error:
-            self._lose(f"The engine could not be started ({error.strerror or error})")
+            self._report_lost(f"The engine could not be started ({error.strerror or error})")
             return
         for work in (self._read, self._write, self._listen):
             threading.Thread(target=work, args=(self._child,), name=f"engine{work.__name__}", daemon=True).start()
@@ -73,8 +73,8 @@ class ProcessClient:
         self._notice_silence()
         return self._events.take_all()
 
-    def listen(self, ring: Callable[[], None] | None) -> None:
-        self._events.listen(ring)
+    def listen(self, callback: Callable[[], None] | None) -> None:
+        self._events.listen(callback)
 
     def close(self, timeout_s: float = 2.0) -> bool:
         self._is_closing = True
@@ -104,15 +104,15 @@ class ProcessClient:
                     self._events.put(event)
                 while not (self._events.wait_for_room(PIECE_S) or self._is_closing):
                     pass  # unread messages fill the pipe, and the engine then merges pictures
-            self._lose(_why_it_ended(child, self._complaints))
+            self._report_lost(_why_it_ended(child, self._complaints))
         except BaseException as error:  # every error: otherwise the end of this thread would go unnoticed
             if child.poll() is None and not self._is_closing:
                 child.kill()
                 child.wait()
                 words = str(error) if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
-                self._lose(f"The engine said what cannot be read ({words}) and was ended")
+                self._report_lost(f"The engine said what cannot be read ({words}) and was ended")
             else:
-                self._lose(_why_it_ended(child, self._complaints))
+                self._report_lost(_why_it_ended(child, self._complaints))
 
     def _write(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stdin is not None
@@ -152,7 +152,7 @@ class ProcessClient:
             self._is_silent = True
             self._events.put(EngineLost(f"The engine has been silent for {SILENT_S:.0f} seconds", has_ended=False))
 
-    def _lose(self, cause: str) -> None:
+    def _report_lost(self, cause: str) -> None:
         """Report once that the engine is gone, unless this client is being closed."""
         if not (self._is_closing or self._cause):
             self._cause = cause

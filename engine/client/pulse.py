@@ -38,11 +38,11 @@ class Pulse:
         )  # imports count as progress as well
         if not what or marks != self._marks:
             self._marks = marks
-            return self._got_on()
+            return self._progressed()
         self._waited_s += waited_s
         return self._busy(what)
 
-    def _got_on(self) -> list[Said]:
+    def _progressed(self) -> list[Said]:
         said: list[Said] = [EngineBusy("", 0)] if self._told_s else []
         if self._is_lost:
             said.append(EngineBack())

@@ -40,8 +40,8 @@ class ThreadClient:
     def drain(self) -> list[Event]:
         return [*self._events.take_all(), *([] if self._cause else self._pulse.beat())]
 
-    def listen(self, ring: Callable[[], None] | None) -> None:
-        self._events.listen(ring)
+    def listen(self, callback: Callable[[], None] | None) -> None:
+        self._events.listen(callback)
 
     def close(self, timeout_s: float = 2.0) -> bool:
         self._loop.send(Shutdown())

@@ -39,7 +39,7 @@ class Pending:
         """All but the first."""
         return Pending(self.token_ids, self.start + 1) if len(self) > 1 else Pending()
 
-    def behind(self, token_id: int) -> Pending:
+    def with_first(self, token_id: int) -> Pending:
         """The same tokens behind `token_id`."""
         return Pending((token_id, *self.token_ids[self.start :]))
 

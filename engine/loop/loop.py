@@ -235,7 +235,7 @@ class EngineLoop:
         """Whether the next step may start before the measurements of this one are read: only in an unpaced decode run
         whose records no stop condition and no comparison waits for."""
         is_run = self._steps.count is None or self._steps.count > 1
-        is_read = self._stops.is_asking or self._duelling.is_on or session.is_prefilling or self._steps.is_paced
+        is_read = self._stops.is_evaluating or self._duelling.is_on or session.is_prefilling or self._steps.is_paced
         return session.ring.late_steps > 0 and is_run and not is_read
 
     def _advance_late(self, session: Session, records: list[StepRecord]) -> None:
@@ -246,7 +246,7 @@ class EngineLoop:
             self._steps.end()
         if not self._has_work or self._watching.is_due:
             records += session.finish_records()
-        self._tell_records(session, records)
+        self._send_records(session, records)
         if not self._has_work:  # also where a record that could not be read has ended the run
             self._finish_records()
             self._watching.catch_up(session)
@@ -259,19 +259,19 @@ class EngineLoop:
             return False
         try:
             records = self._session.finish_records()
-        except Exception as error:  # a device failure: all other errors come with the records, as `take_unread`
+        except Exception as error:  # a device failure: all other errors come with the records, as `take_read_errors`
             raise DeviceLost(first_line(error)) from None
-        self._tell_records(self._session, records)
+        self._send_records(self._session, records)
         return True
 
-    def _tell_records(self, session: Session, records: list[StepRecord]) -> None:
+    def _send_records(self, session: Session, records: list[StepRecord]) -> None:
         """Send records with the pictures that they change; a record that could not be read ends the run."""
         for number, record in enumerate(records, 1):
             is_newest = number == len(records) and not session.has_open_records
             is_behind = self._is_behind() or not is_newest
             self._reporter.answer(self._steps.asked_by, record)
             self._watching.after_step(session, record, is_last=is_newest and not self._has_work, is_behind=is_behind)
-        for why in session.take_unread():
+        for why in session.take_read_errors():
             self._steps.end()
             self._reporter.reply_to = self._steps.asked_by
             self._reporter.fail(why, "reading a step")

@@ -125,9 +125,9 @@ class SessionCommands:
             case DeleteBranch(step):
                 reply(BranchDeleted(delete_branch(session, step)))
             case Fork(seq_id, at_step):
-                self._tell_forked(session.fork(seq_id, at_step))
+                self._report_forks(session.fork(seq_id, at_step))
             case JoinBranches(steps):
-                self._tell_forked(*join(session, steps))
+                self._report_forks(*join(session, steps))
             case Force(seq_id, token_ids):
                 session.force(seq_id, token_ids)
             case ForceText(seq_id, text):
@@ -145,7 +145,7 @@ class SessionCommands:
             case PreviewPrompt():
                 reply(preview(session, command))
 
-    def _tell_forked(self, *made: ForkMade) -> None:
+    def _report_forks(self, *made: ForkMade) -> None:
         self._reporter.send_status()  # the status that has the new sequences comes first
         for forked in made:
             self._reporter.reply(forked)
@@ -170,9 +170,9 @@ class SessionCommands:
             self._reporter.reply(Restarted())
         self._steps.submit(command, was_running=was_running)
         self._reporter.send_status()  # the status that has the new sequence comes first
-        self._tell_submitted(session, seq_id)
+        self._report_submitted(session, seq_id)
 
-    def _tell_submitted(self, session: Session, seq_id: int) -> None:
+    def _report_submitted(self, session: Session, seq_id: int) -> None:
         sequence = session.sequence(seq_id)
         ids = tuple(sequence.token_ids)
         self._reporter.reply(Submitted(seq_id, ids, tuple(map(session.text_of, ids)), sequence.note))
@@ -191,7 +191,7 @@ class SessionCommands:
         if reuse is not None and reuse.num_reused:
             how = "kept as they are"
             self._reporter.reply(ForkMade(after, seq_id, session.last_step, reuse.num_reused, how))
-        self._tell_submitted(session, seq_id)
+        self._report_submitted(session, seq_id)
 
     def _change_present(self, session: Session, command: ChangeCommand) -> None:
         """Handle a command that replaces the live rows; watched pictures are dropped, and the client asks again."""

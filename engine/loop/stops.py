@@ -49,7 +49,7 @@ class StopConditions:
             self._checker.too_slow.clear()
 
     @property
-    def is_asking(self) -> bool:
+    def is_evaluating(self) -> bool:
         """Whether a condition is evaluated after every step."""
         return bool(self._steps.until) or any(stop.is_enabled for stop in self._stops)
 

@@ -11,7 +11,7 @@ from engine.history.history import History
 from engine.history.journal import Journal, check_can_be_forked
 from engine.history.marks import Mark
 from engine.session.copying import copy_rows
-from engine.session.going_back import StateRestorer, shares
+from engine.session.going_back import StateRestorer, sharing_in_words
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences, closed_on_failure
 from engine.session.replay import Replay
@@ -52,7 +52,9 @@ class Forking:
         parent = live.get(seq_id) if origin is None else None
         while True:
             try:
-                child, how = self._of_now(parent, num_tokens) if parent is not None else self._of_then(seq_id, origin)
+                child, how = (
+                    self._fork_live(parent, num_tokens) if parent is not None else self._fork_past(seq_id, origin)
+                )
                 break
             except PoolExhausted as error:
                 if not self._kept.evict_from(live.mode.store):
@@ -82,9 +84,9 @@ class Forking:
 
     # ---- the rows of the fork ------------------------------------------------------------------------------------
 
-    def _of_now(self, parent: LiveSequence, num_tokens: int | None) -> tuple[LiveSequence, str]:
+    def _fork_live(self, parent: LiveSequence, num_tokens: int | None) -> tuple[LiveSequence, str]:
         self._replay.refresh(parent)
-        child = self._empty(parent)
+        child = self._new_child(parent)
         with closed_on_failure(child.cache):
             count = parent.sequence.num_tokens if num_tokens is None else num_tokens
             if count and not child.cache.fork_from(parent.cache, count):
@@ -95,9 +97,9 @@ class Forking:
             child.set_logits(parent.logits)
         else:
             child.sequence.keep_first(num_tokens)
-        return child, how(child.cache) if count else "its rows are computed when it goes on"
+        return child, rows_in_words(child.cache) if count else "its rows are computed when it goes on"
 
-    def _of_then(self, seq_id: int, origin: ForkOrigin | None) -> tuple[LiveSequence, str]:
+    def _fork_past(self, seq_id: int, origin: ForkOrigin | None) -> tuple[LiveSequence, str]:
         assert origin is not None
         history = self._history
         logits = history.logits_on_path(origin.owner, origin.step)
@@ -108,22 +110,22 @@ class Forking:
                 for name in names:
                     if name not in source.sequences or not self._restorer.descends_from(source, origin.step):
                         continue
-                    child = self._empty(source.sequences[name])
+                    child = self._new_child(source.sequences[name])
                     child.sequence.go_back(origin.mark)
                     child.set_logits(logits)
                     if not origin.mark.num_tokens:
                         return child, "its rows are computed when it goes on"
                     if copy_rows(source, source.sequences[name], child.cache, origin.step, origin.mark.num_tokens):
-                        return child, how(child.cache)
+                        return child, rows_in_words(child.cache)
                     child.cache.close()
-        return self._computed(origin)
+        return self._fork_replayed(origin)
 
-    def _computed(self, origin: ForkOrigin) -> tuple[LiveSequence, str]:
+    def _fork_replayed(self, origin: ForkOrigin) -> tuple[LiveSequence, str]:
         """Restore the whole state after the step in a scratch session, and copy the sequence out of it."""
         state, how_made = self._restorer.state_and_words(origin.step)
         try:
             then = state.sequences[origin.owner]
-            child = self._empty(then)
+            child = self._new_child(then)
             with closed_on_failure(child.cache):
                 self._take_rows(child, then, origin)
         finally:
@@ -146,13 +148,13 @@ class Forking:
                 )
             self._replay.refill(child.sequence, cache, origin.owner, origin.step, origin.journal)
 
-    def _empty(self, parent: LiveSequence) -> LiveSequence:
+    def _new_child(self, parent: LiveSequence) -> LiveSequence:
         seq_id = self._live.next_id
         return LiveSequence(
             parent.sequence.fork(seq_id), self._live.mode.new_cache(seq_id, parent.sequence.num_prompt_tokens)
         )
 
 
-def how(cache: SequenceCache) -> str:
+def rows_in_words(cache: SequenceCache) -> str:
     """In words how the rows of a fork came."""
-    return shares(cache.page_counts().shared) if cache.spec.is_paged else "copied the rows"
+    return sharing_in_words(cache.page_counts().shared) if cache.spec.is_paged else "copied the rows"

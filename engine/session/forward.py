@@ -77,7 +77,7 @@ class Runner:
     ) -> Forward:
         sequence, cache, ids = work.live.sequence, work.live.cache, work.token_ids
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if cache.spec.recomputes else ids
-        probe = self._timed(cache.probe(self._captured.attention_rows or self._captured.by_layer), clock)
+        probe = self._with_timer(cache.probe(self._captured.attention_rows or self._captured.by_layer), clock)
         surprisal = None
         is_scored = not self._model.info.geometry.has_encoder  # an encoder gives no logits for the tokens it reads
         if self._captured.statistics and self._late.is_wanted and len(ids) > 1 and is_scored:
@@ -91,7 +91,7 @@ class Runner:
         clock.encoder_s += cache.take_encoder_s()
         if probe is not None and not is_last:  # the next sequence's forward would overwrite it before it is measured
             probe.copy_borrowed()
-        return self._seen(work, logits, surprisal, probe, measured_alone(strip), clock)
+        return self._collect(work, logits, surprisal, probe, measured_alone(strip), clock)
 
     def launch(
         self, work: list[SequenceWork], chosen: list[torch.Tensor], store: PageStore | None, step: int, clock: StepClock
@@ -135,11 +135,11 @@ class Runner:
         """The forwards of this step, which were launched ahead: their rows are counted from now on."""
         ahead.commit_rows()
         if ahead.together:
-            return self._seen_together(batch.work, ahead.logits, ahead.probes[0], ahead.strips, clock)
+            return self._collect_together(batch.work, ahead.logits, ahead.probes[0], ahead.strips, clock)
         seen = zip(batch.work, ahead.logits, ahead.probes, ahead.strips, strict=True)
-        return [self._seen(work, logits, None, probe, strip, clock) for work, logits, probe, strip in seen]
+        return [self._collect(work, logits, None, probe, strip, clock) for work, logits, probe, strip in seen]
 
-    def _seen(
+    def _collect(
         self,
         work: SequenceWork,
         logits: torch.Tensor,
@@ -160,7 +160,7 @@ class Runner:
     ) -> list[Forward]:
         """Run one decode step of several sequences as one batched forward."""
         caches, lengths = [each.live.cache for each in work], [each.live.sequence.num_tokens for each in work]
-        probe = self._timed(self._together_probe(), clock)
+        probe = self._with_timer(self._together_probe(), clock)
         fed = sent(torch.tensor([each.token_ids for each in work]), self._model.device)
         passed = phases.after_layer(work, probe, weights_among(work)) if phases else None
         strip = self._captured.strip()
@@ -168,7 +168,7 @@ class Runner:
             logits = self._fed_together(caches, store, fed, lengths, probe, strip, passed)
         clock.lap("forward")
         strips = [None] * len(work) if strip is None else strip.of_each(len(work))
-        return self._seen_together(work, list(logits), probe, strips, clock)
+        return self._collect_together(work, list(logits), probe, strips, clock)
 
     def _together_probe(self) -> Probe | None:
         return Probe() if self._captured.attention_rows or self._captured.by_layer else None
@@ -189,7 +189,7 @@ class Runner:
         logits = self._model.forward(ids, caches[0].live, probe, lengths=lengths, passed=passed, strip=strip)
         return logits[:, -1].clone()
 
-    def _seen_together(
+    def _collect_together(
         self,
         work: list[SequenceWork],
         logits: Sequence[torch.Tensor],
@@ -209,7 +209,7 @@ class Runner:
         clock.lap("observe")
         return forwards
 
-    def _timed(self, probe: Probe | None, clock: StepClock) -> Probe | None:
+    def _with_timer(self, probe: Probe | None, clock: StepClock) -> Probe | None:
         """The same probe, set up to time the layers if that is asked for."""
         if self._captured.by_layer and probe is not None:
             if self._products_ms is None:

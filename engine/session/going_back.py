@@ -65,7 +65,7 @@ class StateRestorer:
             self._keep_left(here)
             history.go_to(step)
             self._live.replace(target.mode, target.sequences)
-            self._show_prefixes()
+            self._register_prefixes()
             then()
             if target.mode.spec != spec:
                 how = f"back in the cache mode of that step, {cache_label(target.mode.spec)}: {how}"
@@ -107,7 +107,7 @@ class StateRestorer:
         if here.step is not None and not any(each.is_stale for each in here.sequences.values()):
             self._kept.keep(here)
 
-    def _show_prefixes(self) -> None:
+    def _register_prefixes(self) -> None:
         """Register the prefixes of the restored path in the pool again, and forget those of other branches, so that the
         next prompt finds the pages of its own path."""
         store = self._live.mode.store
@@ -179,14 +179,14 @@ class StateRestorer:
 
     def _state_at(self, step: int | None, sources: list[SessionState], check: Check) -> tuple[SessionState, str]:
         if step is None:
-            return self._root(), "before the first step"
+            return self._empty_state(), "before the first step"
         if (kept := self._kept.take_out(step)) is not None:
             return kept, "it was kept as it stood"
         if (forked := self._forked(step, sources)) is not None:
             return forked, rows_in_words(forked)
         return self._replayed(step, sources, check)
 
-    def _root(self) -> SessionState:
+    def _empty_state(self) -> SessionState:
         first = min((moment.node.step for moment in self._history.tree), default=None)
         spec = self._live.mode.spec if first is None else self._history.tree.at(first).node.cache
         mode = self._live.mode if spec == self._live.mode.spec else CacheMode(self._model, spec)
@@ -206,18 +206,18 @@ class StateRestorer:
             if not self.descends_from(source, step):
                 continue
             among = [source, *removed]
-            resting = {i: self._resting(among, i, at) for i, at in missing.items()}
-            if any(live is None for live in resting.values()):
+            holders = {i: self._with_logits_of(among, i, at) for i, at in missing.items()}
+            if any(live is None for live in holders.values()):
                 continue
             state = fork_of(self._model, among, checkpoint, fed)
             if state is not None:
                 for seq_id, live in state.sequences.items():
-                    rested = resting.get(seq_id)
-                    live.set_logits(logits[seq_id] if rested is None else rested.logits)
+                    holder = holders.get(seq_id)
+                    live.set_logits(logits[seq_id] if holder is None else holder.logits)
                 return state
         return None
 
-    def _resting(self, among: list[SessionState], seq_id: int, fed_at: tuple[int, int]) -> LiveSequence | None:
+    def _with_logits_of(self, among: list[SessionState], seq_id: int, fed_at: tuple[int, int]) -> LiveSequence | None:
         """The sequence in one of these states that was last fed at `fed_at`: it still has the logits of that step."""
         tree = self._history.tree
         for state in among:
@@ -235,10 +235,10 @@ class StateRestorer:
             below.update(node.step for node in rest if node.parent in below)  # parents come before their children
             if len(below) <= len(rest):
                 continue  # a needed node is on a branch that left the path before `base`
-            state = self._forked(base, sources, fed_first(rest[0]))
+            state = self._forked(base, sources, overwritten_by(rest[0]))
             if state is None:
                 continue
-            redone = self._try(rest, state, check)
+            redone = self._replay_on(rest, state, check)
             if redone is not None:
                 return redone, f"repeated {steps_in_words(rest)} from a moment that was kept"
         if not tree.has_root(step):
@@ -253,7 +253,7 @@ class StateRestorer:
         found = {tree.common_ancestor(source.step, step) for source in sources} | {tree.parent(step)}
         return sorted((each for each in found if each is not None and each != step), reverse=True)
 
-    def _try(self, nodes: list[Node], base: SessionState, check: Check) -> SessionState | None:
+    def _replay_on(self, nodes: list[Node], base: SessionState, check: Check) -> SessionState | None:
         """Replay nodes on a copied state; None where its pool has no room, or the replay does not give the same tokens
         and rows."""
         scratch = self._new_session(base.mode)
@@ -293,7 +293,7 @@ class StateRestorer:
         return SessionState.of(nodes[-1].step, scratch.live, scratch.history.journal), redoing
 
 
-def fed_first(node: Node) -> frozenset[int]:
+def overwritten_by(node: Node) -> frozenset[int]:
     """The sequences whose logits a node overwrites without reading them first."""
     are_read = any(not isinstance(change, TokensForced | SequenceStopped | SequenceRemoved) for change in node.changes)
     if node.work is None or are_read:
@@ -306,7 +306,7 @@ def steps_in_words(nodes: list[Node]) -> str:
     return f"{count:,} step{'' if count == 1 else 's'}"
 
 
-def shares(num_pages: int) -> str:
+def sharing_in_words(num_pages: int) -> str:
     """The number of shared pages, in words."""
     return f"shares {num_pages:,} {'page' if num_pages == 1 else 'pages'}"
 
@@ -318,5 +318,5 @@ def rows_in_words(state: SessionState) -> str:
     if num_restored:
         return f"put {num_restored:,} dropped rows back where they were"
     if state.mode.spec.is_paged:
-        return f"{shares(sum(cache.page_counts().shared for cache in caches))} with other moments"
+        return f"{sharing_in_words(sum(cache.page_counts().shared for cache in caches))} with other moments"
     return "cropped to the rows it had"

@@ -68,7 +68,7 @@ class Observer:
         self.ring, self._captured = ring, captured
         self._history, self._text_of, self._is_scratch = history, text_of, is_scratch
         self._open: deque[OpenRecord] = deque()
-        self._unread: list[InputError] = []
+        self._read_errors: list[InputError] = []
 
     def begin(self, forwards: Sequence[Forward], choices: list[Sample | None]) -> PendingMeasures:
         """Measure the forwards of a step, before its rows are quantised or evicted."""
@@ -105,13 +105,13 @@ class Observer:
 
     def complete(self, num_late: int = 0) -> list[StepRecord]:
         """Complete and return the oldest records until `num_late` are left. Measurements that cannot be read are left
-        out of a record, since its step is done; `take_unread` gives the reason. A device failure is raised, and the
-        remaining records are discarded."""
+        out of a record, since its step is done; `take_read_errors` gives the reason. A device failure is raised, and
+        the remaining records are discarded."""
         return [self._read(self._open.popleft()) for _ in range(len(self._open) - num_late)]
 
-    def take_unread(self) -> list[InputError]:
+    def take_read_errors(self) -> list[InputError]:
         """Why measurements could not be read: one error for each such step since the last call."""
-        found, self._unread = self._unread, []
+        found, self._read_errors = self._read_errors, []
         return found
 
     def _read(self, opened: OpenRecord) -> StepRecord:
@@ -122,7 +122,7 @@ class Observer:
                 self._open.clear()
                 raise
             log.error("reading step %d failed", opened.record.step, exc_info=error)
-            self._unread.append(not_read(opened.record.step, error))
+            self._read_errors.append(read_error(opened.record.step, error))
             return opened.record
 
     def _completed(self, opened: OpenRecord, ends: StepClock | None = None) -> StepRecord:
@@ -151,7 +151,7 @@ class Observer:
         )
 
 
-def not_read(step: int, error: Exception) -> InputError:
+def read_error(step: int, error: Exception) -> InputError:
     """The error that says that the measurements of a finished step could not be read."""
     return InputError(
         f"What was measured of step {step} could not be read ({type(error).__name__}: {first_line(error)}); the step "

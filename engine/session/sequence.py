@@ -105,7 +105,9 @@ class Sequence:
     def preempt(self) -> None:
         """Note that its rows were freed. Its tokens and the next one are kept, and are prefilled again later."""
         if self.sampled_is_forced and self.sampled is not None:
-            self.forced = self.forced.behind(self.sampled)  # the prefill samples again, and a forced token must stay
+            self.forced = self.forced.with_first(
+                self.sampled
+            )  # the prefill samples again, and a forced token must stay
             self.sampled_is_forced = False
         self.num_tokens = 0
         self.num_preemptions += 1

@@ -113,12 +113,12 @@ class Session(SessionReading):
 
     def finish_records(self) -> list[StepRecord]:
         """Wait for and return the records of all finished steps that were not returned yet. A record whose measurements
-        could not be read comes without them; `take_unread` gives the reason."""
+        could not be read comes without them; `take_read_errors` gives the reason."""
         return self._observer.complete()
 
-    def take_unread(self) -> list[InputError]:
+    def take_read_errors(self) -> list[InputError]:
         """Why measurements could not be read: one error for each such step since the last call."""
-        return self._observer.take_unread()
+        return self._observer.take_read_errors()
 
     def rest(self) -> None:
         """Note a pause: the time until the next step is not counted as a gap between two steps."""
@@ -142,7 +142,7 @@ class Session(SessionReading):
         self._restorer.fill_emptied(check)
         return self._stepper.step(check, planned)
 
-    def keep_beginning(self) -> None:
+    def pin_first_state(self) -> None:
         """Pin a copy of the live state, which the history begins with: no earlier step could compute it again."""
         assert self.last_step is not None
         self.kept.pin(self._restorer.state_at(self.last_step))

@@ -51,7 +51,7 @@ class SliceReader:
 
     def _visible(self, seq_id: int, node: int | None = None) -> VisibleSequence:
         """A live sequence, or one as it was at a node of another branch."""
-        if node is not None and self._others.is_of(node):
+        if node is not None and self._others.is_on_other_branch(node):
             found = self._others.sequence_at(seq_id, node)
             if found is None:
                 raise InputError(f"There was no sequence {seq_id} at step {node}: choose one of that step.")
@@ -78,14 +78,14 @@ class SliceReader:
         geometry, seen = self._geometry, self._visible(request.seq_id, node)
         request = checked(request, geometry, seen.num_tokens, "this model")
         past = seen.rows_at(getattr(request, "num_tokens", seen.num_tokens))
-        began, piece = time.perf_counter(), self._taken(request, past, seen)
+        began, piece = time.perf_counter(), self._slice_of(request, past, seen)
         if seen.why_not and not isinstance(piece, AttentionSlice):  # attention is recorded and needs no rows
             piece = replace(piece, note=seen.why_not)
         if isinstance(piece, WallSlice | HeadSlice | OutliersSlice):  # the time includes counting the magnitudes
             return replace(piece, took_ms=(time.perf_counter() - began) * 1e3)
         return piece
 
-    def _taken(self, request: SliceRequest, past: RowsAt, seen: VisibleSequence) -> Slice:
+    def _slice_of(self, request: SliceRequest, past: RowsAt, seen: VisibleSequence) -> Slice:
         geometry, magnitudes = self._geometry, seen.magnitudes
         match request:
             case WallRequest():

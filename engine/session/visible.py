@@ -98,7 +98,7 @@ class OtherBranches:
     _path: tuple[Tree | None, int, Journal] = field(default=(None, -1, Journal()), init=False)
     _counted: tuple[Tree | None, int, SessionMagnitudes] = field(default=(None, -1, SessionMagnitudes()), init=False)
 
-    def is_of(self, node: int) -> bool:
+    def is_on_other_branch(self, node: int) -> bool:
         """Whether a node is off the live path; raises `InputError` for one that does not exist."""
         tree = self.history.tree
         tree.at(node)

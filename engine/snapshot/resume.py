@@ -67,7 +67,7 @@ def resumed(model: LoadedModel, file: SnapshotFile) -> Session:
     session.live.add(LiveSequence(sequence, cache, logits))
     attention = attention_of(file, model.device)
     session.history.begin_at(file.manifest.step or 0, sequence.seq_id, sequence.mark(), spec, logits, attention)
-    session.keep_beginning()
+    session.pin_first_state()
     return session
 
 

@@ -78,7 +78,7 @@ def apply_edit(
             outcome.took_ms = laps.lap()
             live.set_logits(after)
             outcome.compare(before, after)
-            look(model, live, outcome)
+            measure_attention(model, live, outcome)
         else:
             change_rows(model, live, edit, source, outcome, laps)
     except PoolExhausted as error:
@@ -103,7 +103,7 @@ def bias_logits(live: LiveSequence, edit: BiasLogits, outcome: EditOutcome, laps
         outcome.compare(steered(live.logits, old.bias), steered(live.logits, sequence.sampling.bias))
 
 
-def look(model: LoadedModel, live: LiveSequence, outcome: EditOutcome) -> None:
+def measure_attention(model: LoadedModel, live: LiveSequence, outcome: EditOutcome) -> None:
     """Measure the newest token's attention over rows that were computed again; nothing in modes whose rows cannot be
     read."""
     if live.cache.why_no_edit():
@@ -191,13 +191,13 @@ def hide(model: LoadedModel, cache: SequenceCache, edit: Mask) -> None:
         raise InputError(
             "This architecture has attention code of its own, which takes no mask from here: zero the values instead."
         )
-    hidden = marked(cache, model.info.geometry, cache.by_hand.hidden, edit, edit.hidden)
+    hidden = with_marks(cache, model.info.geometry, cache.by_hand.hidden, edit, edit.hidden)
     cache.mark_rows(edit.rows.start, hidden=hidden)
 
 
 def pin(model: LoadedModel, cache: SequenceCache, edit: Pin) -> None:
     """Protect rows from eviction by the cache's rule, or end that protection."""
-    pinned = marked(cache, model.info.geometry, cache.by_hand.pinned, edit, edit.pinned)
+    pinned = with_marks(cache, model.info.geometry, cache.by_hand.pinned, edit, edit.pinned)
     cache.check_pinned(pinned)
     cache.mark_rows(edit.rows.start, pinned=pinned)
 
@@ -212,7 +212,7 @@ def drop(model: LoadedModel, cache: SequenceCache, edit: Drop) -> None:
     cache.drop_rows(spans)
 
 
-def marked(
+def with_marks(
     cache: SequenceCache, geometry: CacheGeometry, marks: RowMarks, edit: Mask | Pin, is_marked: bool
 ) -> RowMarks:
     """The row marks of a cache with those of an edit set or cleared. Raises `InputError` where a row to be marked is

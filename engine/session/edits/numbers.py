@@ -35,13 +35,13 @@ def row_writes(
         held, places = cache.rows(layer.index), places_in(cache, layer, edit.rows)
         assert held is not None, "rows have places"
         for part in edit.rows.parts:
-            numbers = changed(edit, layer, part, held, places, source)
+            numbers = changed_rows(edit, layer, part, held, places, source)
             span = range(edit.rows.start, edit.rows.stop)
             writes.append(RowWrite(layer.index, part, places.heads, places.slots, numbers, span))
     return writes
 
 
-def changed(
+def changed_rows(
     edit: Zero | Scale | AddNoise | Overwrite,
     layer: LayerGeometry,
     part: Part,

@@ -82,7 +82,7 @@ def test_going_back_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPat
 def test_what_is_pending_is_compared_by_what_is_left() -> None:
     one = Pending((1, 2, 3)).rest
     assert one == Pending((2, 3)) != Pending((2,))
-    assert (one.first, len(one), one.rest.rest == Pending(), one.behind(9)) == (2, 2, True, Pending((9, 2, 3)))
+    assert (one.first, len(one), one.rest.rest == Pending(), one.with_first(9)) == (2, 2, True, Pending((9, 2, 3)))
     assert not Pending()
 
 
