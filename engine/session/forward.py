@@ -75,6 +75,8 @@ class Runner:
         *,
         is_last: bool,
     ) -> Forward:
+        """Run the forward of one sequence. `is_last`: no other forward follows in this step, so that the attention that
+        it leaves in shared buffers need not be copied."""
         sequence, cache, ids = work.live.sequence, work.live.cache, work.token_ids
         fed = (sequence.token_ids[: sequence.num_tokens] + ids) if cache.spec.recomputes else ids
         probe = self._with_timer(cache.probe(self._captured.attention_rows or self._captured.by_layer), clock)

@@ -83,6 +83,7 @@ class StateRestorer:
         return how
 
     def _live_state(self) -> SessionState:
+        """The state of the live sequences: the sequences themselves, not copies."""
         return SessionState.of(self._history.last_step, self._live, self._history.journal)
 
     def state_of(self, seq_id: int) -> SessionState:
@@ -178,6 +179,8 @@ class StateRestorer:
         return self._replayed(step, sources, check) if forked is None else (forked, "copied the rows")
 
     def _state_at(self, step: int | None, sources: list[SessionState], check: Check) -> tuple[SessionState, str]:
+        """The state after a step, to become the live one, and in words how its rows came: the kept state itself, else a
+        fork of one of the `sources`, else a replay."""
         if step is None:
             return self._empty_state(), "before the first step"
         if (kept := self._kept.take_out(step)) is not None:
@@ -187,6 +190,7 @@ class StateRestorer:
         return self._replayed(step, sources, check)
 
     def _empty_state(self) -> SessionState:
+        """The state before the first step: no sequences, in the cache mode of the first node."""
         first = min((moment.node.step for moment in self._history.tree), default=None)
         spec = self._live.mode.spec if first is None else self._history.tree.at(first).node.cache
         mode = self._live.mode if spec == self._live.mode.spec else CacheMode(self._model, spec)
@@ -226,6 +230,8 @@ class StateRestorer:
         return None
 
     def _replayed(self, step: int, sources: list[SessionState], check: Check) -> tuple[SessionState, str]:
+        """The state after `step`, replayed from the nearest step whose state can be forked, else from the root; and in
+        words how. A replay from a fork is used only if it is exact. Raises `InputError` where steps are missing."""
         tree = self._history.tree
         nodes = [tree.at(each).node for each in tree.needed_for(step)]
         for base in self._bases(step, sources):
@@ -302,6 +308,7 @@ def overwritten_by(node: Node) -> frozenset[int]:
 
 
 def steps_in_words(nodes: list[Node]) -> str:
+    """The number of nodes with a forward, in words."""
     count = sum(node.work is not None for node in nodes)
     return f"{count:,} step{'' if count == 1 else 's'}"
 

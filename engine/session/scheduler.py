@@ -119,6 +119,8 @@ class Scheduler:
                         self.preempt(live)
 
     def _choose(self, blocked: set[int]) -> list[LiveSequence]:
+        """The sequences of the next batch: the first one that is prefilling, else all that decode; never a `blocked`
+        one. Raises `InputError` where none is left."""
         working = [live for live in self._live if live.sequence.has_work and live.seq_id not in blocked]
         if not working:
             self.check_has_work()

@@ -105,6 +105,7 @@ class Stepper:
             self._ahead = None
 
     def _clock_for(self, ahead: LaunchedAhead | None) -> StepClock:
+        """The clock of this step: that of the launched forward, else a new one that continues the previous step's."""
         return StepClock(self._model.device, self._clock) if ahead is None else ahead.clock
 
     def _use_ahead(self) -> LaunchedAhead | None:
