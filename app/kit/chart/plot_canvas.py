@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QPoint, QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPen
+from PySide6.QtGui import QFontMetricsF, QKeyEvent, QMouseEvent, QPainter, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.draw.axis import Tick
@@ -17,7 +17,11 @@ from app.kit.chart.surface import PointsWhileThere
 from app.kit.theme import Theme, current_theme, font_fixed, font_text
 
 _LEFT, _BOTTOM = 46, 17
-_NAME_HEIGHT, _NAME_WIDTH = 24, 60
+# Pixels: of a name, between two beside each other, and of the room that is looked for at first.
+_LINE, _APART, _NAME_HEIGHT, _NAME_WIDTH = 12, 4, 24, 60
+# One name of a value is a scale, with the floor of the plot; one step alone says nothing of the others.
+_LEAST_NAMES = {"left": 1, "bottom": 2}
+_MORE_TICKS = 8  # that are tried until so many names are drawn
 _CLICK = 4
 _ZOOM = 0.8
 
@@ -29,6 +33,7 @@ class _NameAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
         super().__init__(orientation, maxTickLength=-3)
         self._source: AxisTicks | None = None
         self._names: dict[float, str] = {}
+        self._metrics = QFontMetricsF(font_fixed(10))
         self.setStyle(tickFont=font_fixed(10), autoExpandTextSpace=False, hideOverlappingLabels=True, tickTextOffset=3)
 
     def show_ticks(self, source: AxisTicks, *, has_grid: bool) -> None:
@@ -39,16 +44,25 @@ class _NameAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
 
     def tickValues(self, low: float, high: float, size: float) -> list[tuple[float, list[float]]]:
         room = _NAME_HEIGHT if self.orientation == "left" else _NAME_WIDTH
-        found: Sequence[Tick] = ()
-        for more in range(4 if self._source is not None else 0):
-            if not any(low < tick.at < high - 0.08 * (high - low) for tick in found):  # those at an end are not named
+        self._names = {}
+        for more in range(_MORE_TICKS if self._source is not None else 0):
+            if sum(map(bool, self._names.values())) < _LEAST_NAMES[self.orientation]:
                 found = self._source.ticks(max(2, int(size // room)) + more, low, high)  # type: ignore[union-attr]
-        self._names, last = {}, -np.inf
-        for tick in found:  # the floor and the first decade may be too close for two names
-            is_free = self.orientation == "bottom" or (tick.at - last) * size / (high - low) >= _NAME_HEIGHT / 2
-            self._names[tick.at] = tick.text if is_free else ""
-            last = tick.at if is_free else last
+                self._names = self._named(found, low, high, size)
         return [(1.0, list(self._names))]
+
+    def _named(self, ticks: Sequence[Tick], low: float, high: float, size: float) -> dict[float, str]:
+        """The name at each place, empty where it would reach beyond an end of the axis, where pyqtgraph draws none, or
+        into the name before."""
+        names, end = {}, 0.0
+        apart = 0 if self.orientation == "left" else _APART
+        for tick in ticks:
+            at = (tick.at - low) * size / (high - low)
+            half = (_LINE if self.orientation == "left" else self._metrics.horizontalAdvance(tick.text)) / 2
+            is_free = end <= at - half and at + half <= size
+            names[tick.at] = tick.text if is_free else ""
+            end = at + half + apart if is_free and tick.text else end
+        return names
 
     def tickStrings(self, values: Sequence[float], scale: float, spacing: float) -> list[str]:
         return [self._names.get(value, "") for value in values]

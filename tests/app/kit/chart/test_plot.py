@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec import structs
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QPainter, QPixmap
 from PySide6.QtWidgets import QApplication, QFileDialog, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.draw.axis import LinearTicks
+from app.draw.step_axis import StepAxis
 from app.kit.chart.marks import Chart, Curve, Dots
 from app.kit.chart.plot import Plot
 from app.kit.files import save_drawing
-from app.kit.theme import LIGHT, apply_theme
+from app.kit.theme import LIGHT, apply_theme, font_fixed
 from tests.app.mouse import move_mouse, turn_wheel
 
 POINTS = np.array([[0.0, 1.0], [2.0, 5.0], [1.0, 3.0], [9.0, 2.0]])
@@ -55,6 +58,26 @@ def test_the_wheel_zooms_along_x_and_home_shows_everything(plot: Plot, qtbot: Qt
     plot.show_chart(chart(POINTS[:2], stop=6.0))
     assert plot.canvas.frame.x_range == (-1.0, 6.0), "one of fewer points is another plot, and is shown whole"
     assert not plot.canvas.is_zoomed
+
+
+@pytest.mark.parametrize("width", [130, 260, 320])
+@pytest.mark.parametrize("stop", [9.5, 31.5, 1014.5, 12_345.5])
+def test_an_axis_of_steps_names_at_least_two_that_stand_apart(plot: Plot, width: int, stop: float) -> None:
+    steps = np.arange(stop + 0.5)
+    axis = StepAxis([int(step) for step in steps])
+    points = np.column_stack([steps, np.ones_like(steps)])
+    home = ((-0.5, stop), (0.0, 6.0))
+    plot.resize(width + 48, 100)
+    plot.show_chart(Chart((), points, home, LinearTicks(axis.name, least=1), LinearTicks(str), "steps", ""))
+    QApplication.processEvents()
+    surface = QPixmap(1, 1)
+    painter = QPainter(surface)
+    painter.setFont(font_fixed(10))
+    _, _, texts = plot.canvas._x.generateDrawSpecs(painter)
+    painter.end()
+    named = [(rect, text) for rect, _, text in texts if text]
+    assert len(named) >= 2
+    assert all(one.right() < other.left() for (one, _), (other, _) in pairwise(named))
 
 
 def test_keys_walk_the_points_along_x_and_enter_picks(plot: Plot, qtbot: QtBot) -> None:
