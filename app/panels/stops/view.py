@@ -21,7 +21,7 @@ from app.kit.theme import font_fixed, font_text
 from app.kit.view import View
 from app.models import Models
 from app.models.search import Search
-from app.panels.stops.words import HEADS, ON_COLUMN, StopRow, cells_of, found_words
+from app.panels.stops.words import HEADS, ON_COLUMN, StopRow, cells_of, enter_words, found_words, hint
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
 from engine.spec.possible import why_never
@@ -46,10 +46,10 @@ class Shown(Struct, frozen=True):
 
 class ConditionLine(QLineEdit):
     """Where a condition is typed, with the examples of every quantity to choose from. `left()`: Esc has emptied it;
-    `walked(direction)`: Enter or Shift+Enter, to the next or the previous step where it held."""
+    `entered(direction)`: Enter (1) or Shift+Enter (-1)."""
 
     left = Signal()
-    walked = Signal(int)
+    entered = Signal(int)
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class ConditionLine(QLineEdit):
             self.left.emit()
         elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
             self.close_list()
-            self.walked.emit(-1 if event.modifiers() & Qt.KeyboardModifier.ShiftModifier else 1)
+            self.entered.emit(-1 if event.modifiers() & Qt.KeyboardModifier.ShiftModifier else 1)
         else:
             super().keyPressEvent(event)
 
@@ -90,6 +90,7 @@ class StopsView(View[Shown]):
         super().__init__(models)
         self._marked: int | None = None
         self._problem = ""
+        self._is_finding = False  # Enter goes from step to step, and keeps nothing
         self.line = ConditionLine()
         self.table = CellTable("Stops")
         self.words = plain_label(font=font_text(11.5), wraps=True)
@@ -115,7 +116,7 @@ class StopsView(View[Shown]):
         connect_all(
             (self._typing.timeout, self._look),
             (self.line.textEdited, self._on_typed),
-            (self.line.walked, self._on_walked),
+            (self.line.entered, self._on_entered),
             (self.line.textChanged, self._on_text),
             (self.line.left, self._look),
             (self.table.clicked, self._on_cell),
@@ -130,10 +131,15 @@ class StopsView(View[Shown]):
         self.previous.set_action(previous)
         self.next.set_action(following)
 
-    def begin(self) -> None:
-        """Put the keyboard into the condition."""
+    def find(self) -> None:
+        """Put the keyboard into the condition; Enter goes to the steps where it held."""
+        self._is_finding = True
+        self._begin()
+
+    def _begin(self) -> None:
         self.line.setFocus(Qt.FocusReason.ShortcutFocusReason)
         self.line.selectAll()
+        self.refresh()
 
     # ---- what a person does --------------------------------------------------------------------------------------
 
@@ -156,19 +162,23 @@ class StopsView(View[Shown]):
             self._models.stops.search("")
         self.refresh()
 
-    def _on_walked(self, direction: int) -> None:
+    def _on_entered(self, direction: int) -> None:
+        """Enter keeps a condition that is new, unless steps are to be found; else it goes from step to step."""
         if self._typing.isActive() or self.line.text().strip() != self._models.stops.query:
             self._look()
-        button = self.next if direction > 0 else self.previous
-        button.click()
+        if direction > 0 and not self._is_finding and self.add.isEnabled():
+            self._on_add()
+        else:
+            (self.next if direction > 0 else self.previous).click()
 
     def halt_there(self) -> None:
-        """Keep what is typed as a stop; where nothing new is, type it."""
+        """Keep what is typed as a stop; where nothing new is, type it, and Enter keeps it."""
+        self._is_finding = False
         self._look()
         if self.add.isEnabled():
             self._on_add()
         else:
-            self.begin()
+            self._begin()
 
     def _on_add(self) -> None:
         """Keep what is typed as a stop."""
@@ -253,7 +263,7 @@ class StopsView(View[Shown]):
         marked = self._marked if any(stop.id == self._marked for stop in stops.stops) else None
         search = stops.queried
         never = self._why_never(stops.query) if stops.query else ""
-        words = self._problem or never or (self._found(search) if search is not None else self._hint())
+        words = self._problem or never or (self._found(search) if search is not None else hint(self._is_finding))
         return Shown(
             rows=tuple(self._row(stop) for stop in stops.stops),
             marked=marked,
@@ -263,13 +273,12 @@ class StopsView(View[Shown]):
             can_walk=search is not None and bool(search.matches),
         )
 
-    def _hint(self) -> str:
-        return "Type a condition: the steps where it held are marked on the timeline."
-
     def _found(self, search: Search) -> str:
         latest, step = self._models.timeline.latest, self._models.selection.now.step
         here = step if step is not None else latest.step if latest is not None else None
-        return found_words(search, len(self._models.timeline), here)
+        is_new = all(stop.text != search.text for stop in self._models.stops.stops)
+        enter = enter_words(keeps=is_new and not self._is_finding, walks=bool(search.matches))
+        return found_words(search, len(self._models.timeline), here) + enter
 
     def _row(self, stop: Stop) -> StopRow:
         search = self._models.stops.of(stop.text)

@@ -49,12 +49,23 @@ def cells_of(row: StopRow, *, is_marked: bool) -> tuple[TableCell, ...]:
     )
 
 
+def hint(is_finding: bool) -> str:
+    """What to do where nothing is typed, and what Enter will do."""
+    enter = "Enter goes from one to the next" if is_finding else "Enter makes runs halt there"
+    return f"Type a condition: the steps where it held are marked on the timeline, and {enter}."
+
+
+def enter_words(*, keeps: bool, walks: bool) -> str:
+    """What Enter does with what is typed."""
+    return " · Enter: halt there" if keeps else " · Enter: go to the next" if walks else ""
+
+
 def found_words(search: Search, num_steps: int, step: int | None) -> str:
     """What is known of the condition that past steps are searched for."""
     if search.is_too_slow:
-        return "The pattern takes too long: write a simpler one."
+        return "the pattern takes too long: write a simpler one"
     if not num_steps:
-        return "Nothing to search yet: runs halt after the first step where it holds."
+        return "no step to search yet"
     far = "" if search.is_done else f" · {thousands(search.num_seen)} looked at so far"
     unknown = f" · not known at {thousands(search.num_unknown)}" if search.num_unknown else ""
     held = f"held at {thousands(len(search.matches))} of {counted(num_steps, 'step')}"

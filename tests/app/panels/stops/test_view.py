@@ -55,13 +55,14 @@ def cells(panel: StopsView) -> list[tuple[str, ...]]:
 
 
 def test_what_is_typed_is_found_and_walked_through(running: Shell, panel: StopsView) -> None:
+    running.actions["stops.find"].trigger()
     type_in(running, panel, "step = 4 or step = 9")
-    assert panel.words.text() == "held at 2 of 21 steps"
+    assert panel.words.text() == "held at 2 of 21 steps · Enter: go to the next"
     panel.line.setFocus()
     QTest.keyClick(panel.line, Qt.Key.Key_Return)
     turn(running)
     assert running.models.selection.now.step == 4
-    assert panel.words.text() == "held at 2 of 21 steps · here step 4"
+    assert panel.words.text() == "held at 2 of 21 steps · here step 4 · Enter: go to the next"
     QTest.keyClick(panel.line, Qt.Key.Key_Return)
     turn(running)
     assert running.models.selection.now.step == 9
@@ -72,6 +73,28 @@ def test_what_is_typed_is_found_and_walked_through(running: Shell, panel: StopsV
     turn(running)
     assert panel.words.text().startswith("Type a condition")
     assert not panel.next.isEnabled()
+
+
+def test_enter_keeps_what_is_typed_as_a_stop_and_then_walks(
+    running: Shell, panel: StopsView, engine: FakeEngine
+) -> None:
+    assert panel.words.text().endswith("and Enter makes runs halt there.")
+    type_in(running, panel, "step = 4 or step = 9")
+    assert panel.words.text() == "held at 2 of 21 steps · Enter: halt there"
+    panel.line.setFocus()
+    QTest.keyClick(panel.line, Qt.Key.Key_Return)
+    turn(running, 3)
+    assert [stop.text for stop in engine.of(SetStops)[-1].stops] == ["step = 4 or step = 9"]  # type: ignore[attr-defined]
+    assert panel.words.text() == "held at 2 of 21 steps · Enter: go to the next"
+    QTest.keyClick(panel.line, Qt.Key.Key_Return)
+    turn(running)
+    assert running.models.selection.now.step == 4
+    running.actions["stops.find"].trigger()
+    type_in(running, panel, "step = 5")
+    QTest.keyClick(panel.line, Qt.Key.Key_Return)
+    turn(running)
+    assert running.models.selection.now.step == 5
+    assert len(running.models.stops.stops) == 1, "finding keeps nothing"
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
@@ -210,7 +233,7 @@ def test_an_engine_that_cannot_say_leaves_attention_unknown(
     assert [place.step for place in asked.places] == list(range(21))
     engine.emit(Failed("This is an opened snapshot.", reply_to=engine.id_of(MeasureAttention)))
     turn(running, 4)
-    assert panel.words.text() == "held at 0 of 21 steps · not known at 21"
+    assert panel.words.text() == "held at 0 of 21 steps · not known at 21 · Enter: halt there"
     assert not running.models.status.failure
 
 
