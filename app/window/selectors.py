@@ -25,6 +25,7 @@ from engine.spec.presets import (
     ALL_PRESETS,
     FAMILIES,
     PRESETS,
+    Family,
     Preset,
     cache_label,
     cache_summary,
@@ -197,24 +198,40 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
     def __init__(self, models: Models, actions: Actions) -> None:
         super().__init__()
         self._actions = actions
-        for family, title in FAMILIES:
-            self._add_family(title, [preset for preset in ALL_PRESETS.values() if preset.family == family])
-        self._menu.addSeparator()
-        self._menu.addAction(actions["cache.tune"])
+        self.entries = {name: self._entry(preset) for name, preset in ALL_PRESETS.items()}
+        self.families = {family: QMenu(title, self._menu) for family, title in FAMILIES}
+        for family, menu in self.families.items():
+            menu.setToolTipsVisible(True)
+            menu.menuAction().setCheckable(True)  # that with the mode in use
+            menu.addActions(self._of(family))
+        self._fill(by_family=False)
         self.follow(models)
 
-    def _add_family(self, title: str, presets: Sequence[Preset]) -> None:
+    def _entry(self, preset: Preset) -> QAction:
+        needs = f" Needs {CUDA_GPU}." if preset.spec.row.needs_cuda else ""
+        entry = QAction(f"{preset.label}\t{preset.summary}{needs}", self)
+        entry.setData(preset.name)
+        entry.setCheckable(True)
+        if preset.needs:
+            needs = "Needs {}".format(", ".join(preset.needs))
+            entry.setToolTip(plain_tip(f"{preset.summary}\n{needs}"))
+        return entry
+
+    def _of(self, family: Family) -> list[QAction]:
+        return [self.entries[name] for name, preset in ALL_PRESETS.items() if preset.family == family]
+
+    def _fill(self, *, by_family: bool) -> None:
+        """Every mode below the heading of its family, or a menu for each family."""
+        self._menu.clear()
+        for family, title in FAMILIES:
+            if by_family:
+                self._menu.addMenu(self.families[family])
+                continue
+            self._menu.addSeparator()
+            self._menu.addAction(title).setEnabled(False)
+            self._menu.addActions(self._of(family))
         self._menu.addSeparator()
-        heading = self._menu.addAction(title)
-        heading.setEnabled(False)
-        for preset in presets:
-            needs = f" Needs {CUDA_GPU}." if preset.spec.row.needs_cuda else ""
-            entry = self._menu.addAction(f"{preset.label}\t{preset.summary}{needs}")
-            entry.setData(preset.name)
-            entry.setCheckable(True)
-            if preset.needs:
-                needs = "Needs {}".format(", ".join(preset.needs))
-                entry.setToolTip(plain_tip(f"{preset.summary}\n{needs}"))
+        self._menu.addAction(self._actions["cache.tune"])
 
     def minimumSizeHint(self) -> QSize:
         """Wide enough to show whether the mode is lossy; the model's name is shortened first."""
@@ -222,10 +239,17 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
 
     def _on_clicked(self) -> None:
         model = self._models.status.model
-        for entry in self._menu.actions():
-            if entry.data() in ALL_PRESETS and ALL_PRESETS[entry.data()].spec.row.needs_cuda:
+        for name, entry in self.entries.items():
+            if ALL_PRESETS[name].spec.row.needs_cuda:
                 entry.setEnabled(model is not None and model.device.startswith("cuda"))
+        self._fill(by_family=False)
+        if self._menu.sizeHint().height() > self._room_below():  # it would lie over the selector itself
+            self._fill(by_family=True)
         super()._on_clicked()
+
+    def _room_below(self) -> int:
+        """Pixels of the screen below the selector."""
+        return self.screen().availableGeometry().bottom() - self.mapToGlobal(QPoint(0, self.height())).y()
 
     def choose(self, spec: CacheSpec) -> None:
         """Emit `chosen`, for the menu and the actions; the check marks change only when the engine reports the mode."""
@@ -254,8 +278,7 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         chosen = preset_of(state).name if state.codec.is_uniform or not state.retention.keeps_all else None
         for name in PRESETS:
             self._actions.check(f"cache.{name}", name == chosen)
-        for entry in self._menu.actions():
-            entry.setChecked(entry.data() == chosen)
+        self._mark(chosen)
 
     def _show_foreign(self, name: str) -> None:
         """Show the cache of a file that gives a name but no mode: written by another program, or in format version
@@ -269,8 +292,14 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         )
         for preset in PRESETS:
             self._actions.check(f"cache.{preset}", False)
-        for entry in self._menu.actions():
-            entry.setChecked(False)
+        self._mark(None)
+
+    def _mark(self, chosen: str | None) -> None:
+        """Check the mode in use and its family; None: it is no preset."""
+        for name, entry in self.entries.items():
+            entry.setChecked(name == chosen)
+        for family, menu in self.families.items():
+            menu.menuAction().setChecked(chosen is not None and ALL_PRESETS[chosen].family == family)
 
 
 def source_name(source: str) -> str:

@@ -41,15 +41,29 @@ def test_caches_can_be_chosen_by_menu_and_by_action(running: Shell, engine: Fake
     assert not running.window.actions_["cache.static"].isChecked()
 
 
-def test_the_menu_of_caches_stands_in_one_column_on_a_screen_of_800_lines(dark_theme: None, running: Shell) -> None:
+def test_the_menu_of_caches_has_one_for_each_family_where_all_modes_would_lie_over_the_selector(
+    dark_theme: None, running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selector = running.window.top.cache
     assert running.window.screen().size().height() == 800
-    assert running.window.top.cache._menu.sizeHint().width() < 1200, "two columns are 1,966 pixels wide"
+    selector._on_clicked()
+    families = [action for action in selector._menu.actions() if action.menu() is not None]
+    assert [action.text().split(":")[0] for action in families] == ["Lossless", "Quantised", "Evicting"]
+    assert [action.isChecked() for action in families] == [True, False, False]
+    selector.families["quantised"].actions()[1].trigger()
+    assert engine.of(SetCache)[-1] == SetCache(cache_preset("int8").spec), "and it is chosen once"
+    assert len(engine.of(SetCache)) == 1
+    selector._menu.close()
+    monkeypatch.setattr(type(selector), "_room_below", lambda _: 900)
+    selector._on_clicked()
+    assert {*selector.entries.values()} <= {*selector._menu.actions()}
+    selector._menu.close()
 
 
 def test_the_menu_of_caches_offers_modes_of_a_gpu_to_a_gpu_alone(running: Shell, engine: FakeEngine) -> None:
     selector = running.window.top.cache
-    entries = {action.data(): action for action in selector._menu.actions() if action.data()}
-    assert {*entries} - {"cache.tune"} == {*ALL_PRESETS}
+    entries = selector.entries
+    assert {*entries} == {*ALL_PRESETS}
     for device, is_there in (("cpu", False), ("cuda:1", True)):
         model = replace(engine.status.model, device=device)
         engine.emit(StateChanged(replace(engine.status, model=model)))
