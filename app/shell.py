@@ -134,6 +134,7 @@ class Shell(QObject):
         for other in PACES:
             self.actions.check(f"pace.{other}", other == name)
         self.window.top.show_pace(PACES[name])
+        self.window.status.show_pace(PACES[name])
         self.intents.set_pace(PACES[name])
 
     def set_kept_limit(self, num_bytes: int) -> None:

@@ -9,6 +9,7 @@ from PySide6.QtCore import QTimer
 from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QSizePolicy, QWidget
 
+from app.control.pace import Pace
 from app.draw.format import byte_size, counted, decimal, milliseconds, percent, thousands
 from app.kit.boxes import row
 from app.kit.buttons import push_button
@@ -102,6 +103,7 @@ class StatusLine(Reader[Shown], QWidget):
     def __init__(self, models: Models, cancel: QAction) -> None:
         super().__init__()
         self._non_finite = NonFiniteLog()
+        self._pace = ""
         self.setFixedHeight(25)
         self._speed, self._warnings = plain_label(), plain_label()
         self._first, self._bytes, self._looking, self._place = (plain_label(role="muted") for _ in range(4))
@@ -112,6 +114,11 @@ class StatusLine(Reader[Shown], QWidget):
         self._news.timeout.connect(self._drop_news)
         models.status.noticed.connect(self.notify)
         self.follow(models)
+
+    def show_pace(self, pace: Pace) -> None:
+        """Which pace is chosen: a slow one is told beside the engine's own speed, which is another."""
+        self._pace = "" if pace.command.steps_per_second is None else pace.label
+        self.refresh()
 
     def notify(self, text: str) -> None:
         """News: one line, no banner."""
@@ -146,7 +153,10 @@ class StatusLine(Reader[Shown], QWidget):
         layout.addWidget(self._work, 1000)  # the note has what it leaves
         for widget in (self._place, self._warnings):
             layout.addWidget(widget)
-        self._speed.setToolTip(f"Tokens per second of the engine, over the last {RECENT_STEPS} decode steps")
+        self._speed.setToolTip(
+            f"Tokens per second of the engine's own time, over the last {RECENT_STEPS} decode steps; what a run waits "
+            "between steps, for its pace or for pictures, is not in it"
+        )
         self._first.setToolTip("Time to first token: the prefill of the selected sequence")
         self._bytes.setToolTip("Stored K and V of what the cache has reserved")
         self._looking.setToolTip(
@@ -163,12 +173,11 @@ class StatusLine(Reader[Shown], QWidget):
         standing = [why for why in (models.status.unwritten,) if why] + (_of_model(model) if model is not None else [])
         places = [_place_of(value) for value in self._non_finite.follow(models.timeline.records)]
         more = [f"and {len(places) - MAX_LISTED} more places"] if len(places) > MAX_LISTED else []
-        speed = "" if found.tokens_per_s is None else f"{decimal(found.tokens_per_s, 0)} tok/s"
         work = status.work if status is not None else None
         # what is written, and what the engine is busy with, need the room of two others
         is_long = bool(models.status.busy) or (work is not None and work.bytes_per_s is not None)
         return Shown(
-            speed=speed if is_running or not speed else f"last run {speed}",
+            speed=_speed_words(found.tokens_per_s, self._pace, is_running=is_running),
             is_running=is_running,
             first_token="" if found.first_token_ms is None or is_long else f"TTFT {milliseconds(found.first_token_ms)}",
             num_bytes="" if held is None or models.status.why_no_rows else _kv_bytes(held),
@@ -195,6 +204,16 @@ class StatusLine(Reader[Shown], QWidget):
         _show(self._warnings, state.warnings)
         self._warnings.setToolTip(plain_tip("\n".join(state.listed)))
         self._warnings.setAccessibleDescription("; ".join(state.listed))
+
+
+def _speed_words(tokens_per_s: float | None, pace: str, *, is_running: bool) -> str:
+    """The engine's own speed; of a run that waits between its steps both, at rest that of the run before."""
+    if tokens_per_s is None:
+        return ""
+    speed = f"{decimal(tokens_per_s, 0)} tok/s"
+    if is_running:
+        return f"pace {pace} · engine {speed}" if pace else speed
+    return f"engine {speed}" if pace else f"last run {speed}"
 
 
 def _device_words(model: ModelInfo | None, status: Status) -> str:

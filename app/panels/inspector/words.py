@@ -89,13 +89,13 @@ def _under_cursor(text: str) -> list[Fact]:
     if not text:
         return []
     place, _, value = text.split("   ")[0].rpartition(" = ")
-    return [Fact("under cursor", f"{place} = {value}" if place else value, short=value)]
+    return [Fact("value at the mouse", f"{place} = {value}" if place else value, short=value)]
 
 
 def _origin(token: Token) -> str:
     if token.is_served:
         return "prefix hit"
-    return "prompt" if token.is_prompt else "forced" if token.forced else "sampled"
+    return "prompt" if token.is_prompt else "forced" if token.forced else "chosen"
 
 
 def _page(models: Models, token: Token) -> list[Fact]:

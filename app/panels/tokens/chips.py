@@ -72,7 +72,7 @@ def token_words(
     else:
         lines.append(f"surprisal: {token.no_surprisal}")
     if token.forced:
-        lines.append("forced, not sampled")
+        lines.append("forced, not chosen by the model")
     if held is not None and token.position < len(held.heads):
         lines.append(held.words(token.position))
     for one in at(edited, token.position):

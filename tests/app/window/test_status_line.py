@@ -8,6 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
+from app.control.pace import USUAL_PACE
 from app.shell import Shell
 from app.window import status_line
 from app.window.status_line import MAX_LISTED, NonFiniteLog
@@ -25,6 +26,19 @@ def test_the_status_line_says_nothing_that_never_changes(running: Shell) -> None
     words = [label.text() for label in running.window.status.findChildren(QLabel)]
     assert any("thread" in word for word in words)
     assert not any("offline" in word for word in words)
+
+
+def test_a_run_that_waits_says_its_pace_beside_the_speed_of_the_engine(running: Shell, engine: FakeEngine) -> None:
+    """One token came a second, and the line said 118 tok/s."""
+    speed, own = running.window.status._speed, running.window.status._speed.text().removeprefix("last run ")
+    assert own.endswith("tok/s")
+    running.actions["pace.1"].trigger()
+    assert speed.text() == f"engine {own}"
+    engine.emit(StateChanged(replace(engine.status, running=True)))
+    turn(running)
+    assert speed.text() == f"pace 1/s · engine {own}"
+    running.actions[f"pace.{USUAL_PACE}"].trigger()
+    assert speed.text() == own
 
 
 def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEngine) -> None:
