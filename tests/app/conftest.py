@@ -27,6 +27,12 @@ def _no_unexpected_qt_warnings(qtlog: object) -> Iterator[None]:
     assert not [message for message in found if not any(words in message for words in EXPECTED)]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_cursor_blinks(qapp: QApplication) -> None:
+    """Two pictures of a window with the focus in a text would differ by its cursor now and then."""
+    qapp.setCursorFlashTime(0)
+
+
 @pytest.fixture(autouse=True)
 def _closed_widgets_are_gone(qapp: QApplication) -> Iterator[None]:
     """What a test closed is deleted behind it: a theme styles every widget that is there, thousands of old ones too."""
@@ -44,14 +50,12 @@ def _the_dark_theme_again(qapp: QApplication) -> Iterator[None]:
 
 @pytest.fixture
 def dark_theme(qapp: QApplication) -> Iterator[None]:
-    """The dark theme with its shapes, whatever the tests before left; no text cursor blinks."""
+    """The dark theme with its shapes, whatever the tests before left."""
     load_fonts()
-    before, flash = qapp.styleSheet(), qapp.cursorFlashTime()
+    before = qapp.styleSheet()
     apply_theme(qapp, DARK)
-    qapp.setCursorFlashTime(0)
     yield
     qapp.setStyleSheet(before)
-    qapp.setCursorFlashTime(flash)
 
 
 @pytest.fixture(scope="session")

@@ -78,7 +78,6 @@ def test_what_is_painted_piece_by_piece_is_what_a_whole_paint_shows(
     shell: Shell, engine: FakeEngine, qapp: QApplication
 ) -> None:
     """Panels paint only what changed, strips scroll: nothing old may stay behind on the screen."""
-    qapp.setCursorFlashTime(0)
     window, models = shell.window, shell.models
     window.resize(1600, 1000)
     engine.loaded()
