@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from app.actions import dialogs, editing
 from app.control.actions import Action
-from app.control.conditions import needs_dropping, needs_edited, needs_live_steps, needs_rows, needs_steps, needs_undone
-from app.models.chosen_rows import choose_part
+from app.control.conditions import (
+    needs_dropped_rows,
+    needs_edited,
+    needs_live_steps,
+    needs_rows,
+    needs_steps,
+    needs_undone,
+    needs_whole_rows,
+)
+from app.models import Models
+from app.models.chosen_rows import EditOfRows, choose_part
+from engine.spec.edit import Drop, Mask, Pin, Zero
 
-_on_rows = partial(Action, where="rows", needs=needs_rows)
+WholeRowsNeed = Callable[[EditOfRows, Models], str]
+
+UNMASK, UNPIN = partial(Mask, hidden=False), partial(Pin, pinned=False)
+
+
+def _whole(
+    edit: EditOfRows, name: str, key: str, text: str, tip: str, needs: WholeRowsNeed = needs_whole_rows
+) -> Action:
+    """An edit of whole rows, which is possible where the edit itself would not refuse; its key acts in a picture."""
+    do = partial(editing.make, edit, is_whole=True)
+    return Action(name, key, text, tip, do, partial(needs, edit), where="rows" if key else "window")
+
+
 _edit = partial(Action, needs=needs_rows)
 _part = partial(Action, needs=needs_rows, is_check=True)
 
@@ -22,7 +45,8 @@ EDIT = (
                lambda shell: shell.intents.on_edit_redone(), needs_undone),
     ),
     (
-        _on_rows("edit.zero", "Z", "Zero", "In a picture: write zeros into the selected rows", editing.zero),
+        Action("edit.zero", "Z", "Zero", "In a picture: write zeros into the selected rows",
+               partial(editing.make, Zero), needs_rows, where="rows"),
         _edit("edit.scale", "", "Scale…", "Multiply the selected rows by a factor", editing.ask_scale),
         _edit("edit.noise", "", "Add noise…", "Add normal noise to the selected rows", editing.ask_noise),
         _edit("edit.overwrite", "", "Overwrite from…",
@@ -30,15 +54,15 @@ EDIT = (
               editing.ask_overwrite),
     ),
     (
-        _on_rows("edit.mask", "M", "Mask", "In a picture: hide the selected rows from attention; the cache keeps them",
-                 editing.mask),
-        _edit("edit.unmask", "", "Unmask", "Show the selected rows to attention again", editing.unmask),
-        Action("edit.pin", "", "Pin", "Keep the rule of retention from dropping the selected rows", editing.pin,
-               needs_dropping),
-        Action("edit.unpin", "", "Unpin", "Let the rule of retention drop the selected rows", editing.unpin,
-               needs_dropping),
-        _on_rows("edit.drop", "Del", "Drop", "In a picture: drop the selected rows, as a rule of retention does",
-                 editing.drop),
+        _whole(Mask, "edit.mask", "M", "Mask",
+               "In a picture: hide the selected rows from attention; the cache keeps them"),
+        _whole(UNMASK, "edit.unmask", "", "Unmask", "Show the selected rows to attention again"),
+        _whole(Pin, "edit.pin", "", "Pin", "Keep the rule of retention from dropping the selected rows",
+               needs_dropped_rows),
+        _whole(UNPIN, "edit.unpin", "", "Unpin", "Let the rule of retention drop the selected rows",
+               needs_dropped_rows),
+        _whole(Drop, "edit.drop", "Del", "Drop",
+               "In a picture: drop the selected rows, as a rule of retention does"),
     ),
     (
         _edit("edit.replace", "", "Replace tokens…",

@@ -2,53 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from app.models.chosen_rows import NOTHING, chosen_rows
-from engine.spec.edit import Drop, Edit, Mask, Pin, Rows, Zero
+from app.models.chosen_rows import NOTHING, EditOfRows, edit_of_chosen
 
 if TYPE_CHECKING:
     from app.dialogs.edit_form import EditForm
     from app.shell import Shell
 
 
-def zero(shell: Shell) -> None:
-    _make(shell, Zero)
-
-
-def mask(shell: Shell) -> None:
-    _make(shell, Mask, is_whole=True)
-
-
-def unmask(shell: Shell) -> None:
-    _make(shell, lambda seq_id, rows: Mask(seq_id, rows, hidden=False), is_whole=True)
-
-
-def pin(shell: Shell) -> None:
-    _make(shell, Pin, is_whole=True)
-
-
-def unpin(shell: Shell) -> None:
-    _make(shell, lambda seq_id, rows: Pin(seq_id, rows, pinned=False), is_whole=True)
-
-
-def drop(shell: Shell) -> None:
-    _make(shell, Drop, is_whole=True)
-
-
-def _make(shell: Shell, edit: Callable[[int, Rows], Edit], *, is_whole: bool = False) -> None:
+def make(edit: EditOfRows, shell: Shell, *, is_whole: bool = False) -> None:
     """Make an edit of the selected rows; `is_whole`: of K and V together, unless channels are selected. Without a
     selection the status line says so."""
-    models, rows = shell.models, chosen_rows(shell.models)
-    if rows is None:
-        models.status.notify(f"Nothing is selected: {NOTHING}")
-        return
-    if is_whole and rows.channels is None:
-        rows = replace(rows, part="both")
-    shell.intents.on_edited(edit(models.selection.now.seq_id, rows))
+    made = edit_of_chosen(shell.models, edit, is_whole=is_whole)
+    if made is None:
+        shell.models.status.notify(f"Nothing is selected: {NOTHING}")
+    else:
+        shell.intents.on_edited(made)
 
 
 def ask_scale(shell: Shell) -> None:

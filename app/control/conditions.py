@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from app.models import Models
 from app.models.branches import beyond
-from app.models.chosen_rows import NOTHING, chosen_rows
-from app.models.sequence_status import selected_info, why_ended
+from app.models.chosen_rows import NOTHING, EditOfRows, chosen_rows, edit_of_chosen
+from app.models.sequence_status import why_all_ended
+from engine.errors import InputError
 from engine.spec.presets import parameters_of
 
 
 def needs_engine(models: Models) -> str:
-    return "the engine is gone: restart it" if models.status.loss == "gone" else ""
+    return models.status.why_no_engine
 
 
 def while_loading(models: Models) -> str:
@@ -69,10 +70,30 @@ def needs_rows(models: Models) -> str:
     return "" if chosen_rows(models) is not None else NOTHING
 
 
+def needs_whole_rows(edit: EditOfRows, models: Models) -> str:
+    """Rows that can be edited so, as a whole."""
+    model = models.status.model
+    if (why_not := needs_rows(models)) or model is None:
+        return why_not
+    now = models.selection.now
+    made = edit_of_chosen(models, edit, is_whole=True)
+    assert made is not None
+    try:
+        made.check(model.geometry, models.timeline.num_tokens(now.seq_id, None))
+    except InputError as error:
+        why_not = str(error).rstrip(".")
+    return f"{why_not[:1].lower()}{why_not[1:]}"
+
+
 def needs_dropping(models: Models) -> str:
     """Selected rows of a cache with an eviction rule: a pin has an effect only there."""
     keeps_all = models.status.cache.retention.keeps_all
     return needs_rows(models) or ("this cache keeps every row: take one with a rule for dropping" if keeps_all else "")
+
+
+def needs_dropped_rows(edit: EditOfRows, models: Models) -> str:
+    """Such rows that can be edited so, as a whole."""
+    return needs_dropping(models) or needs_whole_rows(edit, models)
 
 
 def needs_no_file(models: Models) -> str:
@@ -97,12 +118,7 @@ def needs_prompt(models: Models) -> str:
 
 def needs_unfinished(models: Models) -> str:
     """Sequences of a live model, at least one of which is not finished."""
-    status = models.status.now
-    if missing := needs_live(models) or ("" if has_sequences(models) else "send a prompt first"):
-        return missing
-    if status is None or any(info.state != "finished" for info in status.sequences):
-        return ""
-    return why_ended(selected_info(models) or status.sequences[-1])
+    return needs_live(models) or ("" if has_sequences(models) else "send a prompt first") or why_all_ended(models)
 
 
 def has_sequences(models: Models) -> bool:
@@ -192,7 +208,7 @@ def needs_comparison(models: Models) -> str:
 
 
 def needs_live_steps(models: Models) -> str:
-    return needs_no_file(models) or while_loading(models) or needs_steps(models)
+    return needs_live(models) or needs_steps(models)
 
 
 def needs_parameters(models: Models) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from app.models import Models
-from engine.spec.edit import EditedPart, Rows
+from engine.spec.edit import Edit, EditedPart, Rows
+
+EditOfRows = Callable[[int, Rows], Edit]  # of a sequence
 
 NOTHING = "drag over tokens, heads or channels, or click one, first"
 
@@ -27,6 +31,17 @@ def chosen_rows(models: Models) -> Rows | None:
         return rows
     part: EditedPart = "keys" if now.tensor == "keys" else "values"
     return replace(rows, layers=(now.layer,), kv_heads=(now.kv_head,), channels=(now.channel,), part=part)
+
+
+def edit_of_chosen(models: Models, edit: EditOfRows, *, is_whole: bool = False) -> Edit | None:
+    """An edit of the chosen rows, of K and V together where it `is_whole`; None where none are chosen. Of channels it
+    stays one, which the edit itself refuses."""
+    rows = chosen_rows(models)
+    if rows is None:
+        return None
+    if is_whole and rows.channels is None:
+        rows = replace(rows, part="both")
+    return edit(models.selection.now.seq_id, rows)
 
 
 def _page_size(models: Models) -> int:

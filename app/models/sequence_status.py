@@ -152,6 +152,14 @@ def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> Sequen
     return SequenceStatus("waiting" if info.state == "waiting" else "live", "good")
 
 
+def why_all_ended(models: Models) -> str:
+    """Why no step can come, and what to do; empty where a sequence goes on, or none is there."""
+    status = models.status.now
+    if status is None or not status.sequences or any(info.state != "finished" for info in status.sequences):
+        return ""
+    return why_ended(selected_info(models) or status.sequences[-1])
+
+
 def why_ended(info: SequenceInfo) -> str:
     """Why a sequence has ended, and what to do; empty if it has not."""
     match info.stop:

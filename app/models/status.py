@@ -78,6 +78,11 @@ class Status(QObject):
         return self.opened is not None
 
     @property
+    def why_no_engine(self) -> str:
+        """Why nothing is computed any more; empty where an engine is there, or may answer again."""
+        return "the engine is gone: restart it" if self._loss == "gone" else ""
+
+    @property
     def why_no_rows(self) -> str:
         """Why there are no K and V to show; empty if there are."""
         if self.is_unloaded and self.is_loading:

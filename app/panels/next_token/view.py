@@ -174,7 +174,7 @@ class NextTokenView(View[Shown]):
             brief=_summary(part, which, num_typed, is_brief=True),
             fed=record.step,
             edited_at=edited_at,
-            refusal=why_ended(info) if info is not None and is_full else "",
+            refusal=self._models.status.why_no_engine or (why_ended(info) if info is not None and is_full else ""),
             looked_at=now.step,
             sampling=info.sampling if info is not None else None,
         )

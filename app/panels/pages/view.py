@@ -19,6 +19,7 @@ from app.kit.theme import current_theme, font_fixed
 from app.kit.view import PAGED, View
 from app.models import Models
 from app.models.page_places import chosen_page, place_of, table_pages
+from app.models.sequence_status import why_all_ended
 from app.models.slices import TABLE
 from app.panels.pages.canvas import PageCanvas
 from app.panels.pages.draw import Mode
@@ -155,6 +156,8 @@ class PagesView(View[Shown]):
         if is_live and cache is not None and not cache.is_paged:
             return "This cache mode has no pages: choose Paged to see them."
         if record is None or (is_live and cache is not None and record.cache != cache):
+            if why_none := why_all_ended(self._models):
+                return f"The page pool would appear with the next step, and none can come: {why_none}."
             return "The page pool appears here with the next step."
         if not record.page_maps:
             return "This step was taken in a cache mode that has no pages."

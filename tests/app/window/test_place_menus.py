@@ -60,6 +60,24 @@ def groups_of(menu: PlaceMenu) -> list[list[str]]:
     return [list(group) for group in menu.groups()]
 
 
+def test_what_would_be_refused_of_the_selected_rows_is_not_offered(running: Shell) -> None:
+    """Channels of a row cannot be hidden, nor the newest row: both were said after the key was pressed."""
+    actions, selection = running.actions, running.models.selection
+    selection.update(position=4)
+    assert actions.reason("edit.mask") == ""
+    for rows, why in (
+        (Rows(4, 8, (3,), (1,), channels=(2, 3)), "a row is {} as a whole"),
+        (Rows(4, 8, (3,), (1,), channels=(2,), part="keys"), "a row is {} as a whole"),
+        (Rows(4, 999), "the newest"),
+    ):
+        selection.update(area=rows)
+        assert actions.reason("edit.mask").startswith(why.format("hidden"))
+        assert actions.reason("edit.drop").startswith(why.format("dropped"))
+        assert actions["edit.zero"].isEnabled()
+    selection.update(area=Rows(4, 8, (3,), (1,), part="keys"))
+    assert actions.reason("edit.mask") == actions.reason("edit.drop") == "", "it hides the whole rows"
+
+
 def test_the_menu_of_rows_says_how_much_is_selected(running: Shell) -> None:
     models, window = running.models, running.window
     menu = window._edit_menu

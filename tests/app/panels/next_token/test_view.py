@@ -65,6 +65,17 @@ def test_a_token_can_be_taken_unless_there_is_no_room_for_it_now(
     assert tip.splitlines()[-1].startswith(why or offer)
 
 
+def test_nothing_can_be_typed_or_taken_while_the_engine_is_gone(view: NextTokenView, models: Models) -> None:
+    models.status.set(samples.status(STEPS))
+    models.timeline.tell(again=True)
+    view.resize(300, 150)
+    for loss in ("gone", ""):
+        models.status.lose_engine(loss)
+        assert view.state is not None
+        assert view.state.refusal == ("the engine is gone: restart it" if loss else "")
+        assert view._other.isEnabled() == view.continuation.isEnabled() == (not loss)
+
+
 def test_before_the_first_step_nothing_is_promised_that_is_not_measured(qapp: QApplication, models: Models) -> None:
     status = samples.status()
     for kind in (NextTokenView, AttentionView):

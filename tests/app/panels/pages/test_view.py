@@ -19,6 +19,7 @@ from engine.spec.cache import CacheSpec
 from engine.wire.page_events import KEPT, MoveDirection, PageCopied, PageFreed, PageMoved, PageShared, PrefixHit
 from engine.wire.records import StepRecord
 from engine.wire.requests import TableRequest
+from engine.wire.status import SequenceInfo
 from tests.app import samples
 from tests.app.page_story import PAGE_SIZE, SPEC, WORDS, PageStory
 
@@ -82,6 +83,15 @@ def test_a_mode_without_pages_says_how_to_get_them(desk: Desk, view: PagesView) 
     assert view._empty.text() == "This cache mode has no pages: choose Paged to see them."
     desk.models.status.set(samples.status(cache=SPEC))
     assert view._empty.text() == "The page pool appears here with the next step."
+
+
+def test_where_no_step_can_come_no_pages_are_promised_with_the_next(desk: Desk, view: PagesView) -> None:
+    full = SequenceInfo(0, "finished", 12, 8, 11, "context full")
+    going = SequenceInfo(1, "decode", 12, 8, 11, None)
+    for sequences, is_promised in (((full,), False), ((full, going), True)):
+        desk.models.status.set(replace(samples.status(cache=SPEC), sequences=sequences))
+        assert view._empty.text().endswith("appears here with the next step.") == is_promised
+        assert ("none can come: the model's context is full: go back" in view._empty.text()) != is_promised
 
 
 def test_the_title_counts_and_the_keys_name_what_is_there(desk: Desk, view: PagesView) -> None:
