@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QApplication, QWidget
 
 from app.models import Models
 
@@ -60,6 +60,7 @@ class Actions(QObject):
         self._barred: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
         self._more: dict[str, str] = {}
+        self._places: dict[Where, list[QWidget]] = {}
         self._group = QActionGroup(self)
         self._group.setExclusionPolicy(QActionGroup.ExclusionPolicy.None_)
         self._actions = {name: self._make(action) for name, action in self._declared.items()}
@@ -90,18 +91,27 @@ class Actions(QObject):
     def attach(self, where: Where, widget: QWidget) -> None:
         """Make the shortcuts declared for `where` work while that widget, or one inside it, has the focus."""
         widget.addActions([self._actions[name] for name, action in self._declared.items() if action.where == where])
+        self._places.setdefault(where, []).append(widget)
 
     def reason(self, name: str) -> str:
         """Why an action is disabled, or the empty text."""
         return self._reasons.get(name, "")
 
     def why_not(self, key: QKeySequence) -> str:
-        """Why the action of a window-wide key is not possible now; empty if it is possible or no action has the key."""
+        """Why the action of a key is not possible now; empty if it is possible or none has the key at the focus."""
         for name, reason in self._reasons.items():
             action = self._actions[name]
-            if reason and self._declared[name].where == "window" and key in action.shortcuts():
+            if reason and key in action.shortcuts() and self._acts_here(self._declared[name].where):
                 return f"{action.text().rstrip('…')} is not possible now. {reason[:1].upper()}{reason[1:]}."
         return ""
+
+    def _acts_here(self, where: Where) -> bool:
+        """Whether the shortcuts of a place act where the focus is."""
+        if where == "window":
+            return True
+        if (focused := QApplication.focusWidget()) is None:
+            return False
+        return any(place is focused or place.isAncestorOf(focused) for place in self._places.get(where, ()))
 
     def check(self, name: str, is_on: bool) -> None:
         """Set the check mark of an action without emitting `triggered`."""
