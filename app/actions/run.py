@@ -130,7 +130,7 @@ RUN = (
                lambda shell: shell.intents.on_all_stops_switched(), needs_stops),
         Action("stops.find", "Ctrl+Shift+F", "Find steps where…",
                "Mark the steps of the timeline at which a condition held",
-               lambda shell: shell.window.show_stops().find()),
+               lambda shell: shell.window.show_stops().begin_finding()),
         Action("stops.next", "F3", "Next step found", "Look at the next step where the condition held",
                lambda shell: shell.intents.on_match_wanted(+1), needs_matches),
         Action("stops.previous", "Shift+F3", "Previous step found",

@@ -131,7 +131,7 @@ class StopsView(View[Shown]):
         self.previous.set_action(previous)
         self.next.set_action(following)
 
-    def find(self) -> None:
+    def begin_finding(self) -> None:
         """Put the keyboard into the condition; Enter goes to the steps where it held."""
         self._is_finding = True
         self._begin()
