@@ -1,4 +1,4 @@
-"""The damage map of a codec: errors of K and V, of attention and of the next token; and a plan for a byte budget."""
+"""The damage map of a codec: errors of K and V, of attention and of the next token, and a plan for a byte budget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ PLAN_GROUPS = (32, 16, 8)
 
 
 def measured_damage(session: Session, request: MapDamage) -> Iterator[tuple[int, int] | DamageMap]:
-    """How far it is, `(done, total)` in layers measured, then the map; nothing is altered, so it can be given up."""
+    """Yield progress `(done, total)` in measured layers, then the map. The live cache is not changed, so this can be
+    cancelled at any time."""
     began = time.perf_counter()
     if request.codec.is_exact:
         raise InputError("The exact codec damages nothing: choose one with fewer bits.")
@@ -87,7 +88,7 @@ def exact_bytes(trial: Trial, layer: int) -> int:
 
 @torch.inference_mode()
 def tensor_damage(pairs: list[tuple[torch.Tensor, torch.Tensor]], per_column: int) -> TensorDamage:
-    """Of `(exact, read back)` `[1, H_kv, S, D]` for each layer."""
+    """Errors of one tensor, from pairs `(exact, read back)` of `[1, H_kv, S, D]` for each layer."""
     by_token, by_channel, max_abs, cosine = [], [], [], []
     for exact, read in pairs:
         true, error = exact[0].float(), (read[0].float() - exact[0].float())
@@ -101,7 +102,7 @@ def tensor_damage(pairs: list[tuple[torch.Tensor, torch.Tensor]], per_column: in
 
 
 def stacked(tensors: list[torch.Tensor]) -> np.ndarray:
-    """`[L, …]` of layers that may differ in heads and channels; NaN where a layer has less."""
+    """Stack tensors of layers that may differ in heads and channels as `[L, …]`, padded with NaN."""
     shape = [max(t.shape[axis] for t in tensors) for axis in range(tensors[0].dim())]
     array = np.full((len(tensors), *shape), np.nan, np.float32)
     for row, tensor in zip(array, tensors, strict=True):
@@ -110,7 +111,7 @@ def stacked(tensors: list[torch.Tensor]) -> np.ndarray:
 
 
 def attention_shift(before: Probe, after: Probe, layers: tuple[int, ...]) -> np.ndarray:
-    """Half the absolute difference of the newest query's weights in sum, `[L, H]`: 0 the same, 1 nothing in common."""
+    """Total variation distance of the newest query's attention weights, `[L, H]`: 0 if equal, 1 if disjoint."""
     shifts = [(before.rows()[i][0] - after.rows()[i][0]).abs().sum(-1) / 2 for i in layers if i in before.rows()]
     return stacked(shifts) if shifts else read_only_floats(np.empty((0, 0)))
 
@@ -119,9 +120,10 @@ def attention_shift(before: Probe, after: Probe, layers: tuple[int, ...]) -> np.
 
 
 def suggested(choices: dict[int, list[LayerPlanStep]], budget: int) -> tuple[LayerPlanStep, ...]:
-    """Fewer bits for one layer at a time, always where a byte costs the least divergence, until the budget holds.
+    """Choose a coding for each layer so that all fit in `budget` bytes: repeatedly take the step to fewer bits that
+    costs the least divergence per saved byte. Raises `InputError` if the budget is too small.
 
-    Divergences are measured for each layer alone; the caller measures the whole plan, which need not be their sum.
+    Divergences are those of each layer coded alone; the caller measures the whole plan, which need not be their sum.
     """
     at = dict.fromkeys(choices, 0)
     while sum(choices[i][at[i]].num_bytes for i in choices) > budget:
@@ -141,7 +143,8 @@ def suggested(choices: dict[int, list[LayerPlanStep]], budget: int) -> tuple[Lay
 
 
 def layer_choices(trial: Trial, baseline: torch.Tensor, layer: int, asked: Coding) -> list[LayerPlanStep]:
-    """What a layer can be written in, with what each costs when it alone is; a residual is the one asked for."""
+    """The codings that a layer can have, with the divergence if only this layer is coded, and the bytes. KIVI keeps the
+    residual of the coding `asked`, if that fits."""
     geometry = trial.model.info.geometry.layers[layer]
     steps = [LayerPlanStep(LayerCoding(layer), 0.0, exact_bytes(trial, layer))]
     for name in LADDER[1:]:
@@ -156,7 +159,7 @@ def layer_choices(trial: Trial, baseline: torch.Tensor, layer: int, asked: Codin
 
 
 def planned_codings(name: str, value_dim: int, residual: int | None) -> tuple[Coding, Coding] | None:
-    """Codings of K and V by the name of the ladder, in the widest group that fits; None where none does."""
+    """Codings of K and V for a name in `LADDER`, with the largest group that fits; None if none fits."""
     if not name.startswith("kivi"):
         return Coding(name), Coding(name)
     per_word = 32 // int(name.removeprefix("kivi-"))
@@ -168,5 +171,5 @@ def planned_codings(name: str, value_dim: int, residual: int | None) -> tuple[Co
 
 
 def plan_codec(steps: tuple[LayerPlanStep, ...]) -> CodecSpec:
-    """The codec of a whole plan."""
+    """The codec of the whole plan."""
     return CodecSpec(layers=tuple(step.coding for step in steps if not step.coding.keys.is_exact))

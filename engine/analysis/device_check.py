@@ -1,5 +1,5 @@
-"""Whether everything works on a device: every cache mode in every dtype against the forward without a cache, recorded
-steps at the edges of their buckets, what is measured on its way from the device, and the times that are told of it."""
+"""Checks that everything works on a device: every cache mode in every dtype against the forward pass without a cache,
+recorded steps around the limits of their buckets, asynchronous measurements, and timings."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ from engine.spec.presets import ALL_PRESETS, cache_named
 from engine.spec.runners import RUNNERS, RunnerName
 
 Check = Callable[[], tuple[Verdict, str]]
-Planned = tuple[str, str, Check]  # a group, a name in it, what is tried
+Planned = tuple[str, str, Check]  # group, name in it, check
 
 DRIVER = Path("/sys/module/nvidia/version")
 DTYPES = ("float32", "bfloat16", "float16")
 RECORDED_CACHES = ("static", "growing", "paged")
-# of recorded steps: longer ones, up to the longest of the model, are tried in the first dtype alone
+# Recorded steps with longer contexts, up to the model's longest, are checked in the first dtype only.
 EVERYWHERE_EDGE = 1024
-JOINED = ("paged+h2o", "h2o+int8", "int8/kivi-4")  # a layout, a rule and a codec that no preset joins
+JOINED = ("paged+h2o", "h2o+int8", "int8/kivi-4")  # combinations that are no preset
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One thing that was tried, what came of it, and how long it took."""
+    """The outcome of one check, and how long it took."""
 
     group: str
     name: str
@@ -73,22 +73,23 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is tried: `dtypes`, up to which length steps are recorded, and seconds after which no more is begun."""
+    """How much is checked: in which `dtypes`, up to which length steps are recorded, and the seconds after which no
+    further check is started."""
 
     dtypes: tuple[str, ...] = DTYPES
     longest: int = CONFIG["max_position_embeddings"]
     caches: tuple[str, ...] = (*ALL_PRESETS, *JOINED)
-    page_sizes: tuple[int, ...] = (16, 128)  # of pages that are read in place
+    page_sizes: tuple[int, ...] = (16, 128)  # for checks of pages read in place
     limit_s: float = 120.0
-    compiles: bool = False  # the first step of each takes a minute
-    kinds: bool = True  # other models: an encoder-decoder, weights in fewer bits, one over several GPUs
+    compiles: bool = False  # also check compiled steps, the first of which takes a minute each
+    kinds: bool = True  # also check other models: an encoder-decoder, quantised weights, one split over GPUs
 
 
 SHORT = Plan(("float32",), 64, ("growing", "paged", "h2o", "int8", "none"), (16,), kinds=False)
 
 
 def bucket_edges(longest: int) -> tuple[int, ...]:
-    """The length of every bucket of recorded steps, up to `longest` tokens."""
+    """The lengths of the buckets of recorded steps, up to `longest` tokens."""
     found = [bucket_of(1, None)]
     while found[-1] < longest:
         found.append(bucket_of(found[-1] + 1, None))
@@ -96,7 +97,7 @@ def bucket_edges(longest: int) -> tuple[int, ...]:
 
 
 def about(device: torch.device) -> dict[str, str]:
-    """What was checked on, for whoever reads the report."""
+    """The versions, the device and the driver, for the head of the report."""
     told = {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -114,7 +115,7 @@ def about(device: torch.device) -> dict[str, str]:
 
 
 def driver_version() -> str:
-    """Of the driver of NVIDIA's cards, as NVML or the system tells it; "unknown" where neither does."""
+    """The version of NVIDIA's driver from NVML or from /sys; "unknown" if neither has it."""
     if find_spec("pynvml"):
         import pynvml
 
@@ -125,17 +126,19 @@ def driver_version() -> str:
 
 
 def check_device(device: torch.device, plan: Plan) -> Iterator[CheckResult]:
-    """Everything of the plan, one result at a time; what the time does not suffice for is told as not done."""
+    """Run all checks of the plan and yield their results one at a time; those for which no time is left are "not
+    done"."""
     began = time.perf_counter()
     for group, name, check in planned(device, plan):
         if time.perf_counter() - began > plan.limit_s:
             yield CheckResult(group, name, "not done", f"{plan.limit_s:g} s were over")
         else:
-            yield tried(group, name, check)
+            yield run_check(group, name, check)
 
 
 def planned(device: torch.device, plan: Plan) -> Iterator[Planned]:
-    """Everything of the plan; the recordings of the longest steps come last, which take most time and tell least."""
+    """All checks of the plan. The longest recorded steps come last, because they take the most time and find the
+    least."""
     first: LoadedModel | None = None
     for dtype in plan.dtypes:
         try:
@@ -150,7 +153,7 @@ def planned(device: torch.device, plan: Plan) -> Iterator[Planned]:
 
 
 def is_quick(cache: str) -> bool:
-    """Whether a cache mode compiles nothing."""
+    """Whether a cache mode needs no compilation."""
     return not cache_named(cache).row.is_compiled
 
 
@@ -158,26 +161,26 @@ def not_here(why: str) -> tuple[Verdict, str]:
     return "not here", why
 
 
-def tried(group: str, name: str, check: Check) -> CheckResult:
-    """One check; whatever it raises is its failure, and the next one goes on."""
+def run_check(group: str, name: str, check: Check) -> CheckResult:
+    """Run one check. An exception becomes the result FAILED, so that the next check can run."""
     began = time.perf_counter()
     try:
         verdict, words = check()
     except InputError as error:
         verdict, words = "not here", str(error)
-    except Exception as error:  # this is the place where faults are found
+    except Exception as error:  # finding faults is the purpose
         verdict, words = "FAILED", f"{type(error).__name__}: {first_line(error)}"
     return CheckResult(group, name, verdict, words, time.perf_counter() - began)
 
 
 def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[Planned]:
-    """What is tried of a model in a dtype, each with the group that it belongs to."""
+    """All checks of one model in one dtype."""
     ids = token_ids(device_modes.PROMPT + device_modes.STEPS)
     truth = reference(model, ids[: device_modes.PROMPT], 0, forced=ids[device_modes.PROMPT :])
     on_cpu = model if model.device.type == "cpu" else model_on("cpu", dtype)
     for name in plan.caches if plan.compiles else filter(is_quick, plan.caches):
         yield f"modes · {dtype}", name, ModeCheck(model, on_cpu, name, truth)
-    # every shape is compiled: the other dtypes try the smallest pages
+    # Each shape is compiled, so only the first dtype checks all page sizes; the others check the smallest.
     for size in plan.page_sizes if dtype == plan.dtypes[0] else plan.page_sizes[:1]:
         for runner in ("transformers", "fused", "graph", *(("compile",) if plan.compiles else ())):
             yield f"pages · {dtype}", f"{runner}, pages of {size}", PagesCheck(model, runner, size)
@@ -205,13 +208,13 @@ def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[Planned]:
 
 
 def recorded(model: LoadedModel, edges: Sequence[int], runners: tuple[RunnerName, ...]) -> Iterator[Planned]:
-    """Recorded steps around the edges of buckets."""
+    """Checks of recorded steps around the limits of buckets."""
     for runner, edge, cache in product(runners, edges, RECORDED_CACHES):
         yield f"{runner} · {model.info.dtype}", f"{cache} around {edge}", RecordedCheck(model, runner, cache, edge)
 
 
 def report(device: torch.device, results: list[CheckResult], seconds: float) -> str:
-    """All of it as text to paste: what it ran on, a line for each group, and each failure by itself."""
+    """The results as text that can be copied: the environment, a line for each group, and each failure."""
     lines = ["KV Loupe, checked on a device", *(f"  {name}: {value}" for name, value in about(device).items()), ""]
     for group in dict.fromkeys(result.group for result in results):
         mine = [result for result in results if result.group == group]
@@ -227,7 +230,7 @@ def report(device: torch.device, results: list[CheckResult], seconds: float) -> 
 
 
 def exit_code(results: list[CheckResult]) -> int:
-    """1 where a check failed, 3 where none did and some were not done, else 0."""
+    """1 if a check failed, 3 if none failed but some were not done, else 0."""
     verdicts = {result.verdict for result in results}
     return 1 if "FAILED" in verdicts else 3 if "not done" in verdicts else 0
 

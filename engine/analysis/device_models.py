@@ -1,5 +1,5 @@
-"""The models that are tried on a device, of random weights, the same on every device; what is tried of each kind of
-them, and what comes of a check."""
+"""The models for checks of a device, with random weights that are the same on every device; and the checks of other
+kinds of models."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from engine.spec.sampling import Prompt
 Verdict = Literal["ok", "FAILED", "not here", "not done"]
 
 VOCABULARY = 2048
-# Heads, groups and widths of a real model, few layers: what is wrong shows in one of them as in thirty. With the usual
-# deviation of 0.02 attention would be nearly uniform, and values half as large again within what bfloat16 rounds.
+# Heads, groups and widths of a real model, but few layers: four layers show the same faults as thirty. With the usual
+# standard deviation of 0.02 attention would be nearly uniform, and values too large by half would pass as bfloat16
+# rounding.
 CONFIG: dict[str, Any] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 4, "hidden_size": 576,
     "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "intermediate_size": 1536,
     "vocab_size": VOCABULARY,
     "max_position_embeddings": 8192, "initializer_range": 0.05, "tie_word_embeddings": True, "eos_token_id": None,
 }  # fmt: skip
-# windows, and layers that read the pages of another one
+# A model with sliding windows, and with layers that read the pages of another layer.
 SHARING_CONFIG: dict[str, Any] = {
     "model_type": "gemma3n_text", "architectures": ["Gemma3nForCausalLM"], "num_hidden_layers": 4, "hidden_size": 256,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512,
@@ -44,16 +45,16 @@ ENCODER_CONFIG: dict[str, Any] = {
     "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": None, "is_encoder_decoder": True,
 }  # fmt: skip
 ENCODER_CACHES = ("growing", "static", "dynamic")
-# How far coded weights take the logits from those of the weights as stored, as a part of their size
+# The largest relative difference of logits between quantised and stored weights.
 WEIGHTS_LOSS: dict[WeightFormat, float] = {"int8": 0.1, "int4": 0.8}
-WEIGHTS_DTYPE = "bfloat16"  # that the kernels of int4 weights compute in
+WEIGHTS_DTYPE = "bfloat16"  # the dtype of the kernels for int4 weights
 PROMPT, STEPS = 21, 8
 
 
 def model_on(
     device: torch.device | str, dtype: str, config: dict[str, Any] = CONFIG, weights: WeightFormat = "stored"
 ) -> LoadedModel:
-    """A model of random weights, the same on every device: they are drawn on the CPU."""
+    """A model with random weights, which are drawn on the CPU and therefore the same on every device."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(config), "utf-8")
@@ -71,8 +72,8 @@ def words_of(found: Parity) -> str:
 
 @dataclass(frozen=True, eq=False)
 class EncoderCheck:
-    """An encoder-decoder: each cache against the forward without one, and in float32 the tokens of transformers' own
-    greedy `generate`."""
+    """Checks an encoder-decoder: each cache against the forward pass without one, and in float32 the tokens against
+    those of transformers' greedy `generate`."""
 
     device: torch.device
     dtype: str
@@ -90,7 +91,7 @@ class EncoderCheck:
 
 
 def generated(model: LoadedModel) -> tuple[int, ...]:
-    """Greedy tokens of transformers, behind the one that the decoder starts from."""
+    """Greedy tokens of transformers' `generate`, after the decoder's start token."""
     ids = torch.tensor([token_ids(PROMPT)], device=model.device)
     made = model.model.generate(ids, do_sample=False, max_new_tokens=STEPS, min_new_tokens=STEPS)
     return tuple(made[0, 1:].tolist())
@@ -107,8 +108,8 @@ def stepped(model: LoadedModel) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class WeightsCheck:
-    """Weights in fewer bits: a growing cache against the forward without one, and logits that are other ones than
-    those of the weights as stored, but not far from them."""
+    """Checks quantised weights: a growing cache against the forward pass without one, and that the logits differ from
+    those of the stored weights, but not by much."""
 
     device: torch.device
     dtype: str
@@ -130,7 +131,7 @@ class WeightsCheck:
 
 @dataclass(frozen=True, eq=False)
 class SplitCheck:
-    """A model over all GPUs against the same one on the first of them."""
+    """Checks a model split over all GPUs against the same one on the first of them."""
 
     model: LoadedModel
 

@@ -1,5 +1,5 @@
-"""What is tried of a cache mode on a device: exact ones against the forward without a cache, the others against the
-same mode on the CPU, on a text so long that every rule drops rows and every codec codes some."""
+"""Checks of cache modes on a device: exact modes against the forward pass without a cache, lossy ones against the same
+mode on the CPU, with a text so long that every rule drops rows and every codec codes some."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from engine.spec.presets import cache_named
 from engine.spec.tuning import fitted
 from engine.wire.status import ModelInfo
 
-# a group of keys beyond the shortest exact residual, and half of the rows beyond what a rule may keep
+# PROMPT and STEPS: a group of keys more than the shortest exact residual. SHARE: rules keep half of the rows.
 PROMPT, STEPS, SHARE, CHUNK = 44, 6, 0.5, 16
-# In 16 bits two rows may have the same score but for rounding, and then another of them is kept (0.93 at least where a
-# CPU was given the same prompt in other pieces)
+# The least share of kept rows that both devices have in common. In 16 bits, rounding decides between rows of nearly
+# equal score (a CPU that read the same prompt in other chunks had at least 0.93 in common).
 KEPT_IN_COMMON = 0.75
-LOSS_SHARE = 0.25  # of what the mode itself does to a logit: what coding an input of other rounding may do to it
+LOSS_SHARE = 0.25  # difference of logits between devices, as a share of the mode's own effect, that coding may cause
 
 
 @dataclass(frozen=True, eq=False)
 class ModeCheck:
-    """A cache mode on a device; `truth` is the forward without a cache there, `on_cpu` the same model on the CPU."""
+    """Checks a cache mode on a device. `truth` is the forward pass without a cache there, `on_cpu` the same model on
+    the CPU."""
 
     model: LoadedModel
     on_cpu: LoadedModel
@@ -41,7 +42,7 @@ class ModeCheck:
         spec = fitted(cache_named(self.name), PROMPT + STEPS, SHARE)
         if not spec.is_exact:
             return self._lossy(spec)
-        with self.model.runners.chosen_as("fused"):  # pages are gathered: reading them in place is tried by itself
+        with self.model.runners.chosen_as("fused"):  # gathers pages; reading them in place has checks of its own
             found = parity(self.model, self.name, spec, self.truth, CHUNK)
         wrong = found.wrong_row
         row = f", {wrong.tensor} of layer {wrong.layer} at position {wrong.position}" if wrong else ""
@@ -50,7 +51,7 @@ class ModeCheck:
     def _lossy(self, spec: CacheSpec) -> tuple[Verdict, str]:
         logits, mine = run(self.model, "fused", spec, self.truth)
         expected, other = run(self.on_cpu, "transformers", spec, self.truth)
-        modes = Compared(spec, self.model.info, mine, other, self.truth)
+        modes = ModeComparison(spec, self.model.info, mine, other, self.truth)
         fault = next(modes.faults(), "") or modes.fault_of_logits(logits, expected)
         found = measure(self.name, False, logits, expected, self.model.info.dtype)
         dropped, coded = modes.num_dropped, f"{modes.coding_loss:.1%} coded away" if modes.codes else ""
@@ -60,15 +61,15 @@ class ModeCheck:
 
 
 def run(model: LoadedModel, runner: str, spec: CacheSpec, truth: Reference) -> tuple[torch.Tensor, SequenceCache]:
-    """Logits `[steps, V]` of the tokens of a reference through a cache mode, and the cache behind them."""
+    """Feed the tokens of a reference to a cache mode; returns the logits `[steps, V]` and the cache."""
     with model.runners.chosen_as(runner):
         session = Session(model, spec, prefill_chunk=CHUNK)
         logits = session_logits(session, truth.prompt_ids, truth.token_ids)
         return logits, session.cache_of(session.sequences[0].seq_id)
 
 
-class Compared:
-    """The caches that one lossy mode has left on two devices: `mine` and the `other` one; `truth` is exact."""
+class ModeComparison:
+    """Compares the caches of one lossy mode on two devices: `mine`, and `other` of the CPU; `truth` is exact."""
 
     def __init__(
         self, spec: CacheSpec, info: ModelInfo, mine: SequenceCache, other: SequenceCache, truth: Reference
@@ -76,23 +77,23 @@ class Compared:
         self._mine, self._other, self._truth = mine, other, truth
         self._tolerance = TOLERANCES[info.dtype]
         self.drops, self.codes = not spec.retention.keeps_all, not spec.codec.is_exact or spec.quantizer is not None
-        # whether rounding can have no say in which rows are kept
-        self._is_sharp = not self.drops or spec.retention.is_by_position or info.dtype == "float32"
+        # whether both devices must keep the same rows, because rounding cannot change the order of scores
+        self._must_keep_same_rows = not self.drops or spec.retention.is_by_position or info.dtype == "float32"
         self._layers = [layer.index for layer in info.geometry.attention_layers]
         self.num_dropped = sum(self._num_dropped(layer) for layer in self._layers)
         first = self._layers[0]
-        self.coding_loss = max(self._apart(first, part, mine, truth.cache) for part in ("keys", "values"))
+        self.coding_loss = max(self._relative_error(first, part, mine, truth.cache) for part in ("keys", "values"))
 
     def faults(self) -> Iterator[str]:
-        """What is wrong, in words."""
+        """What is wrong, each in words."""
         if self.drops and not self.num_dropped:
             yield "no row was dropped"
         if self.codes and not self.coding_loss > self._tolerance.first_row:
             yield "no row was coded"
         for layer in self._layers:
             yield from self._faults_of_kept(layer)
-        # a layer behind the first has other numbers where the first may have kept other rows
-        for layer in self._layers if self._is_sharp else self._layers[:1]:
+        # If the first layer may have kept other rows, later layers compute other numbers.
+        for layer in self._layers if self._must_keep_same_rows else self._layers[:1]:
             yield from self._faults_of_numbers(layer)
 
     def _faults_of_kept(self, layer: int) -> Iterator[str]:
@@ -100,7 +101,7 @@ class Compared:
         if mine.shape != other.shape:
             yield f"layer {layer}: {mine.shape[1]} rows are left and {other.shape[1]} on the CPU"
             return
-        if self._is_sharp and not torch.equal(mine, other):
+        if self._must_keep_same_rows and not torch.equal(mine, other):
             yield f"layer {layer}: other rows are left than on the CPU"
         in_common = float((mine[:, :, None] == other[:, None]).any(2).float().mean())
         if layer == self._layers[0] and in_common < KEPT_IN_COMMON:
@@ -108,23 +109,26 @@ class Compared:
 
     def _faults_of_numbers(self, layer: int) -> Iterator[str]:
         for part in ("keys", "values"):
-            apart, most = self._apart(layer, part, self._mine, self._other), self._most(layer)
+            apart, most = self._relative_error(layer, part, self._mine, self._other), self._allowed_error(layer)
             if not apart <= most:
                 yield f"layer {layer}: {part} are {apart:.1e} off those of the CPU, more than {most:.1e}"
 
-    def _most(self, layer: int) -> float:
-        """How far two devices may be apart. A code is another one where a number lies within rounding of the middle
-        between two codes: of the numbers as large a part as rounding is of the step, and each then by a step, so
-        that the mean square is the product of both; the step is √12 times what coding takes from a number."""
+    def _allowed_error(self, layer: int) -> float:
+        """The largest relative error between two devices that rounding explains.
+
+        A code changes where a number lies within rounding of the boundary between two codes. The share of such numbers
+        is rounding divided by the step, and each changes by a step, so that the mean square is the product of rounding
+        and step. The step is √12 times the error that coding causes.
+        """
         rounding = self._tolerance.of_row(layer)
         return rounding + (2 * (rounding * self.coding_loss) ** 0.5 if self.codes else 0.0)
 
     def fault_of_logits(self, logits: torch.Tensor, expected: torch.Tensor) -> str:
-        """What is wrong with logits `[steps, V]`; empty where nothing is."""
+        """What is wrong with logits `[steps, V]`, in words; empty if nothing is."""
         loss = largest(expected, self._truth.logits)
         allowed = self._tolerance.logit
-        if not self._is_sharp or self.codes:
-            allowed += loss * (LOSS_SHARE if self._is_sharp else 1.0)
+        if not self._must_keep_same_rows or self.codes:
+            allowed += loss * (LOSS_SHARE if self._must_keep_same_rows else 1.0)
         apart = largest(logits, expected)
         return "" if apart <= allowed else f"max |Δlogit| {apart:.1e} to the CPU, more than {allowed:.1e}"
 
@@ -133,13 +137,13 @@ class Compared:
         return 0 if rows is None else self._mine.num_tokens - rows.keys.shape[2]
 
     def _kept(self, layer: int, cache: SequenceCache) -> torch.Tensor:
-        """Positions `[H_kv, S]` of the rows of a layer."""
+        """Positions `[H_kv, S]` of the kept rows of a layer."""
         rows = cache.rows(layer)
         assert rows is not None, "a layer of attention holds rows"
         return positions_of(rows).cpu()
 
-    def _apart(self, layer: int, part: str, one: SequenceCache, other: SequenceCache) -> float:
-        """How far rows that both hold are apart, as a part of their size: root mean squares."""
+    def _relative_error(self, layer: int, part: str, one: SequenceCache, other: SequenceCache) -> float:
+        """The norm of the difference between the rows that both hold, relative to the norm of the rows."""
         here, there = self._kept(layer, one), self._kept(layer, other)
         slots = torch.searchsorted(there, here).clamp(max=there.shape[1] - 1)
         both = there.gather(1, slots) == here

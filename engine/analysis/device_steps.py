@@ -1,5 +1,5 @@
-"""What is tried of steps on a device: recorded ones at the edges of their buckets, pages read where they lie, what is
-measured on its way from the device, and the times that are told of it."""
+"""Checks of steps on a device: recorded steps around the limits of their buckets, pages read in place, asynchronous
+measurements, and timings."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from engine.wire.records import StepRecord
 
 RUN_STEPS, WALL_SHARE = 40, 0.03
 DRAWN_NUMBERS = 1000
-BUSY_SIZE, BUSY_PRODUCTS = 4096, 50  # of square matrices: a card takes a tenth of a second, and reading a number less
+BUSY_SIZE, BUSY_PRODUCTS = 4096, 50  # matrix products that keep a GPU busy for a tenth of a second
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedCheck:
-    """Recorded steps against the same steps computed one by one, from before the edge of a bucket to behind it."""
+    """Checks recorded steps against the same steps computed without recording, across the limit of a bucket."""
 
     model: LoadedModel
     runner: RunnerName
@@ -50,7 +50,7 @@ class RecordedCheck:
         if why := runners.why_not(self.runner):
             return "not here", why
         prompt = token_ids(self.edge - 3)
-        forced = token_ids(min(6, self.model.max_length - len(prompt)))  # up to its end, where that is the edge
+        forced = token_ids(min(6, self.model.max_length - len(prompt)))  # fewer if the context ends at the edge
         spec = fitted(cache_preset(self.cache).spec, len(prompt) + len(forced))
         found: list[torch.Tensor] = []
         for name in ("fused", self.runner):
@@ -69,8 +69,8 @@ class RecordedCheck:
 
 @dataclass(frozen=True, eq=False)
 class PagesCheck:
-    """Pages read where they lie against gathered ones: prompts, and the tokens of three sequences at once, over the
-    edge of a page."""
+    """Checks pages read in place against gathered ones: the prompts and decode steps of three sequences at once, across
+    the end of a page."""
 
     model: LoadedModel
     runner: str
@@ -94,10 +94,10 @@ class PagesCheck:
         return "FAILED" if result.is_beyond else "ok", words
 
     def logits(self) -> tuple[torch.Tensor, str]:
-        """Logits `[n, V]` of three sequences behind their prompts and of four steps together, and what computed the
-        last."""
+        """Logits `[n, V]` of three sequences after their prompts and in four decode steps as a batch, and the runner of
+        the last step."""
         session = Session(self.model, CacheSpec("paged", page_size=self.page_size))
-        for length in (2 * self.page_size - 2, 2 * self.page_size - 7, self.page_size + 1):  # one shape
+        for length in (2 * self.page_size - 2, 2 * self.page_size - 7, self.page_size + 1):  # a single shape
             session.force(session.submit(Prompt(token_ids=token_ids(length), has_start=True)), token_ids(8))
         found, used = list[torch.Tensor](), ""
         while session.is_prefilling:
@@ -112,7 +112,8 @@ class PagesCheck:
 
 @dataclass(frozen=True, eq=False)
 class SharingCheck:
-    """The same of a model with windows, and with layers that read the pages of another one."""
+    """The check of `PagesCheck` for a model with sliding windows and with layers that read the pages of another
+    layer."""
 
     device: torch.device
     dtype: str
@@ -123,8 +124,8 @@ class SharingCheck:
 
 @dataclass(frozen=True, eq=False)
 class LateCheck:
-    """What is measured of a run of two sequences that is read late, with every step launched before its tokens are
-    known, is what is measured of the same run that is waited for."""
+    """Checks that steps of two sequences whose records are read late, with each step launched before the previous
+    tokens are known, have the same measurements as steps that are waited for."""
 
     model: LoadedModel
     cache: str
@@ -145,8 +146,8 @@ class LateCheck:
 
 @dataclass(frozen=True, eq=False)
 class StripCheck:
-    """What recorded steps measure within themselves, at every level and over the edge of a bucket, is what their
-    logits, rows and weights say that are there behind them."""
+    """Checks that what recorded steps measure inside themselves, at every capture level and across the limit of a
+    bucket, agrees with their logits, rows and attention weights."""
 
     model: LoadedModel
     cache: str
@@ -175,7 +176,8 @@ class StripCheck:
 
 
 def fault_of_strip(session: Session, record: StepRecord) -> str:
-    """What the record of the newest step, of one sequence, tells else than what is there; empty where nothing."""
+    """What in the record of the newest step, of one sequence, disagrees with the session's logits, rows and weights;
+    empty if nothing does."""
     (part,) = record.sequences
     cache, logits = session.cache_of(part.seq_id), session.logits(part.seq_id)
     assert logits is not None, "it has been stepped"
@@ -207,7 +209,8 @@ def flat(array: Any) -> list[float]:
 
 @dataclass(frozen=True, eq=False)
 class TimesCheck:
-    """Forward, sampling, looking and what lies between two steps make up the time that the host sees pass."""
+    """Checks that the times of forward pass, sampling, observing and the gap between steps add up to the time that the
+    host measures."""
 
     model: LoadedModel
 
@@ -224,13 +227,13 @@ class TimesCheck:
 
 @dataclass(frozen=True, eq=False)
 class TokenCheck:
-    """A token is read while the device computes what it was asked for behind it."""
+    """Checks that a token can be read while the device computes what was launched after it."""
 
     device: torch.device
 
     def __call__(self) -> tuple[Verdict, str]:
         token, rows = torch.ones((), dtype=torch.long, device=self.device), torch.eye(BUSY_SIZE, device=self.device)
-        made = rows @ rows  # what is made with the first product is waited for here
+        made = rows @ rows  # the first product initialises libraries, which is waited for here
         torch.cuda.synchronize(self.device)
         returning = Returning(token)
         for _ in range(BUSY_PRODUCTS):
@@ -243,7 +246,8 @@ class TokenCheck:
 
 @dataclass(frozen=True, eq=False)
 class DrawsCheck:
-    """The random numbers of a seed that a device makes are the same bits as one by one, and draw with them as a CPU."""
+    """Checks that the random numbers of a seed are the same bits when a device computes them together as when they are
+    computed one by one, and that they give the same draws as on a CPU."""
 
     device: torch.device
 

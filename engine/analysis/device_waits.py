@@ -1,4 +1,4 @@
-"""Whether the steps of a run wait for a GPU."""
+"""Checks that the steps of a run do not make the host wait for a GPU."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from engine.spec.tuning import fitted
 WAITED: Final[tuple[tuple[str, RunnerName], ...]] = (
     ("growing", "auto"), ("paged", "auto"), ("paged", "transformers"), ("h2o", "auto"),
 )  # fmt: skip
-LENGTHS = (40, 44)  # no step of the run begins a bucket, which is compared with the same step computed at once
+LENGTHS = (40, 44)  # no step of the run is the first of a bucket, which is verified and therefore waited for
 WARM_UPS, STEPS = 6, 10
 
 
 @dataclass(frozen=True, eq=False)
 class WaitsCheck:
-    """Steps of two sequences, of which one has its logits steered: no operation that the host waits for is asked of the
-    device. The token that was chosen comes by itself, and is waited for by its event."""
+    """Checks that decode steps of two sequences, one with biased logits, contain no operation that makes the host wait
+    for the device. The chosen token is copied asynchronously and waited for by its event."""
 
     model: LoadedModel
     cache: str
@@ -54,7 +54,7 @@ class WaitsCheck:
 
 @contextmanager
 def no_waits() -> Iterator[None]:
-    """Meanwhile torch raises `RuntimeError` where the host would wait for a GPU."""
+    """Within this context torch raises `RuntimeError` if the host would wait for a GPU."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:

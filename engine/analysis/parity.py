@@ -1,4 +1,5 @@
-"""Parity of the live sequence: what its steps gave, against another way to the same tokens: by default, no cache."""
+"""Parity of the live sequence: compares the logits and rows of its steps with those of the same tokens computed in
+another way, by default without a cache."""
 
 from __future__ import annotations
 
@@ -30,23 +31,24 @@ Progress = tuple[int, int]
 
 
 @dataclass(eq=False)
-class OtherWay:
-    """The same tokens by another way: logits `[V]` by the number of tokens fed, and a cache with its K and V."""
+class ComparisonRun:
+    """The same tokens computed in another way: logits `[V]` by the number of tokens fed, and a cache with their K and
+    V."""
 
     logits: dict[int, torch.Tensor]
     cache: SequenceCache
 
 
 def live_parity(session: Session, request: CheckParity) -> Iterator[Progress | ParityReport]:
-    """Yields how many tokens went the other way and of how many, and last the answer. Closing it early leaves no trace;
-    nothing of the session is changed."""
+    """Yield progress (tokens fed in the comparison run, of how many), and last the report. Nothing in the session is
+    changed, so it can be closed at any time."""
     began = time.perf_counter()
     logged = session.history.logged_logits(request.seq_id)
     if not logged:
         raise InputError("No step of this sequence is recorded: step first, then compare.")
     held = session.sequence(request.seq_id).num_tokens
     try:
-        session.refresh(session.live.get(request.seq_id))  # a step that failed may have cost it its rows
+        session.refresh(session.live.get(request.seq_id))  # its rows may have been lost in a failed step
     except PoolExhausted as error:
         raise InputError(
             f"The rows of sequence {request.seq_id} are to be computed again, and the page pool has no room ({error})."
@@ -59,28 +61,28 @@ def live_parity(session: Session, request: CheckParity) -> Iterator[Progress | P
         )
     config, limit = session.model.model.config, session.model.max_length
     num_source = session.cache_of(request.seq_id).num_source
-    other = OtherWay({}, SequenceCache(CacheSpec(), config, limit, num_source))
+    other = ComparisonRun({}, SequenceCache(CacheSpec(), config, limit, num_source))
     if request.against is None:
         yield 0, session.sequence(request.seq_id).num_tokens
-        uncached(session, request.seq_id, logged, other)
+        compute_uncached(session, request.seq_id, logged, other)
     else:
-        yield from replayed(session, request.seq_id, request.against, logged, other)
+        yield from replay(session, request.seq_id, request.against, logged, other)
     yield report(session, request, [entry for entry in logged if entry.num_tokens in other.logits], other, began)
 
 
 @torch.inference_mode()
-def uncached(session: Session, seq_id: int, logged: list[LoggedLogits], other: OtherWay) -> None:
-    """One forward over all tokens gives the truth of every step at once."""
+def compute_uncached(session: Session, seq_id: int, logged: list[LoggedLogits], other: ComparisonRun) -> None:
+    """Compute the logits of all steps with a single forward pass over all tokens, without a cache."""
     model, sequence = session.model, session.sequence(seq_id)
     ids = torch.tensor([sequence.token_ids[: sequence.num_tokens]], device=model.device)
     expected = model.reference_logits(ids, other.cache.live, [entry.num_tokens - 1 for entry in logged])
     other.logits.update({entry.num_tokens: row.float() for entry, row in zip(logged, expected, strict=True)})
 
 
-def replayed(
-    session: Session, seq_id: int, against: CacheSpec, logged: list[LoggedLogits], other: OtherWay
+def replay(
+    session: Session, seq_id: int, against: CacheSpec, logged: list[LoggedLogits], other: ComparisonRun
 ) -> Iterator[Progress]:
-    """The same tokens in another mode, in the same pieces where that mode takes them."""
+    """Feed the same tokens to a cache in another mode, in the same chunks if that mode allows it. Yields progress."""
     sequence, journal = session.sequence(seq_id), session.history.journal
     total, prompt = sequence.num_tokens, min(sequence.num_prompt_tokens, sequence.num_tokens)
     driver = ModeDriver(session.model, fitted(against, total), prompt)
@@ -101,9 +103,9 @@ def replayed(
 
 
 def report(
-    session: Session, request: CheckParity, logged: list[LoggedLogits], other: OtherWay, began: float
+    session: Session, request: CheckParity, logged: list[LoggedLogits], other: ComparisonRun, began: float
 ) -> ParityReport:
-    """The comparison itself, of the steps that both ways have logits of."""
+    """Compare the steps of which both runs have logits."""
     pairs = [(entry.logits.float(), other.logits[entry.num_tokens]) for entry in logged]
     differences = np.array([largest(logits, true) for logits, true in pairs])
     is_other_lossy = request.against is not None and is_lossy(request.against)
@@ -114,7 +116,7 @@ def report(
     info = session.model.info
     wrong = first_wrong_row(info.geometry.attention_layers, cache, other.cache, info.dtype)
     tolerance = TOLERANCES[info.dtype].logit
-    # the rows are those of the mode of now, which may be lossy though no step was, and as they were edited
+    # The rows are those of the present mode, which may be lossy although no step was, and may have been edited.
     may_rows_differ = is_other_lossy or is_lossy(session.cache) or bool(cache.by_hand)
     found = verdict(differences, may_differ, tolerance, wrong is not None and not may_rows_differ)
     if found != "departs" and (found != "within rounding" or wrong is not None):
@@ -140,8 +142,8 @@ def report(
 
 
 def allowed_cause(session: Session, cache: SequenceCache, other: SequenceCache, beyond: list[LoggedLogits]) -> Verdict:
-    """Why the steps `beyond` rounding, or the rows of now, may differ. A rule that has dropped nothing yet is no cause
-    where rows were edited before each of them."""
+    """Why the steps `beyond` rounding, or the present rows, may differ. A rule that has dropped nothing yet is not a
+    cause if rows were edited before each of these steps."""
     edited_from = cache.by_hand.first_position
     if edited_from is None:
         return "lossy, as asked"
@@ -153,7 +155,7 @@ def allowed_cause(session: Session, cache: SequenceCache, other: SequenceCache, 
 
 
 def has_lost(cache: SequenceCache, layers: Iterable[LayerGeometry]) -> bool:
-    """Whether this cache holds its rows in fewer bits, or holds fewer of them than a layer without a rule would."""
+    """Whether the cache holds its rows in fewer bits, or fewer rows than without a retention rule."""
     if not is_lossy(cache.spec):
         return False
     if not cache.spec.codec.is_exact or cache.spec.layout == "quantized":
@@ -167,9 +169,12 @@ def is_lossy(spec: CacheSpec) -> bool:
 
 
 def verdict(differences: np.ndarray, may_differ: np.ndarray, tolerance: float, is_row_wrong: bool = False) -> Verdict:
-    """A step beyond rounding is as asked where its mode, or the other, is lossy or rows were edited; anywhere else it
-    departs. So does a wrong row in a mode of now that is exact and was not edited, whatever the steps before it were:
-    it was filled anew by exact forwards, and logits of few bits may hide the row."""
+    """The verdict for all steps. A difference beyond rounding is allowed if the step's mode, or the other one, is
+    lossy, or if rows were edited; else the run "departs".
+
+    It also departs if a row is wrong although the present mode is exact and unedited, whatever the modes of earlier
+    steps: such a cache was filled again by exact forward passes, and logits of few bits may hide the wrong row.
+    """
     if is_row_wrong:
         return "departs"
     is_beyond = ~(differences <= tolerance)

@@ -1,4 +1,4 @@
-"""Parity: a cache mode against the model without any cache, on the same tokens."""
+"""Parity of cache modes: each mode compared with the model without any cache, on the same tokens."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from engine.spec.tuning import fitted
 
 @dataclass(frozen=True)
 class Reference:
-    """Tokens after a prompt, greedy or forced; the logits `[steps, V]` that follow on the prompt and on each of them
-    but the last, and the K and V of all those, from a forward without a cache."""
+    """Tokens after a prompt, greedy or forced, and what a forward pass without a cache computes for them: the logits
+    `[steps, V]` after the prompt and after each token but the last, and K and V of all these tokens."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -33,11 +33,11 @@ class Reference:
 
 @dataclass(frozen=True)
 class Parity:
-    """How a cache mode departs from the uncached forward, over all `steps`.
+    """How much a cache mode differs from the forward pass without a cache, over all `steps`.
 
-    `first_divergence` is the first step whose greedy token differs, None if none does; where two tokens are nearly
-    equal, rounding alone may swap them. `tolerance` is what rounding may do to a logit in this dtype, `wrong_row` the
-    first row of a lossless mode beyond what it may do to a row.
+    `first_divergence` is the first step whose greedy token differs, None if none does; rounding alone may swap two
+    tokens of nearly equal probability. `tolerance` is the largest logit difference that rounding explains in this
+    dtype; `wrong_row` is the first row of a lossless mode that differs by more than rounding.
     """
 
     cache: str
@@ -52,12 +52,13 @@ class Parity:
 
     @property
     def is_beyond(self) -> bool:
-        """Whether some logit differs by more than rounding may make it; a NaN does."""
+        """Whether some logit differs by more than rounding explains; NaN counts as such."""
         return not self.max_abs_logit_diff <= self.tolerance
 
     @property
     def passes(self) -> bool:
-        """A lossless mode stays within rounding, in its logits and in its rows; others are measured, not judged."""
+        """Whether a lossless mode stays within rounding, in logits and rows. Lossy modes always pass: they are only
+        measured."""
         return not self.lossless or not (self.is_beyond or self.wrong_row)
 
 
@@ -68,9 +69,11 @@ def reference(
     check: Callable[[], None] = never_cancel,
     forced: tuple[int, ...] | None = None,
 ) -> Reference:
-    """Greedy decoding in an exact cache, or the `forced` tokens, judged by one forward over all of it without a cache,
-    through the model's own attention: in the logits nothing of ours takes part. `check` is called before every step,
-    and raises to end it."""
+    """Compute the reference: choose tokens greedily in an exact cache, or take the `forced` ones, then run one forward
+    pass over all of them without a cache, with the model's own attention. None of our code takes part in these logits.
+
+    `check` is called before every step and raises to cancel.
+    """
     num_steps = num_steps if forced is None else len(forced)
     if len(prompt_ids) + num_steps > model.max_length:
         raise InputError(
@@ -89,7 +92,7 @@ def reference(
 def greedy(
     model: LoadedModel, prompt_ids: tuple[int, ...], num_steps: int, check: Callable[[], None] = never_cancel
 ) -> list[int]:
-    """So many tokens after a prompt, each the most probable, in an exact cache."""
+    """`num_steps` greedy tokens after a prompt, computed in an exact cache."""
     driver = ModeDriver(model, CacheSpec(), len(prompt_ids))
     chosen = [int(driver.prefill(prompt_ids, check).argmax())]
     while len(chosen) < num_steps:
@@ -113,7 +116,8 @@ def session_logits(session: Session, prompt_ids: tuple[int, ...], forced: tuple[
 
 
 def parity(model: LoadedModel, name: str, spec: CacheSpec, truth: Reference, prefill_chunk: int) -> Parity:
-    """One mode, run by a session, against the reference. Raises `PoolCorrupted` where its pages are at odds."""
+    """Run one mode in a session and compare it with the reference. Raises `PoolCorrupted` if its page pool is
+    inconsistent."""
     spec = fitted(spec, len(truth.prompt_ids) + len(truth.token_ids))
     session = Session(model, spec, prefill_chunk=prefill_chunk)
     logits = session_logits(session, truth.prompt_ids, truth.token_ids)
@@ -130,7 +134,7 @@ def parity(model: LoadedModel, name: str, spec: CacheSpec, truth: Reference, pre
 
 
 def measure(name: str, lossless: bool, logits: torch.Tensor, expected: torch.Tensor, dtype: str) -> Parity:
-    """Compare logits `[steps, V]` of a model of that dtype. Anything not finite counts as infinitely far."""
+    """Compare logits `[steps, V]` of a model of that dtype. Non-finite differences count as infinite."""
     kl = torch.nn.functional.kl_div(
         logits.log_softmax(-1), expected.log_softmax(-1), log_target=True, reduction="none"
     ).sum(-1)

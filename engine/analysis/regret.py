@@ -1,4 +1,5 @@
-"""Policy regret: what removing each row, or page of rows, does to the next token, beside what a rule thinks of it."""
+"""Policy regret: what removing each row, or page of rows, does to the next token, beside the score that a retention
+rule gives it."""
 
 from __future__ import annotations
 
@@ -28,10 +29,10 @@ BATCH = 16
 
 
 def regret(session: Session, request: MeasureRegret) -> Iterator[Progress | Regret]:
-    """Yields how many tokens were fed, then how many removals are done, each with of how many, and last the answer.
-    Closing it early leaves no trace.
+    """Yield progress (tokens fed, then removals done, each of how many), and last the answer. The live cache is not
+    changed, so it can be closed at any time.
 
-    A removal takes the rows of one page out of every layer and head at once, by the mask, sixteen removals a forward.
+    A removal masks the rows of one page in every layer and head; sixteen removals are one forward pass.
     """
     began = time.perf_counter()
     if request.page_size < 1:
@@ -45,7 +46,7 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[Progress | Regr
     found: list[float] = []
     for first in range(0, len(starts), BATCH):
         yield first, len(starts)
-        found += removed(trial, starts[first : first + BATCH], request.page_size, baseline)
+        found += removal_kls(trial, starts[first : first + BATCH], request.page_size, baseline)
     pages = [scores[start : start + request.page_size].mean() for start in starts]
     yield Regret(
         request=request,
@@ -59,12 +60,14 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[Progress | Regr
 
 
 def row_scores(session: Session, trial: Trial, spec: CacheSpec) -> Generator[Progress, None, torch.Tensor]:
-    """The rule's score of every row `[S]` before the newest token came, averaged over the layers that drop rows and
-    their heads after ranking each head's scores 0 … 1.
+    """The rule's score of every row `[S]` before the newest token: ranked 0 … 1 in each head, averaged over the heads
+    and over the layers that drop rows.
 
-    What it remembers and sees of attention is what it would have, had it watched all tokens before the newest with
-    nothing dropped: they are fed once more to a scratch cache, for the live one may never have been watched. The newest
-    token is what is predicted from: a rule that had seen its query would know the answer."""
+    The rule's memory and attention are as if it had watched all tokens before the newest and dropped nothing. Therefore
+    these tokens are fed again to a scratch cache, since attention in the live cache may not have been watched. The
+    newest token itself is left out: it is the query of the prediction, and a rule that had seen it would know the
+    answer.
+    """
     spec.retention.check(trial.model.info.geometry, trial.model.info.captures_attention)
     if spec.retention.keeps_all:
         raise InputError("A cache that keeps all rows ranks none: name a rule, such as h2o.")
@@ -76,7 +79,7 @@ def row_scores(session: Session, trial: Trial, spec: CacheSpec) -> Generator[Pro
 
 @torch.inference_mode()
 def averaged_ranks(trial: Trial, rule: Rule, watched: Driver | None) -> torch.Tensor:
-    """Every row's rank in each head of each layer that drops rows, 0 … 1, averaged, `[S]`."""
+    """The rank 0 … 1 of every row, averaged over heads and over the layers that drop rows, `[S]`."""
     ranks = []
     for index in layers_that_drop(trial.model.info.geometry):
         keys = trial.rows[index].keys
@@ -90,13 +93,13 @@ def averaged_ranks(trial: Trial, rule: Rule, watched: Driver | None) -> torch.Te
 
 
 def memory_of(watched: Driver, layer: int) -> torch.Tensor | None:
-    """What the rule of a cache remembers of a layer."""
+    """The accumulated scores that the rule of a cache keeps for a layer."""
     assert isinstance(watched.cache, CompressedCache)
     return dict(watched.cache.compressed_layers)[layer].memory
 
 
 @torch.inference_mode()
-def removed(trial: Trial, starts: list[int], size: int, baseline: torch.Tensor) -> list[float]:
+def removal_kls(trial: Trial, starts: list[int], size: int, baseline: torch.Tensor) -> list[float]:
     """KL of the next token after each removal."""
     batch, count = len(starts), trial.num_tokens
     cache = SequenceCache(CacheSpec(), trial.model.model.config, count)
@@ -113,7 +116,8 @@ def removed(trial: Trial, starts: list[int], size: int, baseline: torch.Tensor) 
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Spearman's: 1 where the rule ranks rows as their removal does, 0 where it might as well draw them."""
+    """Spearman's rank correlation: 1 if the rule ranks rows as their removal does, 0 if it ranks them like random
+    draws."""
     if len(one) < 2:
         return 0.0
     ranks = [mean_ranks(values) for values in (one, other)]
@@ -123,7 +127,7 @@ def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def mean_ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0 up; equal values share the mean of theirs."""
+    """Ranks from 0 up; equal values share the mean of their ranks."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return np.asarray((ends - (counts + 1) / 2)[place], dtype=float)

@@ -1,9 +1,8 @@
-"""How rounding is told from a fault: where rows depart further than the table in `tolerance` allows.
+"""Tells rounding from faults: finds rows that differ by more than the table in `tolerance` allows.
 
-Logits of few bits hide a wrong row of many, and a lossy code of all of them:
-rows are compared as well, and more sharply. Rows of layer 0 are made of the tokens and nothing else, and must agree to
-the last bit or two. What a layer rounds differently goes on into the next ones: errors of as many independent layers
-add up like the square root of their number.
+Logits in few bits can hide one wrong row among many, or a lossy code of all rows. Therefore rows are compared as well,
+with smaller tolerances. Rows of layer 0 depend on the tokens alone and must agree to the last bit or two. Rounding
+errors of a layer propagate to the next ones; errors of independent layers add up like the square root of their number.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Tensor = Literal["keys", "values"]
 
 @dataclass(frozen=True)
 class WrongRow:
-    """The first position, in the lowest layer that has any, whose row departs beyond rounding or was lost."""
+    """The first position, in the lowest layer that has one, whose row differs by more than rounding or is missing."""
 
     layer: int
     tensor: Tensor
@@ -32,8 +31,8 @@ class WrongRow:
 
 
 def largest(logits: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference; what is not finite on one side alone is infinitely far. A vocabulary may be padded with
-    -inf on both sides, which differs by nothing."""
+    """The largest absolute difference; a value that is not finite on one side only is infinitely far. Equal infinities,
+    such as -inf for padded vocabulary entries, do not differ."""
     difference = (logits - expected).abs().masked_fill(logits == expected, 0.0)
     return float(difference.nan_to_num(torch.inf, torch.inf).max())
 
@@ -42,10 +41,10 @@ def largest(logits: torch.Tensor, expected: torch.Tensor) -> float:
 def first_wrong_row(
     layers: Iterable[LayerGeometry], cache: SequenceCache, truth: SequenceCache, dtype: str
 ) -> WrongRow | None:
-    """Compare the rows of both caches, layer by layer; None where all are the same within rounding.
+    """Compare the rows of both caches, layer by layer; None if all are equal within rounding.
 
-    A row that the next token would read and that is not there is wrong, unless one of them drops rows by a rule, or
-    keeps none between steps.
+    A missing row that the next token would read is wrong, unless one of the caches drops rows by a rule or keeps none
+    between steps.
     """
     keeps_all = all(each.spec.retention.keeps_all and not each.spec.recomputes for each in (cache, truth))
     for layer in layers:
@@ -73,24 +72,24 @@ def first_wrong_row(
 def first_wrong(
     mine: HeldRows, true: HeldRows, name: Tensor, tolerance: float, required: int | None = None
 ) -> int | None:
-    """The first position where a head's row departs from the truth by more than the tolerance, of those both hold, or
-    is missing though it stands at `required` or later."""
+    """The first position where a head's row differs from the true one by more than the tolerance, among the rows that
+    both hold, or where a row at `required` or later is missing."""
     rows, expected = getattr(mine, name)[0].float(), getattr(true, name)[0].float()
     here, there = positions_of(mine), positions_of(true)
     slots = torch.searchsorted(here, there).clamp(max=here.shape[1] - 1)
     is_held = here.gather(1, slots) == there
     rows = rows.gather(1, slots[..., None].expand(-1, -1, rows.shape[2]))
-    is_wrong = ~(row_errors(rows, expected) <= tolerance) & is_held  # a NaN is wrong
+    is_wrong = ~(row_errors(rows, expected) <= tolerance) & is_held  # NaN counts as wrong
     if required is not None:
         is_wrong |= ~is_held & (there >= required)
     return int(there[is_wrong].min()) if bool(is_wrong.any()) else None
 
 
 def row_errors(rows: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """How far rows `[H, S, D]` are off, `[H, S]`, as a part of their own size.
+    """Errors `[H, S]` of rows `[H, S, D]`, relative to the size of each row.
 
-    Both are root mean squares over the channels, each in units of its own size over all rows: a channel much larger
-    than the others would else decide alone. A channel smaller than most counts as if it were of their size.
+    Both are root mean squares over the channels, after dividing each channel by its own size over all rows: else a
+    channel much larger than the others would decide alone. A channel smaller than the median is divided by the median.
     """
     sizes = expected.square().mean(1, keepdim=True).sqrt()  # [H, 1, D]
     units = torch.maximum(sizes, sizes.median(2, keepdim=True).values).clamp(min=1e-6)
@@ -99,7 +98,7 @@ def row_errors(rows: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 def positions_of(held: HeldRows) -> torch.Tensor:
-    """Where the rows held stand, `[H_kv, S]`, ascending."""
+    """Positions of the held rows, `[H_kv, S]`, ascending."""
     if held.positions is not None:
         return held.positions.contiguous()
     heads, count = held.keys.shape[1], held.keys.shape[2]

@@ -1,4 +1,4 @@
-"""Cache modes side by side on the same texts: what each costs in time, saves in bytes, and changes in what follows."""
+"""Compares cache modes on the same texts: the speed of each, its bytes, and how its predictions change."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def sweep(
     done: Collection[tuple[str, str]] = (),
     check: Callable[[], None] = never_cancel,
 ) -> Iterator[SweepRow | Unavailable]:
-    """A row for every mode on every text, but for those that are `done`, by the names of mode and text. Stop iterating
-    to stop: nothing outlives its own row. `check` is called before every step, and raises to end it."""
+    """Yield a row for every mode on every text, except for those `done`, by the names of mode and text. It can be
+    closed after any row. `check` is called before every step and raises to cancel."""
     if num_steps < 1 or not texts or not modes:
         raise InputError("A sweep needs a text, a cache and a step at least: name some.")
     for text in texts:
@@ -48,7 +48,7 @@ def sweep(
 
 
 def truth_of(model: LoadedModel, text: SweepText, num_steps: int, check: Callable[[], None]) -> Reference:
-    """What the model gives on a text without a cache."""
+    """The reference of a text: what the model computes without a cache."""
     tokens = tokens_of(model, text, num_steps)
     return reference(model, tokens.prompt_ids, num_steps, check, tokens.forced)
 
@@ -56,7 +56,7 @@ def truth_of(model: LoadedModel, text: SweepText, num_steps: int, check: Callabl
 def sweep_row(
     model: LoadedModel, mode: SweepMode, text: SweepText, truth: Reference, check: Callable[[], None] = never_cancel
 ) -> SweepRow:
-    """One mode, fed the tokens of the reference. The rate is of decode steps alone, nothing observed."""
+    """Measure one mode, fed the tokens of the reference. The speed is that of decode steps only, without capture."""
     num_prompt, num_steps = len(truth.prompt_ids), len(truth.token_ids)
     driver = ModeDriver(model, mode.fitted(num_prompt + num_steps), num_prompt)
     logits, seconds = [driver.prefill(truth.prompt_ids, check).float().cpu()], 0.0

@@ -1,4 +1,4 @@
-"""The tokens of a sweep's texts: what is fed first, and what is forced afterwards."""
+"""The tokens of a sweep's texts: the prompt, and the tokens that are forced after it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from engine.model.loader import LoadedModel
 from engine.session.prompt import first_ids
 from engine.spec.texts import SweepText
 
-# a fact that no text has, so that it can only be known from the place where it was planted
+# A fact that is in no text, so that it can be known only from where it was inserted.
 FACT, ANSWER = "\nThe secret words of the lighthouse are", " silver turnip under the seventh candle"
-FACT_TOKENS, ANSWER_TOKENS = 8, 8  # of a model without a tokenizer: tokens that mean nothing
+FACT_TOKENS, ANSWER_TOKENS = 8, 8  # numbers of synthetic tokens for a model without a tokenizer
 
 
 @dataclass(frozen=True)
 class TextTokens:
-    """What a mode is fed, and the tokens that follow; None: those that the exact model chooses."""
+    """The prompt of a mode, and the tokens forced after it; None: those that the exact model chooses greedily."""
 
     prompt_ids: tuple[int, ...]
     forced: tuple[int, ...] | None
 
 
 def tokens_of(model: LoadedModel, text: SweepText, num_steps: int) -> TextTokens:
-    """The tokens of a text; raises `InputError` where it is too short for what is asked of it."""
+    """The tokens of a text; raises `InputError` if it is too short."""
     ids = tuple(first_ids(model, text.prompt))
     if text.kind == "greedy":
         return TextTokens(ids, None)
@@ -41,8 +41,8 @@ def tokens_of(model: LoadedModel, text: SweepText, num_steps: int) -> TextTokens
 
 
 def recall_tokens(model: LoadedModel, ids: tuple[int, ...], text: SweepText) -> TextTokens:
-    """The prompt's tokens, over and over where they are too few, with the fact in between and its beginning again at
-    the end. The first token, with which some models begin every text, stays the first."""
+    """The prompt's tokens, repeated if they are too few, with the fact inserted among them and its beginning again at
+    the end as the question. The first token stays first, since some models begin every text with a special one."""
     fact, answer, mark = fact_of(model)
     whole = len(ids) + 2 * len(fact) + 2 * len(answer) + len(mark)
     total = text.num_tokens or min(whole, model.max_length)
@@ -61,7 +61,7 @@ def recall_tokens(model: LoadedModel, ids: tuple[int, ...], text: SweepText) -> 
 
 
 def fact_of(model: LoadedModel) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The beginning of the fact, which is the question as well; the answer; and what ends it."""
+    """The beginning of the fact, which is also the question; the answer; and the end mark."""
     if model.tokenizer is None:
         ids = synthetic_ids(model, 97 + FACT_TOKENS + ANSWER_TOKENS)[97:]
         return ids[:FACT_TOKENS], ids[FACT_TOKENS:], ()

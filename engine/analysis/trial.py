@@ -1,4 +1,4 @@
-"""A session's newest forward, repeated on a copy of its cache: the live cache is read and never written."""
+"""Repeats the newest forward pass of a session on a copy of its cache. The live cache is only read."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ from engine.spec.codec import CodecSpec, LayerCoding
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """The moment before the newest token of a sequence was fed: its tokens, and the rows of all layers without the
-    newest token's own. `are_exact`: these rows are what a cache that keeps and codes nothing anew would hold.
-    `attention` `[H, S]` by layer is that of the step before, where it was recorded: all that a rule would have seen."""
+    """The state before the newest token of a sequence was fed: its tokens, and the rows of all layers without that of
+    the newest token.
+
+    `are_exact`: these rows are what an exact cache would hold. `attention` `[H, S]` by layer is that of the step
+    before, if it was recorded; it stands for the attention that a rule would have seen.
+    """
 
     model: LoadedModel
     seq_id: int
@@ -46,14 +49,15 @@ class Trial:
 
     @property
     def prompt_end(self) -> int:
-        """Tokens that a mode which drops or codes at the prompt's end takes for the prompt; where only the prompt was
-        fed, its last token counts as the first one after it: nothing would have been dropped before it otherwise."""
+        """The number of tokens that a mode which drops or codes at the prompt's end takes as the prompt. If only the
+        prompt was fed, its last token counts as the first one after it, since otherwise nothing would be dropped before
+        it."""
         return min(self.num_prompt_tokens, self.num_tokens - 1)
 
 
 def trial_of(session: Session, seq_id: int, rebuild: bool) -> Generator[Progress, None, Trial]:
-    """The newest forward of a sequence, ready to be repeated; yields how many tokens were fed, and of how many, where
-    rows are rebuilt. Refused where they are not all there and are not to be."""
+    """Prepare the repetition of a sequence's newest forward pass. Yields progress (tokens fed, of how many) while rows
+    are rebuilt. Raises `RowsMissing` if rows are missing and `rebuild` is False."""
     sequence, cache = session.sequence(seq_id), session.cache_of(seq_id)
     token_ids = sequence.token_ids[: sequence.num_tokens]
     if len(token_ids) < 2:
@@ -77,12 +81,12 @@ def trial_of(session: Session, seq_id: int, rebuild: bool) -> Generator[Progress
     )
     attention = {} if lost else session.history.attention_with(seq_id, len(token_ids) - 1)
     if any(bool(row.isnan().any()) for row in attention.values()):
-        attention = {}  # of a mode that had dropped rows then
+        attention = {}  # the mode had dropped rows then
     return Trial(session.model, seq_id, rows, token_ids, sequence.num_prompt_tokens, are_exact, attention)
 
 
 def why_not_held(cache: SequenceCache, geometry: CacheGeometry) -> str | None:
-    """Why a cache does not hold every row of every layer, in words; None where it does."""
+    """Why a cache does not hold every row of every layer, in words; None if it does."""
     for layer in geometry.attention_layers:
         held = cache.rows(layer.index)
         if held is None or held.first:
@@ -100,7 +104,7 @@ def held_before(cache: SequenceCache, geometry: CacheGeometry, count: int) -> Ro
 
 @torch.inference_mode()
 def exact_logits(trial: Trial, probe: Probe | None = None) -> torch.Tensor:
-    """Next-token logits `[V]` from the rows as they are: what every alternative is compared with."""
+    """Next-token logits `[V]` with the rows as they are, with which every alternative is compared."""
     cache = CacheMode(trial.model, CacheSpec()).new_cache(trial.seq_id, trial.prompt_end)
     fill(cache, trial.rows, 0, trial.num_tokens - 1)
     cache.num_tokens = trial.num_tokens - 1
@@ -108,7 +112,7 @@ def exact_logits(trial: Trial, probe: Probe | None = None) -> torch.Tensor:
 
 
 def check_can_be_tried(trial: Trial, spec: CacheSpec) -> None:
-    """Refuse a mode that this model cannot have, or that changes nothing."""
+    """Raise `InputError` for a mode that this model cannot have, or that changes no rows."""
     if spec.layout != "growing":
         raise InputError(
             "Only codecs and rules that drop rows can be tried on the frozen cache: other layouts are exact."
@@ -119,21 +123,22 @@ def check_can_be_tried(trial: Trial, spec: CacheSpec) -> None:
 
 @torch.inference_mode()
 def scratch_cache(trial: Trial, spec: CacheSpec) -> SequenceCache:
-    """A scratch cache of another codec or rule, holding the exact rows as it would had it taken them over now: a rule
-    that reads attention ranks by that of the step before."""
+    """A scratch cache of another codec or rule, filled with the exact rows and compressed as if the mode were changed
+    now. A rule that reads attention ranks by that of the step before."""
     check_can_be_tried(trial, spec)
     cache = CacheMode(trial.model, spec).new_cache(trial.seq_id, trial.prompt_end)
     count = trial.num_tokens - 1
     end = trial.prompt_end if spec.retention.only_at_prompt_end else count
     fill(cache, trial.rows, 0, end)
-    cache.compress(end, end, watched(trial, cache, end))
+    cache.compress(end, end, probe_of_attention(trial, cache, end))
     fill(cache, trial.rows, end, count)
     cache.num_tokens = count
     return cache
 
 
-def watched(trial: Trial, cache: SequenceCache, count: int) -> Probe | None:
-    """What is recorded of attention to the first `count` rows: the step before stands for all that the rule saw."""
+def probe_of_attention(trial: Trial, cache: SequenceCache, count: int) -> Probe | None:
+    """The attention to the first `count` rows for a rule; the recorded step before stands for all that the rule would
+    have seen. None if the rule reads no attention."""
     if not cache.spec.retention.needs_weights:
         return None
     if not trial.attention:
@@ -152,6 +157,6 @@ def newest_logits(trial: Trial, cache: SequenceCache, probe: Probe | None = None
 
 
 def only_layer(codec: CodecSpec, layer: int) -> CodecSpec:
-    """A codec in one layer, every other exact."""
+    """A codec that codes one layer only."""
     keys, values = codec.at(layer)
     return CodecSpec(layers=(LayerCoding(layer, keys, values),))

@@ -1,4 +1,5 @@
-"""What if: the next token's distribution had the cache been coded or thinned out. Nothing is altered."""
+"""What-if: the distribution of the next token if the cache had been coded, or had dropped rows. The live cache is not
+changed."""
 
 from __future__ import annotations
 
@@ -24,16 +25,16 @@ from engine.wire.measurements import Shift, WhatIfAnswer
 from engine.wire.measuring import WhatIf
 from engine.wire.records import Candidate
 
-AT_ONCE_S = 0.04  # a run that takes longer is announced by an estimate: a dragged slider follows the hand
+AT_ONCE_S = 0.04  # a longer run is preceded by an estimate, so that the answer follows a dragged slider
 
 
 def what_if(session: Session, request: WhatIf) -> Generator[Progress | WhatIfAnswer, None, None]:
-    """The next token had `request.cache` kept the rows from the first token on: its rule sees what it would have seen,
-    and rows written after others were dropped are those that it would have written.
+    """Compute the next token as if `request.cache` had been the mode from the first token on: its rule sees the
+    attention it would have seen, and rows written after a drop are those that would have been written.
 
-    Where that takes longer than a hand should wait, an estimate comes first: the exact rows, coded or dropped as if the
-    mode had taken them over before the newest token, by the attention of the step before. Progress and answers are
-    yielded; the last answer is the one that was run. Closing it early leaves no trace.
+    If that takes longer than `AT_ONCE_S`, an estimate comes first: the exact rows, coded or dropped as if the mode had
+    been changed before the newest token, by the attention of the step before. Yields progress and answers; the last
+    answer is the one that was run. The live cache is not changed, so it can be closed at any time.
     """
     began = time.perf_counter()
     trial = yield from trial_of(session, request.seq_id, request.rebuild)
@@ -47,7 +48,7 @@ def what_if(session: Session, request: WhatIf) -> Generator[Progress | WhatIfAns
 
 
 def estimated(trial: Trial, request: WhatIf) -> Outcome:
-    """What the mode would do had it taken over the exact rows before the newest token."""
+    """What the mode would do if it had been set just before the newest token."""
     cache = scratch_cache(trial, request.cache)
     kept_ratio, num_bytes = held_by(cache)
     return Outcome(newest_logits(trial, cache), kept_ratio, num_bytes)
@@ -84,7 +85,7 @@ def answer(
 
 
 def note(trial: Trial, is_estimate: bool) -> str:
-    """What the answer assumes."""
+    """What the answer assumes, in words."""
     if is_estimate:
         return "Estimate, as if taken over one step ago; the run follows."
     if trial.num_tokens == trial.num_prompt_tokens:
@@ -99,7 +100,7 @@ def shifts(
     listed_after: tuple[Candidate, ...],
     text_of: Callable[[int], str],
 ) -> tuple[Shift, ...]:
-    """Of every candidate on either side of two rows of logits `[V]`, its probability and rank on both."""
+    """Probability and rank of every listed candidate in two rows of logits `[V]`."""
     ids = list(dict.fromkeys(c.token_id for c in (*listed_before, *listed_after)))
     probs = [logits.softmax(-1)[ids].tolist() for logits in (before, after)]
     ranks = [ranks_of(logits, ids) for logits in (before, after)]
@@ -109,7 +110,8 @@ def shifts(
 
 
 def ranks_of(logits: torch.Tensor, ids: list[int]) -> list[int]:
-    """How many tokens are more probable than each; of equal ones the first comes first."""
+    """The rank of each token: how many are more probable. Of equally probable ones, that with the smaller id comes
+    first."""
     chosen = logits[ids]
     equal_first = (logits == chosen[:, None]) & (
         torch.arange(len(logits), device=logits.device) < chosen.new_tensor(ids)[:, None]

@@ -57,7 +57,7 @@ def bench_command(args: argparse.Namespace) -> int:
     from engine.analysis.bench import bench
 
     ids = encoded(model, prompts[0]) if prompts else None
-    pieces = bench(model, specs, (len(ids),) if ids else contexts, steps, batches, ids, ways=ways)
+    pieces = bench(model, specs, (len(ids),) if ids else contexts, steps, batches, ids, runners=ways)
     return tell_all((piece for piece in pieces if not isinstance(piece, tuple)), model, args)
 
 

@@ -21,7 +21,7 @@ from engine.wire.records import Provenance
 
 NUMBERS_AT_ONCE = 1 << 20
 HEAD_NUMBERS_AT_ONCE = 1 << 19  # read at once of one head, as float32: 2 MiB
-NOWHERE = 1 << 40  # the position of rows of a head that was not written: behind every token
+NO_POSITION = 1 << 40  # the position of rows of a head that was not written: behind every token
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class FileRows:
 
     def _scattered(self, entry: LayerEntry, wanted: RowQuery) -> HeldRows:
         """Rows between which others were dropped, or heads of which some were not written."""
-        positions = np.full((entry.num_kv_heads, entry.num_rows), NOWHERE, np.int64)
+        positions = np.full((entry.num_kv_heads, entry.num_rows), NO_POSITION, np.int64)
         for head in entry.heads:
             positions[head] = self.file.positions(entry.index, head)
         shown = wanted.positions

@@ -113,7 +113,7 @@ def own_lines(models: SeedModels) -> Iterator[SeedLine]:
     if not refusal:
         specs[COMPILED] = specs["static"]
     context, count = len(published.PROMPT_IDS), models.setting.num_tokens
-    for row in bench(model.loaded, specs, (context,), count, prompt_ids=published.PROMPT_IDS, ways=ways):
+    for row in bench(model.loaded, specs, (context,), count, prompt_ids=published.PROMPT_IDS, runners=ways):
         if isinstance(row, BenchRefused) and row.cache == COMPILED:
             refusal = row.unavailable
         if isinstance(row, BenchRow):

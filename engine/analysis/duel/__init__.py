@@ -1,1 +1,1 @@
-"""Two runs side by side, on the same tokens."""
+"""Comparison of two runs that are fed the same tokens."""

@@ -1,4 +1,4 @@
-"""Two runs compared at the same number of tokens: logits, the newest rows, the newest attention, and all rows."""
+"""Compares two runs at the same number of tokens: their logits, newest rows, newest attention, and all rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
-from engine.analysis.duel.difference import NOWHERE, picked
-from engine.analysis.duel.sides import LiveSide
+from engine.analysis.duel.difference import NO_POSITION, gather_rows
+from engine.analysis.duel.sides import ComparedRun
 from engine.analysis.rounding import largest, positions_of, row_errors
 from engine.analysis.tolerance import Tolerance
 from engine.cache.contract import HeldRows
@@ -28,15 +28,16 @@ NUM_TOP = 5
 
 @torch.inference_mode()
 def step_of(
-    a: LiveSide,
-    b: LiveSide,
+    a: ComparedRun,
+    b: ComparedRun,
     num_tokens: int,
     tolerance: Tolerance,
     has_rows: bool,
     text_of: Callable[[int], str],
     parting: Parting | None = None,
 ) -> DuelStep:
-    """Both sides when they had `num_tokens`. Behind a `parting` rounding is no measure: they were fed other tokens."""
+    """Compare both sides when they had `num_tokens`. With a `parting` they were fed different tokens before, so that
+    `is_beyond_rounding` is None."""
     mine, theirs = a.logits(num_tokens), b.logits(num_tokens)
     kl = far = agrees = None
     if mine is not None and theirs is not None:
@@ -66,27 +67,28 @@ def step_of(
     )
 
 
-def not_compared(a: LiveSide, num_tokens: int) -> DuelStep:
-    """A step of side A of which there are no two sets of numbers: its rows of now are compared, and nothing else."""
+def not_compared(a: ComparedRun, num_tokens: int) -> DuelStep:
+    """The `DuelStep` for a step of side A without a second set of numbers to compare: only the rows as held now are
+    compared."""
     none = no_layers(a)
     step = a.step_with(num_tokens) or 0
     return DuelStep(step, num_tokens, None, None, None, ((), ()), none, none, none, None, (None, None), (None, None))
 
 
-def no_layers(run: LiveSide) -> np.ndarray:
+def no_layers(run: ComparedRun) -> np.ndarray:
     return read_only_floats(np.full(len(run.geometry.attention_layers), np.nan))
 
 
 def top_of(logits: torch.Tensor | None, text_of: Callable[[int], str]) -> tuple[Candidate, ...]:
-    """The most probable next tokens."""
+    """The `NUM_TOP` most probable next tokens."""
     if logits is None:
         return ()
     chosen = choose(logits, SamplingParams(), 0, text_of)
     return chosen.candidates[:NUM_TOP]
 
 
-def row_differences(a: LiveSide, b: LiveSide, num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the newest row, K and V, `[L]` each: see `DuelStep`."""
+def row_differences(a: ComparedRun, b: ComparedRun, num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Relative errors of the newest row of K and of V, `[L]` each, as described in `DuelStep`."""
     found = {tensor: no_layers(a).copy() for tensor in TENSORS}
     mine, theirs = a.newest(num_tokens), b.newest(num_tokens)
     for number, layer in enumerate(a.geometry.attention_layers):
@@ -96,12 +98,13 @@ def row_differences(a: LiveSide, b: LiveSide, num_tokens: int) -> tuple[np.ndarr
             one, other = true.float().cpu(), row.float().cpu()
             size = one.square().mean(-1).sqrt().clamp(min=1e-6)
             errors = (other - one).square().mean(-1).sqrt() / size
-            found[tensor][number] = float(errors.nan_to_num(torch.inf, torch.inf).max())  # NaN: there is no such row
+            # NaN errors count as infinite, since NaN means that there is no such row
+            found[tensor][number] = float(errors.nan_to_num(torch.inf, torch.inf).max())
     return read_only_floats(found["keys"]), read_only_floats(found["values"])
 
 
-def attention_distance(a: LiveSide, b: LiveSide, num_tokens: int) -> np.ndarray:
-    """Total variation of both attention rows of the newest query, `[L]`, in the head where it is largest."""
+def attention_distance(a: ComparedRun, b: ComparedRun, num_tokens: int) -> np.ndarray:
+    """Total variation distance of the attention rows of the newest query, `[L]`, in the head where it is largest."""
     mine, theirs = a.attention(num_tokens), b.attention(num_tokens)
     found = no_layers(a).copy()
     for number, layer in enumerate(a.geometry.attention_layers):
@@ -113,7 +116,7 @@ def attention_distance(a: LiveSide, b: LiveSide, num_tokens: int) -> np.ndarray:
 
 
 def aligned(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows `[H, S]` that end at the same query, both as long as the longer one; NaN where one had no row."""
+    """Pad attention rows `[H, S]` of the same query on the left with NaN to the length of the longer one."""
     width = max(one.shape[1], other.shape[1])
     rows = [
         torch.nn.functional.pad(row.float().cpu(), (width - row.shape[1], 0), value=torch.nan) for row in (one, other)
@@ -129,8 +132,8 @@ def first_departure(
     tolerance: Tolerance,
     check: Callable[[], None] = lambda: None,
 ) -> Departure | None:
-    """The first position, and of that the lowest layer, whose row differs by more than rounding, of those both hold.
-    `check` is called between layers, and raises to stop."""
+    """The first position, and in it the lowest layer, whose row differs by more than rounding, among the rows that both
+    hold. `check` is called between layers and raises to cancel."""
     first: Departure | None = None
     for layer in layers:
         check()
@@ -147,16 +150,16 @@ def first_departure(
 def departure_of(
     held: HeldRows, others: HeldRows, layer: LayerGeometry, tensor: TensorName, tolerance: float
 ) -> Departure | None:
-    """The first position of one layer's K or V that departs."""
+    """The first row of K or V of one layer that differs by more than the tolerance; None if none does."""
     rows, expected = getattr(others, tensor)[0].float(), getattr(held, tensor)[0].float()  # [H_kv, S, D]
     here, there = positions_of(others), positions_of(held)
     slots, is_held = slots_of(here, there)
-    rows = picked(rows, slots)
+    rows = gather_rows(rows, slots)
     errors = row_errors(rows, expected)  # [H_kv, S]
-    is_wrong = ~(errors <= tolerance) & is_held  # a NaN is wrong
+    is_wrong = ~(errors <= tolerance) & is_held  # NaN counts as wrong
     if not bool(is_wrong.any()):
         return None
-    position = int(there.masked_fill(~is_wrong, NOWHERE).min())
+    position = int(there.masked_fill(~is_wrong, NO_POSITION).min())
     at = is_wrong & (there == position)
     head = int(errors.masked_fill(~at, -1.0).nan_to_num(torch.inf).amax(1).argmax())
     slot = int(at[head].int().argmax())

@@ -1,4 +1,4 @@
-"""The rows of one run less those of another, as rows: whatever draws rows draws their difference."""
+"""The difference of the rows of two runs, in the form of rows, so that it can be drawn as rows are."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from engine.cache.contract import HeldRows
 from engine.look.rows_at import RowsAt, cut, places_of, slots_of
 from engine.wire.records import Provenance
 
-NOWHERE = 1 << 40  # the position of a row that is not there: beyond every length, so that nothing draws it
+NO_POSITION = 1 << 40  # position of a missing row: beyond every length, so that it is never drawn
 
 
 @dataclass(frozen=True, eq=False)
-class DifferenceAt(RowsAt):
-    """A less B, in float32, at the positions that both hold. What is said of the cache is said of A's."""
+class RowDifferences(RowsAt):
+    """A - B, in float32, at the positions that both hold. Everything else about the cache is that of A."""
 
     mine: RowsAt | None = None
     other: RowsAt | None = None
 
     @classmethod
-    def of(cls, a: RowsAt, b: RowsAt) -> DifferenceAt:
+    def of(cls, a: RowsAt, b: RowsAt) -> RowDifferences:
         return cls(a.cache, min(a.num_tokens, b.num_tokens), a.live_provenance, a.moves, mine=a, other=b)
 
     @property
@@ -33,18 +33,18 @@ class DifferenceAt(RowsAt):
         assert self.other is not None
         if layer not in self._kept:
             mine, others = self.mine.rows(layer), self.other.rows(layer)
-            self._kept[layer] = None if mine is None or others is None else less(mine, others)
+            self._kept[layer] = None if mine is None or others is None else subtract_rows(mine, others)
         return self._kept[layer]
 
 
 @dataclass(frozen=True, eq=False)
-class NowAt(RowsAt):
-    """The rows as they are held `now`, at the positions that there were with fewer tokens."""
+class PresentRows(RowsAt):
+    """The rows as they are held `now`, limited to the first `num_tokens` positions."""
 
     now: RowsAt | None = None
 
     @classmethod
-    def of(cls, now: RowsAt, num_tokens: int) -> NowAt:
+    def of(cls, now: RowsAt, num_tokens: int) -> PresentRows:
         return cls(now.cache, num_tokens, now.live_provenance, now.moves, now=now)
 
     @property
@@ -57,8 +57,8 @@ class NowAt(RowsAt):
 
 
 @torch.inference_mode()
-def less(a: HeldRows, b: HeldRows) -> HeldRows | None:
-    """A less B `[1, H_kv, S, D]` at the positions that both hold; None where there are none."""
+def subtract_rows(a: HeldRows, b: HeldRows) -> HeldRows | None:
+    """A - B, `[1, H_kv, S, D]`, at the positions that both hold; None if there are none."""
     if a.positions is None and b.positions is None:
         first, stop = max(a.first, b.first), min(a.stop, b.stop)
         if first >= stop:
@@ -70,14 +70,15 @@ def less(a: HeldRows, b: HeldRows) -> HeldRows | None:
     slots, is_held = slots_of(there, here)
     if not bool(is_held.any()):
         return None
-    positions, order = here.masked_fill(~is_held, NOWHERE).sort(1)
-    keys, values = (
-        (mine[0].float() - picked(others[0], slots).float()).gather(1, order[..., None].expand(-1, -1, mine.shape[3]))
+    positions, order = here.masked_fill(~is_held, NO_POSITION).sort(1)
+    differences = (
+        mine[0].float() - gather_rows(others[0], slots).float()
         for mine, others in ((a.keys, b.keys), (a.values, b.values))
     )
+    keys, values = (gather_rows(rows, order) for rows in differences)
     return HeldRows(keys[None], values[None], int(positions.min()), positions)
 
 
-def picked(rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    """Rows `[H, R, D]` at `slots` `[H, S]`."""
+def gather_rows(rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Select rows of `[H, R, D]` at the indices `slots` `[H, S]`."""
     return rows.gather(1, slots[..., None].expand(-1, -1, rows.shape[2]))

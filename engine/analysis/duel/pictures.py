@@ -1,4 +1,4 @@
-"""Pictures of the difference of two runs."""
+"""Slices of the difference of two runs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from engine.wire.requests import (
 from engine.wire.slices import AttentionSlice, Slice
 
 
-def drawn(request: SliceRequest, past: RowsAt, geometry: CacheGeometry) -> Slice:
-    """Extremes of rows that no session holds: of A less B, which is computed before anything is pooled."""
-    counts = SessionMagnitudes()  # nothing of it is kept: another step has other rows
+def picture_of(request: SliceRequest, past: RowsAt, geometry: CacheGeometry) -> Slice:
+    """A slice of rows that no session holds, such as the difference A - B, which is computed before pooling."""
+    counts = SessionMagnitudes()  # not kept: the next step has other rows
     match request:
         case WallRequest(change=False):
             return wall_slice(request, past, geometry, counts.of_wall(request, past, geometry))
@@ -47,8 +47,8 @@ def attention_difference(
     query_position: int,
     geometry: CacheGeometry,
 ) -> AttentionSlice:
-    """The weights `[H, S]` of A less those of B; of each column the difference that is farthest from zero.
-    `absent` counts the positions that a side had dropped: of these there is no difference."""
+    """The weights `[H, S]` of A minus those of B; each column shows the difference with the largest magnitude.
+    Positions that a side had dropped have no difference and are counted in `absent`."""
     began = time.perf_counter()
     layer = geometry.layers[request.layer]
     weights, positions, per_column, note = np.empty((0, 0), np.float32), np.empty(0, np.int64), 1, ""
@@ -86,6 +86,6 @@ def attention_difference(
 
 
 def farthest(row: torch.Tensor, per_column: int) -> torch.Tensor:
-    """Of each column of `[H, S]` the number farthest from zero, with its sign."""
+    """The number with the largest magnitude in each column of `[H, S]`, with its sign."""
     padded = torch.nn.functional.pad(row, (0, -row.shape[1] % per_column)).reshape(len(row), -1, per_column)
     return padded.gather(2, padded.abs().argmax(2, keepdim=True))[..., 0]

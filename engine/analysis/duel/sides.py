@@ -1,4 +1,4 @@
-"""What a duel may ask of a run: its rows, logits and attention when it had so many tokens."""
+"""The two sides of a duel: a sequence of a session, a moment of its history, or a snapshot file."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from engine.opened.file import OpenedSnapshot
 
 
-class LiveSide(Protocol):
-    """One side. `num_tokens` have rows in its cache; questions about more are answered as of that many."""
+class ComparedRun(Protocol):
+    """What a duel reads from one side. `num_tokens` is the number of tokens with rows; requests for more tokens are
+    answered for that many."""
 
     @property
     def seq_id(self) -> int: ...
@@ -38,7 +39,7 @@ class LiveSide(Protocol):
 
     @property
     def token_ids(self) -> list[int]:
-        """Of all tokens with rows."""
+        """The ids of all tokens with rows."""
         ...
 
     def side(self) -> DuelSide: ...
@@ -46,52 +47,52 @@ class LiveSide(Protocol):
     def past(self, num_tokens: int) -> RowsAt: ...
 
     def newest(self, num_tokens: int) -> dict[int, Pair]:
-        """K and V `[H_kv, D]` by layer of the row that the step which brought it to so many tokens wrote, where it is
-        held by every head."""
+        """K and V `[H_kv, D]` by layer of the row that was added when the run reached `num_tokens`, for layers in which
+        every head holds it."""
         ...
 
     def logits(self, num_tokens: int) -> torch.Tensor | None:
-        """`[V]`, of the forward that brought it to so many tokens; None where it is not kept."""
+        """Logits `[V]` of the forward pass with which the run reached `num_tokens`; None if they are not kept."""
         ...
 
     def attention(self, num_tokens: int) -> dict[int, torch.Tensor]:
-        """Weights `[H, S]` by layer of the newest query then; empty where they are not kept."""
+        """Attention weights `[H, S]` by layer of the newest query at `num_tokens`; empty if they are not kept."""
         ...
 
     def slice(self, request: SliceRequest) -> Slice:
-        """A picture of it, whatever sequence the request names."""
+        """A slice of this run, whatever sequence the request names."""
         ...
 
     @property
     def mode(self) -> CacheSpec:
-        """How its rows are kept now."""
+        """The cache mode of its rows now."""
         ...
 
     def lengths(self, above: int) -> list[int]:
-        """The numbers of tokens, ascending, beyond `above` that it had after the steps in its present mode whose logits
-        are kept."""
+        """The numbers of tokens above `above`, ascending, after its steps in the present mode whose logits are kept."""
         ...
 
     def step_with(self, num_tokens: int) -> int | None:
-        """The step that brought it there."""
+        """The step after which the run had `num_tokens`."""
         ...
 
     def cost(self, num_tokens: int) -> tuple[float | None, int | None]:
-        """Milliseconds of the step that brought it there and bytes of its K and V after it, where they are known."""
+        """Milliseconds of the step with which the run reached `num_tokens`, and bytes of its K and V after it; None if
+        unknown."""
         ...
 
     def close(self) -> None:
-        """Let go of what nobody else holds."""
+        """Free what only this side uses."""
         ...
 
 
 class LiveRun:
-    """A sequence of a session: as it is, or (`until`) as it stood when it had so many tokens."""
+    """A sequence of a session: as it is now, or as it was with `until` tokens."""
 
     def __init__(self, session: Session, seq_id: int, name: str, until: int | None = None) -> None:
         self.session, self.seq_id, self._name, self._until = session, seq_id, name, until
         self._costs: dict[int, tuple[float, int]] = {}
-        self._steps: dict[int, int] = {}  # by number of tokens: the history would search for each of them
+        self._steps: dict[int, int] = {}  # steps by number of tokens, since searching the history is slow
 
     @property
     def geometry(self) -> CacheGeometry:
@@ -117,7 +118,7 @@ class LiveRun:
 
     def newest(self, num_tokens: int) -> dict[int, Pair]:
         sequence = self.session.sequence(self.seq_id)
-        if num_tokens == sequence.num_tokens:  # without decoding all rows of a codec
+        if num_tokens == sequence.num_tokens:  # avoids dequantising all rows
             found = self.session.cache_of(self.seq_id).all_newest_rows(num_tokens - 1)
             return {layer: (keys[:, -1], values[:, -1]) for layer, (keys, values) in found.items() if keys.shape[1]}
         return newest_of(self.past(num_tokens), self.geometry, num_tokens - 1)
@@ -150,18 +151,18 @@ class LiveRun:
         return self.session.history.step_at(self.seq_id, num_tokens)
 
     def note(self, num_tokens: int, took_ms: float, num_bytes: int) -> None:
-        """Keep what a step cost."""
+        """Store the cost of the step with which the run reached `num_tokens`."""
         self._costs[num_tokens] = took_ms, num_bytes
 
     def cost(self, num_tokens: int) -> tuple[float | None, int | None]:
         return self._costs.get(num_tokens, (None, None))
 
     def close(self) -> None:
-        """Its session is let go of with it."""
+        """Do nothing: the session belongs to others."""
 
 
 class MomentRun(LiveRun):
-    """A sequence after a step of any branch, in a session aside that is closed with the duel."""
+    """A sequence as it was after a step of any branch, in a session of its own that is closed with the duel."""
 
     def __init__(self, session: Session, seq_id: int, step: int) -> None:
         moment = session.session_at(step)
@@ -177,9 +178,9 @@ class MomentRun(LiveRun):
 
 
 class FileRun:
-    """A snapshot, as it was written. `is_own`: nobody else looks at it, and it is closed with the duel."""
+    """The sequence of a snapshot file. `is_own`: the file was opened for the duel and is closed with it."""
 
-    seq_id = 0  # a file has one sequence, whatever it was called where it was written
+    seq_id = 0  # a file has one sequence, whatever its id was when it was written
 
     def __init__(self, opened: OpenedSnapshot, *, is_own: bool = False) -> None:
         self._opened, self._is_own = opened, is_own
@@ -194,7 +195,7 @@ class FileRun:
 
     @property
     def token_ids(self) -> list[int]:
-        """Up to the first that is not known."""
+        """The ids of the tokens, up to the first unknown one."""
         return list(takewhile(lambda token_id: token_id >= 0, self._opened.token_ids))
 
     def side(self) -> DuelSide:
@@ -244,7 +245,7 @@ class FileRun:
 
 
 def newest_of(past: RowsAt, geometry: CacheGeometry, position: int) -> dict[int, Pair]:
-    """K and V `[H_kv, D]` of a position by layer, where every head holds it."""
+    """K and V `[H_kv, D]` of a position by layer, for layers in which every head holds it."""
     found: dict[int, Pair] = {}
     for layer in geometry.attention_layers:
         rows = past.rows(layer.index)
@@ -254,9 +255,9 @@ def newest_of(past: RowsAt, geometry: CacheGeometry, position: int) -> dict[int,
     return found
 
 
-def check_comparable(a: LiveSide, b: LiveSide) -> str:
-    """Raises `InputError` for runs that have no tokens in common; says in a sentence why their K and V cannot be
-    compared, empty where they can."""
+def check_comparable(a: ComparedRun, b: ComparedRun) -> str:
+    """Raise `InputError` if the vocabularies differ in size. Returns a sentence that says why K and V cannot be
+    compared; empty if they can."""
     one, other = a.geometry, b.geometry
     check_vocabularies(one, other)
     shapes = [[(x.index, x.num_kv_heads, x.key_dim, x.value_dim) for x in g.attention_layers] for g in (one, other)]
@@ -266,7 +267,7 @@ def check_comparable(a: LiveSide, b: LiveSide) -> str:
 
 
 def check_vocabularies(one: CacheGeometry, other: CacheGeometry) -> None:
-    """Raises `InputError` for models that have no tokens in common."""
+    """Raise `InputError` if the models have vocabularies of different sizes."""
     if None not in (one.vocab_size, other.vocab_size) and one.vocab_size != other.vocab_size:
         raise InputError(
             f"The two models have vocabularies of {one.vocab_size:,} and {other.vocab_size:,} tokens: compare models "

@@ -1,4 +1,4 @@
-"""The duel that is asked for."""
+"""Creates the duel that a command asks for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from engine.analysis.duel.duel import Duel, DuelFollower
-from engine.analysis.duel.sides import FileRun, LiveRun, LiveSide, MomentRun, check_vocabularies
+from engine.analysis.duel.sides import ComparedRun, FileRun, LiveRun, MomentRun, check_vocabularies
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
@@ -23,25 +23,27 @@ if TYPE_CHECKING:
 
 
 def duel_of(
-    worked_on: Session | OpenedSnapshot,
+    current: Session | OpenedSnapshot,
     command: StartDuel,
     load: Callable[[ModelSpec], LoadedModel],
     open_snapshot: Callable[[Path], OpenedSnapshot],
     held: LoadedModel | None = None,
 ) -> Duel:
-    """A duel of a sequence, or of an opened file, with what the command names, at its first step. `load` loads another
-    model, or the same in another dtype; `held` is the one that was there before the file. Raises `InputError` where
-    there is nothing to compare with."""
-    if not isinstance(worked_on, Session):
-        return _of_file(worked_on, command, load, open_snapshot, held)
-    session, against = worked_on, command.against
+    """Create the duel of a sequence, or of an opened file, with the opponent that the command names.
+
+    `load` loads another model, or the same one in another dtype; `held` is the model that was loaded before the file
+    was opened. Raises `InputError` if the two cannot be compared.
+    """
+    if not isinstance(current, Session):
+        return _of_file(current, command, load, open_snapshot, held)
+    session, against = current, command.against
     if isinstance(against, OtherStep) and against.of is not None:
         return _of_moments(session, command.seq_id, against.of, against.step)
     sequence = session.sequence(command.seq_id)
     match against:
         case OtherRun(cache, model):
             mine = LiveRun(session, command.seq_id, f"sequence {command.seq_id}")
-            loaded = session.model if model is None else load(_where(session.model, model))
+            loaded = session.model if model is None else load(_on_same_device(session.model, model))
             check_vocabularies(session.model.info.geometry, loaded.info.geometry)
             prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
             follower = DuelFollower(loaded, cache, f"the same tokens in {cache_label(cache)}", prompt_ids)
@@ -53,8 +55,9 @@ def duel_of(
             return _with_file(mine, open_snapshot(path), session.text_of)
 
 
-def _where(model: LoadedModel, spec: ModelSpec) -> ModelSpec:
-    """Where nothing else is asked, the other model computes where this one does: else devices were compared as well."""
+def _on_same_device(model: LoadedModel, spec: ModelSpec) -> ModelSpec:
+    """The spec of the other model on the device and threads of `model`, unless it names others: else devices would be
+    compared as well."""
     device = model.info.device if spec.device == "auto" else spec.device
     return replace(spec, device=device, num_threads=spec.num_threads or model.info.num_threads)
 
@@ -97,8 +100,8 @@ def _model_for(
     load: Callable[[ModelSpec], LoadedModel],
     held: LoadedModel | None,
 ) -> LoadedModel:
-    """The model that is fed the tokens of a file: the one that is there, where that is the file's and nothing else is
-    asked for, or the one that is named. Raises `InputError` where it only goes by the name of the file's."""
+    """The model that is fed the tokens of a file: the loaded one if it is the file's model and no other is asked for,
+    else the named one. Raises `InputError` if that has the name of the file's model but other weights."""
     file = opened.info
     if held is not None and held.info.fingerprint == file.fingerprint:
         info = held.info
@@ -111,7 +114,7 @@ def _model_for(
         )
     loaded = load(wanted)
     info = loaded.info
-    # the fingerprint of random weights says their dtype, too
+    # the fingerprint of random weights depends on their dtype
     is_told_apart = file.fingerprint and not (info.random_weights and info.dtype != file.dtype)
     if is_told_apart and info.name == file.name and info.fingerprint != file.fingerprint:
         raise InputError(
@@ -121,7 +124,7 @@ def _model_for(
     return loaded
 
 
-def _with_file(mine: LiveSide, opened: OpenedSnapshot, text_of: Callable[[int], str]) -> Duel:
+def _with_file(mine: ComparedRun, opened: OpenedSnapshot, text_of: Callable[[int], str]) -> Duel:
     try:
         duel = Duel(mine, FileRun(opened, is_own=True), text_of)
         duel.check_common()
@@ -131,7 +134,7 @@ def _with_file(mine: LiveSide, opened: OpenedSnapshot, text_of: Callable[[int], 
     return duel
 
 
-def _with_moment(mine: LiveSide, other: MomentRun, text_of: Callable[[int], str]) -> Duel:
+def _with_moment(mine: ComparedRun, other: MomentRun, text_of: Callable[[int], str]) -> Duel:
     try:
         duel = Duel(mine, other, text_of, are_branches=True)
         duel.check_common()
@@ -142,7 +145,7 @@ def _with_moment(mine: LiveSide, other: MomentRun, text_of: Callable[[int], str]
 
 
 def _of_moments(session: Session, seq_id: int, one: int, other: int) -> Duel:
-    """Two moments of any branches, neither of which need be the live one."""
+    """A duel of two moments of any branches; neither needs to be the live one."""
     if one == other:
         raise InputError(f"Step {one} is the same as itself: choose two moments.")
     mine = MomentRun(session, seq_id, one)

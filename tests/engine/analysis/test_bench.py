@@ -66,11 +66,11 @@ def test_a_mode_is_measured_through_the_runners_that_it_names() -> None:
     """And one that the model cannot be computed by, or that is not used after all, is told and goes."""
     both = dict.fromkeys(("gathered", "in place"), PRESETS["paged"].spec)
     ways = {"gathered": "fused", "in place": "transformers+pages"}
-    first, second = rows_of(both, (20,), 4, ways=ways)
+    first, second = rows_of(both, (20,), 4, runners=ways)
     assert isinstance(first, BenchRow)
     assert isinstance(second, BenchRow)
     refused, row = rows_of(
-        {**specs("growing"), "none": PRESETS["dynamic"].spec}, (20,), 4, ways={"growing": "graph+pages"}
+        {**specs("growing"), "none": PRESETS["dynamic"].spec}, (20,), 4, runners={"growing": "graph+pages"}
     )
     assert isinstance(refused, BenchRefused)
     assert refused.unavailable.startswith("It was computed by recorded steps: recorded steps read gathered pages")

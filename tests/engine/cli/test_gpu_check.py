@@ -110,7 +110,7 @@ def test_every_group_of_checks_can_fail(group: str, monkeypatch: pytest.MonkeyPa
     plan = device_check.Plan((dtype,), 64, ("growing",), sizes, limit_s=ENDLESS, kinds=False)
     tries = (group, "modes", f"measured · {dtype}: drawn")
     planned = device_check.planned(torch.device("cpu"), plan)
-    results = [device_check.tried(*each) for each in planned if f"{each[0]}: {each[1]}".startswith(tries)]
+    results = [device_check.run_check(*each) for each in planned if f"{each[0]}: {each[1]}".startswith(tries)]
     failed = [f"{each.group}: {each.name}" for each in results if each.verdict == "FAILED"]
     assert any(name.startswith(group) for name in failed), failed
     assert len(failed) < len(results), "and nothing else is blamed"
@@ -220,5 +220,5 @@ def test_a_step_that_waits_is_a_fault(cache: str, runner: RunnerName, monkeypatc
         check = WaitsCheck(moved(tiniest_model(), "auto"), cache, runner)
         assert check() == ("ok", "2 steps without one")
         monkeypatch.setattr(sampler, "drawn", lambda probs, *_: probs.argmax() + int(probs[0] * 0))
-        found = device_check.tried("measured", "waits", check)
+        found = device_check.run_check("measured", "waits", check)
         assert (found.verdict, found.words) == ("FAILED", "RuntimeError: called a synchronizing operation: a number")

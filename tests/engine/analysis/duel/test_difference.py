@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.analysis.duel.compare import attention_distance, first_departure, row_differences
-from engine.analysis.duel.difference import less
+from engine.analysis.duel.difference import subtract_rows
 from engine.analysis.duel.pictures import farthest
 from engine.analysis.tolerance import TOLERANCES
 from engine.cache.contract import HeldRows
@@ -50,14 +50,14 @@ def by_place(rows: HeldRows, tensor: str) -> Rows:
 )
 def test_rows_are_subtracted_where_both_hold_them(a: Any, b: Any) -> None:
     one, other = held(1, *a), held(2, *b)
-    found = less(one, other)
+    found = subtract_rows(one, other)
     assert found is not None
     for tensor in ("keys", "values"):
         mine, theirs, differences = by_place(one, tensor), by_place(other, tensor), by_place(found, tensor)
         assert differences.keys() == mine.keys() & theirs.keys()
         for place, row in differences.items():
             assert torch.equal(row, mine[place] - theirs[place])
-    assert less(held(1, 0, None), held(2, 5, None)) is None, "they have no position in common"
+    assert subtract_rows(held(1, 0, None), held(2, 5, None)) is None, "they have no position in common"
 
 
 def test_of_a_column_the_weight_that_is_farthest_from_zero() -> None:
