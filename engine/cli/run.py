@@ -172,9 +172,9 @@ def opened_session(args: argparse.Namespace, spec: CacheSpec) -> Session:
 
     with SnapshotFile(args.snapshot) as file:
         from engine.model.loader import load
-        from engine.snapshot.resume import as_in_file, resumed
+        from engine.snapshot.resume import resumed, with_dtype_of
 
-        session = resumed(load(as_in_file(model_spec(args), file)), file)
+        session = resumed(load(with_dtype_of(model_spec(args), file)), file)
     for info in session.sequences:
         if info.stop in ("stopped", "length"):  # as a run ends: whoever goes on wants more
             sequence = session.sequence(info.seq_id)

@@ -249,10 +249,10 @@ def export_of(file: SnapshotFile, path: Path, args: argparse.Namespace) -> Expor
 
 def import_command(args: argparse.Namespace) -> int:
     """Write a snapshot of the arrays of an npz; tells where."""
-    from engine.snapshot.bring import brought_npz
+    from engine.snapshot.foreign import snapshot_of_npz
     from engine.snapshot.write import write_snapshot
 
-    for _ in write_snapshot(brought_npz(args.file), args.out):
+    for _ in write_snapshot(snapshot_of_npz(args.file), args.out):
         pass
     print(args.out)
     return 0

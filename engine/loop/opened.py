@@ -189,16 +189,16 @@ class OpenFile:
 
         return self.snapshot is not None and not why_not_resumable(model, self.snapshot.file)
 
-    def as_in_file(self, model: ModelSpec) -> ModelSpec:
+    def with_dtype_of(self, model: ModelSpec) -> ModelSpec:
         """The model to continue with; where no dtype was chosen, in that of the opened snapshot."""
-        from engine.snapshot.resume import as_in_file
+        from engine.snapshot.resume import with_dtype_of
 
-        return as_in_file(model, self.snapshot.file) if self.snapshot is not None else model
+        return with_dtype_of(model, self.snapshot.file) if self.snapshot is not None else model
 
     def in_other_numbers(self, asked: ModelSpec, model: LoadedModel) -> ModelSpec | None:
         """What to load instead of `model`, which `asked` gave: the same weights in the dtype of the opened snapshot, if
         that is another one and no dtype was chosen; else None."""
-        wanted = self.as_in_file(asked)
+        wanted = self.with_dtype_of(asked)
         is_its = self.snapshot is not None and self.snapshot.file.manifest.fingerprint == model.info.fingerprint
         return wanted if is_its and wanted.dtype not in ("auto", model.info.dtype) else None
 

@@ -203,7 +203,7 @@ class Workspace:
         goes_on, model = isinstance(command, Continue), self._model
         self.opened.check_can_be_left(goes_on=goes_on)
         if model is None or (goes_on and not self.opened.fits(model)):
-            wanted = self.opened.as_in_file(command.model) if goes_on else command.model
+            wanted = self.opened.with_dtype_of(command.model) if goes_on else command.model
             model = load_model(wanted, self._reporter, self._inbox, self._activity, is_first=model is None)
             self._inbox.check_uncancelled()
         if goes_on:

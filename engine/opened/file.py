@@ -165,12 +165,12 @@ SUFFIX = ".npz"
 def opened_npz(path: Path) -> SnapshotFile:
     """The snapshot of an npz file, in a file of its own whose name is gone already. Raises `InputError` for a file that
     is none, and for one that does not say where its rows stand."""
-    from engine.snapshot.bring import brought_npz  # and with it transformers, 30 MiB that a snapshot does without
+    from engine.snapshot.foreign import snapshot_of_npz  # and with it transformers, 30 MiB that a snapshot does without
     from engine.snapshot.write import write_snapshot
 
     with tempfile.TemporaryDirectory(prefix="kvloupe-", ignore_cleanup_errors=True) as folder:
         inside = Path(folder) / "opened.safetensors"
-        for _ in write_snapshot(brought_npz(path), inside):
+        for _ in write_snapshot(snapshot_of_npz(path), inside):
             pass
         file = SnapshotFile(inside)
     file.path = path

@@ -1,4 +1,4 @@
-"""Snapshots: the cache of a sequence in one file, written, opened, checked, compared, and gone on from."""
+"""Snapshots: the cache of a sequence in one file. This package writes, opens, checks, compares and resumes them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ def save_cache(
     batch: int = 0,
     notes: str = "",
 ) -> Path:
-    """Write the cache of any loop as a snapshot that KV Loupe opens; returns its path.
+    """Write a cache of transformers, or K and V of any other program, as a snapshot that KV Loupe opens; returns its
+    path.
 
-    `past_key_values` is any cache of transformers, or a list of pairs `(keys, values)`, one a layer, each
-    `[B, H_kv, S, D]` or `[H_kv, S, D]`. `tokens` are the ids that were fed, and maybe the one that comes next;
-    `tokenizer` gives their texts, `model` its config and name. `batch` says which sequence of the batch. Raises
-    `InputError` where the cache cannot be read or the file cannot be written.
+    `past_key_values` is any cache of transformers, or a list of pairs `(keys, values)`, one per layer, each `[B, H_kv,
+    S, D]` or `[H_kv, S, D]`. `tokens` are the ids that were fed, optionally followed by the one that comes next;
+    `tokenizer` gives their texts, `model` its config and name. `batch` is the index of the sequence in the batch.
+    Raises `InputError` if the cache cannot be read or the file cannot be written.
     """
-    from engine.snapshot.bring import bring  # torch, only when there is something to write
+    from engine.snapshot.foreign import write_cache  # imports torch, so only when something is written
 
-    return bring(past_key_values, Path(path), tokens, tokenizer, model, batch, notes)
+    return write_cache(past_key_values, Path(path), tokens, tokenizer, model, batch, notes)

@@ -1,4 +1,4 @@
-"""Checksums of the bytes of a tensor, of the kinds that a snapshot may name. They tell damage, and no forgery.
+"""Checksums of the bytes of a tensor, of the kinds that a snapshot may name. They detect damage, not forgery.
 
 No torch.
 """
@@ -14,7 +14,7 @@ from engine.errors import InputError
 
 
 class Checksum(Protocol):
-    """A sum over bytes that come in pieces."""
+    """A checksum over bytes that are added piece by piece."""
 
     def update(self, piece: bytes | memoryview, /) -> None: ...
 
@@ -22,7 +22,7 @@ class Checksum(Protocol):
 
 
 class Crc32:
-    """CRC-32 as zlib and gzip have it: several times faster than SHA-256, and in every standard library."""
+    """CRC-32 as in zlib and gzip: several times faster than SHA-256, and in every standard library."""
 
     def __init__(self) -> None:
         self._sum = 0
@@ -35,12 +35,12 @@ class Crc32:
 
 
 KINDS: dict[str, Callable[[], Checksum]] = {"crc32": Crc32, "sha256": hashlib.sha256}
-DIGITS = {"crc32": 8, "sha256": 64}  # hexadecimal
-WRITTEN = "crc32"  # by this program
+DIGITS = {"crc32": 8, "sha256": 64}  # hexadecimal digits
+WRITTEN_KIND = "crc32"  # the kind that this program writes
 
 
 def checksum(kind: str) -> Checksum:
-    """A sum of no bytes yet; raises `InputError` for a kind that is not known."""
+    """A new checksum; raises `InputError` for an unknown kind."""
     if kind not in KINDS:
         raise InputError(f"checksums of the kind {kind[:20]!r} are not known")
     return KINDS[kind]()

@@ -1,4 +1,4 @@
-"""A session for other programs: a plain script beside its snapshot, its steps as a table and a trace. No torch."""
+"""Exports for other programs: a Python script beside a snapshot, and the steps as a table or a trace. No torch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FIRST_WORDS = b'"""Go on from a snapshot of KV Loupe'
 
 
 def write_script(snapshot: Path, path: Path) -> None:
-    """A script that goes on from a snapshot with torch, transformers and safetensors alone; it lies beside the
-    snapshot, whose name it has."""
+    """Write a script that continues from a snapshot with torch, transformers and safetensors alone. It must be in the
+    folder of the snapshot, whose name it contains."""
     check_script(path)
     if path.resolve().parent != snapshot.resolve().parent:
         raise InputError(f"The script opens the snapshot beside it: write it into the folder of '{snapshot}'.")
@@ -34,7 +34,7 @@ def write_script(snapshot: Path, path: Path) -> None:
 
 
 def script_beside(snapshot: Path) -> Path:
-    """Where the script of a snapshot goes; raises `InputError` where something else is there already."""
+    """The path of a snapshot's script; raises `InputError` if another file is there."""
     path = snapshot.with_suffix(".py")
     if path == snapshot:
         raise InputError(f"The script would be called '{path}' like its snapshot: end the snapshot in .safetensors.")
@@ -43,7 +43,7 @@ def script_beside(snapshot: Path) -> Path:
 
 
 def check_script(path: Path) -> None:
-    """Refuses to replace a file that is no such script."""
+    """Raise `InputError` if there is a file at `path` that is no such script, so that it is not replaced."""
     try:
         with writable_target(path).open("rb") as stream:
             is_ours = stream.read(len(FIRST_WORDS)) == FIRST_WORDS
@@ -58,7 +58,8 @@ def check_script(path: Path) -> None:
 
 
 def write_table(records: Sequence[StepRecord], path: Path, bookmarks: Sequence[Bookmark] = ()) -> None:
-    """The steps, and what is noted of them, as a table: CSV, or Parquet where the name ends so and pyarrow is there."""
+    """Write the steps, with bookmarks, as a table: Parquet if the file name ends so and pyarrow is installed, else
+    CSV."""
     if path.suffix != ".parquet":
         write_text(path, step_csv(records, bookmarks))
         return
@@ -72,7 +73,7 @@ def write_table(records: Sequence[StepRecord], path: Path, bookmarks: Sequence[B
 
 
 def records_of(file: SnapshotFile) -> list[StepRecord]:
-    """The step records; raises `InputError` where the snapshot has none."""
+    """The step records; raises `InputError` if the snapshot has none."""
     records = list(file.records)
     if not records:
         raise InputError(f"'{file.path}' has no steps in it: export it with its steps.")
@@ -83,13 +84,13 @@ def records_of(file: SnapshotFile) -> list[StepRecord]:
 
 
 def write_trace(records: Iterable[StepRecord], path: Path) -> None:
-    """The timings of all steps in the trace format that Perfetto and Chrome open."""
+    """Write the timings of all steps in the trace format of Perfetto and Chrome."""
     write_text(path, json.dumps({"traceEvents": list(trace_events(records)), "displayTimeUnit": "ms"}))
 
 
 def trace_events(records: Iterable[StepRecord]) -> Iterable[dict[str, Any]]:
-    """A slice for each step, within it one for each phase in the order in which they were done, and the bytes held as a
-    counter. Times are microseconds, counted from the begin of the first step."""
+    """The events of a trace: one slice per step, in it one per phase in the order of execution, and the bytes of the
+    cache as a counter. Times are in microseconds from the beginning of the first step."""
     yield {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "KV Loupe"}}
     origin: float | None = None
     for record in records:

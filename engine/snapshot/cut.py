@@ -1,4 +1,4 @@
-"""A smaller snapshot out of a snapshot: some layers, heads and steps of it, without its model."""
+"""Makes a smaller snapshot from a snapshot: some of its layers, heads and steps, without its model."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from engine.snapshot.format import (
     part_shapes,
 )
 from engine.snapshot.gather import Tensors, check_numbers, created, piece_tensors, written_by
-from engine.snapshot.manifest import table_name, written
+from engine.snapshot.manifest import manifest_strings, table_name
 from engine.snapshot.preview import Preview, preview_shape
 from engine.snapshot.pyramid import pyramid_for, pyramid_of
 from engine.snapshot.read import Pieces, SnapshotFile
 from engine.snapshot.records import record_bytes, record_fields
-from engine.snapshot.write import DTYPE_CODES, Later, Snapshot
+from engine.snapshot.write import DTYPE_CODES, LazyTensor, Snapshot
 from engine.spec.codec import Part
 from engine.wire.exporting import Export
 
 DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
-NOW_ONLY = ("logits", "waiting_ids")  # of the last step alone
+NOW_ONLY = ("logits", "waiting_ids")  # tensors that are known for the last step only
 
 
 def cut(file: SnapshotFile, command: Export) -> Snapshot:
-    """What a command asks to be kept of a file. Refuses what is not in it, and earlier steps of layers that have
-    dropped rows since."""
+    """The part of a file that a command asks for. Raises `InputError` for layers, heads or steps that the file does not
+    have, and for earlier steps of layers that have dropped rows since."""
     whole = file.manifest
     count = whole.num_tokens if command.num_tokens is None else command.num_tokens
     if not 0 < count <= whole.num_tokens:
@@ -46,7 +46,7 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
     is_past = count < whole.num_tokens
     entries = tuple(_entry(each, command, count, is_past, whole.num_source) for each in _chosen(file, command))
     chosen = [state for state in whole.states if command.layers is None or state.layer in command.layers]
-    states = () if is_past else tuple(chosen)  # they only move forward: of an earlier step none is known
+    states = () if is_past else tuple(chosen)  # recurrent states of earlier steps are not known
     if not entries and not states:
         raise InputError(
             f"These layers of '{file.path}' have states and no rows, and states are known of its last step alone: "
@@ -74,7 +74,7 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
         states=states,
         tables=whole.tables if not why_not else (),
         pyramid=pyramid_for(count, entries),
-        sequence=_standing(whole.sequence) if is_past else whole.sequence,
+        sequence=_sequence_at_any_step(whole.sequence) if is_past else whole.sequence,
         record_fields=record_fields() if command.records else {},
         checksums={},
     )
@@ -84,11 +84,11 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
         tensors |= {state.name: RawTensor(file, state.name) for state in states}
         tensors |= {name: RawTensor(file, name) for e in entries if (name := e.name("attention")) in file}
     tensors |= {table_name(n): RawTensor(file, table_name(n)) for n in range(len(manifest.tables))}
-    return Snapshot(tensors | piece_tensors("records", record_bytes(command.records)), written(manifest))
+    return Snapshot(tensors | piece_tensors("records", record_bytes(command.records)), manifest_strings(manifest))
 
 
 def _chosen(file: SnapshotFile, command: Export) -> list[LayerEntry]:
-    """The layers that are wanted."""
+    """The layers that the command asks for."""
     known = {entry.index for entry in file.layers} | {state.layer for state in file.manifest.states}
     strange = sorted(set(command.layers or ()) - known)
     if strange:
@@ -97,8 +97,8 @@ def _chosen(file: SnapshotFile, command: Export) -> list[LayerEntry]:
 
 
 def _entry(entry: LayerEntry, command: Export, count: int, is_past: bool, num_source: int) -> LayerEntry:
-    """A layer as it will be: its heads, how many rows, and whether its codes are kept. Behind an encoder the decoder's
-    own layers begin at `num_source`."""
+    """The entry of a layer in the new file: its heads, number of rows, and whether its codes are kept. In an
+    encoder-decoder the decoder's own layers begin at `num_source`."""
     heads = entry.heads
     if command.kv_heads is not None:
         check_numbers("kv head", command.kv_heads, heads)
@@ -135,8 +135,8 @@ def _step(command: Export) -> int | None:
     return command.records[-1].step if command.records else None
 
 
-def _standing(sequence: SequenceEntry) -> SequenceEntry:
-    """What holds of a sequence at any step."""
+def _sequence_at_any_step(sequence: SequenceEntry) -> SequenceEntry:
+    """What is true of a sequence at every step."""
     return SequenceEntry(sequence.seq_id, sequence.num_prompt_tokens, sampling=sequence.sampling)
 
 
@@ -151,7 +151,7 @@ def _tokens(file: SnapshotFile, count: int) -> Tensors:
 
 
 def _layers(file: SnapshotFile, manifest: Manifest) -> Tensors:
-    """Every tensor of the layers: codes and exact rows as they are written, or what they stand for."""
+    """All tensors of the layers: codes and exact rows as they are in the file, or dequantised rows."""
     found: Tensors = {}
     entries = {entry.index: entry for entry in manifest.layers}
     preview = Preview(lambda index, name: FileRowsPart.of(file, entries[index], name), manifest.layers)
@@ -171,18 +171,19 @@ def _layers(file: SnapshotFile, manifest: Manifest) -> Tensors:
             if full in file:
                 found[full] = RawTensor(file, full, places, len(whole.heads))
         found |= pyramid_of(preview.rows, entry, manifest.pyramid, manifest.num_tokens)
-    found["preview"] = Later(torch.uint8, preview_shape(manifest.layers), preview.made)
+    found["preview"] = LazyTensor(torch.uint8, preview_shape(manifest.layers), preview.pictures)
     return found
 
 
 @dataclass(frozen=True, eq=False)
 class FileRowsPart:
-    """K or V `[1, H, S, D]` of some heads of a layer in a file as attention reads it, of its first `num_rows` rows."""
+    """K or V `[1, H, S, D]` of some heads of a layer of a file, as attention reads it, limited to the first `num_rows`
+    rows."""
 
     file: SnapshotFile
     layer: int
     name: Part
-    heads: tuple[int, ...]  # as the model counts them
+    heads: tuple[int, ...]  # indices in the model
     dtype: torch.dtype
     shape: torch.Size
 
@@ -214,8 +215,8 @@ class FileRowsPart:
 
 
 class RawTensor:
-    """A tensor of a file as its bytes are; where it has one of so many `heads` at each place of its second, or its
-    first, dimension, of those at some `places`."""
+    """A tensor of a file, copied byte by byte. If its first dimension, or its second one after a batch of 1, has one
+    entry for each of `heads` heads, only those at `places` are copied."""
 
     def __init__(self, file: SnapshotFile, name: str, places: Sequence[int] = (), heads: int = 0) -> None:
         self._file, self._name = file, name
@@ -223,7 +224,7 @@ class RawTensor:
         self.dtype = DTYPES[known.dtype]
         shape, self._index = known.shape, list[tuple[int, ...]]()
         has_batch = shape[0] == 1
-        if len(shape) > has_batch and len(places) < heads == shape[has_batch]:  # else all heads share it
+        if len(shape) > has_batch and len(places) < heads == shape[has_batch]:  # else all heads share the tensor
             self._index = [(0, place) if has_batch else (place,) for place in places]
             shape = (1, len(places), *shape[2:]) if has_batch else (len(places), *shape[1:])
         self.shape = torch.Size(shape)

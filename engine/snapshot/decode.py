@@ -1,6 +1,6 @@
-"""What codes stand for, in NumPy: the rows that attention was handed, to the last bit. No torch.
+"""Dequantises codes in NumPy to the rows that attention reads, exact to the last bit. No torch.
 
-The arithmetic is that of `engine.cache.compressed.codecs` and `kivi`; a test holds the two together.
+The arithmetic is that of `engine.cache.compressed.codecs` and `kivi`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ E8M0_BIAS, E8M0_NAN = 127, 255
 
 
 def numbers_of(array: Array, dtype: str) -> Array:
-    """Numbers as they are written in a dtype of safetensors, as float32; float64 stays."""
+    """Numbers of a safetensors dtype as float32; float64 stays float64."""
     match dtype:
         case "BF16":
             return (array.astype(np.uint32) << 16).view(np.float32)
@@ -33,7 +33,8 @@ def numbers_of(array: Array, dtype: str) -> Array:
 
 
 def decoded(read: ReadArray, entry: LayerEntry, tensor: Part, head: int, rows: range) -> Array:
-    """Rows `[T, D]` of K or V of the `head`-th head written, float32. `read(name, *index, rows=…)` gives the arrays."""
+    """Rows `[T, D]` of K or V of the head at index `head` in the file, as float32. `read(name, *index, rows=…)` reads
+    arrays."""
     part, name = entry.part(tensor), entry.name(tensor)
     exact = next(code for code, dtype in EXACT_CODES.items() if dtype == entry.dtype)
     if not part.num_coded:
@@ -41,7 +42,7 @@ def decoded(read: ReadArray, entry: LayerEntry, tensor: Part, head: int, rows: r
     found = []
     coded = range(rows.start, min(rows.stop, part.num_coded))
     if len(coded):
-        with np.errstate(invalid="ignore", over="ignore"):  # scales in a file may be any numbers
+        with np.errstate(invalid="ignore", over="ignore"):  # scales in a damaged file may be any numbers
             found.append(_rounded(_coded_rows(read, name, part, tensor, head, coded), exact))
     if rows.stop > part.num_coded:
         behind = range(max(0, rows.start - part.num_coded), rows.stop - part.num_coded)
@@ -78,7 +79,7 @@ def _coded_rows(read: ReadArray, name: str, part: PartEntry, tensor: Part, head:
 
 
 def _rounded(numbers: Array, dtype: str) -> Array:
-    """float32 numbers as the dtype of the rows has them, to the nearest, ties to even."""
+    """Round float32 numbers to the dtype of the rows, to nearest, ties to even; the result is float32."""
     if dtype == "F16":
         return numbers.astype(np.float16).astype(np.float32)
     if dtype != "BF16":
@@ -92,7 +93,7 @@ def _rounded(numbers: Array, dtype: str) -> Array:
 
 
 def _e4m3_table() -> Array:
-    """The number of each of the 256 codes of e4m3 (1 sign, 4 exponent, 3 fraction bits; no infinity, one NaN)."""
+    """The numbers of the 256 codes of e4m3 (1 sign, 4 exponent and 3 fraction bits; no infinity; NaN in both signs)."""
     codes = np.arange(256)
     exponent, fraction = (codes >> 3) & 15, codes & 7
     size = np.where(exponent == 0, fraction / 8 * 2.0**-6, (1 + fraction / 8) * 2.0 ** (exponent - 7.0))
@@ -105,7 +106,7 @@ E4M3 = _e4m3_table()
 
 
 def _powers(exponents: Array) -> Array:
-    """e8m0: a power of two; 255 is NaN."""
+    """Powers of two from e8m0 exponents; 255 is NaN."""
     powers = np.exp2(exponents.astype(np.float32) - E8M0_BIAS, dtype=np.float32)
     return np.where(exponents == E8M0_NAN, np.float32(np.nan), powers)
 
@@ -114,7 +115,8 @@ def _powers(exponents: Array) -> Array:
 
 
 def _kivi_keys(read: ReadArray, name: str, bits: int, group: int, head: int, rows: range) -> Array:
-    """Words run along the tokens, and a group of tokens shares a scale and an offset for each channel."""
+    """Dequantise KIVI's keys. Words are packed along the tokens; a group of tokens shares a scale and an offset per
+    channel."""
     first, stop = rows.start // group * group, -(-rows.stop // group) * group
     per_word = WORD_BITS // bits
     words = read(f"{name}.words", 0, head, rows=range(first // per_word, stop // per_word))
@@ -128,7 +130,8 @@ def _kivi_keys(read: ReadArray, name: str, bits: int, group: int, head: int, row
 
 
 def _kivi_values(read: ReadArray, name: str, bits: int, group: int, head: int, rows: range) -> Array:
-    """Words run along the channels, and a group of channels of one token shares a scale and an offset."""
+    """Dequantise KIVI's values. Words are packed along the channels; a group of channels of a token shares a scale and
+    an offset."""
     words, scales, offsets = (read(f"{name}.{what}", 0, head, rows=rows) for what in ("words", "scales", "offsets"))
     codes = _unpacked(words, bits).reshape(len(rows), -1, group)
     numbers = codes * scales.astype(np.float32)[..., None] + offsets.astype(np.float32)[..., None]
@@ -136,7 +139,7 @@ def _kivi_values(read: ReadArray, name: str, bits: int, group: int, head: int, r
 
 
 def _unpacked(words: Array, bits: int) -> Array:
-    """Codes `[…, N]` as float32 from words `[…, N b / 32]`, the first code in the lowest bits."""
+    """Unpack words `[…, N b / 32]` to codes `[…, N]` as float32; the first code is in the lowest bits."""
     shifts = np.arange(0, WORD_BITS, bits, dtype=np.uint32)
     codes = (np.ascontiguousarray(words).view(np.uint32)[..., None] >> shifts) & np.uint32(2**bits - 1)
     return codes.reshape(*words.shape[:-1], -1).astype(np.float32)

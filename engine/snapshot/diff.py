@@ -1,6 +1,7 @@
-"""How far two snapshots are apart, layer by layer and head by head. No torch.
+"""Compares two snapshots layer by layer and head by head. No torch.
 
-Rows are compared at the positions that both hold, a bounded number at a time, so that files of any size fit through.
+Rows are compared at the positions that both hold, a bounded number at a time, so that files of any size can be
+compared.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ ROWS_AT_ONCE = 8192
 
 
 class HeadDifference(Struct, frozen=True):
-    """K or V of one head: how many rows both hold and how many only one of them; the norm of the difference, by itself
-    and as a part of A's; the largest difference; the row that is farthest off, as a part of its own size; the first
-    position whose row departs beyond rounding."""
+    """The difference of K or V of one head.
+
+    `num_rows` rows are in both files, `num_missing` in only one. `norm` is that of the difference, `relative` the same
+    relative to A; `largest` is the largest absolute difference. `row_error` is that of the worst row, relative to its
+    size. `first_departing` is the first position whose row differs by more than rounding.
+    """
 
     layer: int
     tensor: Part
@@ -40,8 +44,8 @@ class HeadDifference(Struct, frozen=True):
 
 
 class SnapshotDifference(Struct, frozen=True):
-    """What was found. `first_token` is the first position where token ids or rows depart, None where none does;
-    `largest_logit` is None where one of the files has no logits. `is_same`: all numbers are equal to the last bit."""
+    """The result of a comparison. `first_token` is the first position where token ids or rows differ, None if none do;
+    `largest_logit` is None if a file has no logits. `is_same`: all numbers are equal bit for bit."""
 
     num_tokens: tuple[int, int]
     first_other_id: int | None
@@ -68,8 +72,8 @@ class SnapshotDifference(Struct, frozen=True):
 
 
 def difference(a: SnapshotFile, b: SnapshotFile) -> Iterator[tuple[int, int] | SnapshotDifference]:
-    """Compare two files; yields the heads done and those of all, and at last what was found. Raises `InputError` where
-    they are of models with other dimensions."""
+    """Compare two files. Yields progress (heads done, of all), and last the result. Raises `InputError` if the
+    dimensions of a layer differ."""
     pairs = list(pairs_of(a, b))
     heads: list[HeadDifference] = []
     for one, other, tensor, head in pairs:
@@ -110,7 +114,8 @@ def pairs_of(a: SnapshotFile, b: SnapshotFile) -> Iterator[tuple[LayerEntry, Lay
 
 
 def first_other_id(a: SnapshotFile, b: SnapshotFile) -> int | None:
-    """The first position where the files have other tokens, of those both have; None where one does not say them."""
+    """The first position with different token ids, among those that both have; None if there is none or a file has no
+    ids."""
     if "token_ids" not in a or "token_ids" not in b:
         return None
     count = min(a.manifest.num_tokens, b.manifest.num_tokens)
@@ -123,14 +128,15 @@ def first_other_id(a: SnapshotFile, b: SnapshotFile) -> int | None:
 
 
 def _logits(a: SnapshotFile, b: SnapshotFile) -> float | None:
-    """The largest difference of logits; what is not finite on one side alone is infinitely far."""
+    """The largest absolute difference of logits; a value that is not finite on one side only is infinitely far."""
     if "logits" not in a or "logits" not in b or a.entries["logits"].shape != b.entries["logits"].shape:
         return None
-    return float(apart(a.numbers("logits"), b.numbers("logits")).max(initial=0.0))
+    return float(absolute_differences(a.numbers("logits"), b.numbers("logits")).max(initial=0.0))
 
 
-def apart(one: Array, other: Array) -> Array:
-    """|one − other|, float64; what is not finite on one side alone is infinitely far, and on both alike not at all."""
+def absolute_differences(one: Array, other: Array) -> Array:
+    """|one − other| as float64: infinite if a value is not finite on one side only, 0 if both are the same non-finite
+    value."""
     with np.errstate(invalid="ignore"):
         found = np.abs(one.astype(np.float64) - other)
     found[(one == other) | (np.isnan(one) & np.isnan(other))] = 0
@@ -143,7 +149,8 @@ def apart(one: Array, other: Array) -> Array:
 def _head(
     a: SnapshotFile, b: SnapshotFile, entries: tuple[LayerEntry, LayerEntry], tensor: Part, head: int
 ) -> HeadDifference:
-    """Twice through the rows: how large each channel is, then how far each row is off in these units."""
+    """Compare one head in two passes over the rows: the first finds the size of each channel, the second the error of
+    each row in these units."""
     index = entries[0].index
     places = a.positions(index, head), b.positions(index, head)
     shared, slots, others = _shared(*places)
@@ -151,7 +158,7 @@ def _head(
     largest, squares, own = 0.0, 0.0, np.zeros(entries[0].dim(tensor))
     for piece in pieces:
         one, other = _rows(a, b, index, tensor, head, slots[piece], others[piece])
-        distance = apart(one, other)
+        distance = absolute_differences(one, other)
         largest = max(largest, float(distance.max(initial=0.0)))
         own += np.square(np.nan_to_num(one, nan=0.0, posinf=0.0, neginf=0.0).astype(np.float64)).sum(0)
         squares += float(np.square(distance).sum())
@@ -173,7 +180,7 @@ def _head(
 
 
 def _shared(one: Array, other: Array) -> tuple[Array, Array, Array]:
-    """The positions that both have, and the slots where these stand in each."""
+    """The positions that both have, and their slots in each."""
     if len(one) == len(other) and np.array_equal(one, other):
         slots = np.arange(len(one))
         return one, slots, slots
@@ -181,7 +188,7 @@ def _shared(one: Array, other: Array) -> tuple[Array, Array, Array]:
 
 
 def _pieces(slots: Array, others: Array) -> Iterator[slice]:
-    """Runs of the shared rows that span a bounded number of rows in both files."""
+    """Slices of the shared rows, each of which spans a bounded number of rows in both files."""
     start = 0
     while start < len(slots):
         ends = (np.searchsorted(each, each[start] + ROWS_AT_ONCE) for each in (slots, others))
@@ -193,7 +200,7 @@ def _pieces(slots: Array, others: Array) -> Iterator[slice]:
 def _rows(
     a: SnapshotFile, b: SnapshotFile, layer: int, tensor: Part, head: int, slots: Array, others: Array
 ) -> tuple[Array, Array]:
-    """The rows in some slots of both, float32 `[T, D]`."""
+    """Rows `[T, D]`, float32, at the given slots of both files."""
     found = []
     for file, wanted in ((a, slots), (b, others)):
         rows = file.rows(layer, tensor, head, range(int(wanted[0]), int(wanted[-1]) + 1))
@@ -202,8 +209,8 @@ def _rows(
 
 
 def row_errors(rows: Array, expected: Array, units: Array) -> Array:
-    """How far rows `[T, D]` are off, `[T]`, as a part of their own size, as `engine.analysis.rounding.row_errors`: root
-    mean squares over the channels, each in units of its own size over all rows."""
+    """Errors `[T]` of rows `[T, D]`, relative to the size of each row, as in `engine.analysis.rounding.row_errors`:
+    root mean squares over the channels, each divided by its size over all rows."""
     with np.errstate(invalid="ignore", over="ignore"):
         own = np.sqrt(np.square(expected / units).mean(1)).clip(1e-6)
         errors: Array = np.sqrt(np.square((rows - expected) / units).mean(1)) / own

@@ -1,5 +1,5 @@
-"""A live session or an opened snapshot, written for whoever asks: as a snapshot, or for other programs. The window and
-the command line both write through here."""
+"""Exports a live session or an opened snapshot, as a snapshot or for other programs. The window and the command line
+both use this module."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from engine.cache.stored import InPieces
 from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.snapshot import npz
-from engine.snapshot.checksum import WRITTEN
+from engine.snapshot.checksum import WRITTEN_KIND
 from engine.snapshot.convert import script_beside, write_script, write_table, write_trace
 from engine.snapshot.cut import cut
 from engine.snapshot.format import LayerEntry
 from engine.snapshot.gather import snapshot_of
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.session_script import RepeatedSequence, is_row_tensor, nodes_to, sequence_in, write_session
-from engine.snapshot.write import Later, Snapshot, checksum_of, header_of, made, pieces, write_snapshot
+from engine.snapshot.write import LazyTensor, Snapshot, checksum_of, header_of, materialised, pieces, write_snapshot
 from engine.wire.exporting import Export, ExportEstimate
 from engine.wire.records import StepRecord
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 def export(source: Source, command: Export) -> Iterator[tuple[int, int]]:
-    """Write what a command asks for, yielding the bytes written and those in all. Closing the iterator early leaves
-    what stood there before. Raises `InputError` where it cannot be written."""
+    """Write what a command asks for. Yields progress (bytes written, of all). Closing the iterator early leaves the
+    file that was there before. Raises `InputError` if it cannot be written."""
     writable_target(command.path)  # before anything is computed
     match command.kind:
         case "snapshot":
@@ -55,7 +55,7 @@ def export(source: Source, command: Export) -> Iterator[tuple[int, int]]:
 
 
 def estimate(source: Source, command: Export) -> ExportEstimate:
-    """What an export would write, without its records; raises `InputError` where it would be refused."""
+    """What an export would write, without its records; raises `InputError` if the export would be refused."""
     if command.kind in ("table", "trace", "session"):
         return ExportEstimate(0, 0, 0, "")
     is_snapshot = command.kind == "snapshot"
@@ -68,7 +68,7 @@ def estimate(source: Source, command: Export) -> ExportEstimate:
 
 
 def gathered(source: Source, command: Export) -> Snapshot:
-    """What is to be written."""
+    """The snapshot that a command asks for, before it is written."""
     return cut(source, command) if isinstance(source, SnapshotFile) else snapshot_of(source, command)
 
 
@@ -91,21 +91,21 @@ def _snapshot(source: Source, command: Export) -> Iterator[tuple[int, int]]:
 
 
 def _as_numbers(source: Source, command: Export) -> Snapshot:
-    """The tensors that an npz has, coded rows as the numbers that they stand for."""
+    """The tensors of an npz file, with coded rows dequantised."""
     snapshot = gathered(source, replace(command, form="rows", records=()))
-    kept = {name: t for name, t in snapshot.tensors.items() if name in npz.BESIDE or npz.is_of_layer(name)}
+    kept = {name: t for name, t in snapshot.tensors.items() if name in npz.SMALL_TENSORS or npz.is_layer_tensor(name)}
     for entry in msgspec.json.decode(snapshot.manifest["layers"], type=tuple[LayerEntry, ...]):
         kept |= {name: torch.from_numpy(array) for name, array in npz.placement(entry).items()}
     return Snapshot(kept, snapshot.manifest)
 
 
 def _npz_bytes(snapshot: Snapshot) -> int:
-    """The bytes of all arrays, in the dtypes in which NumPy has them."""
+    """Bytes of all arrays in the dtypes of NumPy."""
     return sum(math.prod(t.shape) * _numpy_dtype(t).itemsize for t in snapshot.tensors.values())
 
 
-def _numpy_dtype(tensor: torch.Tensor | InPieces | Later) -> torch.dtype:
-    """The dtype that NumPy has for a tensor: it knows no bfloat16."""
+def _numpy_dtype(tensor: torch.Tensor | InPieces | LazyTensor) -> torch.dtype:
+    """The dtype of a tensor in NumPy, which has no bfloat16: float32 instead."""
     return torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
 
 
@@ -116,8 +116,8 @@ def _members(snapshot: Snapshot) -> Iterator[npz.Member]:
         yield name, numpy_dtype, tuple(tensor.shape), _arrays(tensor, dtype)
 
 
-def _arrays(tensor: torch.Tensor | InPieces | Later, dtype: torch.dtype) -> Iterator[npz.Array]:
-    for part in pieces(made(tensor)):
+def _arrays(tensor: torch.Tensor | InPieces | LazyTensor, dtype: torch.dtype) -> Iterator[npz.Array]:
+    for part in pieces(materialised(tensor)):
         yield np.asarray(part.to(dtype).numpy())
 
 
@@ -146,16 +146,16 @@ def _repeated(source: Source, command: Export) -> RepeatedSequence:
         nodes_to(at, records, session.history.tree.nodes),
         records,
         tuple(sequence.token_ids[: sequence.num_tokens]) if is_now else (),
-        WRITTEN,
+        WRITTEN_KIND,
         _checksums(session, command),
         info.num_threads,
     )
 
 
 def _checksums(session: Session, command: Export) -> dict[str, str]:
-    """Those of K and V of the moment; none where these are not known any more."""
+    """Checksums of K and V at the exported moment; empty if its rows are no longer known."""
     try:
         tensors = snapshot_of(session, Export(Path("unwritten"), command.seq_id, command.num_tokens)).tensors
     except InputError:
         return {}
-    return {name: checksum_of(tensors[name], WRITTEN) for name in filter(is_row_tensor, tensors)}
+    return {name: checksum_of(tensors[name], WRITTEN_KIND) for name in filter(is_row_tensor, tensors)}

@@ -1,6 +1,5 @@
-"""The words of the snapshot format, version 4, as `resources/snapshot-format.md` has them. No torch.
-
-Names, limits, what the manifest says, and the shape that every tensor must have.
+"""The snapshot format, version 4, as specified in `resources/snapshot-format.md`: names, limits, the manifest, and the
+shape that every tensor must have. No torch.
 
 Letters: H heads written, S rows held, C of them coded, D channels, n tokens.
 """
@@ -21,21 +20,21 @@ from engine.wire.records import StopReason
 
 FORMAT = "kvloupe-snapshot"
 VERSION = 4
-WITHOUT_STATES = 3  # what is written where no layer has a state: programs that read no states read it
-FIRST = 1  # without checksums, and nothing of how decoding goes on
+WITHOUT_STATES = 3  # version written if no layer has a state, so that programs which read no states can open it
+FIRST = 1  # has no checksums, and not enough to continue decoding
 
 MAX_HEADER_BYTES = 16 << 20
 MAX_TENSORS = 1 << 16
 MAX_DIMENSIONS = 8
 MAX_LAYERS = 1 << 12
-MAX_TOKENS = 1 << 31  # ids and other numbers of tokens
-MAX_LENGTH = 1 << 24  # tokens fed: their ids and texts are read at once
-MAX_TEXT_BYTES = 1 << 12  # of a token, on average
-MAX_SIZE = 1 << 20  # channels, tokens in a page: no model has so many
-MAX_HEADS = 1 << 10  # in a layer; pictures make room for heads that are not written too
+MAX_TOKENS = 1 << 31  # limit of token ids and counts
+MAX_LENGTH = 1 << 24  # tokens fed; their ids and texts are read at once
+MAX_TEXT_BYTES = 1 << 12  # per token, on average
+MAX_SIZE = 1 << 20  # channels, or tokens in a page; more than any model has
+MAX_HEADS = 1 << 10  # per layer; pictures allocate space for heads that are not written as well
 MAX_ALL_HEADS = 1 << 16  # in all layers
 MAX_RECORD_BYTES = 1 << 26
-MAX_STATE_BYTES = 1 << 28  # of one tensor of a state: it is drawn whole
+MAX_STATE_BYTES = 1 << 28  # per tensor of a state, which is read at once to be drawn
 
 ITEM_BYTES = {
     "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
@@ -46,13 +45,13 @@ DTYPE_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bf
 TRANSFORMERS_FP8 = "transformers-fp8"
 
 PARTS: tuple[Part, Part] = ("keys", "values")
-EXTREMES = ("low", "high", "magnitudes")  # tensors of a pyramid, behind the name of K or V
+EXTREMES = ("low", "high", "magnitudes")  # suffixes of the tensors of a pyramid
 STATES = ("convolution", "recurrence")
-PREVIEW_SIZE = 24, 96  # rows and columns of the small picture of K or V of a layer
+PREVIEW_SIZE = 24, 96  # rows and columns of the preview of K or V of a layer
 
 
 class PartEntry(Struct, frozen=True):
-    """How K or V of one layer is written: the first `num_coded` rows by `codec`, the others as they are."""
+    """How K or V of one layer is written: the first `num_coded` rows by `codec`, the others exact."""
 
     codec: str = "exact"
     group: int | None = None
@@ -62,9 +61,9 @@ class PartEntry(Struct, frozen=True):
 
 
 class LayerEntry(Struct, frozen=True):
-    """One layer that has rows: its number in the model, which of its `num_kv_heads` heads are written, how many rows,
-    and the position of the first where they stand in one run. `has_positions`: they do not, and a tensor says where
-    each one stands."""
+    """One layer that has rows: its index in the model, which of its `num_kv_heads` heads are written, how many rows,
+    and the position of the first row if positions are consecutive. If they are not, `has_positions` is True and a
+    tensor has the position of each row."""
 
     index: int
     kind: str
@@ -86,12 +85,12 @@ class LayerEntry(Struct, frozen=True):
         return self.key_dim if name == "keys" else self.value_dim
 
     def name(self, tensor: str) -> str:
-        """The full name of one of its tensors."""
+        """The full name of a tensor of this layer."""
         return f"layers.{self.index}.{tensor}"
 
 
 class TableEntry(Struct, frozen=True):
-    """A page table: of which layers, and how many tokens a page has. Its page ids are a tensor."""
+    """A page table: its layers, and the tokens per page. Its page ids are a tensor."""
 
     layers: tuple[int, ...]
     page_size: int
@@ -99,7 +98,7 @@ class TableEntry(Struct, frozen=True):
 
 
 class StateEntry(Struct, frozen=True):
-    """One tensor of the state of a recurrent layer: of its convolution or its recurrence, and which of them."""
+    """One tensor of the state of a recurrent layer: of its convolution or of its recurrence, numbered."""
 
     layer: int
     kind: str
@@ -115,8 +114,8 @@ class StateEntry(Struct, frozen=True):
 
 
 class PyramidEntry(Struct, frozen=True):
-    """How coarse the extremes are that stand beside the rows of large layers: tokens in a column, and channels of K and
-    of V in a row."""
+    """The resolution of the extremes that are stored with the rows of large layers: tokens per column, and channels of
+    K and of V per row."""
 
     tokens_per_column: int
     keys_per_row: int
@@ -132,7 +131,7 @@ class PyramidEntry(Struct, frozen=True):
 
 
 class SequenceEntry(Struct, frozen=True):
-    """Where the sequence stands and how it goes on."""
+    """The state of the sequence: its prompt, the chosen and forced tokens, and its sampling."""
 
     seq_id: int = 0
     num_prompt_tokens: int = 0
@@ -144,8 +143,8 @@ class SequenceEntry(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """What a snapshot says of itself, checked. `cache_spec` is None where the cache was none of this program's;
-    `why_not` says why decoding cannot go on from it, and is empty where it can."""
+    """The manifest of a snapshot, checked. `cache_spec` is None if the cache was not one of this program's modes;
+    `why_not` says why decoding cannot continue from the file, empty if it can."""
 
     version: int
     num_tokens: int
@@ -158,7 +157,7 @@ class Manifest(Struct, frozen=True):
     dtype: str = ""
     cache: str = ""
     cache_spec: CacheSpec | None = None
-    form: str = "rows"  # or stored
+    form: str = "rows"  # or "stored"
     provenance: str = ""
     step: int | None = None
     notes: str = ""
@@ -177,17 +176,17 @@ class Manifest(Struct, frozen=True):
     sequence: SequenceEntry = SequenceEntry()
     record_fields: dict[str, tuple[str, ...]] = {}
     moments: str = "[]"
-    checksum_kind: str = "sha256"  # the only one of version 2
+    checksum_kind: str = "sha256"  # the default is the only kind in version 2
     checksums: dict[str, str] = {}
 
     @property
     def num_source(self) -> int:
-        """Tokens that an encoder read, whose rows are in cross layers and in no pages."""
+        """Number of tokens that an encoder read; their rows are in cross layers and not in pages."""
         return min(self.num_tokens, max(0, self.sequence.num_prompt_tokens - 1)) if "cross" in self.layer_kinds else 0
 
     @property
     def num_in_tables(self) -> int:
-        """Tokens that a page table counts."""
+        """Number of tokens that page tables cover."""
         return self.num_tokens - self.num_source
 
     @property
@@ -195,7 +194,7 @@ class Manifest(Struct, frozen=True):
         return self.version > FIRST
 
     def layer(self, index: int) -> LayerEntry:
-        """The layer of that number; raises `InputError` where the file has none."""
+        """The entry of a layer; raises `InputError` if the file does not have it."""
         for entry in self.layers:
             if entry.index == index:
                 return entry
@@ -203,7 +202,7 @@ class Manifest(Struct, frozen=True):
 
 
 def index_words(indices: Iterator[int]) -> str:
-    """`0 … 5`, or all numbers where there are gaps."""
+    """`0 … 5` for consecutive numbers, else all of them."""
     found = list(indices)
     if not found:
         return "none"
@@ -212,7 +211,7 @@ def index_words(indices: Iterator[int]) -> str:
 
 
 class Shape(Struct, frozen=True):
-    """What a tensor must be: one of some dtypes, and a size in each dimension (None: any)."""
+    """What a tensor must be: its possible dtypes, and the size of each dimension (None: any)."""
 
     dtypes: tuple[str, ...]
     sizes: tuple[int | None, ...]
@@ -223,7 +222,7 @@ class Shape(Struct, frozen=True):
 
 
 def part_shapes(entry: LayerEntry, name: Part) -> dict[str, Shape]:
-    """The tensors that K or V of a layer must have, by full name; raises `InputError` for a codec that is not known."""
+    """The tensors that K or V of a layer must have, by full name; raises `InputError` for an unknown codec."""
     part, dim, heads = entry.part(name), entry.dim(name), len(entry.heads)
     exact = next((code for code, dtype in DTYPE_NAMES.items() if dtype == entry.dtype), "")
     if not exact:
@@ -270,17 +269,17 @@ def _kivi_shapes(coding: Coding, name: Part, heads: int, dim: int, count: int) -
 
 
 def divided(count: int, group: int) -> int:
-    """How many groups; refuses what they do not divide."""
+    """The number of groups; raises `InputError` if `count` is not a multiple of `group`."""
     if count % group:
         raise InputError(f"groups of {group} do not divide {count}")
     return count // group
 
 
 def coding_of(part: PartEntry) -> Coding:
-    """The codec with its numbers; raises `InputError` for one that is not known."""
+    """The coding of a part; raises `InputError` for an unknown codec."""
     return Coding(part.codec, part.group, part.residual)
 
 
 def num_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes of a tensor."""
+    """Bytes of a tensor of this dtype and shape."""
     return ITEM_BYTES[dtype] * math.prod(shape)

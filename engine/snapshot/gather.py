@@ -1,4 +1,5 @@
-"""What of a live session goes into a snapshot: the rows of a sequence, and all that it needs to go on."""
+"""Collects the contents of a snapshot from a live session: the rows of a sequence, and all that it needs to
+continue."""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ from engine.snapshot.format import (
     TableEntry,
     index_words,
 )
-from engine.snapshot.manifest import table_name, written
+from engine.snapshot.manifest import manifest_strings, table_name
 from engine.snapshot.preview import Preview, preview_shape, some_rows
 from engine.snapshot.pyramid import pyramid_for, pyramid_of
 from engine.snapshot.records import record_bytes, record_fields
-from engine.snapshot.session_script import moments_beside
-from engine.snapshot.write import Later, Snapshot
+from engine.snapshot.session_script import unrecorded_nodes
+from engine.snapshot.write import LazyTensor, Snapshot
 from engine.spec.codec import Coding, Part
 from engine.spec.presets import cache_name
 from engine.wire.exporting import Export
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
 
-Tensors = dict[str, torch.Tensor | InPieces | Later]
+Tensors = dict[str, torch.Tensor | InPieces | LazyTensor]
 
 
 def snapshot_of(session: Session, command: Export) -> Snapshot:
-    """What a command asks to be kept. Refuses a step whose rows are not known any more."""
+    """The snapshot that a command asks for. Raises `InputError` for a step whose rows are no longer known."""
     sequence = session.sequence(command.seq_id)
     count = sequence.num_tokens if command.num_tokens is None else command.num_tokens
     if not 0 < count <= sequence.num_tokens:
@@ -89,17 +90,17 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         pyramid=stored.pyramid,
         sequence=sequence_entry(command.seq_id, sequence.num_prompt_tokens, mark),
         record_fields=record_fields() if command.records else {},
-        moments=moments_beside(step, command.records, session.history.tree.nodes),
+        moments=unrecorded_nodes(step, command.records, session.history.tree.nodes),
     )
-    return Snapshot(tensors, written(manifest))
+    return Snapshot(tensors, manifest_strings(manifest))
 
 
 # ---- the rows ----------------------------------------------------------------------------------------------------
 
 
 class ExportChoice:
-    """The layers and heads of a cache that are wanted, in the form that is wanted. `why_not` says why decoding cannot
-    go on from them."""
+    """The chosen layers and heads of a cache, in the chosen form. `why_not` says why decoding cannot continue from
+    them; empty if it can."""
 
     def __init__(self, session: Session, cache: StoredCache, past: RowsAt, command: Export) -> None:
         model = session.model
@@ -189,24 +190,24 @@ class ExportChoice:
                 marks = {"hidden": layer.hidden, "pinned": layer.pinned}
                 beside |= {what: mask.to(torch.uint8) for what, mask in marks.items() if mask is not None}
             found |= {entry.name(what): tensor for what, tensor in beside.items() if tensor is not None}
-            # beside the rows, so that they are made while the rows are written
+            # next to the rows in the file, so that they are computed while the rows are written
             found |= pyramid_of(preview.rows, entry, self.pyramid, self._past.num_tokens, self._count)
-        found["preview"] = Later(torch.uint8, preview_shape(self.entries), preview.made)
+        found["preview"] = LazyTensor(torch.uint8, preview_shape(self.entries), preview.pictures)
         return found
 
     def _count(self, layer: int, name: Part) -> LayerCount | None:
-        """What the session has counted of a layer, and goes on counting; not of some heads, nor of rows that would all
-        be decoded for it."""
+        """The magnitude counts that the session keeps of a layer; None if only some heads are written, or if the rows
+        are coded and would all have to be dequantised for it."""
         is_whole = len(self._heads[layer]) == self._model.info.geometry.layers[layer].num_kv_heads
         if not is_whole or not self._past.cache.spec.codec.is_exact:
             return None
-        # another one for each layer: it keeps the rows that it gathers of scattered pages
+        # a new object for each layer, because it caches the rows that it gathers from pages
         past = dataclasses.replace(self._past)
         return self._magnitudes.counts(self._seq_id, name, past, [layer]).get(layer)
 
     def _part(self, layer: int, name: Part) -> torch.Tensor | RowsInPieces:
-        """K or V of a layer as attention reads it: as it is kept, or decoded, which is made anew each time, since one
-        layer at once is enough to hold."""
+        """K or V of a layer as attention reads it: as it is stored, or dequantised. Dequantised rows are computed anew
+        each time, so that only one layer at a time is in memory."""
         stored = self._layers[layer]
         kept = (stored.keys, stored.values)[PARTS.index(name)].kept
         if "rows" in kept:
@@ -215,15 +216,15 @@ class ExportChoice:
         assert held is not None, "a layer that is written has rows"
         return chosen(held, name)[:, :, : stored.num_rows]
 
-    def _decoded(self, entry: LayerEntry, name: Part) -> Later:
+    def _decoded(self, entry: LayerEntry, name: Part) -> LazyTensor:
         def make() -> torch.Tensor:
             return some_rows(of_heads(self._part(entry.index, name), entry), slice(None))[None]
 
-        return Later(getattr(torch, entry.dtype), (1, len(entry.heads), entry.num_rows, entry.dim(name)), make)
+        return LazyTensor(getattr(torch, entry.dtype), (1, len(entry.heads), entry.num_rows, entry.dim(name)), make)
 
 
 def of_heads(tensor: torch.Tensor | RowsInPieces, entry: LayerEntry) -> torch.Tensor | RowsInPieces:
-    """The heads that are wanted of a tensor `[1, H, …]`; what all heads share stays."""
+    """The written heads of a tensor `[1, H, …]`; a tensor that all heads share is returned unchanged."""
     if len(entry.heads) == entry.num_kv_heads or len(tensor.shape) < 2 or tensor.shape[1] == 1:
         return tensor
     if not isinstance(tensor, torch.Tensor):
@@ -232,7 +233,7 @@ def of_heads(tensor: torch.Tensor | RowsInPieces, entry: LayerEntry) -> torch.Te
 
 
 def heads_of(wanted: Sequence[int] | None, count: int, layer: int) -> tuple[int, ...]:
-    """The heads to be written of a layer that has so many."""
+    """The written heads of a layer that has `count` heads."""
     if wanted is None:
         return tuple(range(count))
     check_numbers("kv head", wanted, range(count))
@@ -240,18 +241,18 @@ def heads_of(wanted: Sequence[int] | None, count: int, layer: int) -> tuple[int,
 
 
 def check_numbers(what: str, wanted: Iterable[int], known: Iterable[int]) -> None:
-    """Refuse numbers of layers or heads that are not there."""
+    """Raise `InputError` for numbers of layers or heads that do not exist."""
     there = set(known)
     if strange := sorted(set(wanted) - there):
         words = f"choose among {index_words(iter(sorted(there)))}" if there else "export states alone, of all layers"
         raise InputError(f"There is no {what} {strange[0]} with K and V to export: {words}.")
 
 
-# ---- what stands beside them -------------------------------------------------------------------------------------
+# ---- everything else ---------------------------------------------------------------------------------------------
 
 
 def tokens(session: Session, seq_id: int, count: int, mark: Mark | None) -> Tensors:
-    """The tokens fed, their places, their texts, and what of the prompt still waits."""
+    """The ids, positions and texts of the tokens fed, and the ids of the prompt's tokens that were not fed yet."""
     ids = session.sequence(seq_id).token_ids
     waiting = ids[count : mark.length] if mark is not None else []
     texts = [session.text_of(token_id).encode("utf-8", "backslashreplace") for token_id in ids[:count]]
@@ -264,7 +265,7 @@ def tokens(session: Session, seq_id: int, count: int, mark: Mark | None) -> Tens
 
 
 def step_tensors(session: Session, command: Export, step: int | None, layers: Sequence[LayerEntry]) -> Tensors:
-    """What the step gave: the logits, and the attention of its query in every layer that is written."""
+    """The results of the step: the logits, and the attention of its query in every written layer."""
     if step is None:
         return {}
     logits = session.history.logits_at(command.seq_id, step)
@@ -277,7 +278,7 @@ def step_tensors(session: Session, command: Export, step: int | None, layers: Se
 
 
 def piece_tensors(name: str, pieces: Iterable[bytes]) -> Tensors:
-    """Pieces of bytes one behind the other, and where each begins; nothing where there are none."""
+    """Concatenated byte strings and their offsets, as two tensors; empty if there are none."""
     content, offsets = bytearray(), [0]
     for piece in pieces:
         content += piece
@@ -297,7 +298,7 @@ def sequence_entry(seq_id: int, num_prompt_tokens: int, mark: Mark | None) -> Se
 
 
 def model_facts(model: LoadedModel) -> dict[str, Any]:
-    """What the manifest says of the model, and when and by what it was written."""
+    """What the manifest says about the model, with the time and the program of writing."""
     info = model.info
     return {
         "model": info.name,
@@ -313,7 +314,7 @@ def model_facts(model: LoadedModel) -> dict[str, Any]:
 
 
 def created() -> str:
-    """Now, as ISO 8601 in UTC."""
+    """The present time in UTC as ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 

@@ -1,7 +1,7 @@
-"""The header of a safetensors file, checked before anything of the size that it claims is allocated. No torch.
+"""Parses the header of a safetensors file, with checks before anything of the claimed size is allocated. No torch.
 
-Eight bytes say how long the header is, little-endian; then comes one JSON object, padded with spaces; then the tensors,
-one behind the other in the order of their offsets, without holes.
+The first eight bytes are the length of the header, little-endian; then follows one JSON object, padded with spaces, and
+then the tensors in the order of their offsets, without gaps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_OFFSET = 1 << 62
 
 
 class DescribedTensor(Struct, frozen=True, forbid_unknown_fields=True):
-    """A tensor as the header describes it."""
+    """A tensor as described in the header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ class DescribedTensor(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TensorEntry(Struct, frozen=True):
-    """Where a tensor lies in the file, in bytes from its begin, and what it is."""
+    """The dtype and shape of a tensor, and where it is in the file, in bytes from its beginning."""
 
     name: str
     dtype: str
@@ -45,7 +45,7 @@ class TensorEntry(Struct, frozen=True):
 
 
 class Header(Struct, frozen=True):
-    """What the header says: strings by name, tensors by name in the order in which they lie, and its own text."""
+    """The parsed header: metadata, tensors in the order of their offsets, and the text itself."""
 
     metadata: dict[str, str]
     entries: dict[str, TensorEntry]
@@ -53,11 +53,13 @@ class Header(Struct, frozen=True):
 
 
 class Damaged(InputError):
-    """A file that is none, or not whole; the words say what about it, and who opens it adds which file."""
+    """A file that is no snapshot, or is incomplete. The message is a clause with the reason; the caller adds the
+    file."""
 
 
 def header_length(prefix: bytes, file_bytes: int) -> int:
-    """The length that the first eight bytes name, if a file of so many bytes can have such a header."""
+    """The length of the header from the first eight bytes; raises `Damaged` if a file of `file_bytes` cannot have such
+    a header."""
     if len(prefix) < PREFIX_BYTES:
         raise Damaged(f"it has {file_bytes} bytes and no header")
     length = int.from_bytes(prefix, "little")
@@ -73,7 +75,7 @@ def header_length(prefix: bytes, file_bytes: int) -> int:
 
 
 def parse(text: bytes, file_bytes: int) -> Header:
-    """The header of a file of so many bytes; raises `Damaged` with the reason."""
+    """Parse the header of a file of `file_bytes`; raises `Damaged` with the reason."""
     if not text.startswith(b"{"):
         raise Damaged("its header does not begin with an object: this is no safetensors file")
     try:
@@ -82,7 +84,7 @@ def parse(text: bytes, file_bytes: int) -> Header:
             raise Damaged(f"its header names {len(raw):,} tensors and at most {MAX_TENSORS:,} are read")
         metadata = msgspec.json.decode(raw.pop("__metadata__", b"{}"), type=dict[str, str])
         written = {name: msgspec.json.decode(each, type=DescribedTensor) for name, each in raw.items()}
-        json.loads(text, object_pairs_hook=_refuse_twins)
+        json.loads(text, object_pairs_hook=_refuse_duplicates)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         if isinstance(error, Damaged):
             raise
@@ -90,14 +92,14 @@ def parse(text: bytes, file_bytes: int) -> Header:
     return Header(metadata, _laid_out(written, PREFIX_BYTES + len(text), file_bytes), text)
 
 
-def _refuse_twins(pairs: list[tuple[str, Any]]) -> None:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
     names = {name for name, _ in pairs}
     if len(names) < len(pairs):
         raise Damaged("its header names something twice")
 
 
 def _laid_out(written: dict[str, DescribedTensor], begin: int, file_bytes: int) -> dict[str, TensorEntry]:
-    """The tensors in the order in which they lie; together they must fill the file to its last byte."""
+    """The tensors in the order of their offsets; raises `Damaged` unless they fill the file exactly."""
     entries: dict[str, TensorEntry] = {}
     at = 0
     for name, each in sorted(written.items(), key=lambda item: item[1].data_offsets):
@@ -114,7 +116,7 @@ def _laid_out(written: dict[str, DescribedTensor], begin: int, file_bytes: int) 
 
 
 def _check(name: str, each: DescribedTensor) -> None:
-    """One tensor by itself: its name, dtype, shape, and that its offsets are as far apart as these say."""
+    """Check one tensor: its name, dtype and shape, and that its offsets agree with them."""
     if not NAME.fullmatch(name):
         raise Damaged(f"a tensor is named {name[:40]!r}, which is no name")
     if each.dtype not in ITEM_BYTES:
@@ -131,6 +133,6 @@ def _check(name: str, each: DescribedTensor) -> None:
 
 
 def padded(entries: dict[str, object]) -> bytes:
-    """The header text of what is to be written, padded so that the tensors begin at a multiple of eight."""
+    """The header text for these entries, padded so that the tensors begin at a multiple of eight."""
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     return text + b" " * (-len(text) % PREFIX_BYTES)

@@ -1,4 +1,4 @@
-"""The manifest of a snapshot, strings in the header that say what tensors mean: written, read, checked. No torch."""
+"""The manifest of a snapshot: strings in the header that describe its tensors. No torch."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from engine.snapshot.header import Damaged, Header, TensorEntry
 from engine.spec.bookmark import check_bookmarks
 from engine.spec.sampling import SamplingParams
 
-HEADER_CHECKSUM = "header_checksum"  # always SHA-256
-NO_CHECKSUM = "0" * DIGITS["sha256"]  # in its place while it is taken
-FIELDS = fields(Manifest)  # once: their types are worked out anew at every call
+HEADER_CHECKSUM = "header_checksum"  # a SHA-256, whatever the kind of the other checksums
+NO_CHECKSUM = "0" * DIGITS["sha256"]  # placeholder while the header's checksum is computed
+FIELDS = fields(Manifest)  # computed once, since each call resolves all types again
 
 
-def written(manifest: Manifest) -> dict[str, str]:
-    """The manifest as the strings of a header: text as it is, anything else as JSON."""
+def manifest_strings(manifest: Manifest) -> dict[str, str]:
+    """The manifest as strings for the header: text as it is, anything else as JSON."""
     found = {"format": FORMAT, "format_version": str(manifest.version), HEADER_CHECKSUM: NO_CHECKSUM}
     for field in FIELDS:
         value = getattr(manifest, field.name)
@@ -57,7 +57,7 @@ def written(manifest: Manifest) -> dict[str, str]:
 
 
 def read(header: Header) -> Manifest:
-    """The manifest of a header whose tensors are all that it names; raises `Damaged` with the reason."""
+    """The manifest of a header, checked against its tensors; raises `Damaged` with the reason."""
     metadata = header.metadata
     if metadata.get("format") != FORMAT:
         raise Damaged("it is a safetensors file and no snapshot of a cache")
@@ -99,7 +99,7 @@ def _decoded(metadata: Mapping[str, str], version: int) -> Manifest:
 
 
 def _first_version(metadata: Mapping[str, str], entries: Mapping[str, TensorEntry]) -> Manifest:
-    """Version 1 had rows as attention reads them, and nothing of how decoding goes on."""
+    """The manifest of version 1, which had dequantised rows and nothing to continue decoding from."""
     texts: dict[str, Any] = {
         name: metadata.get(name, "") for name in ("model", "architecture", "fingerprint", "config", "dtype", "cache")
     }
@@ -146,11 +146,11 @@ def _first_layer(
     )
 
 
-# ---- what must hold ----------------------------------------------------------------------------------------------
+# ---- checks ------------------------------------------------------------------------------------------------------
 
 
 def check(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
-    """Refuse a manifest that contradicts itself or the tensors; raises `Damaged`. No tensor is read."""
+    """Raise `Damaged` if a manifest contradicts itself or the tensors. No tensor is read."""
     n = manifest.num_tokens
     if not 0 < n <= MAX_LENGTH:
         raise Damaged(f"it claims {n:,} tokens, of 1 to {MAX_LENGTH:,}")
@@ -191,7 +191,7 @@ def _check_checksums(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> 
 
 
 def _is_needed(name: str, manifest: Manifest, entries: Mapping[str, TensorEntry]) -> bool:
-    """Every token that a file claims has its eight bytes in it, whatever else is missing."""
+    """Whether a file must have a tensor. `positions` or `token_ids` must back the number of tokens."""
     if name == "positions":
         return manifest.has_checksums or "token_ids" not in entries
     return name == "token_ids" and not manifest.why_not
@@ -225,8 +225,8 @@ def _check_layer(layer: LayerEntry, num_tokens: int, entries: Mapping[str, Tenso
 
 
 def _check_memory(layer: LayerEntry, entries: Mapping[str, TensorEntry]) -> None:
-    """What an evicting rule remembers: a number for each row of each head, or of each of its queries and query heads;
-    and keys of sinks, in the dtype of the rows."""
+    """Check the accumulated scores of a retention rule: one number per row and head, or per query, query head and row;
+    and the keys of sinks, in the dtype of the rows."""
     name, heads = layer.name("memory"), len(layer.heads)
     is_by_query = name in entries and len(entries[name].shape) == 3
     sizes = (None, None, layer.num_rows) if is_by_query else (heads, layer.num_rows)
@@ -254,7 +254,7 @@ def _check_tensor(name: str, shape: Shape, entries: Mapping[str, TensorEntry], i
 
 
 def shapes_of_the_rest(num_tokens: int, num_layers: int) -> dict[str, Shape]:
-    """The tensors that belong to no layer."""
+    """The shapes of the tensors that belong to no layer."""
     return {
         "token_ids": Shape(("I64",), (1, num_tokens)),
         "positions": Shape(("I64",), (1, num_tokens)),
@@ -265,7 +265,7 @@ def shapes_of_the_rest(num_tokens: int, num_layers: int) -> dict[str, Shape]:
 
 
 def _check_lengths(num_tokens: int, entries: Mapping[str, TensorEntry]) -> None:
-    """What is read at once has a length that a model can give it."""
+    """Limit the size of tensors that are read at once."""
     limits = {"waiting_ids": MAX_LENGTH, "logits": MAX_LENGTH, "token_texts": num_tokens * MAX_TEXT_BYTES}
     for name, limit in limits.items():
         if name in entries and math.prod(entries[name].shape) > limit:
@@ -273,7 +273,7 @@ def _check_lengths(num_tokens: int, entries: Mapping[str, TensorEntry]) -> None:
 
 
 def _check_pieces(name: str, count: int | None, entries: Mapping[str, TensorEntry]) -> None:
-    """Pieces of bytes, one behind the other, and where each begins."""
+    """Check concatenated byte strings and their offsets."""
     _check_tensor(name, Shape(("U8",), (None,)), entries)
     offsets = f"{name}.offsets"
     if (name in entries) != (offsets in entries):
@@ -284,7 +284,7 @@ def _check_pieces(name: str, count: int | None, entries: Mapping[str, TensorEntr
 
 
 def _check_states(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
-    """Every state is there once, of one sequence and of a size that a model can have."""
+    """Check that every state is there, belongs to one sequence and has a possible size."""
     if len(set(manifest.states)) < len(manifest.states) or any(min(s.layer, s.number) < 0 for s in manifest.states):
         raise Damaged("its states are not in order")
     for state in manifest.states:
@@ -306,7 +306,7 @@ def _check_tables(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> Non
 
 
 def _check_pyramid(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
-    """Extremes beside the rows are of the cells that the manifest names, or not there."""
+    """Check that extremes have the resolution that the manifest names; a layer may have none."""
     pyramid = manifest.pyramid
     if pyramid is None:
         return
@@ -322,7 +322,7 @@ def _check_pyramid(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> No
 
 
 def table_name(number: int) -> str:
-    """The tensor that has the page ids of a table."""
+    """The name of the tensor with the page ids of a table."""
     return f"tables.{number}.page_ids"
 
 

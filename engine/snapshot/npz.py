@@ -1,8 +1,9 @@
-"""Snapshots as NumPy's `npz`, both ways. What comes in is looked at before anything of its size is allocated.
+"""Writes and reads caches as NumPy's `npz`. Files are checked before anything of the claimed size is allocated.
 
-Members are `layers.{i}.keys` and `layers.{i}.values` `[1, H, S, D]`, `token_ids`, and what else a snapshot has of small
-tensors. Rows that are not those of all tokens have `layers.{i}.positions` `[H, S]`, and where some kv heads were left
-out, `layers.{i}.heads` says which are there. Coded rows are decoded; bfloat16, which NumPy has not, becomes float32.
+Members are `layers.{i}.keys` and `layers.{i}.values` `[1, H, S, D]`, `token_ids`, and the other small tensors of a
+snapshot. If a layer lacks the rows of some tokens, `layers.{i}.positions` `[H, S]` has the positions of its rows; if
+some kv heads were left out, `layers.{i}.heads` lists those that are there. Coded rows are dequantised; bfloat16, which
+NumPy does not have, becomes float32.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from engine.snapshot.header import NAME
 from engine.snapshot.read import open_regular
 
 Array = np.ndarray[Any, Any]
-Member = tuple[str, str, tuple[int, ...], Iterator[Array]]  # name, dtype, shape, the numbers a bounded piece at a time
+Member = tuple[str, str, tuple[int, ...], Iterator[Array]]  # name, dtype, shape, pieces of bounded size
 ROWS_AT_ONCE = 8192
 MAX_MEMBERS = 1 << 16
 MAX_DIRECTORY_BYTES = 8 << 20
-MAX_RATIO = 1100  # what deflate can make of nothing but zeros
-BESIDE = ("token_ids", "positions", "waiting_ids", "logits", "preview")
+MAX_RATIO = 1100  # the compression ratio of deflate for zeros
+SMALL_TENSORS = ("token_ids", "positions", "waiting_ids", "logits", "preview")
 
 
 def write_npz(members: Iterable[Member], path: Path) -> Iterator[int]:
@@ -49,8 +50,8 @@ def write_npz(members: Iterable[Member], path: Path) -> Iterator[int]:
 
 
 def placement(entry: LayerEntry) -> dict[str, Array]:
-    """Members that an npz needs beside those of the snapshot, whose manifest it lacks: where the rows of a layer stand,
-    if not from the first token on, and which heads they are, if not all."""
+    """The members that replace what the manifest of a snapshot says: the positions of a layer's rows if they do not
+    begin at the first token, and its heads if some are left out."""
     found: dict[str, Array] = {}
     if entry.first and not entry.has_positions:
         places = np.arange(entry.first, entry.first + entry.num_rows)
@@ -60,12 +61,12 @@ def placement(entry: LayerEntry) -> dict[str, Array]:
     return found
 
 
-# ---- in ----------------------------------------------------------------------------------------------------------
+# ---- reading -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class NpzLayer:
-    """Keys and values of a layer as they were found, and the positions `[H, S]` of its rows; None: all from 0 on."""
+    """Keys and values of a layer, and the positions `[H, S]` of its rows; None: consecutive from 0."""
 
     keys: Array
     values: Array
@@ -74,7 +75,7 @@ class NpzLayer:
 
 @dataclass(frozen=True, eq=False)
 class NpzCache:
-    """The layers of a file by index, and the ids of the tokens that were fed, where it has them."""
+    """The layers of a file by index, and the ids of the tokens fed, if it has them."""
 
     layers: dict[int, NpzLayer]
     token_ids: Array | None = None
@@ -82,8 +83,8 @@ class NpzCache:
 
 
 def from_npz(path: Path) -> NpzCache:
-    """What an npz holds; raises `InputError` for a file that holds no keys and values, does not say where they stand,
-    would run code, or would not fit."""
+    """Read an npz file; raises `InputError` if it has no keys and values, lacks positions that are needed, contains
+    pickled objects, or does not fit in memory."""
     try:
         with BoundedOpening(io.FileIO(open_regular(path))) as stream, zipfile.ZipFile(stream) as archive:
             stream.limit = None
@@ -109,8 +110,8 @@ def from_npz(path: Path) -> NpzCache:
 
 
 class BoundedOpening(io.BufferedReader):
-    """A file of which no more than `limit` bytes are read at once, until it is None: the directory of an archive is
-    read and parsed whole when the archive is opened."""
+    """A file that refuses reads of more than `limit` bytes until `limit` is set to None: opening an archive reads and
+    parses its whole directory."""
 
     limit: int | None = MAX_DIRECTORY_BYTES
 
@@ -127,7 +128,7 @@ def _layer(archive: zipfile.ZipFile, index: int, members: set[str], path: Path) 
 
 
 def _check_placement(cache: NpzCache, path: Path) -> None:
-    """Refuses rows of which nobody could say to which tokens they belong."""
+    """Raise `InputError` for rows whose positions are unknown or impossible."""
     n = cache.num_tokens
     if n is not None and n > MAX_LENGTH:
         raise InputError(f"'{path}' has {n:,} tokens, and {MAX_LENGTH:,} are read at most: save a part of it.")
@@ -153,8 +154,8 @@ def _check_placement(cache: NpzCache, path: Path) -> None:
             )
 
 
-def is_of_layer(name: str) -> bool:
-    """Whether an npz has that tensor of a snapshot for one of its layers."""
+def is_layer_tensor(name: str) -> bool:
+    """Whether a tensor of a snapshot is written to an npz for one of its layers."""
     return _is_part(name) or (name.startswith("layers.") and name.endswith(".positions"))
 
 
@@ -164,7 +165,7 @@ def _is_part(name: str) -> bool:
 
 
 def _checked(archive: zipfile.ZipFile, path: Path) -> set[str]:
-    """The arrays of an archive by name. Sizes are those of its directory: what is read later ends there."""
+    """The names of the arrays of an archive, checked. Sizes are those of the directory; reading stops there."""
     members = archive.infolist()
     if len(members) > MAX_MEMBERS:
         raise InputError(f"'{path}' has {len(members):,} members, and at most {MAX_MEMBERS:,} are read.")
@@ -184,7 +185,7 @@ def _checked(archive: zipfile.ZipFile, path: Path) -> set[str]:
             )
         names.add(name)
         total += member.file_size
-    if 2 * total > (free := psutil.virtual_memory().available):  # what was read is copied into a snapshot
+    if 2 * total > (free := psutil.virtual_memory().available):  # the arrays are copied once, into a snapshot
         raise InputError(
             f"'{path}' holds {total:,} bytes, twice of which are needed, and {free:,} are free in memory: save fewer "
             "layers at once."
@@ -193,7 +194,7 @@ def _checked(archive: zipfile.ZipFile, path: Path) -> set[str]:
 
 
 def _read(archive: zipfile.ZipFile, name: str, path: Path) -> Array:
-    """One array; its header must agree with the size of its member before room is made for it."""
+    """Read one array. Its header must agree with the size of its member before memory is allocated."""
     member = archive.getinfo(f"{name}.npy")
     with archive.open(member) as stream:
         shape, fortran, dtype = _npy_header(stream)
@@ -208,7 +209,7 @@ def _read(archive: zipfile.ZipFile, name: str, path: Path) -> Array:
 
 
 def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    if (version := npy.read_magic(stream)) != (1, 0):  # others have headers of gigabytes
+    if (version := npy.read_magic(stream)) != (1, 0):  # later versions allow headers of gigabytes
         raise ValueError(f"version {version} of npy")
     shape, fortran, dtype = npy.read_array_header_1_0(stream)
     return tuple(shape), bool(fortran), dtype

@@ -1,4 +1,4 @@
-"""Rows of a snapshot file, to be written over those of a live sequence."""
+"""Rows of a snapshot file as the source of an `Overwrite` edit."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from engine.spec.edit import Overwrite
 
 @contextmanager
 def rows_of_file(path: str) -> Iterator[RowsFrom]:
-    """The rows of a file while it is open; raises `InputError` where it is no snapshot."""
+    """The rows of a file while the context is open; raises `InputError` if it is no snapshot."""
     with SnapshotFile(Path(path)) as file:
         yield RowsOfFile(file)
 
 
 @dataclass(frozen=True, eq=False)
 class RowsOfFile:
-    """Rows of an open snapshot file."""
+    """The rows of an open snapshot file, as the source of an edit."""
 
     file: SnapshotFile
 

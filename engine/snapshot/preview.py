@@ -1,4 +1,4 @@
-"""A picture small enough to be shown before anything else of a snapshot is read."""
+"""A small picture of a snapshot, shown before anything else of it is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.cache.stored import RowsInPieces
 from engine.snapshot.format import PARTS, PREVIEW_SIZE, LayerEntry
 from engine.spec.codec import Part
 
-RowReader = Callable[[int, Part], torch.Tensor | RowsInPieces]  # K or V `[1, H, S, D]` of a layer that is written
+RowReader = Callable[[int, Part], torch.Tensor | RowsInPieces]  # K or V `[1, H, S, D]` of a layer
 
 ROWS, COLUMNS = PREVIEW_SIZE
 NON_FINITE = 255
@@ -18,15 +18,17 @@ BRIGHTEST = 254
 
 
 def preview_shape(layers: Sequence[LayerEntry]) -> tuple[int, ...]:
-    """Of the preview of so many layers."""
+    """The shape of the preview of these layers."""
     return len(layers), 2, ROWS, COLUMNS
 
 
 class Preview:
-    """Grey levels `[layers, K and V, ROWS, COLUMNS]`, uint8: the mean |x| over the heads, channels pooled downwards,
-    some tokens across. 1 … 254 go linearly to the largest of the layer; 0: no row is there, 255: not finite.
+    """Grey levels `[layers, K and V, ROWS, COLUMNS]`, uint8: the mean |x| over the heads, with pooled channels as rows
+    and some of the tokens as columns. 1 … 254 are proportional to the largest value of the layer; 0: no row, 255: not
+    finite.
 
-    Whoever needs the rows of a layer asks here for them, so that its picture is made when they are at hand.
+    Other code reads the rows of a layer through this object, so that the picture is made when the rows are in memory
+    anyway.
     """
 
     def __init__(self, rows_of: RowReader, layers: Sequence[LayerEntry]) -> None:
@@ -44,7 +46,7 @@ class Preview:
             self._pictures[self._layers[layer], PARTS.index(name), :, : picture.shape[1]] = picture.cpu()
         return rows
 
-    def made(self) -> torch.Tensor:
+    def pictures(self) -> torch.Tensor:
         """The pictures of all layers."""
         for layer, name in sorted(self._missing):
             self.rows(layer, name)
@@ -57,7 +59,7 @@ def some_rows(rows: torch.Tensor | RowsInPieces, which: slice | torch.Tensor) ->
 
 
 def grey_levels(rows: torch.Tensor | RowsInPieces) -> torch.Tensor:
-    """One picture `[ROWS, at most COLUMNS]` of rows `[1, H, S, D]`."""
+    """The picture `[ROWS, at most COLUMNS]` of rows `[1, H, S, D]`."""
     count = rows.shape[2]
     slots = torch.linspace(0, count - 1, min(count, COLUMNS)).round().long()
     sizes = some_rows(rows, slots).float().abs().mean(0).T  # [D, columns]

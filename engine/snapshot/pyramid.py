@@ -1,4 +1,5 @@
-"""Extremes that stand beside the rows of large layers in a file: a picture of all of it is made of them alone."""
+"""Extremes of cells that are stored with the rows of large layers, so that a picture of all tokens can be drawn without
+reading the rows."""
 
 from __future__ import annotations
 
@@ -14,29 +15,29 @@ from engine.look.magnitudes import magnitudes_of
 from engine.look.reductions import pooled
 from engine.snapshot.format import EXTREMES, PARTS, LayerEntry, PyramidEntry
 from engine.snapshot.preview import RowReader, some_rows
-from engine.snapshot.write import Later
+from engine.snapshot.write import LazyTensor
 from engine.spec.codec import Part
 
 MAX_COLUMNS, MAX_ROWS = 256, 16
-SHARE = 8  # a layer has extremes where they take no more than this part of its rows
+SHARE = 8  # a layer has extremes if they take at most 1 / 8 of the numbers of its rows
 NUMBERS_AT_ONCE = 1 << 18
 
 CountOf = Callable[[int, Part], LayerCount | None]
 
 
 def pyramid_for(num_tokens: int, layers: Sequence[LayerEntry]) -> PyramidEntry | None:
-    """How coarse the extremes are: columns of a power of two of tokens, so that they can be pooled further. None where
-    no layer is large enough to have any."""
-    if not layers:  # of a recurrent model
+    """The resolution of the extremes. Columns are a power of two of tokens, so that they can be pooled further. None if
+    no layer is large enough."""
+    if not layers:  # a model with recurrent layers only
         return None
     size = 1 << max(0, -(-num_tokens // MAX_COLUMNS) - 1).bit_length()
     keys, values = (-(-max(layer.dim(name) for layer in layers) // MAX_ROWS) for name in PARTS)
     pyramid = PyramidEntry(size, keys, values)
-    return pyramid if any(is_worth(layer, name, pyramid) for layer in layers for name in PARTS) else None
+    return pyramid if any(is_large_enough(layer, name, pyramid) for layer in layers for name in PARTS) else None
 
 
-def is_worth(layer: LayerEntry, name: Part, pyramid: PyramidEntry) -> bool:
-    """Whether a layer has rows in one run, and so many that its extremes are small beside them."""
+def is_large_enough(layer: LayerEntry, name: Part, pyramid: PyramidEntry) -> bool:
+    """Whether the rows of a layer are consecutive, and so many that its extremes are small in comparison."""
     columns = -(-layer.num_rows // pyramid.tokens_per_column)
     cells = 2 * columns * -(-layer.dim(name) // pyramid.channels(name))
     return not layer.has_positions and cells * SHARE <= layer.num_rows * layer.dim(name)
@@ -48,36 +49,37 @@ def pyramid_of(
     pyramid: PyramidEntry | None,
     num_tokens: int,
     count_of: CountOf = lambda index, name: None,
-) -> dict[str, torch.Tensor | Later]:
-    """The extremes of a layer, if it is large enough, and its magnitudes, by the full names of the tensors; made when
-    they are written. `count_of` has the counts of a layer where somebody keeps them."""
+) -> dict[str, torch.Tensor | LazyTensor]:
+    """The extremes and magnitudes of a layer, if it is large enough, by full tensor name; computed when they are
+    written. `count_of` returns magnitude counts that are known already, or None."""
     if pyramid is None:
         return {}
-    made = HandedOut(partial(_made, rows_of, count_of, layer, pyramid, num_tokens))
-    found: dict[str, torch.Tensor | Later] = {}
+    made = SharedTensors(partial(_made, rows_of, count_of, layer, pyramid, num_tokens))
+    found: dict[str, torch.Tensor | LazyTensor] = {}
     for name in PARTS:
-        if is_worth(layer, name, pyramid):
+        if is_large_enough(layer, name, pyramid):
             dtype, shape = getattr(torch, layer.dtype), pyramid.shape(layer, name, num_tokens)
             kinds = ((dtype, shape), (dtype, shape), (torch.float32, (3,)))
             for number, (what, kind) in enumerate(zip(EXTREMES, kinds, strict=True)):
-                found[layer.name(f"{name}.{what}")] = Later(*kind, partial(made.take, name, number))
+                found[layer.name(f"{name}.{what}")] = LazyTensor(*kind, partial(made.pop, name, number))
     return found
 
 
 Made = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-class HandedOut:
-    """Tensors that are made together and let go one by one, when each is taken."""
+class SharedTensors:
+    """Tensors that are computed together, and each freed when it is taken."""
 
     def __init__(self, make: Callable[[Part], Made]) -> None:
         self._make = make
-        self._left: dict[tuple[Part, int], torch.Tensor] = {}
+        self._tensors: dict[tuple[Part, int], torch.Tensor] = {}
 
-    def take(self, name: Part, number: int) -> torch.Tensor:
-        if (name, number) not in self._left:
-            self._left |= {(name, place): tensor for place, tensor in enumerate(self._make(name))}
-        return self._left.pop((name, number))
+    def pop(self, name: Part, number: int) -> torch.Tensor:
+        """Return one tensor of K or V, computing all of that part if this one is not there."""
+        if (name, number) not in self._tensors:
+            self._tensors |= {(name, place): tensor for place, tensor in enumerate(self._make(name))}
+        return self._tensors.pop((name, number))
 
 
 @torch.inference_mode()
@@ -89,7 +91,7 @@ def _made(
     num_tokens: int,
     name: Part,
 ) -> Made:
-    """What stands beside K or V of one layer."""
+    """Low, high and magnitudes for K or V of one layer."""
     rows = rows_of(layer.index, name)
     if len(layer.heads) < rows.shape[1]:
         rows = rows.of_heads(layer.heads) if not isinstance(rows, torch.Tensor) else rows[:, list(layer.heads)]
@@ -105,8 +107,8 @@ def _made(
 def extremes_of(
     rows: torch.Tensor | RowsInPieces, layer: LayerEntry, name: Part, pyramid: PyramidEntry, num_tokens: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The smallest and largest number of each cell of rows `[1, H, S, D]`: `[H, columns, rows]`, a few columns at
-    once."""
+    """The smallest and largest number of each cell of rows `[1, H, S, D]`: `[H, columns, rows]`, computed a few columns
+    at a time."""
     shape, size = pyramid.shape(layer, name, num_tokens), pyramid.tokens_per_column
     low, high = (torch.full(shape, torch.nan, dtype=rows.dtype) for _ in range(2))
     at_once = max(1, NUMBERS_AT_ONCE // max(1, rows.shape[1] * rows.shape[3] * size)) * size

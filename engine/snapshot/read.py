@@ -1,8 +1,7 @@
-"""A snapshot, opened to be read: its header at once, everything else when it is asked for. No torch.
+"""Reads an opened snapshot: its header at once, everything else on request. No torch.
 
-Bytes are read where they are wanted and never mapped: a file that is cut short, or a drive that goes away, while it is
-open is an error in one sentence then, and not the end of the program. What an opening costs does not depend on the size
-of the file.
+Bytes are read with `pread` and never mapped: if the file is truncated, or its drive disappears, this raises an error
+and does not kill the process. Opening takes the same time for files of any size.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ PIECE_BYTES = 8 << 20
 
 
 class SnapshotFile:
-    """One open snapshot. `bytes_read` counts what was read of it so far.
+    """An open snapshot. `bytes_read` counts the bytes read so far.
 
-    Raises `InputError` for a file that is damaged, of a newer version, or no snapshot, and later for bytes that cannot
-    be read any more. Close it, or use it in a `with`.
+    Raises `InputError` for a file that is damaged, of a newer version, or no snapshot, and later for bytes that can no
+    longer be read. Close it, or use it in a `with`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -83,7 +82,7 @@ class SnapshotFile:
         return name in self.entries
 
     def _read(self, start: int, stop: int) -> bytes:
-        """The bytes of the file from `start` to `stop`, all of them."""
+        """All bytes of the file from `start` to `stop`."""
         pieces: list[bytes] = []
         at = start
         try:
@@ -100,14 +99,14 @@ class SnapshotFile:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def pieces(self, name: str, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
-        """The bytes of a tensor, a bounded piece at a time."""
+        """The bytes of a tensor, in pieces of bounded size."""
         entry = self.entries[name]
         for start in range(entry.start, entry.stop, piece_bytes):
             yield self._read(start, min(start + piece_bytes, entry.stop))
 
     def array(self, name: str, *index: int, rows: range | None = None) -> Array:
-        """A tensor, or the part of it at the leading `index`, of which only the `rows` of the next dimension: nothing
-        else is read. Numbers as they are written: bfloat16 as uint16, e4m3 as uint8."""
+        """Read a tensor, or its part at the leading `index`, and of that only the `rows` of the next dimension. Numbers
+        are as they are in the file: bfloat16 as uint16, e4m3 as uint8."""
         entry = self.entries.get(name)
         if entry is None:
             raise InputError(f"'{self.path}' has no '{name}'.")
@@ -126,7 +125,7 @@ class SnapshotFile:
         return np.frombuffer(content, NUMPY_NAMES[entry.dtype]).reshape(shape)
 
     def numbers(self, name: str, *index: int, rows: range | None = None) -> Array:
-        """As `array`, as float32 (or float64)."""
+        """Like `array`, converted to float32 (float64 stays)."""
         return numbers_of(self.array(name, *index, rows=rows), self.entries[name].dtype)
 
     # ---- what it holds -------------------------------------------------------------------------------------------
@@ -136,8 +135,8 @@ class SnapshotFile:
         return self.manifest.layers
 
     def rows(self, layer: int, tensor: Part, head: int, rows: range | None = None) -> Array:
-        """Rows `[T, D]` of K or V of one head as attention reads them, in float32; of all rows held, those `rows`.
-        `head` counts the model's heads, of which the file may have some."""
+        """Rows `[T, D]` of K or V of one head as attention reads them, in float32; `rows` selects some of them. `head`
+        is the index in the model, of whose heads the file may have some."""
         entry = self.manifest.layer(layer)
         if head not in entry.heads:
             raise InputError(
@@ -147,7 +146,7 @@ class SnapshotFile:
         return decoded(self.array, entry, tensor, entry.heads.index(head), wanted)
 
     def positions(self, layer: int, head: int) -> Array:
-        """Positions `[S]` of the rows of one head, ascending; raises `InputError` where they do not."""
+        """Positions `[S]` of the rows of one head; raises `InputError` if they do not ascend."""
         entry = self.manifest.layer(layer)
         if not entry.has_positions:
             return np.arange(entry.first, entry.first + entry.num_rows)
@@ -161,40 +160,40 @@ class SnapshotFile:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """The tokens fed; none where the file does not say them."""
+        """The ids of the tokens fed; empty if the file has none."""
         return tuple(self.array("token_ids", 0).tolist()) if "token_ids" in self else ()
 
     @property
     def waiting_ids(self) -> tuple[int, ...]:
-        """Tokens of the prompt that were not fed yet."""
+        """Ids of the prompt's tokens that were not fed yet."""
         return tuple(self.array("waiting_ids").tolist()) if "waiting_ids" in self else ()
 
     @property
     def token_texts(self) -> tuple[str, ...]:
-        """The text of every token; none where the file has none."""
+        """The text of every token; empty if the file has none."""
         if "token_texts" not in self:
             return ()
         return tuple(piece.decode("utf-8", "replace") for piece in Pieces(self, "token_texts"))
 
     @property
     def records(self) -> Records:
-        """The records of the steps, read one by one."""
+        """The records of the steps, each read on access."""
         return Records(self)
 
     def attention(self, layer: int) -> Array | None:
-        """The weights `[H, S]` of the newest query in one layer, where they are written."""
+        """The attention weights `[H, S]` of the newest query in one layer; None if they are not written."""
         name = self.manifest.layer(layer).name("attention")
         return self.numbers(name) if name in self else None
 
     @property
     def preview(self) -> Array | None:
-        """Grey levels `[layers, K and V, rows, columns]`: channels down, tokens across; 0 where no row is, 255 where
-        one is not finite."""
+        """Grey levels `[layers, K and V, rows, columns]`: channels as rows, tokens as columns; 0: no row, 255: not
+        finite."""
         return self.array("preview") if "preview" in self else None
 
 
 class Pieces(Sequence[bytes]):
-    """Pieces of bytes that lie one behind the other, each read when it is asked for."""
+    """Concatenated byte strings, each read on access."""
 
     def __init__(self, file: SnapshotFile, name: str) -> None:
         self._file, self._name = file, name
@@ -217,7 +216,7 @@ class Pieces(Sequence[bytes]):
 
 
 class Records(Sequence[StepRecord]):
-    """The records of the steps of a snapshot, each decoded when it is asked for."""
+    """The step records of a snapshot, each decoded on access."""
 
     def __init__(self, file: SnapshotFile) -> None:
         self._path = file.path
@@ -237,13 +236,15 @@ class Records(Sequence[StepRecord]):
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of a regular file; a folder, a device and a pipe, which might never end, are refused."""
+    """Open a regular file for reading and return its descriptor. Raises `InputError` for folders and devices, and for
+    pipes, which might never end."""
     try:
         _refuse_others(path, os.stat(path).st_mode)
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
         file = os.open(path, flags)
         try:
-            _refuse_others(path, os.fstat(file).st_mode)  # of what was opened, if something else was put there since
+            # checked again, since the file may have been replaced meanwhile
+            _refuse_others(path, os.fstat(file).st_mode)
         except BaseException:
             os.close(file)
             raise
@@ -262,7 +263,7 @@ def _refuse_others(path: Path, mode: int) -> None:
 
 
 def is_snapshot(path: Path) -> bool:
-    """Whether that file can be opened as a snapshot."""
+    """Whether the file can be opened as a snapshot."""
     try:
         SnapshotFile(path).close()
     except InputError:

@@ -1,7 +1,8 @@
-"""Step records inside a snapshot: each one MessagePack by itself, so that a reader takes those that it needs. No torch.
+"""Step records inside a snapshot, each encoded on its own, so that a reader decodes only those it needs. No torch.
 
-A record is a list of its fields, in the order that the manifest names under `record_fields`; a struct that stands where
-one of several may stand begins with its name. An array is a list: NumPy's name of its dtype, its shape, its bytes.
+A record is a MessagePack list of its fields, in the order given in the manifest under `record_fields`. A struct in a
+field that can hold several types begins with its name. An array is a list of the NumPy name of its dtype, its shape and
+its bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from engine.wire.records import SequenceStep, StepRecord
 
 
 def record_bytes(records: Iterable[StepRecord]) -> Iterator[bytes]:
-    """Each record as it is written; raises `InputError` for one that is larger than any that is read."""
+    """Each record encoded; raises `InputError` for one that is larger than the limit for reading."""
     for record in records:
         content = packed(record)
         if len(content) > MAX_RECORD_BYTES:
@@ -51,16 +52,18 @@ def _collect(kind: Any, found: dict[str, tuple[str, ...]]) -> None:
 
 
 class RecordReader:
-    """Decodes the records of a file whose structs have these fields."""
+    """Decodes the records of a file whose structs have the fields `fields_of`."""
 
     def __init__(self, fields_of: Mapping[str, tuple[str, ...]]) -> None:
         mine = record_fields()
-        self._strange = next((name for name, theirs in fields_of.items() if not _agree(theirs, mine.get(name))), "")
+        self._incompatible = next(
+            (name for name, theirs in fields_of.items() if not _agree(theirs, mine.get(name))), ""
+        )
 
     def record(self, content: bytes) -> StepRecord:
-        """One record; raises `Damaged` for what is none."""
-        if self._strange:
-            raise Damaged(f"another version of this program wrote it, whose {self._strange} has other fields")
+        """Decode one record; raises `Damaged` if it is invalid."""
+        if self._incompatible:
+            raise Damaged(f"another version of this program wrote it, whose {self._incompatible} has other fields")
         if len(content) > MAX_RECORD_BYTES:
             raise Damaged(f"it has {len(content):,} bytes and at most {MAX_RECORD_BYTES:,} are read")
         try:
@@ -73,12 +76,12 @@ class RecordReader:
 
 
 def _agree(theirs: tuple[str, ...], mine: tuple[str, ...] | None) -> bool:
-    """Fields were appended on one side, or none were: a shorter list is read with defaults."""
+    """Whether one list of fields is the beginning of the other: missing fields are read as their defaults."""
     return mine is None or all(one == other for one, other in zip(theirs, mine, strict=False))
 
 
 def _check(step: SequenceStep) -> None:
-    """What is drawn side by side must be of one length."""
+    """Raise `Damaged` if lists that belong together differ in length."""
     count = len(step.token_ids)
     if not len(step.texts) == count or len(step.surprisal) not in (0, count):
         raise Damaged("its tokens, texts and surprisals are of different numbers")

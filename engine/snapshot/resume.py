@@ -1,4 +1,4 @@
-"""A snapshot and its model: a session that goes on where the snapshot stands, bit for bit."""
+"""Resumes decoding from a snapshot with its model, bit for bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, part_shapes
 from engine.snapshot.manifest import table_name
 from engine.snapshot.patching import rows_of_file
 from engine.snapshot.read import Array, SnapshotFile
-from engine.snapshot.verify import check_what_decides
+from engine.snapshot.verify import check_essentials
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 from engine.spec.model import Dtype, ModelSpec
@@ -45,9 +45,9 @@ TORCH_DTYPES = {
 
 
 def resumed(model: LoadedModel, file: SnapshotFile) -> Session:
-    """A session with the sequence of a snapshot, ready to step; raises `InputError` where `why_not_resumable` has a
-    reason, or what the file holds fits nowhere."""
-    check_what_decides(file)
+    """A session with the sequence of a snapshot, ready to step; raises `InputError` with the reason of
+    `why_not_resumable`, or if the contents do not fit the cache."""
+    check_essentials(file)
     reason = why_not_resumable(model, file)
     spec = file.manifest.cache_spec
     if reason or spec is None:
@@ -71,14 +71,14 @@ def resumed(model: LoadedModel, file: SnapshotFile) -> Session:
     return session
 
 
-def as_in_file(model: ModelSpec, file: SnapshotFile) -> ModelSpec:
-    """The model, to be loaded in the numbers of a snapshot where nobody chose any."""
+def with_dtype_of(model: ModelSpec, file: SnapshotFile) -> ModelSpec:
+    """The model spec with the dtype of a snapshot, if it names none."""
     dtype = file.manifest.dtype
     return structs.replace(model, dtype=dtype) if model.dtype == "auto" and dtype in get_args(Dtype) else model
 
 
 def why_not_resumable(model: LoadedModel, file: SnapshotFile) -> str:
-    """Why decoding cannot go on from a snapshot with this model, in words; empty where it can."""
+    """Why decoding cannot continue from a snapshot with this model, in words; empty if it can."""
     manifest, info = file.manifest, model.info
     if manifest.why_not:
         return manifest.why_not
@@ -94,7 +94,7 @@ def why_not_resumable(model: LoadedModel, file: SnapshotFile) -> str:
 
 
 def misfit(model: LoadedModel, file: SnapshotFile) -> str:
-    """What in a file does not fit the model, though it claims to be of it; empty where all does."""
+    """What in a file does not fit the model, although the fingerprint is the same; empty if everything fits."""
     manifest, geometry = file.manifest, model.info.geometry
     kept = {layer.index: layer for layer in geometry.attention_layers}
     if {layer.index for layer in manifest.layers} != set(kept):
@@ -123,8 +123,8 @@ def misfit(model: LoadedModel, file: SnapshotFile) -> str:
 
 
 def _state_misfit(model: LoadedModel, file: SnapshotFile) -> str:
-    """Every recurrent layer of the model has its state in the file, in the shapes and dtypes that the model gives it;
-    what computes everything anew needs none."""
+    """Which recurrent state of the file does not fit the model in layer, shape or dtype; empty if all do. A mode that
+    recomputes everything needs no states."""
     if not file.manifest.states and (file.manifest.cache_spec or CacheSpec()).recomputes:
         return ""
     sizes = dict[int, int]()
@@ -150,7 +150,7 @@ def _state_misfit(model: LoadedModel, file: SnapshotFile) -> str:
 
 
 def states_after_one_token(model: LoadedModel) -> list[dict[str, torch.Tensor]]:
-    """What each layer keeps of a recurrence, whose shapes and dtypes no token changes."""
+    """The recurrent states of each layer after one token; their shapes and dtypes are the same after any token."""
     session = Session(model, CacheSpec(), capture="off", surprisal=False, is_scratch=True)
     cache = session.cache_of(session.submit(Prompt(token_ids=(0,))))
     session.step()
@@ -158,7 +158,8 @@ def states_after_one_token(model: LoadedModel) -> list[dict[str, torch.Tensor]]:
 
 
 def _is_written_as(entry: LayerEntry, layer: LayerGeometry, spec: CacheSpec) -> bool:
-    if not is_pageable(layer):  # nor coded: rows beside a state, and those of an encoder, stay exact
+    # not coded either: rows of layers that have a state, and those of an encoder, stay exact
+    if not is_pageable(layer):
         return all(entry.part(name).codec == "exact" for name in PARTS)
     if spec.layout == "quantized":
         return all(entry.part(name).codec in ("exact", "transformers-fp8") for name in PARTS)
@@ -174,7 +175,7 @@ def _is_written_as(entry: LayerEntry, layer: LayerGeometry, spec: CacheSpec) -> 
 
 
 def _table_misfit(file: SnapshotFile) -> str:
-    """Rows must be as many as the pages that a table holds have tokens, and where they say they are."""
+    """Which page table disagrees with the number of rows, their positions or the cache mode; empty if none does."""
     manifest = file.manifest
     spec = manifest.cache_spec or CacheSpec()
     in_tables = {index for table in manifest.tables for index in table.layers}
@@ -206,16 +207,16 @@ def _table_misfit(file: SnapshotFile) -> str:
 
 
 def _ascend(positions: Array, num_tokens: int) -> bool:
-    """Whether the positions `[H, S]` of every head ascend within the tokens."""
+    """Whether the positions `[H, S]` of every head ascend and are within the tokens."""
     is_inside = positions[:, 0] >= 0, positions[:, -1] < num_tokens, positions[:, 1:] > positions[:, :-1]
     return all(bool(each.all()) for each in is_inside)
 
 
-# ---- from the file to tensors ------------------------------------------------------------------------------------
+# ---- reading tensors ---------------------------------------------------------------------------------------------
 
 
 def tensor_of(file: SnapshotFile, name: str, device: torch.device) -> torch.Tensor:
-    """A tensor of the file, in memory of its own; raises `InputError` where it was changed since it was written."""
+    """A tensor of the file, in its own memory; raises `InputError` if its checksum is wrong."""
     entry, content, total = file.entries[name], bytearray(), checksum(file.manifest.checksum_kind)
     for piece in file.pieces(name):
         content += piece
@@ -229,7 +230,7 @@ def tensor_of(file: SnapshotFile, name: str, device: torch.device) -> torch.Tens
 
 
 def stored_cache(file: SnapshotFile, device: torch.device) -> StoredCache:
-    """The cache as it was kept."""
+    """The cache in the form in which it was stored."""
     manifest = file.manifest
     layers = {entry.index: _stored_layer(file, entry, device) for entry in manifest.layers}
     tables = tuple(

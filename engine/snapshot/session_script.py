@@ -1,4 +1,4 @@
-"""The session as a Python script that does all of it once more with `engine` alone, and compares. No torch."""
+"""Writes a session as a Python script that repeats it with `engine` alone and compares the results. No torch."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ MISSING = (
     "Steps between the first token and the last are missing, and a script repeats all of them: export it where they "
     "were made, or with all steps."
 )
-MAX_MOMENTS_BYTES = 4 << 20  # of the moments that stand in a snapshot's manifest
+MAX_MOMENTS_BYTES = 4 << 20  # limit of the nodes in a snapshot's manifest
 
 
 class RepeatedSequence(msgspec.Struct, frozen=True):
-    """A sequence, the moments that led to it, and the records of their steps. `token_ids` are those it has in its cache
-    at the end, and `checksums`, of `checksum_kind`, those of K and V then, by name; none where that is not known."""
+    """A sequence, the history nodes that led to it, and the records of their steps. `token_ids` are those in its cache
+    at the end; `checksums`, of `checksum_kind`, are those of K and V at the end, by name; both are empty if unknown."""
 
     model: str
     fingerprint: str
@@ -49,33 +49,33 @@ class RepeatedSequence(msgspec.Struct, frozen=True):
     num_threads: int = 0
 
 
-def write_session(told: RepeatedSequence, path: Path) -> None:
-    """A Python script that repeats the session with `engine` alone and compares every number of its steps."""
+def write_session(repeated: RepeatedSequence, path: Path) -> None:
+    """Write a Python script that repeats the session with `engine` alone and compares every number of its steps."""
     text = SCRIPT.read_text("utf-8")
     assert DATA_LINE in text
-    data = json.dumps(session_data(told), separators=(",", ":"))
+    data = json.dumps(session_data(repeated), separators=(",", ":"))
     write_text(path, text.replace(DATA_LINE, f"DATA = json.loads({data!r})"))
 
 
-def session_data(told: RepeatedSequence) -> dict[str, Any]:
-    """The session as its own file has it (`resources/session-format.md`), and the numbers that are compared."""
-    saved = SavedSession(nodes=told.nodes, live=told.nodes[-1].step)
-    steps = {node.step for node in told.nodes}
+def session_data(repeated: RepeatedSequence) -> dict[str, Any]:
+    """The session in the form of its own file (`resources/session-format.md`), and the numbers to compare."""
+    saved = SavedSession(nodes=repeated.nodes, live=repeated.nodes[-1].step)
+    steps = {node.step for node in repeated.nodes}
     return {
-        "model": told.model,
-        "fingerprint": told.fingerprint,
-        "dtype": told.dtype,
-        "num_threads": told.num_threads,
-        "seq_id": told.seq_id,
+        "model": repeated.model,
+        "fingerprint": repeated.fingerprint,
+        "dtype": repeated.dtype,
+        "num_threads": repeated.num_threads,
+        "seq_id": repeated.seq_id,
         "session": json.loads(encoded(saved)),
         "numbers": {
             record.step: {part.seq_id: _numbers_of(part) for part in record.sequences}
-            for record in told.records
+            for record in repeated.records
             if record.step in steps
         },
-        "token_ids": told.token_ids,
-        "checksum_kind": told.checksum_kind,
-        "checksums": told.checksums,
+        "token_ids": repeated.token_ids,
+        "checksum_kind": repeated.checksum_kind,
+        "checksums": repeated.checksums,
     }
 
 
@@ -87,12 +87,12 @@ def _numbers_of(part: SequenceStep) -> dict[str, Any]:
     }
 
 
-# ---- the moments that have to be done --------------------------------------------------------------------------------
+# ---- the nodes to be repeated ----------------------------------------------------------------------------------------
 
 
 def nodes_to(at: int, records: Iterable[StepRecord], others: Mapping[int, Node]) -> tuple[Node, ...]:
-    """The moments from the first token to `at`, and those that their changes take something from: steps that were
-    recorded, and `others`. Raises `InputError` where one is missing."""
+    """The history nodes from the first token to `at`, and those that their changes refer to: recorded steps, and
+    `others`. Raises `InputError` if one is missing."""
     known = {**others, **{record.step: Node.of(record) for record in records}}
     found = [known[step] for step in needed_for(at, known.get)]
     here = {node.step for node in found}
@@ -101,9 +101,9 @@ def nodes_to(at: int, records: Iterable[StepRecord], others: Mapping[int, Node])
     return tuple(found)
 
 
-def moments_beside(step: int | None, records: Sequence[StepRecord], nodes: Mapping[int, Node]) -> str:
-    """The moments that led to `step` and are no recorded steps, above all edits, as JSON of the form of a session's own
-    file; an empty list where a step of the way was not recorded, for nobody could repeat that."""
+def unrecorded_nodes(step: int | None, records: Sequence[StepRecord], nodes: Mapping[int, Node]) -> str:
+    """The history nodes that led to `step` and are not recorded steps, mainly edits, as JSON in the form of the session
+    file. An empty list if a step on the path was not recorded, since then it could not be repeated."""
     recorded = {record.step for record in records}
     at = step
     while at is not None:
@@ -120,8 +120,8 @@ def moments_beside(step: int | None, records: Sequence[StepRecord], nodes: Mappi
 
 
 def sequence_in(file: SnapshotFile) -> RepeatedSequence:
-    """The sequence of a snapshot; raises `InputError` where it has no steps."""
-    manifest, records = file.manifest, with_begin(file, records_of(file))
+    """The sequence of a snapshot; raises `InputError` if it has no steps."""
+    manifest, records = file.manifest, with_changes(file, records_of(file))
     others = {node.step: node for node in _moments_in(file)}
     recorded = {record.step for record in records}
     at = manifest.step if manifest.step in recorded | others.keys() else records[-1].step
@@ -154,9 +154,9 @@ def _moments_in(file: SnapshotFile) -> tuple[Node, ...]:
         raise InputError(f"'{file.path}' is damaged: its moments cannot be read ({str(error)[:120]}).") from None
 
 
-def with_begin(file: SnapshotFile, records: list[StepRecord]) -> list[StepRecord]:
-    """Records of a program that did not note what was done between steps: there is one sequence, with its prompt, and
-    they follow on each other. Raises `InputError` where there are several, or one is missing."""
+def with_changes(file: SnapshotFile, records: list[StepRecord]) -> list[StepRecord]:
+    """Add the changes to records of an older program that did not record them: there must be one sequence with its
+    prompt, and consecutive steps. Raises `InputError` if there are several sequences, or a step is missing."""
     entry, fed = file.manifest.sequence, 0
     if any(record.changes for record in records):
         return records

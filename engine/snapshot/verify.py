@@ -1,8 +1,7 @@
-"""Whether a snapshot is sound: every limit, every checksum, and that its numbers mean what they should. No torch.
+"""Verifies a snapshot: every limit, every checksum, and that its numbers are possible. No torch.
 
-A file is read once from its begin to its end, a bounded piece at a time, and rows that have extremes beside them once
-more. What is not finite is told and is no damage: a
-cache may hold it.
+A file is read once from beginning to end, in pieces of bounded size; rows that have extremes are read a second time.
+Non-finite numbers are reported as notes and not as damage, since a cache may contain them.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from engine.snapshot.read import NUMPY_NAMES, SnapshotFile
 from engine.snapshot.verify_extremes import check_extremes, num_numbers
 
 Array = np.ndarray[Any, Any]
-MAX_PROBLEMS = 100  # a file with more is not described any better by them
-MAX_PAGES = 1 << 24  # whose ids are looked at all together
+MAX_PROBLEMS = 100  # more would not describe the file any better
+MAX_PAGES = 1 << 24  # the longest page table whose ids are checked together
 
 
 class Verified(Struct, frozen=True):
-    """What was found: each of the `problems` is damage, the `notes` are not. `num_bytes` were read."""
+    """The result: each of the `problems` is damage, the `notes` are not. `num_bytes` were read."""
 
     problems: tuple[str, ...]
     notes: tuple[str, ...]
@@ -43,8 +42,8 @@ class Verified(Struct, frozen=True):
 
 
 def verify(path: Path) -> Iterator[tuple[int, int] | Verified]:
-    """Check a file; yields the bytes done and those of all, and at last what was found. A file whose header cannot be
-    used is damaged as well; raises `InputError` where there is no file to be read, or one of a newer version."""
+    """Verify a file. Yields progress (bytes done, of all), and last the result. A file with an unusable header is
+    damaged as well; raises `InputError` if there is no readable file, or one of a newer version."""
     try:
         file = SnapshotFile(path)
     except Damaged as error:
@@ -56,7 +55,7 @@ def verify(path: Path) -> Iterator[tuple[int, int] | Verified]:
         for entry in file.entries.values():
             check = TensorCheck(file, entry)
             for piece in file.pieces(entry.name):
-                check.take(piece)
+                check.update(piece)
                 done += len(piece)
                 yield done, total
             problems += check.problems()
@@ -70,22 +69,22 @@ def verify(path: Path) -> Iterator[tuple[int, int] | Verified]:
 
 
 def verified(path: Path) -> Verified:
-    """What `verify` finds at last."""
+    """The result of `verify`."""
     *_, found = verify(path)
     assert isinstance(found, Verified)
     return found
 
 
-def check_what_decides(file: SnapshotFile) -> None:
-    """Raise `InputError` where something was changed of which there is no copy and which decides how decoding goes on:
-    the header, the tokens, the page tables. Rows are looked at when they are read for it."""
+def check_essentials(file: SnapshotFile) -> None:
+    """Raise `InputError` if the header, the tokens or the page tables were changed, which decide how decoding
+    continues. Rows are checked when they are read."""
     tables = (table_name(number) for number in range(len(file.manifest.tables)))
     problems = list(_header_problems(file))
     for name in ("token_ids", "waiting_ids", *tables):
         if name in file:
             check = TensorCheck(file, file.entries[name])
             for piece in file.pieces(name):
-                check.take(piece)
+                check.update(piece)
             problems += check.problems()
     if problems:
         raise InputError(f"'{file.path}' is damaged: {problems[0]}. Take another copy of it.")
@@ -106,21 +105,21 @@ def _first_notes(file: SnapshotFile) -> Iterator[str]:
 
 
 class TensorCheck:
-    """One tensor, piece by piece."""
+    """Checks one tensor, piece by piece."""
 
     def __init__(self, file: SnapshotFile, entry: TensorEntry) -> None:
         self._entry = entry
         self._wanted = file.manifest.checksums.get(entry.name)
         self._sum = checksum(file.manifest.checksum_kind)
-        self._contents: list[FileContent] = list(contents_of(file, entry))
+        self._contents: list[ContentCheck] = list(contents_of(file, entry))
         self._at = 0
 
-    def take(self, piece: bytes) -> None:
+    def update(self, piece: bytes) -> None:
         self._sum.update(piece)
         if self._contents:
             array = np.frombuffer(piece, NUMPY_NAMES[self._entry.dtype])
             for content in self._contents:
-                content.take(array, self._at)
+                content.update(array, self._at)
             self._at += len(array)
 
     def problems(self) -> Iterator[str]:
@@ -134,13 +133,14 @@ class TensorCheck:
             yield from (f"'{self._entry.name}' {note}" for note in content.notes())
 
 
-# ---- what the numbers must be ------------------------------------------------------------------------------------
+# ---- checks of numbers -------------------------------------------------------------------------------------------
 
 
-class FileContent:
-    """A demand on the numbers of a tensor, looked at in pieces that come in order, from number `at` on."""
+class ContentCheck:
+    """A check of the numbers of a tensor, which are passed in pieces, in order; `at` is the index of a piece's first
+    number."""
 
-    def take(self, array: Array, at: int) -> None:
+    def update(self, array: Array, at: int) -> None:
         raise NotImplementedError
 
     def problems(self) -> Iterator[str]:
@@ -150,14 +150,14 @@ class FileContent:
         yield from ()
 
 
-class Within(FileContent):
-    """Whole numbers from `low` to `high`."""
+class Within(ContentCheck):
+    """Checks that whole numbers are from `low` to `high`."""
 
     def __init__(self, low: int, high: int, what: str) -> None:
         self._low, self._high, self._what = low, high, what
         self._wrong: int | None = None
 
-    def take(self, array: Array, at: int) -> None:
+    def update(self, array: Array, at: int) -> None:
         if self._wrong is None and array.size and (array.min() < self._low or array.max() > self._high):
             self._wrong = int(array[(array < self._low) | (array > self._high)][0])
 
@@ -166,17 +166,17 @@ class Within(FileContent):
             yield f"holds {self._wrong:,}, which is no {self._what}"
 
 
-class Ascending(FileContent):
-    """Numbers that grow within each run of `length`, `is_strict`ly or not."""
+class Ascending(ContentCheck):
+    """Checks that numbers ascend within each run of `length`, `is_strict`ly or not."""
 
     def __init__(self, length: int, is_strict: bool) -> None:
         self._length, self._is_strict = max(1, length), is_strict
         self._last: int | None = None
         self._is_wrong = False
 
-    def take(self, array: Array, at: int) -> None:
+    def update(self, array: Array, at: int) -> None:
         before = array[:1] if self._last is None else np.array([self._last])
-        joined = np.concatenate([before, array])  # compared and not subtracted: differences of 64 bits wrap around
+        joined = np.concatenate([before, array])  # compared and not subtracted, since 64-bit differences can overflow
         falls = joined[1:] <= joined[:-1] if self._is_strict else joined[1:] < joined[:-1]
         begins = np.arange(at, at + len(array)) % self._length == 0
         self._is_wrong |= bool((falls & ~begins).any())
@@ -187,15 +187,15 @@ class Ascending(FileContent):
             yield "holds numbers out of order"
 
 
-class EndsAt(FileContent):
-    """Offsets: the first is 0 and the last the end of what they point into."""
+class EndsAt(ContentCheck):
+    """Checks offsets: the first must be 0, and the last the size of what they point into."""
 
     def __init__(self, end: int) -> None:
         self._end = end
         self._first: int | None = None
         self._last = -1
 
-    def take(self, array: Array, at: int) -> None:
+    def update(self, array: Array, at: int) -> None:
         if array.size:
             self._first = int(array[0]) if self._first is None else self._first
             self._last = int(array[-1])
@@ -205,14 +205,14 @@ class EndsAt(FileContent):
             yield "does not lead from the first byte to the last of what it describes"
 
 
-class Text(FileContent):
-    """UTF-8."""
+class Text(ContentCheck):
+    """Checks that bytes are UTF-8."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._is_wrong = False
 
-    def take(self, array: Array, at: int) -> None:
+    def update(self, array: Array, at: int) -> None:
         try:
             self._decoder.decode(array.tobytes())
         except UnicodeDecodeError:
@@ -223,15 +223,15 @@ class Text(FileContent):
             yield "is no UTF-8 text"
 
 
-class Finite(FileContent):
-    """Numbers of which those are counted that are not finite, with the place of the first."""
+class Finite(ContentCheck):
+    """Counts the numbers that are not finite, and finds the first of them."""
 
     def __init__(self, dtype: str, shape: tuple[int, ...]) -> None:
         self._dtype, self._shape = dtype, shape
         self._num_nan = self._num_inf = 0
         self._first: int | None = None
 
-    def take(self, array: Array, at: int) -> None:
+    def update(self, array: Array, at: int) -> None:
         numbers = numbers_of(array, self._dtype)
         strange = ~np.isfinite(numbers)
         if strange.any():
@@ -245,8 +245,8 @@ class Finite(FileContent):
             yield f"holds {self._num_nan:,} NaN and {self._num_inf:,} infinite numbers, the first at [{place}]"
 
 
-def contents_of(file: SnapshotFile, entry: TensorEntry) -> Iterator[FileContent]:
-    """What must hold of the numbers of a tensor, by its full name: of one that is not known, nothing."""
+def contents_of(file: SnapshotFile, entry: TensorEntry) -> Iterator[ContentCheck]:
+    """The checks for a tensor, by its full name; none for an unknown one."""
     name, n = entry.name, file.manifest.num_tokens
     last = name.rsplit(".", 1)[-1]
     if name in ("token_ids", "waiting_ids"):
@@ -266,7 +266,7 @@ def contents_of(file: SnapshotFile, entry: TensorEntry) -> Iterator[FileContent]
 
 
 def _page_problems(file: SnapshotFile) -> Iterator[str]:
-    """Within a table no page stands twice, and layers have as many rows as its pages hold."""
+    """Problems of page tables: pages that occur twice, and layers with other numbers of rows than their pages hold."""
     for number, table in enumerate(file.manifest.tables):
         name = table_name(number)
         if file.entries[name].shape[0] > MAX_PAGES:
@@ -285,5 +285,5 @@ def _record_problems(file: SnapshotFile) -> Iterator[str]:
     try:
         for index in range(len(records)):
             records[index]
-    except InputError as error:  # the others are likely to have the same
+    except InputError as error:  # later records are likely to have the same problem
         yield str(error)

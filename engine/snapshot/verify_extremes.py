@@ -1,4 +1,4 @@
-"""Whether the extremes beside the rows of large layers are those of the rows: a picture of a file is made of them. No
+"""Verifies that the extremes stored with large layers are those of their rows, since pictures are drawn from them. No
 torch."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROWS_AT_ONCE = 8192
 
 
 def num_numbers(file: SnapshotFile) -> int:
-    """Numbers of all rows that have extremes beside them."""
+    """How many numbers the rows with extremes have."""
     return sum(len(entry.heads) * entry.num_rows * entry.dim(part) for entry, part in with_extremes(file))
 
 
@@ -28,7 +28,8 @@ def with_extremes(file: SnapshotFile) -> Iterator[tuple[LayerEntry, Part]]:
 
 
 def check_extremes(file: SnapshotFile, problems: list[str]) -> Iterator[int]:
-    """Make the extremes anew and compare; adds what is wrong to `problems`, yields how many numbers were looked at."""
+    """Compute the extremes again and compare them. Adds what is wrong to `problems`; yields how many numbers were
+    read."""
     pyramid = file.manifest.pyramid
     for entry, part in with_extremes(file):
         assert pyramid is not None
@@ -37,7 +38,7 @@ def check_extremes(file: SnapshotFile, problems: list[str]) -> Iterator[int]:
             made = HeadExtremes(entry, part, pyramid, file.manifest.num_tokens)
             for start in range(0, entry.num_rows, ROWS_AT_ONCE):
                 rows = file.rows(entry.index, part, head, range(start, start + ROWS_AT_ONCE))
-                made.take(rows, entry.first + start)
+                made.update(rows, entry.first + start)
                 yield rows.size
             for name, found in (("low", made.low), ("high", made.high)):
                 is_alike &= np.array_equal(file.numbers(entry.name(f"{part}.{name}"), place), found, equal_nan=True)
@@ -48,7 +49,8 @@ def check_extremes(file: SnapshotFile, problems: list[str]) -> Iterator[int]:
 
 
 class HeadExtremes:
-    """The extremes of one head, filled by pieces of its rows in order. `largest` is the largest finite magnitude."""
+    """Computes the extremes of one head from pieces of its rows, in order. `largest` is the largest finite
+    magnitude."""
 
     def __init__(self, entry: LayerEntry, part: Part, pyramid: PyramidEntry, num_tokens: int) -> None:
         _, columns, bands = pyramid.shape(entry, part, num_tokens)
@@ -57,8 +59,8 @@ class HeadExtremes:
         self._last_column = -1
         self._size, self._channels = pyramid.tokens_per_column, pyramid.channels(part)
 
-    def take(self, rows: Array, first: int) -> None:
-        """Rows `[T, D]` from that position on."""
+    def update(self, rows: Array, first: int) -> None:
+        """Add rows `[T, D]` that begin at position `first`."""
         stop = first + len(rows)
         columns = range(first // self._size, (stop - 1) // self._size + 1)
         begins = [max(first, column * self._size) - first for column in columns]

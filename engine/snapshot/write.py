@@ -1,6 +1,7 @@
-"""Write a snapshot as one safetensors file: atomically, with progress, and without a second copy of it in memory.
+"""Writes a snapshot as one safetensors file: atomically, with progress, and without a second copy of it in memory.
 
-The format is in `resources/snapshot-format.md`; see `engine.files.atomic` for how a file is whole or not there.
+The format is specified in `resources/snapshot-format.md`. `engine.files.atomic` ensures that the file is complete or
+absent.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from engine.cache.stored import InPieces
 from engine.errors import InputError
 from engine.files.atomic import replacing, start_flush
 from engine.snapshot import manifest as manifests
-from engine.snapshot.checksum import DIGITS, WRITTEN, Checksum, checksum
+from engine.snapshot.checksum import DIGITS, WRITTEN_KIND, Checksum, checksum
 from engine.snapshot.format import FORMAT, ITEM_BYTES, MAX_HEADER_BYTES, num_bytes
 from engine.snapshot.header import PREFIX_BYTES, Damaged, padded, parse
 from engine.snapshot.manifest import HEADER_CHECKSUM, NO_CHECKSUM
 
 CHUNK_BYTES = 8 << 20
 BATCH_BYTES = CHUNK_BYTES // 2
-MAX_WAITING = 6  # batches that are made and not written yet
+MAX_WAITING = 6  # batches that wait to be written
 
 DTYPE_CODES = {
     torch.float64: "F64",
@@ -43,8 +44,8 @@ DTYPE_CODES = {
 
 
 @dataclass(frozen=True, eq=False)
-class Later:
-    """A tensor that is made when its turn comes, and let go when it is written: rows that have to be decoded."""
+class LazyTensor:
+    """A tensor that is computed when it is about to be written, and freed afterwards, such as dequantised rows."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -53,9 +54,9 @@ class Later:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What is to be written: tensors by name, and the manifest, all strings."""
+    """The contents of a snapshot file: tensors by name, and the manifest as strings."""
 
-    tensors: Mapping[str, torch.Tensor | InPieces | Later]
+    tensors: Mapping[str, torch.Tensor | InPieces | LazyTensor]
     manifest: Mapping[str, str]
 
     @property
@@ -64,29 +65,29 @@ class Snapshot:
 
     @property
     def order(self) -> list[str]:
-        """The tensors in the order in which they are written, so that all of them are aligned: as they come, but those
-        whose bytes no eight divide at the end, wide numbers first."""
-        return sorted(self.tensors, key=self._lateness)
+        """The names of the tensors in the order of writing, which aligns all of them: tensors whose size is not a
+        multiple of eight bytes come last, wider dtypes first."""
+        return sorted(self.tensors, key=self._sort_key)
 
-    def _lateness(self, name: str) -> int:
+    def _sort_key(self, name: str) -> int:
         tensor = self.tensors[name]
         dtype = DTYPE_CODES[tensor.dtype]
         return 8 - ITEM_BYTES[dtype] if num_bytes(dtype, tuple(tensor.shape)) % 8 else -1
 
 
 def write_snapshot(snapshot: Snapshot, path: Path) -> Iterator[int]:
-    """Write, yielding the bytes written so far. Closing the iterator early leaves no trace.
+    """Write the file; yields the bytes written so far. Closing the iterator early leaves no trace.
 
-    Raises `InputError` when the place cannot be written or the disk is full; the old file, if any, stays as it was.
+    Raises `InputError` if the path cannot be written or the disk is full; an older file stays as it was.
     """
     header = header_of(snapshot)
     if snapshot.manifest.get("format") == FORMAT:
-        _check_is_read(snapshot, header)
+        _check_readable(snapshot, header)
     with replacing(path) as stream, PieceWriter(stream) as writer:
         stream.write(header)
         done = 0
         for name in snapshot.order:
-            for part in byte_chunks(made(snapshot.tensors[name])):
+            for part in byte_chunks(materialised(snapshot.tensors[name])):
                 writer.add(name, part)
                 done += len(part)
                 yield done
@@ -95,8 +96,8 @@ def write_snapshot(snapshot: Snapshot, path: Path) -> Iterator[int]:
         stream.write(header_of(snapshot, checksums))
 
 
-def _check_is_read(snapshot: Snapshot, header: bytes) -> None:
-    """Refuses what no reader would open: it is beyond a limit of the format."""
+def _check_readable(snapshot: Snapshot, header: bytes) -> None:
+    """Raise `InputError` if the file would exceed a limit of the format, so that no reader would open it."""
     try:
         if len(header) - PREFIX_BYTES > MAX_HEADER_BYTES:
             raise Damaged(f"its header has {len(header):,} bytes, of at most {MAX_HEADER_BYTES:,}")
@@ -106,18 +107,17 @@ def _check_is_read(snapshot: Snapshot, header: bytes) -> None:
 
 
 class PieceWriter:
-    """Writes pieces in the order in which they come, while they are summed up, tensor by tensor, and the next ones are
-    made: each of the three takes about as long as the others, and has a thread of its own.
+    """Writes pieces in order, while their checksums are computed and the next pieces are made: each of the three takes
+    about the same time and has a thread of its own.
 
-    `MAX_WAITING` batches wait to be written and summed up at most. The threads end with the `with`, in which what
-    could not be written is raised.
+    At most `MAX_WAITING` batches wait. The threads end with the `with` block, in which write errors are raised.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._writing, self._summing = (ThreadPoolExecutor(1, "snapshot") for _ in range(2))
         self._stream = stream
         self._sums: dict[str, Checksum] = {}
-        self._batch: list[tuple[Checksum, memoryview]] = []  # small pieces are handed over together
+        self._batch: list[tuple[Checksum, memoryview]] = []  # small pieces are collected into a batch
         self._batch_bytes = 0
         self._waiting: deque[tuple[Future[None], Future[None]]] = deque()
 
@@ -129,18 +129,18 @@ class PieceWriter:
             thread.shutdown(cancel_futures=True)
 
     def add(self, name: str, part: memoryview) -> None:
-        """The next piece, of the tensor of that name."""
-        total = self._sums.setdefault(name, checksum(WRITTEN))
+        """Add the next piece of the tensor `name`."""
+        total = self._sums.setdefault(name, checksum(WRITTEN_KIND))
         self._batch.append((total, part))
         self._batch_bytes += len(part)
         if self._batch_bytes >= BATCH_BYTES:
-            self._hand_over()
+            self._submit_batch()
 
-    def _hand_over(self) -> None:
+    def _submit_batch(self) -> None:
         if len(self._waiting) >= MAX_WAITING:
             self._wait_for_one()
         batch, self._batch, self._batch_bytes = self._batch, [], 0
-        self._waiting.append((self._writing.submit(self._write, batch), self._summing.submit(sum_up, batch)))
+        self._waiting.append((self._writing.submit(self._write, batch), self._summing.submit(update_checksums, batch)))
 
     def _wait_for_one(self) -> None:
         for future in self._waiting.popleft():
@@ -153,30 +153,30 @@ class PieceWriter:
         start_flush(self._stream, begin)
 
     def checksums(self) -> dict[str, str]:
-        """The digits of every tensor, once all are written."""
-        self._hand_over()
+        """The checksums of all tensors, after everything is written."""
+        self._submit_batch()
         while self._waiting:
             self._wait_for_one()
         return {name: total.hexdigest() for name, total in self._sums.items()}
 
 
-def sum_up(batch: list[tuple[Checksum, memoryview]]) -> None:
-    """Take each piece into its sum."""
+def update_checksums(batch: list[tuple[Checksum, memoryview]]) -> None:
+    """Add each piece to its checksum."""
     for total, part in batch:
         total.update(part)
 
 
-def checksum_of(tensor: torch.Tensor | InPieces | Later, kind: str) -> str:
-    """The digits of a tensor."""
+def checksum_of(tensor: torch.Tensor | InPieces | LazyTensor, kind: str) -> str:
+    """The checksum of a tensor, as hexadecimal digits."""
     total = checksum(kind)
-    for part in byte_chunks(made(tensor)):
+    for part in byte_chunks(materialised(tensor)):
         total.update(part)
     return total.hexdigest()
 
 
-def made(tensor: torch.Tensor | InPieces | Later) -> torch.Tensor | InPieces:
-    """What is written, made if it was not yet."""
-    if not isinstance(tensor, Later):
+def materialised(tensor: torch.Tensor | InPieces | LazyTensor) -> torch.Tensor | InPieces:
+    """The tensor itself, computed if it is lazy."""
+    if not isinstance(tensor, LazyTensor):
         return tensor
     found = tensor.make()
     assert (found.dtype, tuple(found.shape)) == (tensor.dtype, tensor.shape), "a tensor is not what was announced"
@@ -186,10 +186,11 @@ def made(tensor: torch.Tensor | InPieces | Later) -> torch.Tensor | InPieces:
 def header_of(snapshot: Snapshot, checksums: Mapping[str, str] | None = None) -> bytes:
     """The safetensors header: its length as eight little-endian bytes, then JSON padded to a multiple of eight.
 
-    It is as long before the checksums are known as after. Its own is taken with zeros in the place of itself.
+    Its length does not depend on whether the checksums are known. The header's own checksum is computed with zeros in
+    its place.
     """
-    known = {name: (checksums or {}).get(name, "0" * DIGITS[WRITTEN]) for name in snapshot.order}
-    manifest = {**snapshot.manifest, "checksum_kind": WRITTEN, "checksums": json.dumps(known)}
+    known = {name: (checksums or {}).get(name, "0" * DIGITS[WRITTEN_KIND]) for name in snapshot.order}
+    manifest = {**snapshot.manifest, "checksum_kind": WRITTEN_KIND, "checksums": json.dumps(known)}
     if HEADER_CHECKSUM in manifest:
         manifest[HEADER_CHECKSUM] = NO_CHECKSUM
     entries: dict[str, object] = {"__metadata__": manifest}
@@ -202,23 +203,23 @@ def header_of(snapshot: Snapshot, checksums: Mapping[str, str] | None = None) ->
         offset += size
     text = padded(entries)
     if checksums is not None and HEADER_CHECKSUM in manifest:
-        text = text.replace(own_place(NO_CHECKSUM), own_place(hashlib.sha256(text).hexdigest()), 1)
+        text = text.replace(own_checksum_field(NO_CHECKSUM), own_checksum_field(hashlib.sha256(text).hexdigest()), 1)
     return len(text).to_bytes(8, "little") + text
 
 
-def own_place(digits: str) -> bytes:
-    """How the header's own checksum stands in it."""
+def own_checksum_field(digits: str) -> bytes:
+    """The header's own checksum as it is written in the JSON text."""
     return f'"{HEADER_CHECKSUM}":"{digits}"'.encode()
 
 
 def byte_chunks(tensor: torch.Tensor | InPieces) -> Iterator[memoryview]:
-    """The bytes of a tensor in order, a bounded piece at a time: no copy of the whole is ever made."""
+    """The bytes of a tensor in order, in pieces of bounded size, so that the whole is never copied."""
     for part in pieces(tensor):
         yield memoryview(part.view(torch.uint8).numpy().reshape(-1).data)
 
 
 def pieces(tensor: torch.Tensor | InPieces) -> Iterator[torch.Tensor]:
-    """A tensor in order, some rows at a time, in memory and without holes."""
+    """Consecutive parts of a tensor, contiguous and in main memory."""
     if not isinstance(tensor, torch.Tensor):
         yield from (part.cpu() for part in tensor.pieces(CHUNK_BYTES))
         return

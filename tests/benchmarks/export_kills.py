@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from engine.snapshot import write
-from engine.snapshot.bring import brought
+from engine.snapshot.foreign import snapshot_of_cache
 from engine.snapshot.verify import verified
 from engine.snapshot.write import Snapshot, write_snapshot
 from tests.engine.kills import kill_me, killed
@@ -51,7 +51,7 @@ class Tally:
 def small_snapshot(value: float) -> Snapshot:
     """A file of some 20 kilobytes."""
     rows = torch.full((1, 2, 64, 16), value)
-    return brought([(rows, rows + 1)], list(range(64)))
+    return snapshot_of_cache([(rows, rows + 1)], list(range(64)))
 
 
 def at_byte(snapshot: Snapshot, target: Path, deadly: int) -> Callable[[], None]:

@@ -28,9 +28,9 @@ from engine.cache.stored import Scattered
 from engine.client.thread import ThreadClient
 from engine.opened.file import OpenedSnapshot
 from engine.snapshot.format import VERSION, LayerEntry, Manifest
-from engine.snapshot.manifest import written
+from engine.snapshot.manifest import manifest_strings
 from engine.snapshot.pyramid import pyramid_for, pyramid_of
-from engine.snapshot.write import Later, Snapshot, header_of
+from engine.snapshot.write import LazyTensor, Snapshot, header_of
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import OpenSnapshot, Watch, Watched
 from engine.wire.events import Failed, Restarted
@@ -54,15 +54,15 @@ def sparse(path: Path, num_bytes: int) -> Path:
     heads = tuple(range(HEADS))
     layers = tuple(LayerEntry(i, "full", HEADS, heads, DIMS, DIMS, "bfloat16", n) for i in range(LAYERS))
     pyramid = pyramid_for(n, layers)
-    rows = Later(torch.bfloat16, (1, HEADS, n, DIMS), unmade)
-    tensors: dict[str, torch.Tensor | Scattered | Later] = {
+    rows = LazyTensor(torch.bfloat16, (1, HEADS, n, DIMS), unmade)
+    tensors: dict[str, torch.Tensor | Scattered | LazyTensor] = {
         layer.name(part): rows for layer in layers for part in ("keys", "values")
     }
     for layer in layers:
         tensors |= pyramid_of(lambda *_: unmade(), layer, pyramid, n)
-    tensors |= {name: Later(torch.int64, (1, n), unmade) for name in ("token_ids", "positions")}
+    tensors |= {name: LazyTensor(torch.int64, (1, n), unmade) for name in ("token_ids", "positions")}
     manifest = Manifest(VERSION, n, dtype="bfloat16", cache_spec=CacheSpec(), step=0, layers=layers, pyramid=pyramid)
-    snapshot = Snapshot(tensors, written(manifest))
+    snapshot = Snapshot(tensors, manifest_strings(manifest))
     header = header_of(snapshot)
     with path.open("wb") as stream:
         stream.write(header)

@@ -9,7 +9,7 @@ import pytest
 from engine.snapshot import pyramid
 from engine.snapshot.format import PARTS
 from engine.snapshot.gather import ExportChoice
-from engine.snapshot.write import Later
+from engine.snapshot.write import LazyTensor
 from engine.wire.exporting import Export
 from tests.engine.snapshot.sessions import begun, small
 
@@ -26,7 +26,7 @@ def test_rows_that_are_gathered_to_be_counted_are_not_kept(tmp_path: Path, monke
     counted = [f"layers.{layer}.{part}.magnitudes" for layer in range(2) for part in PARTS]
     for name in counted:
         later = tensors[name]
-        assert isinstance(later, Later)
+        assert isinstance(later, LazyTensor)
         later.make()
     assert past._kept == {}
     assert past.rows(0) is not None

@@ -19,7 +19,7 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.snapshot import save_cache, write
 from engine.snapshot.format import ITEM_BYTES
-from engine.snapshot.pyramid import HandedOut
+from engine.snapshot.pyramid import SharedTensors
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import verified
 from engine.snapshot.write import Snapshot, write_snapshot
@@ -202,7 +202,7 @@ def test_tensors_that_are_made_together_are_let_go_one_by_one() -> None:
         made.append(name)
         return tuple(torch.tensor(float(n)) for n in range(3))
 
-    parts = HandedOut(make)  # type: ignore[arg-type]
+    parts = SharedTensors(make)  # type: ignore[arg-type]
     assert [float(parts.take(name, n)) for name in ("keys", "values") for n in (2, 0, 1)] == [2.0, 0.0, 1.0] * 2
     assert made == ["keys", "values"]
     assert not parts._left

@@ -1,4 +1,4 @@
-"""A cache of somebody else's loop, written as a snapshot: what `save_cache` does."""
+"""Writes the caches of other programs as snapshots: those passed to `save_cache`, and those in npz files."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ from engine.model.text import TokenTexts
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.snapshot.format import DTYPE_NAMES, MAX_TOKENS, WITHOUT_STATES, LayerEntry, Manifest, SequenceEntry
 from engine.snapshot.gather import created, piece_tensors, written_by
-from engine.snapshot.manifest import written
+from engine.snapshot.manifest import manifest_strings
 from engine.snapshot.npz import Array, from_npz
 from engine.snapshot.preview import Preview
 from engine.snapshot.pyramid import pyramid_for, pyramid_of
-from engine.snapshot.write import Later, Snapshot, write_snapshot
+from engine.snapshot.write import LazyTensor, Snapshot, write_snapshot
 
 WHY_NOT = "another program's cache was brought in: it says nothing of how decoding goes on"
 
 
-def bring(cache: Any, path: Path, tokens: Any, tokenizer: Any, model: Any, batch: int = 0, notes: str = "") -> Path:
+def write_cache(
+    cache: Any, path: Path, tokens: Any, tokenizer: Any, model: Any, batch: int = 0, notes: str = ""
+) -> Path:
     """Write the snapshot of a cache; see `engine.snapshot.save_cache`."""
-    for _ in write_snapshot(brought(cache, tokens, tokenizer, model, batch, notes), path):
+    for _ in write_snapshot(snapshot_of_cache(cache, tokens, tokenizer, model, batch, notes), path):
         pass
     return path
 
 
-def brought(
+def snapshot_of_cache(
     cache: Any, tokens: Any, tokenizer: Any = None, model: Any = None, batch: int = 0, notes: str = ""
 ) -> Snapshot:
-    """The snapshot of a cache, ready to be written."""
+    """The snapshot of a cache, ready to be written. Raises `InputError` if the cache holds no K and V."""
     rows = {index: (of_batch(held, batch, index), slides) for index, (held, slides) in foreign_rows(cache).items()}
     if not rows:
         raise InputError("The cache holds no K and V yet: save it after the first forward.")
@@ -50,8 +52,9 @@ def brought(
     return _snapshot(rows, num_tokens, ids, tokenizer, model, type(cache).__name__, notes)
 
 
-def brought_npz(path: Path) -> Snapshot:
-    """The snapshot of what an npz holds, its rows where they stood; raises `InputError` as `from_npz` does."""
+def snapshot_of_npz(path: Path) -> Snapshot:
+    """The snapshot of an npz file, with its rows at their original positions; raises `InputError` as `from_npz`
+    does."""
     cache = from_npz(path)
     pairs = [tuple(torch.from_numpy(_native(part)) for part in (at.keys, at.values)) for at in cache.layers.values()]
     found = foreign_rows(pairs)
@@ -70,12 +73,12 @@ def brought_npz(path: Path) -> Snapshot:
 
 
 def _native(array: Array) -> Array:
-    """A copy in this machine's order of bytes."""
+    """A copy in the byte order of this machine."""
     return np.array(array, array.dtype.newbyteorder("="))
 
 
 def _placed(held: HeldRows, positions: Array | None) -> HeldRows:
-    """Rows at the positions `[H, S]` that a file says: in one run, or with others dropped from between."""
+    """Rows at the positions `[H, S]` that a file gives: consecutive ones, or with gaps where rows were dropped."""
     if positions is None:
         return held
     places = np.array(positions, np.int64)
@@ -94,9 +97,10 @@ def _snapshot(
     cache: str = "",
     notes: str = "",
 ) -> Snapshot:
-    """Rows by layer, each with whether it keeps a window. Ids behind those of `num_tokens`: the next one was chosen."""
+    """The snapshot of rows by layer, each with whether the layer keeps a window. If there are more `ids` than
+    `num_tokens`, the next one is the chosen token."""
     entries = tuple(_entry(index, held, slides) for index, (held, slides) in rows.items())
-    tensors: dict[str, torch.Tensor | InPieces | Later] = {"positions": torch.arange(num_tokens)[None]}
+    tensors: dict[str, torch.Tensor | InPieces | LazyTensor] = {"positions": torch.arange(num_tokens)[None]}
     pyramid, preview = (
         pyramid_for(num_tokens, entries),
         Preview(lambda index, name: chosen(rows[index][0], name), entries),
@@ -107,7 +111,7 @@ def _snapshot(
         if held.positions is not None:
             tensors[entry.name("positions")] = held.positions
         tensors |= pyramid_of(preview.rows, entry, pyramid, num_tokens)
-    tensors["preview"] = preview.made()
+    tensors["preview"] = preview.pictures()
     if ids is not None:
         tensors["token_ids"] = torch.tensor([ids[:num_tokens]])
     if ids is not None and tokenizer is not None:
@@ -130,11 +134,11 @@ def _snapshot(
         pyramid=pyramid,
         sequence=SequenceEntry(num_prompt_tokens=num_tokens, sampled=follows),
     )
-    return Snapshot(tensors, written(manifest))
+    return Snapshot(tensors, manifest_strings(manifest))
 
 
 def of_batch(held: HeldRows, batch: int, index: int) -> HeldRows:
-    """One sequence of the batch."""
+    """The rows of one sequence of the batch. Raises `InputError` for a batch index or a dtype that is not possible."""
     if not 0 <= batch < held.keys.shape[0]:
         raise InputError(f"There is no sequence {batch}: the batch has {held.keys.shape[0]}, counted from 0.")
     for part in (held.keys, held.values):
@@ -148,7 +152,7 @@ def of_batch(held: HeldRows, batch: int, index: int) -> HeldRows:
 
 
 def token_ids(tokens: Any, batch: int) -> list[int] | None:
-    """Token ids from a list, an array or a tensor, `[n]` or `[B, n]`; None where none were given."""
+    """Token ids from a list, an array or a tensor, `[n]` or `[B, n]`; None if there are none."""
     if tokens is None:
         return None
     try:
@@ -171,7 +175,7 @@ def _entry(index: int, held: HeldRows, slides: bool) -> LayerEntry:
 
 
 def _model_facts(model: Any, entries: tuple[LayerEntry, ...]) -> dict[str, Any]:
-    """What is known of a model of transformers: its name, config and kinds of layers."""
+    """What the manifest says about a model of transformers: its name, config and kinds of layers."""
     facts: dict[str, Any] = {"dtype": entries[0].dtype}
     config = getattr(model, "config", None)
     if config is None:
@@ -183,6 +187,6 @@ def _model_facts(model: Any, entries: tuple[LayerEntry, ...]) -> dict[str, Any]:
     }
     try:
         kinds = tuple(layer.kind for layer in CacheGeometry.from_config(config).layers)
-    except InputError:  # an architecture whose layers are not known can be looked at all the same
+    except InputError:  # the snapshot can be shown even if the kinds of layers are unknown
         return facts
     return facts | ({"layer_kinds": kinds} if len(kinds) > entries[-1].index else {})

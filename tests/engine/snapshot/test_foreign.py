@@ -14,7 +14,7 @@ from transformers import AutoConfig, DynamicCache, EncoderDecoderCache, Quantize
 
 from engine.errors import InputError
 from engine.snapshot import save_cache
-from engine.snapshot.bring import brought
+from engine.snapshot.foreign import snapshot_of_cache
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import verified
 from tests.engine.tiny import COMMON, model_of, prompt_ids
@@ -150,5 +150,5 @@ def test_what_cannot_be_brought_in_is_refused_with_the_reason(tmp_path: Path) ->
 def test_kinds_of_layers_are_told_where_the_model_has_all_that_are_there(num_layers: int) -> None:
     model = SimpleNamespace(config=AutoConfig.for_model("llama", **{**COMMON, "num_hidden_layers": 2}))
     pairs = [(torch.ones(1, 2, 5, 16), torch.ones(1, 2, 5, 16)) for _ in range(num_layers)]
-    kinds = brought(pairs, list(range(5)), model=model).manifest["layer_kinds"]
+    kinds = snapshot_of_cache(pairs, list(range(5)), model=model).manifest["layer_kinds"]
     assert json.loads(kinds) == (["full", "full"] if num_layers < 3 else [])
