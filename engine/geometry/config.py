@@ -1,7 +1,7 @@
-"""Reading a Hugging Face config: where the decoder is described, and one name for each size.
+"""Reads a Hugging Face config: finds the part that describes the decoder, and gives each size one name.
 
-Families call the same size by different names and leave out what equals a class default; after :func:`canonical` a
-size has one name and a value, or none.
+Families use different names for the same size, and leave out values that equal a class default. After :func:`canonical`
+each size has one name, and a value or none.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-# what an encoder-decoder calls the sizes of its decoder, beside names that are those of its encoder
-_OF_THE_DECODER: Final[Mapping[str, tuple[str, ...]]] = {
+# Names of the decoder's sizes in encoder-decoders, whose usual names may be those of the encoder.
+_DECODER_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "num_hidden_layers": ("num_decoder_layers", "decoder_layers", "num_hidden_layers", "num_layers"),
     "num_attention_heads": ("decoder_attention_heads", "num_attention_heads", "num_heads"),
     "max_position_embeddings": ("max_decoder_position_embeddings", "max_position_embeddings"),
@@ -37,7 +37,7 @@ _OF_THE_DECODER: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class HasToDict(Protocol):
-    """Anything that can say what it holds as a plain dict: every Hugging Face config does."""
+    """Anything with a `to_dict` method, such as every Hugging Face config."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -55,7 +55,7 @@ def as_mapping(config: Config | HasToDict) -> Config:
 
 
 def decoder_part(config: Config) -> Config:
-    """The part that describes the text decoder: multimodal configs nest it, sometimes twice."""
+    """The part that describes the text decoder; multimodal configs nest it, sometimes twice."""
     for key in _NESTED:
         inner = config.get(key)
         if isinstance(inner, Mapping):
@@ -65,10 +65,10 @@ def decoder_part(config: Config) -> Config:
 
 
 def canonical(config: Config) -> dict[str, Any]:
-    """One name per size, with the class defaults of the family where the config is silent."""
+    """The config with one name per size, completed by the class defaults of the family."""
     text = dict(config)
     if text.get("model_type") in ENCODER_DECODER:
-        for name, others in _OF_THE_DECODER.items():
+        for name, others in _DECODER_ALIASES.items():
             found = next((text[other] for other in others if text.get(other) is not None), None)
             if found is not None:
                 text[name] = found
@@ -86,7 +86,7 @@ def _family(model_type: object) -> str:
         return "unknown"
     if not isinstance(model_type, str):
         raise InputError(f"model_type in the config is {model_type!r}; it must be a name such as 'llama'.")
-    nested = f"{model_type}_text"  # a flat config of a multimodal family: its decoder has a name of its own
+    nested = f"{model_type}_text"  # in the flat config of a multimodal family the decoder has its own name
     is_nested = model_type not in FAMILY_DEFAULTS and (nested in FAMILY_DEFAULTS or nested in WINDOW_IS_A_SWITCH)
     return nested if is_nested else model_type
 

@@ -1,7 +1,7 @@
 """The cache dimensions of any Hugging Face decoder, layer by layer, from its config alone.
 
-Nothing is loaded and nothing is allocated: a parsed config.json is enough. What is described is what transformers 5.23
-keeps: the tests build each family with random weights, run two tokens and compare every layer with the real tensors.
+Nothing is loaded or allocated: a parsed config.json is enough. The dimensions are those of the caches of transformers
+5.23: the tests build each family with random weights, run two tokens and compare every layer with the real tensors.
 Letters: H query heads, H_kv cached heads, D head dimension, S tokens.
 """
 
@@ -52,7 +52,7 @@ DTYPE_BYTES: Final[Mapping[str, int]] = {
 
 
 def dtype_bytes(dtype: str) -> int:
-    """Bytes of one stored number of that dtype; InputError for a name that is not known."""
+    """Bytes of one stored number of that dtype; raises InputError for an unknown name."""
     try:
         return DTYPE_BYTES[dtype]
     except KeyError:
@@ -63,15 +63,14 @@ def dtype_bytes(dtype: str) -> int:
 class LayerGeometry(Struct, frozen=True):
     """What one layer keeps: keys ``[B, num_kv_heads, S, key_dim]`` and values ``[B, num_kv_heads, S, value_dim]``.
 
-    ``window`` counts tokens (a chunk, for chunked layers). A layer of kind *shared* stores nothing and reads the K and
-    V of ``shares_with``, whose dimensions it repeats. A *latent* layer (multi-head latent attention) keeps the
-    compressed latent where keys would be and the shared rotary key where values would be, under one head. A *cross*
-    layer keeps one row for each token that the encoder read, written once; it is a layer of its own, beside that of the
-    tokens which the decoder of an encoder-decoder wrote itself.
-    ``state_elements`` is the number of values of its recurrent and convolution state per sequence, constant in S; an
-    attention layer that also runs a recurrent one has both. None: no such state, or, in a linear layer, a size that
-    only the model can tell. ``recurrent_elements`` of them are float32 whatever the dtype of the model. ``index_dim``
-    is the width of the third tensor that sparse attention's indexer keeps.
+    ``window`` counts tokens (of a chunk, for chunked layers). A layer of kind *shared* stores nothing and reads the K
+    and V of ``shares_with``, whose dimensions it repeats. A *latent* layer (multi-head latent attention) keeps the
+    compressed latent in place of keys and the shared rotary key in place of values, under one head. A *cross* layer
+    keeps one row for each token that the encoder read, written once; it is listed separately from the self-attention
+    layer of the same decoder block. ``state_elements`` is the number of values of the layer's recurrent and convolution
+    state per sequence, constant in S; an attention layer that also runs a recurrent one has both. None: no such state,
+    or, in a linear layer, a size that only the model can tell. ``recurrent_elements`` of them are float32 whatever the
+    dtype of the model. ``index_dim`` is the width of the third tensor that sparse attention's indexer keeps.
     """
 
     index: int
@@ -99,13 +98,13 @@ class LayerGeometry(Struct, frozen=True):
 
     @property
     def elements_per_token(self) -> int:
-        """Numbers stored for one row: K, V and the indexer's key; 0 in a layer that stores none."""
+        """Numbers stored for one row: K, V and the indexer's key; 0 if the layer stores none."""
         if not self.stores_kv:
             return 0
         return self.num_kv_heads * (self.key_dim + self.value_dim) + (self.index_dim or 0)
 
     def state_bytes(self, dtype: str) -> int | None:
-        """Bytes of its constant state for one sequence; 0 where it keeps none, None where the size is not known."""
+        """Bytes of its constant state for one sequence; 0 if it keeps none, None if the size is unknown."""
         if self.state_elements is None:
             return None if self.kind == "linear" else 0
         recurrent = self.recurrent_elements or 0
@@ -113,12 +112,12 @@ class LayerGeometry(Struct, frozen=True):
 
 
 class CacheGeometry(Struct, frozen=True):
-    """The cache dimensions of one decoder; ``layers[i].index == i``. Of an encoder-decoder the cross layers stand
-    behind the others, in the same order: ``layers[num_blocks + i]`` is the cross layer of block i.
+    """The cache dimensions of one decoder; ``layers[i].index == i``. In an encoder-decoder the cross layers come after
+    all others, in the same order: ``layers[num_blocks + i]`` is the cross layer of block i.
 
-    ``max_length`` is the number of positions that the model was built for, None where it has no such limit
-    (ALiBi, recurrent models); ``max_source_length`` is that of an encoder which reads another number of tokens than its
-    decoder. Sizes that a config does not state are None.
+    ``max_length`` is the context length of the model, None if it has no such limit (ALiBi, recurrent models);
+    ``max_source_length`` is that of the encoder if it differs from the decoder's. Sizes that a config does not state
+    are None.
     """
 
     architecture: str
@@ -137,7 +136,8 @@ class CacheGeometry(Struct, frozen=True):
 
     @classmethod
     def from_config(cls, config: Config | HasToDict) -> CacheGeometry:
-        """Read a parsed config.json, or anything with ``to_dict``; InputError if it describes no decoder cache."""
+        """Read a parsed config.json, or anything with ``to_dict``; raises InputError if it describes no decoder
+        cache."""
         whole = as_mapping(config)
         text = canonical(decoder_part(whole))
         family = text["model_type"]
@@ -175,7 +175,7 @@ class CacheGeometry(Struct, frozen=True):
         num_heads: int | None = None,
         max_length: int | None = None,
     ) -> CacheGeometry:
-        """A geometry typed by hand: the same full attention in every layer."""
+        """A geometry with the same full attention in every layer."""
         sizes: dict[str, Any] = {
             "num_hidden_layers": num_layers,
             "num_key_value_heads": num_kv_heads,
@@ -188,17 +188,17 @@ class CacheGeometry(Struct, frozen=True):
 
     @property
     def num_layers(self) -> int:
-        """All layers, those without a cache included."""
+        """Number of all layers, those without a cache included."""
         return len(self.layers)
 
     @property
     def num_blocks(self) -> int:
-        """Layers that a token passes one after the other; self-attention and cross-attention are in the same one."""
+        """Number of decoder blocks that a token passes; self-attention and cross-attention of a block count once."""
         return sum(layer.kind != "cross" for layer in self.layers)
 
     @property
     def has_encoder(self) -> bool:
-        """Whether an encoder reads the prompt, and cross layers keep what it made of it."""
+        """Whether an encoder reads the prompt, so that cross layers keep rows of its output."""
         return self.num_blocks < len(self.layers)
 
     @property
@@ -208,17 +208,17 @@ class CacheGeometry(Struct, frozen=True):
 
     @property
     def num_heads(self) -> int:
-        """Query heads of the first attention layer; 0 where there is none."""
+        """Query heads of the first attention layer; 0 if there is none."""
         return self.attention_layers[0].num_heads if self.attention_layers else 0
 
     @property
     def num_kv_heads(self) -> int:
-        """Cached heads of the first attention layer; 0 where there is none."""
+        """Cached heads of the first attention layer; 0 if there is none."""
         return self.attention_layers[0].num_kv_heads if self.attention_layers else 0
 
     @property
     def head_dim(self) -> int:
-        """Dimension of one cached key of the first attention layer (the latent rank under MLA); 0 where none."""
+        """Dimension of one cached key of the first attention layer (the latent rank under MLA); 0 if there is none."""
         return self.attention_layers[0].key_dim if self.attention_layers else 0
 
     @property
@@ -228,7 +228,7 @@ class CacheGeometry(Struct, frozen=True):
 
     @property
     def is_uniform(self) -> bool:
-        """Whether every layer keeps the same: the same kind, heads, dimensions and window."""
+        """Whether all layers have the same kind, heads, dimensions and window."""
         first = self.layers[0]
         return all(_same_store(first, layer) for layer in self.layers)
 
@@ -242,7 +242,7 @@ class CacheGeometry(Struct, frozen=True):
         return self.elements_per_token * dtype_bytes(dtype)
 
     def state_bytes(self, dtype: str) -> int | None:
-        """Bytes of constant state per sequence; None when a layer's size is not known."""
+        """Bytes of constant state per sequence; None if a layer's size is unknown."""
         per_layer = [layer.state_bytes(dtype) for layer in self.layers]
         known = [count for count in per_layer if count is not None]
         return sum(known) if len(known) == len(per_layer) else None
@@ -261,7 +261,7 @@ def _same_store(a: LayerGeometry, b: LayerGeometry) -> bool:
 
 # --- layer by layer ---------------------------------------------------------------------------------------------------
 
-# transformers' names -> our kind, and whether a recurrent or convolution state is kept (as well)
+# transformers' names -> our kind, and whether the layer keeps a recurrent or convolution state
 _KIND_OF_TYPE: Final[Mapping[str, tuple[LayerKind, bool]]] = {
     "full_attention": ("full", False),
     "indexed_attention": ("full", False),
@@ -292,7 +292,7 @@ def _layers(text: Config, family: str) -> tuple[LayerGeometry, ...]:
 
 
 def _sharing(layer: LayerGeometry, producers: Sequence[LayerGeometry]) -> LayerGeometry:
-    """A layer that reads the K and V of the last layer of its kind that stores any (Gemma 3n, Gemma 4)."""
+    """A layer that reads the K and V of the last earlier layer of its kind that stores any (Gemma 3n, Gemma 4)."""
     source = next((other for other in reversed(producers) if other.kind == layer.kind), None)
     if source is None:
         raise InputError(
@@ -306,9 +306,9 @@ def _sharing(layer: LayerGeometry, producers: Sequence[LayerGeometry]) -> LayerG
 
 
 def _layer_config(text: Config, family: str, index: int, layer_type: str) -> Config:
-    """The config as this layer sees it: some families give single layers sizes of their own."""
+    """The config with the sizes of this layer: some families have different sizes in single layers."""
     overrides = text.get("per_layer_config")
-    if isinstance(overrides, Mapping):  # keyed by layer number, padded with zeros when it was written by transformers
+    if isinstance(overrides, Mapping):  # keyed by layer number, which transformers pads with zeros
         own = [found for key, found in overrides.items() if str(key).isdecimal() and int(key) == index]
         return {**text, **own[0]} if own and isinstance(own[0], Mapping) else text
     if family == "gemma4_text" and layer_type == "full_attention":

@@ -1,7 +1,7 @@
-"""What a config.json may leave out, and which layers a family makes local: facts about architectures, as data.
+"""Facts about architectures, as data: sizes that a config.json may leave out, and which layers of a family are local.
 
-A published config.json lists only what differs from its configuration class; a nested ``text_config`` often omits
-the number of heads. These are the class defaults and layer rules of transformers 5.23, in canonical key names
+A published config.json lists only what differs from its configuration class; a nested ``text_config`` often omits the
+number of heads. These are the class defaults and layer rules of transformers 5.23, with canonical key names
 (``num_hidden_layers`` for ``n_layer`` and so on). The tests compare every row with the installed transformers.
 """
 
@@ -16,7 +16,7 @@ ConfigValue = int | bool
 def _sizes(
     vocab: int, hidden: int, layers: int | None, heads: int | None, length: int | None, **more: ConfigValue
 ) -> Mapping[str, ConfigValue]:
-    """The five sizes that every family has, then what is particular to this one; None is left out."""
+    """The five common sizes, without those that are None, and the particular ones of a family."""
     common = {
         "vocab_size": vocab,
         "hidden_size": hidden,
@@ -159,7 +159,7 @@ FAMILY_DEFAULTS: Final[Mapping[str, Mapping[str, ConfigValue]]] = {
 }
 # fmt: on
 
-# Every n-th layer attends to everything and the others to a sliding window. A config may say its own n.
+# Every n-th layer has full attention, the others a sliding window. A config may give another n.
 FULL_EVERY: Final[Mapping[str, int]] = {
     "gemma2": 2,
     "t5_gemma_module": 2,
@@ -173,7 +173,7 @@ FULL_EVERY: Final[Mapping[str, int]] = {
     "vaultgemma": 2,
 }
 
-# Every n-th layer is attention and the others keep a recurrent state.
+# Every n-th layer has attention, the others keep a recurrent state.
 ATTENTION_EVERY: Final[Mapping[str, int]] = {
     "qwen3_next": 4,
     "qwen3_5_text": 4,
@@ -181,47 +181,47 @@ ATTENTION_EVERY: Final[Mapping[str, int]] = {
     "olmo_hybrid": 4,
 }
 
-# These read use_sliding_window and forget the window where it is false; all others take sliding_window as it stands.
+# These families ignore sliding_window if use_sliding_window is false; all others always apply it.
 WINDOW_IS_A_SWITCH: Final = frozenset(
     {"qwen2", "qwen2_moe", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "qwen3", "qwen3_moe", "smollm3"}
 )
-# ... and of those, the ones whose first max_window_layers layers stay full.
+# Those of them whose first max_window_layers layers have full attention.
 WINDOW_AFTER_FULL_LAYERS: Final = frozenset({"qwen2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "qwen3"})
 
-# One K and V head per query head whatever num_key_value_heads says.
+# Families with one K and V head per query head, whatever num_key_value_heads says.
 MULTI_HEAD_ONLY: Final = frozenset(
     {"gpt2", "gpt_neo", "gptj", "codegen", "gpt_neox", "gpt_neox_japanese", "opt", "bloom", "mpt", "persimmon",
      "biogpt", "xglm", "ctrl"}
 )  # fmt: skip
 
-# head_dim of the config is not read: always hidden_size // num_attention_heads.
+# Families that ignore head_dim of the config and use hidden_size // num_attention_heads.
 HEAD_DIM_IS_A_QUOTIENT: Final = MULTI_HEAD_ONLY | {"falcon", "stablelm", "gpt_bigcode"}
 
-# An encoder reads the prompt once; every layer of the decoder attends to its own tokens and to what the encoder made.
+# An encoder reads the prompt once; every decoder layer attends to its own tokens and to the encoder's output.
 ENCODER_DECODER: Final = frozenset(
     {"t5", "mt5", "umt5", "switch_transformers", "bart", "mbart", "plbart", "pegasus", "marian", "blenderbot",
      "blenderbot-small", "m2m_100", "longt5", "led", "t5_gemma_module"}
 )  # fmt: skip
 
-# Positions are told by their distance alone: n_positions of their configs is that of the training, and no limit.
+# Families with relative positions: n_positions of their configs is the length in training, not a limit.
 RELATIVE_POSITIONS: Final = frozenset({"t5", "mt5", "umt5", "switch_transformers", "longt5"})
 
-# Their decoders put no mask on a single query, so they would read room that holds no row yet.
+# Families whose decoders do not mask a single query, so that it would read reserved room without rows.
 READ_ALL_ROOM: Final = frozenset({"led"})
 
-# Encoder-decoders that transformers has and this program does not run, with the reason.
+# Encoder-decoders of transformers that this program does not run, with the reason.
 OTHER_ENCODER_DECODERS: Final[Mapping[str, str]] = {
     "whisper": "its encoder reads sound, and here a prompt is token ids",
     "prophetnet": "its config cannot tell transformers' caches how many layers the decoder has",
 }
 
-# No rule tells which layer is which: the config has to list them.
+# Families without a rule for the types of layers: the config must list them.
 LAYERS_ARE_LISTED: Final = frozenset({"nemotron_h", "zamba", "zamba2"})
 
-# Every layer keeps a state and no K and V.
+# Families in which every layer keeps a state and no K and V.
 ALL_RECURRENT: Final = frozenset({"mamba", "falcon_mamba", "mamba2"})
 
-# transformers keeps what these remember outside its cache classes, or in a form that is not one row per token.
+# transformers keeps the state of these families outside its cache classes, or not as one row per token.
 NO_CACHE_OBJECT: Final[Mapping[str, str]] = {
     "rwkv": "it keeps its recurrent state in a list of its own",
     "xlstm": "it keeps its recurrent state in an object of its own",

@@ -1,4 +1,4 @@
-"""How many heads of K and V a layer has, and how wide they are, from its config."""
+"""The number of K and V heads of a layer and their dimension, from its config."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.geometry.families import HEAD_DIM_IS_A_QUOTIENT, MULTI_HEAD_ONLY
 
 def num_kv_heads_of(text: Config, family: str, num_heads: int) -> int:
     if family in MULTI_HEAD_ONLY or (family == "falcon" and text.get("new_decoder_architecture")):
-        return num_heads  # Falcon's newer decoder has fewer K and V heads, but repeats them before they are cached
+        return num_heads  # Falcon's newer decoder has fewer K and V heads, but caches them repeated
     if family in ("falcon", "gpt_bigcode") and text.get("multi_query"):
         return 1
     if family == "gpt_bigcode":
@@ -27,7 +27,8 @@ def num_kv_heads_of(text: Config, family: str, num_heads: int) -> int:
 def head_dim(text: Config, family: str, num_heads: int) -> int:
     if text.get("head_dim") is not None and family not in HEAD_DIM_IS_A_QUOTIENT:
         return number(text["head_dim"], "head_dim")
-    width = size(text, "hidden_size") * (2 if family in ("zamba", "zamba2") else 1)  # Zamba attends on two streams
+    # Zamba's attention reads two concatenated streams
+    width = size(text, "hidden_size") * (2 if family in ("zamba", "zamba2") else 1)
     if width % num_heads:
         raise InputError(
             f"A width of {width} cannot be split among {num_heads} heads; "

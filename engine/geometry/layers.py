@@ -1,6 +1,6 @@
-"""Which layer is of which type, and how large a recurrent layer's state is: the rules of the families.
+"""The type of each layer, and the size of a recurrent layer's state, by the rules of the families.
 
-Types are transformers' own names (``full_attention``, ``conv``, …); :mod:`engine.geometry.dimensions` turns them into
+Types have transformers' names (``full_attention``, ``conv``, …); :mod:`engine.geometry.dimensions` turns them into
 kinds.
 """
 
@@ -30,7 +30,7 @@ _NEMOTRON_LETTERS: Final[Mapping[str, str]] = {"M": "linear_attention", "*": "fu
 
 
 def layer_types(text: Config, family: str) -> tuple[str, ...]:
-    """A layer type name per layer, in transformers' words: said by the config or following from the family's rule."""
+    """The type of each layer, with transformers' names, from the config or from the family's rule."""
     given = text.get("layer_types")
     if given is None and isinstance(text.get("hybrid_override_pattern"), str):
         given = [_NEMOTRON_LETTERS.get(letter, letter) for letter in text["hybrid_override_pattern"]]
@@ -41,14 +41,14 @@ def layer_types(text: Config, family: str) -> tuple[str, ...]:
     if not isinstance(given, Sequence) or isinstance(given, str) or not all(isinstance(name, str) for name in given):
         raise InputError("layer_types in the model config must be a list of names, one for each layer.")
     types = [_OLD_TYPES.get(name, name) for name in given]
-    # Nemotron-H counts its layers by the list and ignores the number
+    # Nemotron-H counts its layers by the list and ignores num_hidden_layers
     num_layers = len(types) if family == "nemotron_h" else size(text, "num_hidden_layers", _LAYERS_LIMIT)
     if len(types) != num_layers:
         raise InputError(
             f"layer_types names {len(types)} layers and num_hidden_layers says {num_layers}; they must agree."
         )
     if family == "gemma4_text" and types:
-        types[-1] = "full_attention"  # the last layer of Gemma 4 sees everything, whatever the list says
+        types[-1] = "full_attention"  # the last layer of Gemma 4 has full attention, whatever the list says
     return tuple(types)
 
 
@@ -119,7 +119,7 @@ def _smollm3_types(text: Config, num_layers: int) -> Iterable[str]:
 
 
 def _rotary_layers(text: Config, num_layers: int) -> Sequence[object]:
-    """Which layers rotate their keys. The key's name says the opposite of its values: 1 means rotary."""
+    """Which layers rotate their keys. In spite of its name, a 1 in no_rope_layers means rotary."""
     every = size(text, "no_rope_layer_interval")
     given = text.get("no_rope_layers")
     if not given:
@@ -165,14 +165,15 @@ _RULES: Final[Mapping[str, Callable[[Config, int], Iterable[str]]]] = {
 
 
 class RecurrentState(NamedTuple):
-    """Numbers of constant state of one layer and sequence, in the model's dtype and in float32."""
+    """Numbers of constant state of one layer and sequence: of the convolution, in the model's dtype, and recurrent, in
+    float32."""
 
     convolution: int
     recurrent: int
 
 
 def state_elements(text: Config, family: str, layer_type: str) -> RecurrentState | None:
-    """Numbers of state per sequence; None for a family whose sizes are not known here."""
+    """Numbers of state per sequence; None for a family whose sizes are unknown here."""
     if layer_type == "conv":
         window = _product(text, "hidden_size", "conv_L_cache")
         return None if window is None else RecurrentState(window, 0)

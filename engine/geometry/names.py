@@ -1,4 +1,4 @@
-"""What layers are called: short in pictures, in words elsewhere. Cross layers count for themselves."""
+"""The names of layers: short in pictures, in words elsewhere. Cross layers are numbered separately."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from engine.geometry.dimensions import CacheGeometry
 
 
 def layer_label(geometry: CacheGeometry | None, index: int) -> str:
-    """`L3`, or `X1` for a cross layer, which is that of block 1."""
+    """`L3`, or `X1` for the cross layer of block 1."""
     block = cross_block(geometry, index)
     return f"L{index}" if block is None else f"X{block}"
 
@@ -18,7 +18,7 @@ def layer_words(geometry: CacheGeometry | None, index: int) -> str:
 
 
 def cross_block(geometry: CacheGeometry | None, index: int) -> int | None:
-    """Which block a cross layer belongs to; None for any other."""
+    """The block of a cross layer; None for any other layer."""
     if geometry is None or not 0 <= index < len(geometry.layers) or geometry.layers[index].kind != "cross":
         return None
     return index - geometry.num_blocks

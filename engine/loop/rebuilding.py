@@ -23,12 +23,12 @@ class Rebuilt:
     wrote), the answer to the command, and a `warning`, empty if everything is as it was."""
 
     def __init__(self, rebuilding: Rebuilding, took_ms: float, why_not_all: str) -> None:
-        from engine.opened.session import said_of, told
+        from engine.opened.session import history_events, session_opened_event
 
         done = rebuilding.as_far_as_it_went()
         self.session: Session = rebuilding.session
-        self.events: Iterator[Event] = told(done, rebuilding.records)
-        self.said = said_of(done)
+        self.events: Iterator[Event] = history_events(done, rebuilding.records)
+        self.said = session_opened_event(done)
         self.warning = why_not_all or _difference_words(rebuilding)
         count = rebuilding.num_done
         as_it_was = "" if self.warning else " as it was"

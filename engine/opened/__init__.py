@@ -1,1 +1,1 @@
-"""A snapshot that is looked at without its model: its rows, its steps, pictures of them, read as they are wanted."""
+"""Snapshots and session files that are shown without their model: their rows, steps and pictures, read on request."""

@@ -1,4 +1,4 @@
-"""What an opened snapshot says of itself, in the words of the wire: its model, its sequence, its steps. No torch."""
+"""Describes an opened snapshot with the types of the wire: its model, sequence and steps. No torch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from engine.wire.records import NO_TIMES, CacheBytes, LayerBytes, SequenceStep, 
 from engine.wire.status import ModelInfo, OpenedFile, SequenceInfo
 
 MAX_WORDS = 2_000
-UNKNOWN = "?"  # the text of a token that the file does not say
+UNKNOWN = "?"  # shown for a token whose text and id are not in the file
 
 
 def model_info(file: SnapshotFile) -> ModelInfo:
-    """The model as far as the file knows it: it is not loaded, and has no weights here."""
+    """The model as far as the file describes it; it is not loaded."""
     manifest = file.manifest
     return replace(
         UNKNOWN_MODEL,
@@ -34,13 +34,13 @@ def model_info(file: SnapshotFile) -> ModelInfo:
         geometry=geometry_of(manifest),
         dtype=manifest.dtype or manifest.layers[0].dtype,
         random_weights=manifest.random_weights,
-        captures_attention=True,  # what of it was not written, the picture says
+        captures_attention=True,  # a picture says if its attention was not written
         fingerprint=manifest.fingerprint,
     )
 
 
 def geometry_of(manifest: Manifest) -> CacheGeometry:
-    """From the model's config where that describes the layers that are written, else from these alone."""
+    """The geometry from the model's config if it agrees with the written layers, else from the written layers alone."""
     try:
         config = json.loads(manifest.config)
         found = CacheGeometry.from_config(config)
@@ -58,7 +58,8 @@ def _describes(geometry: CacheGeometry, entry: LayerEntry) -> bool:
 
 
 def bare_geometry(manifest: Manifest) -> CacheGeometry:
-    """Of the layers that are written; others keep nothing. How many query heads read them is not known."""
+    """The geometry of the written layers; other layers keep nothing. The number of query heads is unknown and set to
+    that of kv heads."""
     entries = {entry.index: entry for entry in manifest.layers}
     states = {state.layer for state in manifest.states}
     count = max(len(manifest.layer_kinds), max([*entries, *states]) + 1)
@@ -75,7 +76,7 @@ def _bare_layer(index: int, entry: LayerEntry | None, has_state: bool) -> LayerG
 
 
 def sequence_info(file: SnapshotFile) -> SequenceInfo:
-    """The sequence as it rests in the file."""
+    """The state of the sequence in the file."""
     manifest = file.manifest
     entry, n = manifest.sequence, manifest.num_tokens
     num_pages = sum(file.entries[table_name(number)].shape[0] for number in range(len(manifest.tables)))
@@ -93,7 +94,7 @@ def sequence_info(file: SnapshotFile) -> SequenceInfo:
 
 
 def opened_file(file: SnapshotFile) -> OpenedFile:
-    """What the window says of the file itself."""
+    """What the window shows about the file itself."""
     manifest = file.manifest
     return OpenedFile(
         file.path,
@@ -109,14 +110,14 @@ def opened_file(file: SnapshotFile) -> OpenedFile:
 
 
 def tokens_of(file: SnapshotFile) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The ids and texts of all tokens that were fed; -1 and a question mark where the file does not say."""
+    """The ids and texts of all tokens that were fed; -1 and a question mark if they are not in the file."""
     n = file.manifest.num_tokens
     ids, texts = file.token_ids or (-1,) * n, texts_of(file)
     return ids, texts or tuple(f"#{token_id}" if token_id >= 0 else UNKNOWN for token_id in ids)
 
 
 def texts_of(file: SnapshotFile) -> tuple[str, ...]:
-    """The text of every token, read at once; none where the file has none."""
+    """The text of every token; empty if the file has none."""
     if "token_texts" not in file:
         return ()
     content, ends = file.array("token_texts").tobytes(), file.array("token_texts.offsets").tolist()
@@ -131,8 +132,8 @@ def texts_of(file: SnapshotFile) -> tuple[str, ...]:
 
 
 def steps_of(file: SnapshotFile) -> Iterator[StepRecord]:
-    """The records up to the step that the file stands after; where none brought its sequence there, one that says no
-    more than the file does."""
+    """The step records up to the step of the snapshot. If they do not reach all tokens of its sequence, a last record
+    is added with what else is known."""
     manifest, fed = file.manifest, 0
     seq_id, num_layers = manifest.sequence.seq_id, len(geometry_of(manifest).layers)
     last: int | None = None
@@ -150,7 +151,7 @@ def steps_of(file: SnapshotFile) -> Iterator[StepRecord]:
 
 
 def _checked(record: StepRecord, num_layers: int) -> StepRecord:
-    """Statistics of layers that the model does not have are left out."""
+    """The record without statistics of layers that the model does not have."""
     parts = tuple(
         replace(
             part,
@@ -167,7 +168,8 @@ def _are_known(layers: tuple[int, ...], num_layers: int) -> bool:
 
 
 def bare_step(file: SnapshotFile, fed: int, step: int) -> StepRecord:
-    """What is known of a sequence of which no step was recorded: its tokens after the first `fed`, and its bytes."""
+    """A record for tokens whose steps were not recorded: the tokens after the first `fed`, and the bytes of the
+    cache."""
     manifest = file.manifest
     entry, n = manifest.sequence, manifest.num_tokens
     ids, texts = tokens_of(file)
@@ -208,7 +210,7 @@ def bare_step(file: SnapshotFile, fed: int, step: int) -> StepRecord:
 
 
 def _bytes_of_states(file: SnapshotFile) -> tuple[LayerBytes, ...]:
-    """What layers that have a state and no rows take in the file."""
+    """Bytes in the file of layers that have a state and no rows."""
     sizes, written = Counter[int](), {layer.index for layer in file.manifest.layers}
     for state in file.manifest.states:
         sizes[state.layer] += 0 if state.layer in written else file.entries[state.name].num_bytes
@@ -216,7 +218,7 @@ def _bytes_of_states(file: SnapshotFile) -> tuple[LayerBytes, ...]:
 
 
 def _bytes_of(file: SnapshotFile, layer: LayerEntry) -> LayerBytes:
-    """What the rows of a layer take in the file."""
+    """Bytes of the rows of a layer in the file."""
     stored = sum(file.entries[name].num_bytes for part in PARTS for name in part_shapes(layer, part))
     exact = layer.num_rows * len(layer.heads) * (layer.key_dim + layer.value_dim)
     width = np.dtype("float32").itemsize if layer.dtype == "float32" else 8 if layer.dtype == "float64" else 2

@@ -1,4 +1,4 @@
-"""An opened snapshot: pictures of it, reduced by the same functions as those of a live sequence."""
+"""An opened snapshot: takes slices of it with the same functions as for a live sequence."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from engine.wire.status import EngineStatus, Work
 
 
 class OpenedSnapshot:
-    """One snapshot, open to be looked at. Its header is read when it is opened, everything else when it is wanted.
+    """One opened snapshot. The header is read when it is opened, everything else on request.
 
-    Raises `InputError` for a file that is none, and later for what of it cannot be read.
+    Raises `InputError` for a file that is no snapshot, and later for parts that cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,7 +63,7 @@ class OpenedSnapshot:
         return self.file.manifest.step
 
     def status(self, sampling: SamplingParams, work: Work | None, *, running: bool = False) -> EngineStatus:
-        """How an engine stands that has this file in place of a session."""
+        """The status of an engine that shows this file instead of a session."""
         return EngineStatus(
             model=self.info,
             cache=self.rows.spec,
@@ -76,32 +76,32 @@ class OpenedSnapshot:
         )
 
     def past(self, num_tokens: int) -> FileRowsAt:
-        """Its rows as they were with so many tokens."""
+        """Its rows as they were with `num_tokens` tokens."""
         return FileRowsAt.of(self.rows, min(num_tokens, self.num_tokens))
 
     def past_row(self, num_tokens: int, position: int) -> FileRowsAt:
-        """The same, of which one row is read."""
+        """The same, but only the row at `position` is read."""
         return self.past(num_tokens).only(RowQuery(positions=range(position, position + 1)))
 
     def text_of(self, token_id: int) -> str:
-        """The text of a token that the file has, among those fed or the candidates of its last step; its number for
-        another one."""
+        """The text of a token if the file has it, among the tokens fed or the candidates of its last step; else its
+        id."""
         return self._texts.get(token_id) or self._candidates.get(token_id, f"#{token_id}")
 
     @cached_property
     def _candidates(self) -> dict[int, str]:
         try:
             parts = self.file.records[-1].sequences if len(self.file.records) else ()
-        except InputError:  # a step that cannot be read is told when it is shown
+        except InputError:  # reported when that step is shown
             return {}
         return {each.token_id: each.text for part in parts for each in part.candidates}
 
     def logits(self) -> torch.Tensor | None:
-        """The newest logits `[V]`, where they are written."""
+        """The newest logits `[V]`; None if the file has none."""
         return torch.from_numpy(self.file.numbers("logits").copy()) if "logits" in self.file else None
 
     def attention(self, layer: int) -> torch.Tensor | None:
-        """The weights `[H, n]` of the newest query, where they are written."""
+        """The attention weights `[H, n]` of the newest query; None if the file has none."""
         found = self.file.attention(layer) if self.rows.entry(layer) is not None else None
         heads = self.info.geometry.layers[layer].num_heads
         if found is None or found.shape[0] % heads or found.shape[1] > self.num_tokens:
@@ -112,7 +112,7 @@ class OpenedSnapshot:
 
     @torch.inference_mode()
     def take(self, request: SliceRequest) -> Slice:
-        """One picture, as a session takes it of a live sequence."""
+        """Take one slice, as a session does of a live sequence."""
         geometry = self.info.geometry
         request = checked(request, geometry, self.num_tokens, "this snapshot")
         past = self.past(getattr(request, "num_tokens", self.num_tokens))
@@ -163,9 +163,9 @@ SUFFIX = ".npz"
 
 
 def opened_npz(path: Path) -> SnapshotFile:
-    """The snapshot of an npz file, in a file of its own whose name is gone already. Raises `InputError` for a file that
-    is none, and for one that does not say where its rows stand."""
-    from engine.snapshot.foreign import snapshot_of_npz  # and with it transformers, 30 MiB that a snapshot does without
+    """Convert an npz file to a temporary snapshot, whose name is deleted at once. Raises `InputError` if it is not a
+    valid npz, or lacks the positions of its rows."""
+    from engine.snapshot.foreign import snapshot_of_npz  # imports transformers, 30 MiB that snapshots do not need
     from engine.snapshot.write import write_snapshot
 
     with tempfile.TemporaryDirectory(prefix="kvloupe-", ignore_cleanup_errors=True) as folder:

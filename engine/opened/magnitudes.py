@@ -1,4 +1,5 @@
-"""How large the numbers of an opened snapshot are: as it says itself, or counted from its rows a piece at a time."""
+"""Magnitudes of the numbers in an opened snapshot: those stored in the file, or counted from its rows piece by
+piece."""
 
 from __future__ import annotations
 
@@ -17,20 +18,20 @@ from engine.wire.arrays import read_only_floats
 from engine.wire.requests import HeadRequest, TensorName, WallRequest
 from engine.wire.slices import Magnitudes
 
-TOGETHER = 1 << 20  # numbers of a layer that is small, and of all that are counted at once
-COUNTED_NUMBERS = 1 << 20  # a tensor of more is not counted for a picture of the other one
+COUNTED_TOGETHER = 1 << 20  # most numbers of a small layer, and of all layers that are counted at once
+COUNTED_NUMBERS = 1 << 20  # a larger tensor is not counted if the picture shows the other one
 
 
 class FileMagnitudes:
-    """What pictures are told of the layers of a file. Where the file says it itself, it is of all rows, also of
-    those that came after an earlier step."""
+    """Magnitudes of the layers of a file. Magnitudes that the file stores are those of all rows, even if an earlier
+    step is shown."""
 
     def __init__(self, source: FileRows, geometry: CacheGeometry) -> None:
         self._source, self._layers = source, [layer.index for layer in geometry.attention_layers]
         self._counts: dict[tuple[TensorName, int, int], LayerCount | None] = {}
 
     def of_wall(self, request: WallRequest) -> BothMagnitudes:
-        """Of the tensor that is drawn, and of the other one where that costs little."""
+        """Magnitudes of the tensor that is shown, and of the other one if counting them is cheap."""
         if has_no_size(request):
             return None, None
         other: TensorName = "values" if request.tensor == "keys" else "keys"
@@ -39,29 +40,30 @@ class FileMagnitudes:
         return mine, self._joined(other, self._layers, request.num_tokens) if is_cheap else None
 
     def of_head(self, request: HeadRequest) -> Magnitudes | None:
-        """Of the layer of a head; None where it holds no rows."""
+        """Magnitudes of the layer of a head; None if it holds no rows."""
         return self._joined(request.tensor, [request.layer], request.num_tokens)
 
     def counts(self, tensor: TensorName, num_tokens: int) -> dict[int, LayerCount]:
-        """The counts of every layer, one after the other: for whoever looks for the largest numbers."""
+        """The counts of every layer that has rows, for the search for outliers."""
         found = {layer: self._counted(tensor, layer, num_tokens) for layer in self._layers}
         return {layer: count for layer, count in found.items() if count is not None}
 
     def _count_together(self, tensor: TensorName, layers: list[int], num_tokens: int) -> None:
-        """Count small layers of one form at once: each by itself costs more than its numbers."""
+        """Count small layers of the same shape in one call, since a call for each would take longer than the
+        counting."""
         forms: dict[tuple[int, ...], list[tuple[int, torch.Tensor]]] = {}
         for layer in layers:
             entry = self._source.entry(layer)
             is_known = (tensor, layer, num_tokens) in self._counts or self._told(tensor, layer) is not None
             if entry is None or is_known or not is_run(entry):
                 continue
-            if len(entry.heads) * entry.num_rows * entry.dim(tensor) <= TOGETHER:
+            if len(entry.heads) * entry.num_rows * entry.dim(tensor) <= COUNTED_TOGETHER:
                 rows = cut(self._source.read(layer, RowQuery((tensor,))), num_tokens)
                 if rows is not None:
                     numbers = chosen(rows, tensor)[0]
                     forms.setdefault(tuple(numbers.shape), []).append((layer, numbers))
         for shape, found in forms.items():
-            at_once = max(1, TOGETHER // math.prod(shape))
+            at_once = max(1, COUNTED_TOGETHER // math.prod(shape))
             for start in range(0, len(found), at_once):
                 part = found[start : start + at_once]
                 counts, peaks = counts_of_rows([numbers for _, numbers in part])
@@ -89,7 +91,7 @@ class FileMagnitudes:
         return file.numbers(name) if name in file else None
 
     def _counted(self, tensor: TensorName, layer: int, num_tokens: int) -> LayerCount | None:
-        """Counted once."""
+        """The counts of a layer, computed once."""
         key = tensor, layer, num_tokens
         if key not in self._counts:
             self._counts[key] = self._count(tensor, layer, num_tokens)
@@ -109,6 +111,6 @@ class FileMagnitudes:
         return found
 
     def _num_uncounted(self, tensor: TensorName) -> int:
-        """Numbers of the layers of which the file does not say it."""
+        """How many numbers are in layers whose magnitudes the file does not store."""
         entries = [entry for entry in self._source.file.layers if self._told(tensor, entry.index) is None]
         return sum(len(entry.heads) * entry.num_rows * entry.dim(tensor) for entry in entries)

@@ -1,4 +1,4 @@
-"""The rows of an opened snapshot, read when they are asked for: of a layer only what a picture shows."""
+"""Reads the rows of an opened snapshot on request: only those that a picture shows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from engine.wire.records import Provenance
 
 NUMBERS_AT_ONCE = 1 << 20
 HEAD_NUMBERS_AT_ONCE = 1 << 19  # read at once of one head, as float32: 2 MiB
-NO_POSITION = 1 << 40  # the position of rows of a head that was not written: behind every token
+NO_POSITION = 1 << 40  # position of the rows of heads that were not written: behind every token
 
 
 @dataclass(frozen=True)
 class RowQuery:
-    """What of a layer is read: K, V, both or neither (None where only shapes and positions are asked for); one head, or
-    all; the rows at some positions. `keeps_length`: the other rows stand there as zeros."""
+    """Which part of a layer is read: K, V, both or neither (for shapes and positions only); one head or all (None); the
+    rows at some positions, or all (None). With `keeps_length` the other rows are filled with zeros."""
 
     parts: tuple[Part, ...] = PARTS
     head: int | None = None
@@ -36,7 +36,7 @@ class RowQuery:
 
 
 class FileRows:
-    """What a snapshot holds, as whoever looks at a cache asks for it."""
+    """The rows of a snapshot, with the methods of a cache that pictures use."""
 
     def __init__(self, file: SnapshotFile, num_layers: int) -> None:
         self.file = file
@@ -44,13 +44,13 @@ class FileRows:
         self.num_tokens = file.manifest.num_tokens
         self.layers: Sequence[object] = range(num_layers)
         self._entries = {entry.index: entry for entry in file.layers}
-        self._last: tuple[object, HeldRows] | None = None  # the layer that was read last, with what was wanted of it
+        self._last: tuple[object, HeldRows] | None = None  # the last query and its result
 
     def entry(self, layer: int) -> LayerEntry | None:
-        """What the file says of a layer; None where it has none of its rows."""
+        """The entry of a layer in the file; None if it has no rows there."""
         return self._entries.get(layer)
 
-    # ---- what a cache is asked -----------------------------------------------------------------------------------
+    # ---- methods of a cache --------------------------------------------------------------------------------------
 
     def rows(self, layer_index: int) -> HeldRows | None:
         return self.read(layer_index, RowQuery())
@@ -59,22 +59,23 @@ class FileRows:
         return self.rows(layer_index)
 
     def knows(self, num_tokens: int) -> bool:
-        """Earlier rows are those of then where nothing was dropped or written anew since; nothing else was kept."""
+        """Whether the rows at `num_tokens` are known: at the end always; earlier, if no rows were dropped or rewritten
+        since."""
         spec = self.spec
         is_final = spec.retention.keeps_all and not rewrites(self) and not spec.recomputes and spec.quantizer is None
         is_whole = all(entry.first == 0 for entry in self._entries.values())
         return num_tokens >= self.num_tokens or (is_final and is_whole and self.file.manifest.cache_spec is not None)
 
     def num_final(self, layer_index: int, part: Part) -> int:
-        """Nothing that is counted of a file is kept up."""
+        """Always 0: counts of a file's rows are not kept between steps."""
         return 0
 
     def changes_since(self, num_tokens: int, until: int | None = None) -> list[RowDelta] | None:
-        """What became of older rows is not in a file."""
+        """Always None: a file does not say how older rows changed."""
         return None
 
     def states(self, layer_index: int) -> tuple[StateMatrix, ...]:
-        """As they were written."""
+        """The recurrent states of a layer, as they were written."""
         mine = [state for state in self.file.manifest.states if state.layer == layer_index]
         return tuple(matrix for state in mine for matrix in matrices_of(state.kind, self._state(state)))
 
@@ -83,7 +84,7 @@ class FileRows:
         return numbers.view(torch.bfloat16) if self.file.entries[state.name].dtype == "BF16" else numbers
 
     def page_ids_at(self, num_tokens: int) -> list[list[int]]:
-        """Pages in logical order, one list a table, as far as they hold so many tokens."""
+        """Page ids in logical order, one list per table, limited to the pages of the first `num_tokens` tokens."""
         tables, source = enumerate(self.file.manifest.tables), self.file.manifest.num_source
         return [
             self.file.array(table_name(number))[: -(-max(0, num_tokens - source) // table.page_size)].tolist()
@@ -93,7 +94,7 @@ class FileRows:
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def read(self, layer: int, wanted: RowQuery) -> HeldRows | None:
-        """The rows of a layer, and of them what is wanted; None where the file has none."""
+        """The queried part of a layer's rows; None if the file has none. The last result is kept."""
         entry = self.entry(layer)
         if entry is None:
             return None
@@ -103,8 +104,8 @@ class FileRows:
         return self._last[1]
 
     def pieces(self, layer: int, part: Part, multiple: int) -> Iterator[HeldRows]:
-        """All rows of K or V, so many at a time that they are small in memory; rows in one run are parted at positions
-        that are multiples of a number."""
+        """All rows of K or V in pieces that are small in memory. Consecutive rows are split at positions that are
+        multiples of `multiple`."""
         entry = self._entries[layer]
         at_once = max(1, NUMBERS_AT_ONCE // (entry.num_kv_heads * entry.dim(part) * multiple)) * multiple
         stop = entry.first + entry.num_rows
@@ -115,7 +116,7 @@ class FileRows:
                 yield rows
 
     def _run(self, entry: LayerEntry, wanted: RowQuery) -> HeldRows:
-        """Rows that stand one behind the other, in all heads."""
+        """Read rows that are consecutive in all heads."""
         stop = entry.first + entry.num_rows
         shown = wanted.positions or range(entry.first, stop)
         first = min(max(entry.first, shown.start), stop)
@@ -131,7 +132,7 @@ class FileRows:
         return HeldRows(keys, values, entry.first)
 
     def _scattered(self, entry: LayerEntry, wanted: RowQuery) -> HeldRows:
-        """Rows between which others were dropped, or heads of which some were not written."""
+        """Read rows with gaps between them, or of a layer of which some heads were not written."""
         positions = np.full((entry.num_kv_heads, entry.num_rows), NO_POSITION, np.int64)
         for head in entry.heads:
             positions[head] = self.file.positions(entry.index, head)
@@ -146,8 +147,8 @@ class FileRows:
         return HeldRows(keys, values, entry.first, torch.from_numpy(np.ascontiguousarray(held)))
 
     def _numbers(self, entry: LayerEntry, name: Part, wanted: RowQuery, rows: range) -> torch.Tensor:
-        """`[1, H_kv, T, D]` in the dtype of the rows. What is not wanted takes no memory and says nothing; one head
-        stands for all."""
+        """Numbers `[1, H_kv, T, D]` in the dtype of the rows. A part that is not queried is zeros without memory; if
+        one head is queried, its rows stand for all heads."""
         shape = (1, entry.num_kv_heads, len(rows), entry.dim(name))
         if name not in wanted.parts or not len(rows):
             return torch.zeros((), dtype=dtype_of(entry)).expand(shape)
@@ -160,7 +161,7 @@ class FileRows:
         return found
 
     def _head(self, entry: LayerEntry, name: Part, head: int, rows: range) -> torch.Tensor:
-        """`[T, D]`; nothing, where the head was not written."""
+        """Rows `[T, D]` of a head; zeros if the head was not written."""
         if head not in entry.heads:
             return torch.zeros(len(rows), entry.dim(name), dtype=dtype_of(entry))
         found = torch.empty(len(rows), entry.dim(name), dtype=dtype_of(entry))
@@ -173,12 +174,12 @@ class FileRows:
 
 
 def is_run(entry: LayerEntry) -> bool:
-    """Whether the rows of all heads stand one behind the other."""
+    """Whether the rows of all heads are written, at consecutive positions."""
     return not entry.has_positions and len(entry.heads) == entry.num_kv_heads
 
 
 def dtype_of(entry: LayerEntry) -> torch.dtype:
-    """The dtype that rows have where attention reads them."""
+    """The dtype of the rows as attention reads them."""
     found = getattr(torch, entry.dtype)
     assert isinstance(found, torch.dtype)
     return found
@@ -186,8 +187,8 @@ def dtype_of(entry: LayerEntry) -> torch.dtype:
 
 @dataclass(frozen=True, eq=False)
 class FileRowsAt(RowsAt):
-    """The rows of a file as they were with so many tokens, of which only what is `wanted` is read; none of them is
-    kept."""
+    """The rows of a file as they were with `num_tokens` tokens. Only the part `wanted` is read, and nothing is cached
+    here."""
 
     source: FileRows = field(kw_only=True)
     wanted: RowQuery = RowQuery()
@@ -204,13 +205,13 @@ class FileRowsAt(RowsAt):
         return cut(self.source.read(layer, self.wanted), self.num_tokens)
 
     def only(self, wanted: RowQuery) -> FileRowsAt:
-        """The same, of which less is read."""
+        """The same rows, restricted to a smaller query."""
         return replace(self, wanted=wanted)
 
 
 def written_provenance(file: SnapshotFile) -> Provenance:
-    """Where rows come from that are in a file: those of a live cache were recorded, others are what they were called
-    when they were written. Of a word that is not known nothing is promised."""
+    """The provenance of rows in a file: "recorded" if they came from a live cache, else as it was when they were
+    written. An unknown word becomes "as stored now", which promises nothing."""
     match file.manifest.provenance:
         case "dequantised":
             return "dequantised"

@@ -1,4 +1,4 @@
-"""A session that is written down, looked at without its model: its tokens and its tree, and no rows. No torch."""
+"""A session file that is shown without its model: its tokens and its history tree, but no rows. No torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.wire.status import EngineStatus, ModelInfo, OpenedFile, SequenceInfo
 from engine.wire.tree import PlannedPart
 
 AS_IT_WAS = "as it was"
-UNKNOWN_MODEL = ModelInfo(  # that of a file which does not name it, and has no weights here
+UNKNOWN_MODEL = ModelInfo(  # for files that do not name their model
     name="an unknown model",
     source="",
     architecture="",
@@ -29,7 +29,7 @@ UNKNOWN_MODEL = ModelInfo(  # that of a file which does not name it, and has no 
     num_parameters=0,
     weight_bytes=0,
     random_weights=False,
-    has_tokenizer=True,  # a prompt of text is refused as everything is that needs the model
+    has_tokenizer=True,  # so that a text prompt is refused for lack of a model, like other commands
     captures_attention=False,
     fingerprint="",
     note="",
@@ -37,7 +37,7 @@ UNKNOWN_MODEL = ModelInfo(  # that of a file which does not name it, and has no 
 
 
 class OpenedSession:
-    """One session from a file. Raises `InputError` for a file that is none."""
+    """An opened session file. Raises `InputError` if the file is none."""
 
     def __init__(self, path: Path) -> None:
         found = read_session(path)
@@ -60,18 +60,18 @@ class OpenedSession:
         )
 
     def status(self, sampling: SamplingParams, work: Work | None, *, running: bool = False) -> EngineStatus:
-        """How an engine stands that has this file in place of a session."""
+        """The status of an engine that shows this file instead of a session."""
         infos = tuple(_info(seq_id, tokens) for seq_id, tokens in self._live.sequences.items())
         cache, step = self.saved.cache, self.saved.live
         return EngineStatus(self.info, cache, sampling, infos, step, running, work, self.opened, self.saved.pending)
 
     def events(self) -> Iterator[Event]:
-        """What the engine told of the session, as far as it is written."""
-        yield from told(self.saved, {})
-        yield said_of(self.saved)
+        """The events that the engine sent during the session, as far as they are saved."""
+        yield from history_events(self.saved, {})
+        yield session_opened_event(self.saved)
 
     def why_not(self, model: ModelInfo) -> str:
-        """Why it cannot be gone on from with this model; empty where it can."""
+        """Why the session cannot be continued with this model; empty if it can."""
         if self.opened.why_not:
             return self.opened.why_not
         if model.fingerprint != self.info.fingerprint:
@@ -79,15 +79,15 @@ class OpenedSession:
         return "" if model.dtype == self.info.dtype else f"it ran in {self.info.dtype}, and this model is {model.dtype}"
 
     def close(self) -> None:
-        """Nothing of the file is kept open."""
+        """Do nothing: the file is not kept open."""
 
     def refuse(self) -> None:
-        """Raises: there are no rows to be pictures of."""
+        """Raise `InputError`, since a session file has no rows to show."""
         raise InputError("A session file has tokens and steps, and no K and V: go on with its model to compute them.")
 
 
 def why_not_repeatable(saved: SavedSession) -> str:
-    """Why a session cannot be gone on from; empty where it can, with its model."""
+    """Why a session cannot be continued; empty if it can with its model."""
     if saved.model is None:
         return "it does not say which model it ran"
     if saved.origin:
@@ -95,14 +95,14 @@ def why_not_repeatable(saved: SavedSession) -> str:
     return "" if saved.nodes or saved.pending else "it has no steps"
 
 
-def said_of(saved: SavedSession) -> SessionOpened:
-    """What a person wrote and chose in it."""
+def session_opened_event(saved: SavedSession) -> SessionOpened:
+    """The event with what a person wrote and chose in the session."""
     return SessionOpened(saved.draft, saved.sampling, saved.names, saved.bookmarks, saved.stops, saved.draft_chat)
 
 
-def told(saved: SavedSession, records: Mapping[int, StepRecord]) -> Iterator[Event]:
-    """The moments in their order, as an engine tells them that makes them: of a step the record, or where there is none
-    what the file says of it; and at the end the way to the live one."""
+def history_events(saved: SavedSession, records: Mapping[int, StepRecord]) -> Iterator[Event]:
+    """The events of all history nodes in order, as an engine sends them: for a step its record, or, if there is none,
+    one with what the file says; at the end the way to the live node."""
     at: int | None = None
     for fed in walk(saved.nodes):
         node = fed.node
@@ -120,7 +120,7 @@ def told(saved: SavedSession, records: Mapping[int, StepRecord]) -> Iterator[Eve
 
 
 def _begun(fed: Fed, texts: Mapping[int, str]) -> Iterator[Event]:
-    """The sequences that began with a node."""
+    """The events of the sequences that began with a node."""
     for change in fed.node.changes:
         if isinstance(change, SequenceAdded):
             yield Submitted(change.seq_id, change.token_ids, _texts(change.token_ids, texts))
@@ -137,7 +137,7 @@ def _texts(token_ids: tuple[int, ...], texts: Mapping[int, str]) -> tuple[str, .
 
 
 def _bare_record(fed: Fed, saved: SavedSession) -> StepRecord:
-    """A step without its numbers."""
+    """The record of a step without its measurements."""
     node, work, model = fed.node, fed.node.work, saved.model
     assert work is not None
     parts = tuple(

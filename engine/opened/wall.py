@@ -1,4 +1,4 @@
-"""The wall of an opened snapshot: layer by layer, and of large layers from the extremes that stand beside the rows."""
+"""The wall of an opened snapshot, layer by layer; for large layers it is drawn from the stored extremes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from engine.wire.records import Floats
 from engine.wire.requests import WallRequest
 from engine.wire.slices import WallSlice
 
-EXACT_NUMBERS = 1 << 24  # a tensor of more is drawn from the extremes, even where these are coarser than asked
+EXACT_NUMBERS = 1 << 24  # a larger tensor is drawn from the extremes even if these are coarser than requested
 
 
 def file_wall(request: WallRequest, past: FileRowsAt, geometry: CacheGeometry, magnitudes: BothMagnitudes) -> WallSlice:
-    """Thumbnails of every layer and head. Of rows in one run nothing is read that the extremes say as well."""
+    """Thumbnails of every layer and head. Rows are not read if extremes can be used instead."""
     began = time.perf_counter()
-    held = held_layers(past.only(RowQuery(())), geometry)  # shapes and positions
+    held = held_layers(past.only(RowQuery(())), geometry)  # reads shapes and positions only
     pyramid = usable_pyramid(request, past.source)
     grid = WallGrid.of(held, request) if pyramid is None else coarse_grid(held, request, pyramid)
     cells = WallCells.of(grid)
@@ -35,7 +35,8 @@ def file_wall(request: WallRequest, past: FileRowsAt, geometry: CacheGeometry, m
 
 
 def usable_pyramid(request: WallRequest, source: FileRows) -> PyramidEntry | None:
-    """The extremes, where they are fine enough for what is asked, or the rows are too many to be read for a picture."""
+    """The stored extremes, if they are fine enough for the request, or if there are too many rows to be read; else
+    None."""
     pyramid = source.file.manifest.pyramid
     if pyramid is None or request.change or has_no_size(request) or request.num_tokens < source.num_tokens:
         return None
@@ -46,13 +47,13 @@ def usable_pyramid(request: WallRequest, source: FileRows) -> PyramidEntry | Non
 
 
 def num_numbers(source: FileRows, request: WallRequest) -> int:
-    """Numbers of K, or of V, in all layers that have extremes."""
+    """How many numbers K, or V, has in all layers with extremes."""
     layers = [entry for entry in source.file.layers if entry.name(f"{request.tensor}.low") in source.file]
     return sum(len(entry.heads) * entry.num_rows * entry.dim(request.tensor) for entry in layers)
 
 
 def coarse_grid(held: Mapping[int, HeldRows], request: WallRequest, pyramid: PyramidEntry) -> WallGrid:
-    """Cells that are whole cells of the extremes, no more of them than asked for."""
+    """The finest grid within the request whose cells consist of whole cells of the extremes."""
     fine = WallGrid.of(held, request)
     size, channels = pyramid.tokens_per_column, pyramid.channels(request.tensor)
     per_column, per_row = -(-fine.per_column // size) * size, -(-fine.per_row // channels) * channels
@@ -64,7 +65,7 @@ def coarse_grid(held: Mapping[int, HeldRows], request: WallRequest, pyramid: Pyr
 def fill_from_extremes(
     cells: WallCells, layer: int, request: WallRequest, source: FileRows, pyramid: PyramidEntry
 ) -> bool:
-    """Write the cells of one layer; False where it has no extremes, or not of all its heads."""
+    """Fill the cells of one layer from its extremes; returns False if it has none, or not of all heads."""
     entry, file = source.entry(layer), source.file
     if entry is None or len(entry.heads) < entry.num_kv_heads or entry.name(f"{request.tensor}.low") not in file:
         return False
@@ -80,8 +81,8 @@ def fill_from_extremes(
 
 
 def merged(numbers: Floats, held: range, columns: int, rows: int, *, is_low: bool) -> Floats:
-    """Extremes `[H, columns, rows]` of so many cells each; NaN wins. Only the columns `held` have rows: the
-    first and the last of them stand for those that share a cell with them."""
+    """Merge extremes into `[H, columns, rows]`, `columns` × `rows` cells into each; NaN takes precedence. Only the
+    columns in `held` have rows; other columns that are merged with the first or last of them are ignored."""
     smallest, found = np.minimum if is_low else np.maximum, numbers.copy()
     found[:, held.start // columns * columns : held.start] = found[:, held.start : held.start + 1]
     found[:, held.stop : -(-held.stop // columns) * columns] = found[:, held.stop - 1 : held.stop]
@@ -92,7 +93,7 @@ def merged(numbers: Floats, held: range, columns: int, rows: int, *, is_low: boo
 
 
 def fill_from_rows(cells: WallCells, layer: int, request: WallRequest, past: FileRowsAt) -> None:
-    """Write the cells of one layer from its rows, of which few are in memory at once."""
+    """Fill the cells of one layer from its rows, of which few are in memory at a time."""
     if request.change:
         new = range(request.previous_tokens, request.num_tokens)
         part = past.only(RowQuery((request.tensor,), positions=new, keeps_length=True))

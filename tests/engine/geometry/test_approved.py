@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.geometry.config import _ALIASES, _OF_THE_DECODER
+from engine.geometry.config import _ALIASES, _DECODER_ALIASES
 from engine.geometry.dimensions import DTYPE_BYTES, CacheGeometry, LayerGeometry
 from engine.geometry.families import FAMILY_DEFAULTS
 from engine.geometry.names import cross_block, layer_label, layer_words
@@ -88,7 +88,7 @@ def test_a_size_is_found_under_each_of_its_names(name: str, other: str) -> None:
     assert CacheGeometry.from_config({**sizes, "model_type": "llama", other: 1}) == found, "its own name comes first"
 
 
-@pytest.mark.parametrize(("name", "others"), _OF_THE_DECODER.items())
+@pytest.mark.parametrize(("name", "others"), _DECODER_ALIASES.items())
 def test_the_decoder_of_an_encoder_decoder_has_sizes_of_its_own(name: str, others: tuple[str, ...]) -> None:
     config = {"model_type": "bart", name: 3, **{other: 8 << at for at, other in enumerate(others)}}
     expected = CacheGeometry.from_config({"model_type": "bart", name: 8})

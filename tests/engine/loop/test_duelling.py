@@ -195,7 +195,7 @@ def far_behind(driver: Driver, monkeypatch: pytest.MonkeyPatch, *then: Command) 
             driver.send(*then)
 
     monkeypatch.setattr(LiveRun, "note", noted)
-    monkeypatch.setattr(DuelFollower, "_go_back_to", lambda follower, *_: read or follower._begin_anew())
+    monkeypatch.setattr(DuelFollower, "_go_back_to", lambda follower, *_: read or follower._restart())
     driver.send(Step())
     return read
 
