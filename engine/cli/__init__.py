@@ -1,1 +1,1 @@
-"""The headless twin: one file per sub-command."""
+"""The command line: one file per sub-command."""

@@ -1,4 +1,4 @@
-"""Arguments that several sub-commands take, and what they mean: a model, where to begin, how far."""
+"""Arguments that several sub-commands share: the model, the prompt, the number of steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_adapter_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
-    """In which numbers, where and how a model computes."""
+    """Add the options for dtype, device, threads and runner."""
     parser.add_argument("--dtype", default="auto", help=", ".join(get_args(Dtype)))
     parser.add_argument(
         "--device", default=AUTO_DEVICE, help="auto, cpu, cuda, cuda:1, mps, or split: over all GPUs (see `devices`)"
@@ -48,7 +48,7 @@ def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_prompt_arguments(parser: argparse.ArgumentParser, several: bool = False, required: bool = True) -> Any:
-    """Where to begin, one of several ways, and how many steps to take; the ways are returned."""
+    """Add the alternative ways to give a prompt, and the number of steps; returns the group of alternatives."""
     source = parser.add_mutually_exclusive_group(required=required)
     if several:
         source.add_argument("--prompt", metavar="TEXT", action="append", help="repeat it for several sequences")
@@ -71,21 +71,21 @@ def add_caches_argument(parser: argparse.ArgumentParser, default: str = "all") -
 
 def load_model(args: argparse.Namespace) -> LoadedModel:
     spec = model_spec(args)
-    from engine.model.loader import load  # torch takes seconds: bad arguments are told before it is imported
+    from engine.model.loader import load  # importing torch takes seconds, so bad arguments are reported first
 
     model = load(spec)
-    model.runners.compiling = tell_compiling
+    model.runners.compiling = announce_compiling
     return model
 
 
-def tell_compiling(work: Callable[[], None]) -> None:
-    """What takes minutes is said, where nobody reads lines."""
+def announce_compiling(work: Callable[[], None]) -> None:
+    """Run `work`, which compiles for minutes, after a note on standard error."""
     print("compiling, which may take minutes …", file=sys.stderr, flush=True)
     work()
 
 
 def model_spec(args: argparse.Namespace) -> ModelSpec:
-    """The model that those arguments ask for."""
+    """The model that the arguments ask for."""
     return ModelSpec(
         with_adapters(args.model, args.adapter),
         args.dtype,
@@ -99,7 +99,7 @@ def model_spec(args: argparse.Namespace) -> ModelSpec:
 
 
 def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Prompt]:
-    """What to start from: one prompt, or one for each `--prompt`; none where none is given."""
+    """The prompts: one, or one for each `--prompt`; empty if none is given."""
     if (chat := chat_of(args)) is not None:
         return [Prompt(chat=chat, sampling=sampling)]
     if args.prompt_file is not None:
@@ -111,7 +111,7 @@ def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Promp
 
 
 def token_ids_of(text: str) -> tuple[int, ...]:
-    """The ids of `1,2,3`."""
+    """Parse token ids like `1,2,3`."""
     try:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:

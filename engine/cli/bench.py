@@ -1,4 +1,4 @@
-"""`bench`: cache modes against each other in time, as JSON lines or as a table."""
+"""`bench`: measures cache modes against each other, as JSON lines or as a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.cli.arguments import (
     prompts_of,
 )
 from engine.cli.cache_options import add_cache_arguments, specs_of
-from engine.cli.output import encoded, tell_all
+from engine.cli.output import encoded, print_rows
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.runners import check_runner
@@ -58,11 +58,11 @@ def bench_command(args: argparse.Namespace) -> int:
 
     ids = encoded(model, prompts[0]) if prompts else None
     pieces = bench(model, specs, (len(ids),) if ids else contexts, steps, batches, ids, runners=ways)
-    return tell_all((piece for piece in pieces if not isinstance(piece, tuple)), model, args)
+    return print_rows((piece for piece in pieces if not isinstance(piece, tuple)), model, args)
 
 
 def contenders_of(args: argparse.Namespace) -> tuple[dict[str, CacheSpec], dict[str, str]]:
-    """The caches by the names that they were given, and the runners of those that name some: `static:compile`."""
+    """The cache specs by the names that were typed, and the runners of those names that have one: `static:compile`."""
     parts = {name: name.partition(":") for each in args.caches.split(",") if (name := each.strip())}
     specs = specs_of(",".join(cache for cache, _, _ in parts.values()), args)
     ways = {name: way for name, (_, colon, way) in parts.items() if colon}
@@ -73,7 +73,7 @@ def contenders_of(args: argparse.Namespace) -> tuple[dict[str, CacheSpec], dict[
 
 
 def counts_of(option: str, text: str) -> tuple[int, ...]:
-    """Numbers of 1 or more, separated by commas, each once."""
+    """Parse numbers of 1 or more, separated by commas, without duplicates."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isascii() and part.isdecimal() and len(part) < 10 and int(part) for part in parts):
         raise InputError(f"{option} '{text[:60]}' is no list of counts: write numbers of 1 or more, like 128,512.")

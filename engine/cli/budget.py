@@ -1,6 +1,6 @@
-"""The sub-command `budget`: predicted bytes of a cache, from a config.json alone, without a model.
+"""`budget`: predicts the bytes of a cache from a config.json alone, without a model.
 
-Exit codes: 0, and 2 for bad input, with one line on standard error.
+Exit codes: 0; 2 for bad input, with one line on standard error.
 """
 
 from __future__ import annotations

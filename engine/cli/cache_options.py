@@ -1,4 +1,5 @@
-"""The options that choose and size a cache, the same in every command: one for each parameter that a mode has."""
+"""The options that choose a cache mode and its parameters, the same in every command: one for each parameter of any
+mode."""
 
 from __future__ import annotations
 
@@ -20,12 +21,13 @@ from engine.spec.rules import RULES, RuleRow
 from engine.spec.tuning import tuned
 
 MOST = 2**31 - 1
-_OPTIONS = {"num_pages": "--pool-pages"}  # an option that is not called as its parameter
+_OPTIONS = {"num_pages": "--pool-pages"}  # options that have another name than their parameter
 _BUDGETS = "; N,N,... one for each layer, pyramid:N falls from the first to the last"
 
 
 def all_parameters() -> dict[str, Parameter]:
-    """Every parameter of every layout, rule and codec, once each; what transformers' quantiser shares is KIVI's."""
+    """Every parameter of every layout, rule and codec, each once. KIVI's parameters also stand for those of
+    transformers' quantiser, which have the same names."""
     rows: tuple[CodecRow | RuleRow | LayoutRow, ...] = (*CODECS.values(), *RULES.values(), *LAYOUTS.values())
     found: dict[str, Parameter] = {}
     for parameter in (parameter for row in rows for parameter in row.parameters):
@@ -34,7 +36,7 @@ def all_parameters() -> dict[str, Parameter]:
 
 
 def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
-    """An option for every parameter, and `--codec` for how K and V are written."""
+    """Add an option for every parameter, and `--codec`."""
     group = parser.add_argument_group(
         "the parameters of the cache", "each applies to the caches that have it (see caches --json)"
     )
@@ -101,13 +103,15 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def spec_of(name: str, args: argparse.Namespace) -> CacheSpec:
-    """The cache of that name with every option given; one that means nothing to it is refused."""
+    """The cache mode of that name with all given options; raises `InputError` for an option that does not apply to
+    it."""
     codec = {} if args.codec is None else {"codec": args.codec}
     return tuned(cache_named(name), **codec, **_given(args))
 
 
 def specs_of(names: str, args: argparse.Namespace) -> dict[str, CacheSpec]:
-    """Several caches, or `all` presets, each with those options that it has; an option that none has is refused."""
+    """Several cache modes, or `all` presets, each with the options that apply to it; raises `InputError` for an option
+    that applies to none."""
     chosen = list(PRESETS) if names == "all" else [name.strip() for name in names.split(",") if name.strip()]
     specs = {name: cache_named(name) for name in chosen}
     if not specs:
@@ -123,6 +127,7 @@ def specs_of(names: str, args: argparse.Namespace) -> dict[str, CacheSpec]:
 
 
 def _applicable(spec: CacheSpec) -> tuple[str, ...]:
-    """The options that a cache takes among others: transformers' quantiser has settings of its own."""
+    """The options that are applied to a mode in a list of modes. bits, group and residual are not applied to
+    transformers' quantised cache, whose own settings they would change."""
     names = tuple(parameter.name for parameter in parameters_of(spec))
     return names if spec.quantizer is None else tuple(n for n in names if n not in ("bits", "group", "residual"))

@@ -1,11 +1,11 @@
-"""`caches`: every cache mode with what it needs and its parameters, from the rows that describe them."""
+"""`caches`: lists every cache mode with its needs and parameters."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from engine.cli.output import say
+from engine.cli.output import print_json
 from engine.spec.layouts import CUDA_GPU
 from engine.spec.presets import ALL_PRESETS
 
@@ -24,7 +24,7 @@ def caches_command(args: argparse.Namespace) -> int:
         return 0
     for preset in ALL_PRESETS.values():
         if args.json:
-            say(
+            print_json(
                 {
                     "name": preset.name,
                     "label": preset.label,
@@ -41,7 +41,7 @@ def caches_command(args: argparse.Namespace) -> int:
 
 
 def markdown_table() -> str:
-    """Every preset, one a row."""
+    """A Markdown table with one row for every preset."""
     rows = (
         (
             f"`{p.name}`",

@@ -1,4 +1,4 @@
-"""What `params` and `budget` share: which config.json is meant, numbers as they are typed, and the printed answer."""
+"""What `params` and `budget` share: finding the config.json, parsing numbers, printing the result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def report(args: argparse.Namespace, find: Callable[[argparse.Namespace], dict[str, Any]]) -> int:
-    """Print what is found, or the one line that refuses it; returns the exit code."""
+    """Print the result of `find`, or its error on one line; returns the exit code."""
     try:
         found = find(args)
     except (ValueError, InsufficientMemoryError) as refusal:
@@ -37,7 +37,7 @@ def report(args: argparse.Namespace, find: Callable[[argparse.Namespace], dict[s
 
 
 def read_config(args: argparse.Namespace) -> dict[str, Any]:
-    """The parsed config.json that the arguments name; nothing else of a model is opened."""
+    """The parsed config.json that the arguments name; no other file of the model is opened."""
     if args.config is None and args.model is None:
         raise InputError("No model is named; give --model or --config.")
     path = Path(args.config) if args.config is not None else _config_path(args.model)
@@ -51,7 +51,7 @@ def _config_path(model: str) -> Path:
         return Path(model[len(SHAPE_PREFIX) :])
     path = Path(model)
     if not path.exists() and model.count("/") == 1:
-        from engine.model.hub import resolve_hub_name  # only a hub name needs it: the hub's client is slow to import
+        from engine.model.hub import resolve_hub_name  # imported here, since the hub's client is slow to import
 
         path = resolve_hub_name(model, False, lambda *_: None)
     return path / "config.json" if path.is_dir() else path
@@ -71,7 +71,7 @@ def one_of(option: str, text: str, known: Any) -> str:
 
 
 def _as_text(found: Mapping[str, Any]) -> str:
-    """One line per entry, and one per row of a list of rows."""
+    """One line per entry, and one per row if the entry is a list of rows."""
     lines = []
     for name, value in found.items():
         rows = value if isinstance(value, list) and value and isinstance(value[0], Mapping) else None

@@ -1,4 +1,4 @@
-"""`devices`: where a model can be loaded, and what it and its cache would take there."""
+"""`devices`: lists the devices, and predicts what a model and its cache would take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import structs
 
 from engine.cli.arguments import add_model_arguments, model_spec
 from engine.cli.cache_options import add_cache_arguments, spec_of
-from engine.cli.output import printable_line, say
+from engine.cli.output import print_json, printable_line
 from engine.errors import InputError
 from engine.spec.presets import NAMES
 
@@ -41,9 +41,10 @@ def devices_command(args: argparse.Namespace) -> int:
     formats = {each.name: each.why_not for each in formats_here()}
     if args.json:
         for device in devices_here():
-            say({"event": "device", **structs.asdict(device)})
-        say({"event": "can", "split": why_no_split() or True, "weights": {k: v or True for k, v in formats.items()}})
-        say({"event": "forecast", **_as_dict(found)})
+            print_json({"event": "device", **structs.asdict(device)})
+        weights = {name: why_not or True for name, why_not in formats.items()}
+        print_json({"event": "can", "split": why_no_split() or True, "weights": weights})
+        print_json({"event": "forecast", **_as_dict(found)})
         return 0
     for device in devices_here():
         print(printable_line(device_line(device)))
@@ -53,7 +54,7 @@ def devices_command(args: argparse.Namespace) -> int:
 
 
 def device_line(device: Device) -> str:
-    """`cuda:0  NVIDIA T4 · 14.1 of 15.0 GiB free · no bfloat16`."""
+    """A device on one line: `cuda:0 NVIDIA T4 · 14.1 of 15.0 GiB free · no bfloat16`."""
     gib = 2**30
     parts = [device.label, f"{device.free_bytes / gib:,.1f} of {device.total_bytes / gib:,.1f} GiB free"]
     parts += [f"{device.num_threads} threads"] if device.num_threads else []
@@ -62,7 +63,7 @@ def device_line(device: Device) -> str:
 
 
 def forecast_lines(found: LoadForecast) -> list[str]:
-    """What it takes, where, and whether that is free."""
+    """What the model takes, on which device, and whether it fits."""
     why = f" ({found.why_device})" if found.why_device else ""
     return [
         f"weights  {found.weight_bytes:,} bytes in {found.dtype}",

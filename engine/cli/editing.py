@@ -1,4 +1,4 @@
-"""Edits by hand on the command line: made when the prompt has been read, told with what they did."""
+"""Edits by hand on the command line: made after the prompt has been read, and printed with their effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.spec.edit_text import EXAMPLE, FORMS, parse_edit
 if TYPE_CHECKING:
     from engine.session.session import Session
 
-LONGEST = 1 << 20  # tokens, while it is not known how many there will be
+LONGEST = 1 << 20  # stands for the number of tokens while it is unknown
 
 
 def add_edit_argument(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,8 @@ def add_edit_argument(parser: argparse.ArgumentParser) -> None:
 
 
 class Editing:
-    """Edits that wait for the prompt of the first sequence; raises `InputError` for one that cannot be read."""
+    """The edits to be made after the prompt of the first sequence; raises `InputError` for one that cannot be
+    parsed."""
 
     def __init__(self, texts: list[str]) -> None:
         for text in texts:
@@ -33,7 +34,8 @@ class Editing:
         self._texts = texts
 
     def make(self, session: Session, generated: dict[int, list[int]]) -> list[dict[str, Any]]:
-        """Make them where it is time; a line about each. The token chosen last is chosen again."""
+        """Make the edits if the prompt has been read; returns one line about each. The token chosen last is replaced in
+        `generated` by the one chosen again."""
         if not self._texts or session.is_prefilling or session.last_step is None:
             return []
         from engine.session.editing import make_edit
@@ -47,7 +49,7 @@ class Editing:
             lines.append({"event": "edit", "step": told.step, "seq_id": seq_id, "edit": edit.describe(), **measured})
         self._texts = []
         sequence = session.sequence(seq_id)
-        if sequence.stop == "non-finite logits":  # nothing was chosen in its place
+        if sequence.stop == "non-finite logits":  # no token was chosen instead
             generated[seq_id][-1:] = []
         elif sequence.sampled is not None and generated[seq_id]:
             lines[-1] |= {"token_id": sequence.sampled, "text": session.text_of(sequence.sampled)}
@@ -56,6 +58,6 @@ class Editing:
 
 
 def in_words(line: dict[str, Any]) -> str:
-    """An edit, what it did, and the token chosen in the place of the one before."""
+    """An edit in words, with its KL, and the token that was chosen again."""
     moved = "" if line["kl"] is None else f" · KL {line['kl']:.4g} nats"
     return f"\n[{line['edit']}{moved}]\n{line.get('text', '')}"

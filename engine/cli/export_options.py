@@ -1,4 +1,4 @@
-"""What `run` writes after its last step: the options, and the command that the window would send."""
+"""The options for what `run` exports after its last step, and the export command they make."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_export_arguments(run: argparse.ArgumentParser) -> None:
-    """What is written after the last step, and what of it."""
+    """Add the options for the export."""
     run.add_argument("--export", type=Path, metavar="FILE", help="write the cache after the last step, and all steps")
     run.add_argument("--export-as", choices=get_args(ExportKind), default="snapshot", help="for other programs")
     run.add_argument("--export-form", choices=("stored", "rows"), default="stored", help="codes, or decoded numbers")
@@ -25,7 +25,8 @@ def add_export_arguments(run: argparse.ArgumentParser) -> None:
 
 
 def export_of(args: argparse.Namespace) -> Export | None:
-    """What is to be written at the end, its records apart; refused before minutes are spent on what it should hold."""
+    """The export command, without records; None if nothing is exported. Bad options raise `InputError` here, before the
+    run."""
     if args.export is None:
         return None
     return Export(

@@ -1,7 +1,7 @@
-"""`gpu-check`: whether everything works on the card of this computer, as a report to paste into an issue.
+"""`gpu-check`: checks that everything works on the GPU of this computer, and prints a report for an issue.
 
-It ends with 0 where everything is in order, with 1 where a check failed, and with 3 where the time did not suffice for
-all of them: the report says INCOMPLETE then.
+Exit codes: 0 if everything works, 1 if a check failed, 3 if the time was too short for all checks; the report then says
+INCOMPLETE.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from engine.cli.output import printable, say
+from engine.cli.output import print_json, printable
 from engine.errors import InputError
 
 
@@ -41,14 +41,14 @@ def check_command(args: argparse.Namespace) -> int:
 
     began, results = time.perf_counter(), []
     if args.json:
-        say({"event": "about", **about(device)})
+        print_json({"event": "about", **about(device)})
     plan = SHORT if args.short else Plan()
     if args.compile:
         plan = replace(plan, compiles=True, limit_s=20 * plan.limit_s)
     for result in check_device(device, plan):
         results.append(result)
         if args.json:
-            say(as_json(result))
+            print_json(as_json(result))
     if not args.json:
         print(printable(report(device, results, time.perf_counter() - began)))
     return exit_code(results)

@@ -1,4 +1,4 @@
-"""Conditions and texts that end a run of the command line."""
+"""Conditions and texts that end a run on the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ends a run before its last step; the help of the command lists what conditions may be about."""
+    """Add the options that end a run early; the help lists the quantities of conditions."""
     parser.add_argument("--stop", metavar="TEXT", action="append", default=[], help="end where this text is generated")
     parser.add_argument(
         "--stop-when",
@@ -31,15 +31,15 @@ def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def stop_conditions(args: argparse.Namespace) -> list[str]:
-    """The conditions that were given; raises `InputError` where one is none, before a model is loaded."""
+    """The conditions that were typed; raises `InputError` for an invalid one, before a model is loaded."""
     for text in args.stop_when:
         parsed(text)
     return list(args.stop_when)
 
 
 class Halting:
-    """The conditions that end a run; `hits` are those that held at the newest step. Raises `InputError` where one never
-    can."""
+    """Evaluates the conditions that end a run; `hits` are those that held at the newest step. Raises `InputError` for a
+    condition that can never hold."""
 
     def __init__(self, session: Session, conditions: list[str]) -> None:
         from engine.session.conditions import ConditionChecker, check_can_hold
@@ -49,6 +49,6 @@ class Halting:
         self._session, self._conditions, self._checker = session, conditions, ConditionChecker()
         self.hits: list[StopHit] = []
 
-    def take(self, record: StepRecord) -> None:
-        """Another step was done."""
+    def update(self, record: StepRecord) -> None:
+        """Evaluate the conditions at a new step."""
         self.hits = self._checker.hits(self._session, record, enumerate(self._conditions))

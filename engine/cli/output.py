@@ -1,4 +1,4 @@
-"""What is printed: JSON lines, text that may come from a model, a row for each cache mode."""
+"""Printing: JSON lines, texts that may come from a model, and rows for cache modes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 
 def printable(text: str) -> str:
-    """Text from a model may hold terminal escapes: only line ends and tabs pass as they are."""
+    """Escape all control characters except line ends and tabs, since a model's text may contain terminal escapes."""
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def printable_line(error: object) -> str:
-    """What went wrong, on one line: words of a file that somebody else made may stand in it."""
+    """A message on one line with all control characters escaped, since it may quote a file of unknown origin."""
     return printable(str(error)).replace("\n", "\\x0a").replace("\t", "\\x09")
 
 
-def say(line: dict[str, Any]) -> None:
+def print_json(line: dict[str, Any]) -> None:
+    """Print one JSON line."""
     json.dump(line, sys.stdout, ensure_ascii=True)
     sys.stdout.write("\n")
     sys.stdout.flush()
@@ -38,24 +39,24 @@ def encoded(model: LoadedModel, prompt: Prompt) -> tuple[int, ...]:
     return tuple(first_ids(model, prompt))
 
 
-def tell_all(
+def print_rows(
     rows: Iterable[SweepRow | BenchRow | Unavailable | BenchRefused],
     model: LoadedModel,
     args: argparse.Namespace,
 ) -> int:
-    """Tell every row as it comes; 1 where a mode was refused that somebody had named."""
+    """Print every row as it comes; returns 1 if a mode that was named explicitly could not run, else 0."""
     num_refused = 0
     for row in rows:
         values = structs.asdict(row)
         num_refused += "unavailable" in values
-        tell(values, args.json)
-    tell_note(model, args.json)
+        print_row(values, args.json)
+    print_model_note(model, args.json)
     return 1 if num_refused and args.caches != "all" else 0
 
 
-def tell(values: dict[str, Any], as_json: bool) -> None:
+def print_row(values: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        say(values)
+        print_json(values)
         return
     name, refused = values.pop("cache"), values.pop("unavailable", None)
     if refused is not None:
@@ -73,6 +74,6 @@ def shown(value: object) -> str:
     )
 
 
-def tell_note(model: LoadedModel, as_json: bool) -> None:
+def print_model_note(model: LoadedModel, as_json: bool) -> None:
     if model.info.note and not as_json:
         print(f"note: {model.info.note}")

@@ -1,6 +1,6 @@
-"""The sub-command `params`: MAX's parameters of a cache, from a config.json alone, without a model.
+"""`params`: MAX's parameters of a KV cache, from a config.json alone, without a model.
 
-Exit codes: 0, and 2 for bad input or a combination that MAX refuses, with one line on standard error.
+Exit codes: 0; 2 for bad input or a combination that MAX refuses, with one line on standard error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEVICES_LIMIT: Final = 4096
 def add_parsers(subparsers: Any) -> None:
     """Add `params` to what `ArgumentParser.add_subparsers` returned; it sets `func`."""
     parser = subparsers.add_parser("params", help="MAX's KV cache parameters for a model")
-    # numbers arrive as text: a refusal of ours is one line, argparse's is its whole usage
+    # numbers are parsed by us, whose errors are one line, while argparse prints its whole usage
     add_source(parser)
     parser.add_argument("--dtype", default="bfloat16", metavar="D", help=f"cache dtype: {', '.join(DTYPES)}")
     parser.add_argument("--page-size", default="128", metavar="P", help="tokens per page")
@@ -90,7 +90,7 @@ def _speculative(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _dispatch(params: KVCacheParams, batch: int, length: int) -> dict[str, Any]:
-    """Which kernel a decode step takes, at which lengths graphs are captured, and what one replica has by itself."""
+    """The kernel of a decode step, the lengths at which graphs are captured, and the parameters of one replica."""
     key = params.resolve_attn_key(batch, 1, length)
     probes = params.graph_capture_probe_cache_lengths(length)
     found: dict[str, Any] = {
@@ -105,7 +105,7 @@ def _dispatch(params: KVCacheParams, batch: int, length: int) -> dict[str, Any]:
 
 
 def _notes(params: KVCacheParams) -> dict[str, Any]:
-    """What the cache manager would say of a page size that the parameters take."""
+    """What the cache manager says about a page size that the parameters accept."""
     try:
         require_manager_page_size(params.page_size)
     except ValueError as error:
@@ -135,7 +135,7 @@ def _quantization(args: argparse.Namespace) -> KVCacheQuantizationConfig | None:
 
 
 def _capacity(params: KVCacheParams, available: int | None) -> dict[str, Any]:
-    """Only what applies: device pages where memory is given, host pages where a connector has that tier."""
+    """The number of device pages if memory is given, and of host pages if a connector has that tier."""
     found: dict[str, Any] = {}
     if available is not None:
         found["num_device_blocks"] = compute_num_device_blocks(params, available)

@@ -1,4 +1,4 @@
-"""`replay`: a saved session is done once more and compared, token by token and layer by layer."""
+"""`replay`: repeats a saved session and compares it, token by token and layer by layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from engine.cli.arguments import add_compute_arguments
-from engine.cli.output import printable_line, say
+from engine.cli.output import print_json, printable_line
 from engine.errors import InputError
 from engine.opened.session import why_not_repeatable
 from engine.saved.document import read_session
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from engine.saved.difference import ReplayDifference
     from engine.session.rebuilding import Rebuilding
 
-MOST_TOLD = 20  # differences, on a terminal
+MOST_PRINTED = 20  # differences, on a terminal
 
 
 def add_parsers(commands: Any) -> None:
@@ -47,7 +47,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def replay_command(args: argparse.Namespace) -> int:
-    """Tell each moment when it is done, and what of it is not as it was."""
+    """Repeat the session and print each node with its differences; returns the exit code."""
     found = read_session(args.session)
     saved = found.session
     if why_not := why_not_repeatable(saved):
@@ -60,14 +60,15 @@ def replay_command(args: argparse.Namespace) -> int:
     rebuilding = Rebuilding(model, saved, only_rows_of(args.allow_file, rows_of_file))
     for step, differences in rebuilding.steps():
         if args.json:
-            say({"event": "moment", "step": step, "differences": [as_json(each) for each in differences]})
+            print_json({"event": "moment", "step": step, "differences": [as_json(each) for each in differences]})
     rebuilding.finish()
-    tell_done(rebuilding, time.perf_counter() - began, found.problem, args)
+    print_summary(rebuilding, time.perf_counter() - began, found.problem, args)
     return 1 if rebuilding.differences or found.problem else 0
 
 
 def model_of(saved: SavedSession, args: argparse.Namespace) -> LoadedModel:
-    """Its model, in the numbers and on the threads that it had; no folder that a file names is opened unasked."""
+    """Load the session's model in its dtype and threads. A folder that the file names is opened only if `--model` names
+    it."""
     assert saved.model is not None
     was = saved.spec
     if args.model is None and was.source != BUNDLED:
@@ -87,18 +88,18 @@ def model_of(saved: SavedSession, args: argparse.Namespace) -> LoadedModel:
     return model
 
 
-def tell_done(rebuilding: Rebuilding, seconds: float, problem: str, args: argparse.Namespace) -> None:
+def print_summary(rebuilding: Rebuilding, seconds: float, problem: str, args: argparse.Namespace) -> None:
     differences, compared, num_moments = rebuilding.differences, rebuilding.compared, rebuilding.num_done
     if args.json:
         line = {"event": "done", "moments": num_moments, "differences": len(differences), "seconds": round(seconds, 3)}
         counts = {"tokens_compared": compared.num_tokens, "checksums_compared": compared.num_checksums}
         line |= {**counts, "rows_not_compared": dict(compared.rows_not_compared)}
-        say({**line, "problem": problem, "same": not differences and not problem})
+        print_json({**line, "problem": problem, "same": not differences and not problem})
         return
-    for each in differences[:MOST_TOLD]:
+    for each in differences[:MOST_PRINTED]:
         print(each.describe())
-    if len(differences) > MOST_TOLD:
-        print(f"… and {len(differences) - MOST_TOLD:,} more")
+    if len(differences) > MOST_PRINTED:
+        print(f"… and {len(differences) - MOST_PRINTED:,} more")
     if problem:
         print(f"the file: {printable_line(problem)}")
     print(compared.describe())

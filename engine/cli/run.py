@@ -1,4 +1,4 @@
-"""`run`: a session from the command line, as JSON lines or as plain text."""
+"""`run`: generates on the command line, as JSON lines or as plain text."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from engine.cli.cache_options import add_cache_arguments, spec_of
 from engine.cli.editing import Editing, add_edit_argument, in_words
 from engine.cli.export_options import add_export_arguments, export_of, write_export
 from engine.cli.halting import Halting, add_stop_arguments, stop_conditions
-from engine.cli.output import printable, say
-from engine.cli.talking import later_turns, tell_note
+from engine.cli.output import print_json, printable
+from engine.cli.talking import later_turns, print_prompt_notes
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.predict.capacity import static_capacity
@@ -81,8 +81,8 @@ def run_command(args: argparse.Namespace) -> int:
     steps, conditions, editing = checked_steps(args), stop_conditions(args), Editing(args.edit)
     capture = check_capture(args.capture)
     spec = spec_of(args.cache or "growing", args)
-    sampling = sampled_as(SamplingParams(draws=NEWEST_DRAWS), args)
-    wanted = export_of(args)
+    sampling = with_sampling_options(SamplingParams(draws=NEWEST_DRAWS), args)
+    export_command = export_of(args)
     prompts, later = prompts_of(args, sampling), (args.user or [])[1:]
     if args.save_session is not None and args.snapshot is not None:
         raise InputError("A run that goes on from a snapshot cannot be repeated without it: export it instead.")
@@ -90,18 +90,18 @@ def run_command(args: argparse.Namespace) -> int:
         raise InputError("An answer of a snapshot has begun: leave --force out, or begin with a --prompt.")
     for target in (args.export, args.events, args.save_session):
         if target is not None:
-            writable_target(target)  # refused before minutes are spent on what it should hold
+            writable_target(target)  # an error is raised before the run
     if args.snapshot is None:
         room = (steps + 32) * len(args.user or "x") + sum(map(len, args.user or ()))
         session = new_session(load_model(args), spec, prompts, room if later else steps)
-        tell_note(session, args.json)
+        print_prompt_notes(session, args.json)
         force(session, args)
     else:
-        session = opened_session(args, spec)
+        session = resumed_session(args, spec)
     session.captured.set(capture, by_layer=False)
     generated: dict[int, list[int]] = {info.seq_id: [] for info in session.sequences}
     began = time.perf_counter()
-    is_kept = wanted is not None or args.save_session is not None
+    is_kept = export_command is not None or args.save_session is not None
     records = records_before(args.snapshot) if is_kept else None
     halting = Halting(session, conditions)
     events = list(generate(session, generated, steps, args.json, records, halting, editing))
@@ -111,28 +111,28 @@ def run_command(args: argparse.Namespace) -> int:
         events += generate(session, generated, steps, args.json, records, halting, editing)
     seconds = time.perf_counter() - began
     first = next(iter(generated))
-    if wanted is not None:
-        write_export(session, structs.replace(wanted, seq_id=first, records=tuple(records or ())))
+    if export_command is not None:
+        write_export(session, structs.replace(export_command, seq_id=first, records=tuple(records or ())))
     if args.save_session is not None:
         write_session(session_of(session, records or ()), args.save_session)
     if args.events is not None:
         write_events(events, session.cache, args.events)
-    tell_done(session, generated, seconds, args.json)
-    tell_halted(halting.hits, args.json)
+    print_summary(session, generated, seconds, args.json)
+    print_halted(halting.hits, args.json)
     if why := session.model.runners.note:
         print(f"note: {why}", file=sys.stderr)
     return 0
 
 
 def new_session(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: int) -> Session:
-    """A session with a sequence for each prompt."""
+    """A session with one sequence for each prompt."""
     from engine.session.session import Session
     from engine.snapshot.patching import rows_of_file
 
-    session = Session(model, for_work(model, spec, prompts, steps))
+    session = Session(model, with_room_for(model, spec, prompts, steps))
     session.open_rows = rows_of_file
     for prompt in prompts:
-        if model.info.geometry.has_encoder:  # whose generation config may force the last token
+        if model.info.geometry.has_encoder:  # its generation config may force the last token
             sampling = structs.replace(prompt.sampling or SamplingParams(), max_new_tokens=steps)
             prompt = structs.replace(prompt, sampling=sampling)
         session.submit(prompt)
@@ -140,7 +140,7 @@ def new_session(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], step
 
 
 def with_forced(session: Session, part: SequenceStep) -> SequenceStep:
-    """What a step did to a sequence, with the token that follows, if any: a forced one before one that was chosen."""
+    """What a step did to a sequence, with the token that follows, if any: a forced token replaces the chosen one."""
     sequence = session.sequence(part.seq_id)
     if part.sampled is not None and sequence.sampled is not None and sequence.sampled_is_forced:
         return structs.replace(part, sampled=sequence.sampled, sampled_text=session.text_of(sequence.sampled))
@@ -148,14 +148,14 @@ def with_forced(session: Session, part: SequenceStep) -> SequenceStep:
 
 
 def force(session: Session, args: argparse.Namespace) -> None:
-    """What every sequence is fed before it chooses itself."""
+    """Force the given tokens as the first ones of every answer."""
     ids = token_ids_of(args.force_ids) if args.force_ids is not None else ()
     for info in session.sequences if ids or args.force is not None else ():
         session.force(info.seq_id, ids) if ids else session.force_text(info.seq_id, args.force)
 
 
 def session_of(session: Session, records: Sequence[StepRecord]) -> SavedSession:
-    """What was done, from the first step on, to be written down."""
+    """The whole session in the form of a session file."""
     recorder = SessionRecorder()
     now = StateChanged(session.status(SamplingParams(draws=NEWEST_DRAWS), None, running=False))
     told: dict[int, StepRecord | NodeAdded] = {record.step: record for record in records}
@@ -166,8 +166,8 @@ def session_of(session: Session, records: Sequence[StepRecord]) -> SavedSession:
     return recorder.session()
 
 
-def opened_session(args: argparse.Namespace, spec: CacheSpec) -> Session:
-    """A session that goes on from a snapshot, in its own cache mode where none is named."""
+def resumed_session(args: argparse.Namespace, spec: CacheSpec) -> Session:
+    """A session that continues a snapshot, in the snapshot's cache mode unless another is named."""
     from engine.snapshot.read import SnapshotFile
 
     with SnapshotFile(args.snapshot) as file:
@@ -176,27 +176,27 @@ def opened_session(args: argparse.Namespace, spec: CacheSpec) -> Session:
 
         session = resumed(load(with_dtype_of(model_spec(args), file)), file)
     for info in session.sequences:
-        if info.stop in ("stopped", "length"):  # as a run ends: whoever goes on wants more
+        if info.stop in ("stopped", "length"):  # the end of an earlier run
             sequence = session.sequence(info.seq_id)
             sequence.stop, sequence.sampling = None, structs.replace(sequence.sampling, max_new_tokens=None)
     if args.cache is not None or spec != CacheSpec():
         session.set_cache(spec)
     for info in session.sequences:
         before = session.sequence(info.seq_id).sampling
-        if (sampling := sampled_as(before, args)) != before:
+        if (sampling := with_sampling_options(before, args)) != before:
             session.set_sampling(sampling, info.seq_id)
     return session
 
 
-def sampled_as(sampling: SamplingParams, args: argparse.Namespace) -> SamplingParams:
-    """The same with what was given of how tokens are chosen, and of what ends them."""
+def with_sampling_options(sampling: SamplingParams, args: argparse.Namespace) -> SamplingParams:
+    """The sampling parameters with those that were typed, stop strings included."""
     given = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed")}
     given["stop"] = tuple(args.stop) or None
     return structs.replace(sampling, **{name: value for name, value in given.items() if value is not None})
 
 
 def records_before(snapshot: Path | None) -> list[StepRecord]:
-    """The steps that a snapshot has of what is gone on from; none where it begins here."""
+    """The step records of the snapshot that is continued; empty if there is none."""
     from engine.snapshot.read import SnapshotFile
 
     if snapshot is None:
@@ -205,8 +205,8 @@ def records_before(snapshot: Path | None) -> list[StepRecord]:
         return list(file.records)
 
 
-def for_work(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: int) -> CacheSpec:
-    """A static cache that was given no length reserves more than it would where prompt and steps need it."""
+def with_room_for(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: int) -> CacheSpec:
+    """The spec, with a length for a static cache that has none, if prompt and steps exceed the default length."""
     if spec.form != "static" or spec.max_length is not None:
         return spec
     from engine.session.prompt import first_ids
@@ -224,12 +224,12 @@ def generate(
     halting: Halting | None = None,
     editing: Editing | None = None,
 ) -> Iterator[PageEvent]:
-    """Step until every sequence has so many tokens or has stopped, or a condition holds; tells each step, and adds it
-    to `records`; yields what happened to pages."""
+    """Step until every sequence has `steps` tokens or has stopped, or a condition holds. Prints each step, appends it
+    to `records`, and yields its page events."""
     while session.has_work and (halting is None or not halting.hits):
-        for line in made_edits(session, editing, generated, as_json) if editing is not None else ():
-            say(line) if as_json else print(printable(in_words(line)), end="", flush=True)
-        if not session.has_work:  # what an edit has chosen anew, or could not choose, ends the text
+        for line in make_edits(session, editing, generated, as_json) if editing is not None else ():
+            print_json(line) if as_json else print(printable(in_words(line)), end="", flush=True)
+        if not session.has_work:  # an edit changed the chosen token so that the sequence ends
             return
         record, late = session.step(), session.history.surprisal
         if records is not None or as_json:
@@ -239,13 +239,13 @@ def generate(
         if records is not None:
             records.append(record)
         if halting is not None:
-            halting.take(record)
+            halting.update(record)
         for part in (with_forced(session, part) for part in record.sequences):
             if part.sampled is not None:
-                # in place: a sequence that was preempted is prefilled again, and chooses its last token once more
+                # by position, since a preempted sequence is prefilled again and chooses its last token twice
                 generated[part.seq_id][part.num_tokens - part.num_prompt_tokens :] = [part.sampled]
             if as_json:
-                say(step_line(record, part))
+                print_json(step_line(record, part))
             elif len(generated) == 1:
                 print(printable(part.sampled_text), end="", flush=True)
             if len(generated[part.seq_id]) >= steps:
@@ -253,10 +253,10 @@ def generate(
         yield from record.page_events
 
 
-def made_edits(
+def make_edits(
     session: Session, editing: Editing, generated: dict[int, list[int]], as_json: bool
 ) -> list[dict[str, Any]]:
-    """The lines about edits; a refusal stands on a line of its own, not behind the tokens of this one."""
+    """Make the edits; if one is refused, end the line of printed tokens first."""
     try:
         return editing.make(session, generated)
     except InputError:
@@ -265,12 +265,12 @@ def made_edits(
         raise
 
 
-def tell_halted(hits: list[StopHit], as_json: bool) -> None:
-    """Which condition ended a run, with its values."""
+def print_halted(hits: list[StopHit], as_json: bool) -> None:
+    """Print the conditions that ended the run, with their values."""
     for hit in hits:
         words = {"condition": hit.condition, "step": hit.step, "seq_id": hit.seq_id, "value": hit.value}
         if as_json:
-            say({"event": "halted", **words})
+            print_json({"event": "halted", **words})
         else:
             print(printable(f"halted after step {hit.step}: {hit.condition} · {hit.value} · sequence {hit.seq_id}"))
 
@@ -293,7 +293,7 @@ def step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:
     }
 
 
-def tell_done(session: Session, generated: dict[int, list[int]], seconds: float, as_json: bool) -> None:
+def print_summary(session: Session, generated: dict[int, list[int]], seconds: float, as_json: bool) -> None:
     tokenizer, info = session.model.tokenizer, session.model.info
     texts = {i: tokenizer.decode(ids, skip_special_tokens=True) if tokenizer else "" for i, ids in generated.items()}
     first = next(iter(generated))
@@ -305,7 +305,7 @@ def tell_done(session: Session, generated: dict[int, list[int]], seconds: float,
             {"seq_id": i, "token_ids": ids, "text": texts[i], "stop": session.sequence(i).stop}
             for i, ids in generated.items()
         ]
-        say(
+        print_json(
             {
                 "event": "done",
                 "token_ids": generated[first],
@@ -338,7 +338,7 @@ def tell_done(session: Session, generated: dict[int, list[int]], seconds: float,
 
 
 def kept_words(info: ModelInfo) -> str:
-    """What the bytes of this model's cache are."""
+    """What the cache of this model holds, in words."""
     has_state = any(layer.kind == "linear" or layer.state_elements for layer in info.geometry.layers)
     if not info.geometry.attention_layers:
         return "recurrent state"
@@ -346,5 +346,5 @@ def kept_words(info: ModelInfo) -> str:
 
 
 def write_events(events: list[PageEvent], spec: CacheSpec, path: Path) -> None:
-    """vLLM's KV events, one a line, whole or not at all."""
+    """Write the page events in vLLM's form, one per line, atomically."""
     write_text(path, "".join(json.dumps(line) + "\n" for line in to_vllm_events(events, spec.page_size)))

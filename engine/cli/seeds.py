@@ -1,4 +1,5 @@
-"""`seeds`: the tables of the documents that this program began from, each figure beside the one measured here."""
+"""`seeds`: the tables of the documents that this program is based on, each published figure beside the one measured
+here."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from msgspec import structs
 
 from engine.cli.arguments import add_compute_arguments
-from engine.cli.output import say
+from engine.cli.output import print_json
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from engine.seeds.models import SeedSetting
 
 QUICK_TOKENS = 6
-WIDTH = 28  # of a figure in the text form
+WIDTH = 28  # width of a figure in the printed table
 
 
 def add_parsers(commands: Any) -> None:
@@ -41,10 +42,10 @@ def add_parsers(commands: Any) -> None:
 
 
 def seeds_command(args: argparse.Namespace) -> int:
-    """Measure and print; 1 where a figure that must come out the same did not."""
+    """Measure and print the tables; returns 1 if a figure that must agree does not."""
     setting = setting_of(args)
     if args.html is not None:
-        writable_target(args.html)  # refused before minutes are spent on what it should hold
+        writable_target(args.html)  # an error is reported before minutes are spent on measuring
     names = names_of(args.tables)
     from engine.seeds.models import SeedModels
     from engine.seeds.page import page
@@ -58,7 +59,7 @@ def seeds_command(args: argparse.Namespace) -> int:
     lines = []
     for line in seed_lines(SeedModels(setting), chosen):
         lines.append(line)
-        tell(line, lines, args.json)
+        print_line(line, lines, args.json)
     if args.html is not None:
         write_text(args.html, page(lines))
     return 1 if any(line.must_agree and not line.agrees for line in lines) else 0
@@ -89,9 +90,9 @@ def names_of(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def tell(line: SeedLine, before: list[SeedLine], as_json: bool) -> None:
+def print_line(line: SeedLine, before: list[SeedLine], as_json: bool) -> None:
     if as_json:
-        say(structs.asdict(line))
+        print_json(structs.asdict(line))
         return
     from engine.seeds.page import shown
     from engine.seeds.tables import TABLES

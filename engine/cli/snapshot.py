@@ -1,4 +1,4 @@
-"""`snapshot`: what a file holds, whether it is sound, how far two are apart, and the same for other programs."""
+"""`snapshot`: prints the contents of a snapshot, verifies and compares snapshots, and converts them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from engine.cli.output import printable, printable_line, say
+from engine.cli.output import print_json, printable, printable_line
 from engine.errors import InputError
 from engine.snapshot.convert import records_of, write_script
 from engine.snapshot.diff import SnapshotDifference, difference
@@ -20,7 +20,7 @@ from engine.snapshot.verify import verified
 from engine.spec.numbers import parse_numbers
 from engine.wire.exporting import Export
 
-TARGETS = {  # how the file is called, and what it is
+TARGETS = {  # file name suffix, and help
     "snapshot": (".part.safetensors", "another snapshot of some layers, heads and steps"),
     "npz": (".npz", "NumPy arrays, rows decoded"),
     "script": (".py", "a script beside it that goes on with torch, transformers and safetensors alone"),
@@ -69,7 +69,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def info_command(args: argparse.Namespace) -> int:
-    """Tell what every file says of itself; a file that cannot be opened is told, and the others go on."""
+    """Print what every file contains; a file that cannot be opened is reported and does not stop the others."""
     status = 0
     for path in args.files:
         try:
@@ -79,23 +79,23 @@ def info_command(args: argparse.Namespace) -> int:
             status = refuse(path, error, args.json)
             continue
         if args.json:
-            say(facts)
+            print_json(facts)
         else:
             print_info(facts)
     return status
 
 
 def refuse(path: Path, error: InputError, as_json: bool) -> int:
-    """Tell why a file is not usable; returns the exit code."""
+    """Print why a file is not usable; returns the exit code."""
     if as_json:
-        say({"file": str(path), "refused": str(error)})
+        print_json({"file": str(path), "refused": str(error)})
     else:
         print(f"kvloupe-engine: {printable_line(error)}", file=sys.stderr)
     return 2
 
 
 def info_of(file: SnapshotFile) -> dict[str, Any]:
-    """The manifest, without checksums and config, and the tensors with their bytes."""
+    """The manifest without checksums and config, and the tensors with their bytes."""
     manifest = file.manifest
     long = ("checksums", "config", "record_fields", "layers")
     facts = {name: value for name, value in structs.asdict(manifest).items() if name not in long}
@@ -113,7 +113,7 @@ def info_of(file: SnapshotFile) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """A struct as what JSON has."""
+    """A struct as JSON types."""
     return msgspec.to_builtins(value)
 
 
@@ -141,7 +141,7 @@ def print_info(facts: dict[str, Any]) -> None:
 
 
 def verify_command(args: argparse.Namespace) -> int:
-    """Tell of every file whether it is sound."""
+    """Print for every file whether it is sound; returns the exit code."""
     worst = 0
     for path in args.files:
         try:
@@ -151,7 +151,7 @@ def verify_command(args: argparse.Namespace) -> int:
             continue
         worst = max(worst, 0 if found.is_sound else 1)
         if args.json:
-            say({"file": str(path), "sound": found.is_sound, "problems": found.problems, "notes": found.notes})
+            print_json({"file": str(path), "sound": found.is_sound, "problems": found.problems, "notes": found.notes})
             continue
         print(f"{printable_line(path)}: {'sound' if found.is_sound else 'damaged'}")
         for line in (*found.problems, *found.notes):
@@ -163,15 +163,15 @@ def verify_command(args: argparse.Namespace) -> int:
 
 
 def diff_command(args: argparse.Namespace) -> int:
-    """Tell how far two files are apart, head by head."""
+    """Print the difference of two files, head by head; returns the exit code."""
     with SnapshotFile(args.files[0]) as a, SnapshotFile(args.files[1]) as b:
         *_, found = difference(a, b)
     assert isinstance(found, SnapshotDifference)
     if args.json:
         for head in found.heads:
-            say({"event": "head", **structs.asdict(head)})
+            print_json({"event": "head", **structs.asdict(head)})
         summary = {k: v for k, v in structs.asdict(found).items() if k != "heads"}
-        say({"event": "done", **summary, "first_token": found.first_token, "verdict": found.verdict})
+        print_json({"event": "done", **summary, "first_token": found.first_token, "verdict": found.verdict})
     else:
         print_difference(found)
     return 1 if found.verdict == "different" else 0
@@ -204,7 +204,7 @@ def print_difference(found: SnapshotDifference) -> None:
 
 
 def export_command(args: argparse.Namespace) -> int:
-    """Write what other programs open; tells where."""
+    """Convert a snapshot and print the path of the new file."""
     ending, _ = TARGETS[args.to]
     path = args.out or args.file.with_name(args.file.name.removesuffix(".safetensors") + ending)
     if path.resolve() == args.file.resolve():
@@ -224,7 +224,7 @@ def export_command(args: argparse.Namespace) -> int:
 
 
 def export_of(file: SnapshotFile, path: Path, args: argparse.Namespace) -> Export:
-    """What is asked of a file: of its steps those that were named, and the cache after the last of them."""
+    """The export command for a file: the named steps, and the cache after the last of them."""
     steps = parse_numbers(args.steps, "steps")
     records = list(file.records) if steps is None else [each for each in records_of(file) if each.step in steps]
     num_tokens = None
@@ -248,7 +248,7 @@ def export_of(file: SnapshotFile, path: Path, args: argparse.Namespace) -> Expor
 
 
 def import_command(args: argparse.Namespace) -> int:
-    """Write a snapshot of the arrays of an npz; tells where."""
+    """Convert an npz file to a snapshot and print its path."""
     from engine.snapshot.foreign import snapshot_of_npz
     from engine.snapshot.write import write_snapshot
 

@@ -1,4 +1,4 @@
-"""`sweep`: cache modes × budgets × codecs × texts, as JSON lines or as a table; a file keeps what is done."""
+"""`sweep`: measures cache modes × budgets × codecs on texts, as JSON lines or as a table; a file can keep the rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.cli.arguments import (
     prompts_of,
 )
 from engine.cli.cache_options import add_cache_arguments, specs_of
-from engine.cli.output import printable, tell_all
+from engine.cli.output import print_rows, printable
 from engine.errors import InputError
 from engine.files.text import read_text
 from engine.spec.codec import CodecSpec
@@ -73,7 +73,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def sweep_command(args: argparse.Namespace) -> int:
-    """Print a row for every mode on every text, and in words which are best for their bytes; returns the exit code."""
+    """Print a row for every mode on every text, and which modes are best for their bytes; returns the exit code."""
     steps, modes, texts = checked_steps(args), modes_of(args), texts_of(args)
     file = None
     if args.resume is not None:
@@ -82,9 +82,9 @@ def sweep_command(args: argparse.Namespace) -> int:
         file = SweepFile(args.resume)
     model = load_model(args)
     rows: list[SweepRow | Unavailable] = []
-    status = tell_all(all_rows(model, texts, modes, steps, file, rows), model, args)
+    status = print_rows(all_rows(model, texts, modes, steps, file, rows), model, args)
     if not args.json:
-        tell_best(best_by_text(rows))
+        print_best(best_by_text(rows))
     return status
 
 
@@ -96,7 +96,8 @@ def all_rows(
     file: SweepFile | None,
     rows: list[SweepRow | Unavailable],
 ) -> Iterator[SweepRow | Unavailable]:
-    """Those that the file has, then the others, each kept as soon as it is there; all of them are added to `rows`."""
+    """The rows that the file has already, then the others, each written to the file when it is measured. All are
+    appended to `rows`."""
     from engine.analysis.sweep import sweep
 
     if file is not None:
@@ -110,17 +111,17 @@ def all_rows(
         yield row
 
 
-def tell_best(best: dict[str, tuple[str, ...]]) -> None:
-    """The modes that no other beats in bytes and KL."""
+def print_best(best: dict[str, tuple[str, ...]]) -> None:
+    """Print the modes on the Pareto front of bytes and KL."""
     for text, names in best.items():
         print(f"best for their bytes on {printable(text)}: {', '.join(names)}")
 
 
-# ---- what the arguments mean -------------------------------------------------------------------------------------
+# ---- arguments ---------------------------------------------------------------------------------------------------
 
 
 def modes_of(args: argparse.Namespace) -> tuple[SweepMode, ...]:
-    """The grid; a combination that is impossible for all modes is refused."""
+    """The grid of modes; raises `InputError` if no combination is possible."""
     budgets = parse_budgets(args.budgets) if args.budgets is not None else (None,)
     codecs = codecs_of(args.codecs) if args.codecs is not None else (None,)
     modes = grid(specs_of(args.caches, args), budgets, codecs)
@@ -139,7 +140,7 @@ def codecs_of(text: str) -> tuple[CodecSpec, ...]:
 
 
 def texts_of(args: argparse.Namespace) -> tuple[SweepText, ...]:
-    """The prompt, the texts, and the texts with a fact in them, each under a name of its own."""
+    """The prompt, the texts, and the texts with a fact in them, each under a different name."""
     found = [SweepText(PROMPT, prompt) for prompt in prompts_of(args, SamplingParams())]
     for path in args.text:
         prompt = Prompt(text=read_text(path, MAX_PROMPT_FILE_BYTES, "text"))
@@ -154,7 +155,7 @@ def texts_of(args: argparse.Namespace) -> tuple[SweepText, ...]:
 
 
 def name_in(texts: list[SweepText], name: str) -> str:
-    """The name, with a number behind it where another text has it."""
+    """The name, with a number if another text has the same one."""
     names = {text.name for text in texts}
     return next(each for each in (name, *(f"{name} {n}" for n in range(2, len(names) + 3))) if each not in names)
 

@@ -1,4 +1,4 @@
-"""The rows of a sweep in a file, a line each, so that one that was stopped goes on where it stopped."""
+"""A file with the rows of a sweep, one per line, so that an interrupted sweep can be continued."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from engine.wire.measurements import SweepRow, Unavailable
 
 
 class SweepFile:
-    """JSON lines: what was swept, then its rows. A last line that was not finished counts as none."""
+    """JSON lines: a header that identifies the sweep, then its rows. An incomplete last line is ignored."""
 
     def __init__(self, path: Path) -> None:
-        self._path = writable_target(path)  # refused before a model is loaded
+        self._path = writable_target(path)  # an error is raised before a model is loaded
         self._text = read_text(path, JSON_LIMIT, "sweep file") if self._path.exists() else ""
 
     def open(
@@ -33,8 +33,8 @@ class SweepFile:
         modes: Sequence[SweepMode],
         num_steps: int,
     ) -> list[SweepRow | Unavailable]:
-        """The rows that are there already; raises `InputError` where they are of another model or other texts. Modes
-        may be others than before: those that are asked for now are answered."""
+        """The rows that the file has for these modes; raises `InputError` if they are of another model, other texts or
+        other steps. Modes may differ from those of earlier runs."""
         header = json.dumps({"sweep": digest_of(fingerprint, dtype, texts, num_steps)})
         lines = self._text.split("\n")[:-1]
         if lines and lines[0] != header:
@@ -48,7 +48,7 @@ class SweepFile:
             write_text(self._path, "\n".join([header, *lines[1:], ""]))
         self._specs = specs
         rows = [row_of(json.loads(line)) for line in kept]
-        return list({(row.cache, row.text): row for row in rows}.values())  # two programs may have written to it
+        return list({(row.cache, row.text): row for row in rows}.values())  # two programs may have written the same row
 
     def _is_wanted(self, line: str, specs: dict[str, str], names: set[str]) -> bool:
         try:
@@ -58,7 +58,7 @@ class SweepFile:
             raise InputError(f"'{self._path}' holds a line that is no row of a sweep: name another file.") from None
 
     def append(self, row: SweepRow | Unavailable) -> None:
-        """Keep a row, on the disk before the next is measured."""
+        """Append a row and flush it to disk."""
         values = {"mode": self._specs[row.cache], **msgspec.structs.asdict(row)}
         try:
             with self._path.open("a", encoding="utf-8") as stream:
@@ -71,7 +71,7 @@ class SweepFile:
 
 
 def row_of(values: dict[str, object]) -> SweepRow | Unavailable:
-    """The row that a line holds; every type is checked."""
+    """The row of a line, with every type checked."""
     fields = {name: value for name, value in values.items() if name != "mode"}
     kind: type[SweepRow] | type[Unavailable] = Unavailable if "unavailable" in fields else SweepRow
     ordered = [kind.__name__, *(fields[name] for name in kind.__struct_fields__)]
@@ -79,7 +79,7 @@ def row_of(values: dict[str, object]) -> SweepRow | Unavailable:
 
 
 def digest(value: object) -> str:
-    """What tells one value from another, whatever it is called."""
+    """A hash of a value's content."""
     return hashlib.blake2b(msgspec.json.encode(value), digest_size=8).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Conversations on the command line: from a file or as turns, through a chat template, turn after turn."""
+"""Conversations on the command line: from a file or from single turns, rendered by a chat template."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.output import printable, printable_line, say
+from engine.cli.output import print_json, printable, printable_line
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
 from engine.spec.chat import MAX_TEMPLATE_CHARS, Chat, Turn, chat_of_json
@@ -20,7 +20,7 @@ MAX_CHAT_FILE_BYTES = 16 * MIB
 
 
 def add_chat_arguments(parser: argparse.ArgumentParser, source: Any, several: bool) -> None:
-    """A conversation as one of the ways to begin, and what renders it."""
+    """Add the options for conversations to the alternatives in `source`, and those for templates."""
     source.add_argument("--chat", type=Path, metavar="FILE.json", help='a list of {"role": …, "content": …}')
     again = "; repeat it: each is said when the one before was answered" if several else ""
     source.add_argument("--user", action="append", metavar="TEXT", help=f"what the user says, as a conversation{again}")
@@ -31,7 +31,7 @@ def add_chat_arguments(parser: argparse.ArgumentParser, source: Any, several: bo
 
 
 def chat_of(args: argparse.Namespace) -> Chat | None:
-    """The conversation up to the first turn of the user; None where none is given."""
+    """The conversation up to the user's first turn; None if none is given."""
     if args.user is None and args.system is not None:
         raise InputError("A --system turn stands before a --user turn: give that as well, or write both in a --chat.")
     if args.chat is not None:
@@ -50,24 +50,24 @@ def chat_of(args: argparse.Namespace) -> Chat | None:
 
 
 def is_template_file(given: str) -> bool:
-    """Whether a --chat-template is a file: it has a folder, or an ending and is there. A name alone is that of one of
-    the model's templates, whatever else lies in the working directory."""
+    """Whether a --chat-template is a file: it contains a folder, or has a suffix and exists. A plain name is that of
+    one of the model's templates, whatever files are in the working directory."""
     path = Path(given)
     return path.name != given or bool(path.suffix and path.is_file())
 
 
-def tell_note(session: Session, as_json: bool) -> None:
-    """What one might not expect of how a conversation became tokens, said once."""
+def print_prompt_notes(session: Session, as_json: bool) -> None:
+    """Print what may be unexpected in how conversations were tokenised."""
     for info in session.sequences:
         note = session.sequence(info.seq_id).note
         if note and as_json:
-            say({"event": "note", "seq_id": info.seq_id, "text": note})
+            print_json({"event": "note", "seq_id": info.seq_id, "text": note})
         elif note:
             print(printable(f"note: {note}"))
 
 
 def later_turns(session: Session, prompt: Prompt, texts: list[str], as_json: bool) -> Iterator[int]:
-    """Say each text when the one before was answered; yields the sequence that the conversation is then."""
+    """Submit each text as a user's turn after the answer to the one before; yields the id of the new sequence."""
     from engine.session.continuing import answer_of, continue_with
 
     chat = prompt.chat
@@ -77,12 +77,12 @@ def later_turns(session: Session, prompt: Prompt, texts: list[str], as_json: boo
         answer = answer_of(session, info.seq_id)
         chat = chat.answered(answer, text)
         seq_id = continue_with(session, info.seq_id, Prompt(chat=chat, sampling=prompt.sampling))
-        tell_turn(session, seq_id, answer, as_json)
+        print_turn(session, seq_id, answer, as_json)
         yield seq_id
 
 
-def tell_turn(session: Session, seq_id: int, answer: str, as_json: bool) -> None:
-    """How much of the cache the next turn keeps, and where it parts from what is there."""
+def print_turn(session: Session, seq_id: int, answer: str, as_json: bool) -> None:
+    """Print how much of the cache the next turn reuses, and where it differs from what is cached."""
     reuse = session.sequence(seq_id).continued
     assert reuse is not None
     if not as_json:
@@ -95,7 +95,7 @@ def tell_turn(session: Session, seq_id: int, answer: str, as_json: bool) -> None
         "template_line": reuse.line or None,
         "template_text": reuse.line_text,
     }  # fmt: skip
-    say(
+    print_json(
         {
             "event": "turn",
             "seq_id": seq_id,
@@ -110,5 +110,5 @@ def tell_turn(session: Session, seq_id: int, answer: str, as_json: bool) -> None
 
 
 def quoted(text: str) -> str:
-    """A text of the model on one line, nothing hidden."""
+    """A text of the model on one line between quotation marks, with escapes."""
     return f"“{printable_line(text)}”"

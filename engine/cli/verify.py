@@ -1,4 +1,4 @@
-"""`verify`: every cache mode against the uncached forward."""
+"""`verify`: compares every cache mode with the forward pass without a cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.cli.arguments import (
     prompts_of,
 )
 from engine.cli.cache_options import add_cache_arguments, specs_of
-from engine.cli.output import say, tell, tell_note
+from engine.cli.output import print_json, print_model_note, print_row
 from engine.errors import InputError
 from engine.spec.sampling import SamplingParams
 
@@ -51,22 +51,22 @@ def verify_command(args: argparse.Namespace) -> int:
         try:
             result = parity(model, name, spec, truth, args.prefill_chunk)
         except InputError as error:
-            tell({"cache": name, "unavailable": str(error)}, args.json)
+            print_row({"cache": name, "unavailable": str(error)}, args.json)
             passed &= args.caches == "all"
             continue
         except PoolCorrupted as error:
-            tell({"cache": name, "corrupted": str(error)}, args.json)
+            print_row({"cache": name, "corrupted": str(error)}, args.json)
             passed = False
             continue
         passed &= result.passes
         if args.json:
-            say({**dataclasses.asdict(result), "passes": result.passes})
+            print_json({**dataclasses.asdict(result), "passes": result.passes})
         else:
             print(
                 f"{result.cache:<22} max |Δlogit| {result.max_abs_logit_diff:.2e}   KL {result.mean_kl:.2e}   "
                 f"top-1 {round(result.top1_agreement * result.steps)} of {result.steps} steps   {verdict(result)}"
             )
-    tell_note(model, args.json)
+    print_model_note(model, args.json)
     return 0 if passed else 1
 
 
