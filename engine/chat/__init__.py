@@ -1,1 +1,2 @@
-"""Conversations as prompts: chat templates of models, rendered in a sandbox, and told line by line."""
+"""Conversations as prompts: renders the chat templates of models in a sandbox, and tells which line wrote which
+token."""

@@ -1,4 +1,4 @@
-"""A conversation as token ids: rendered by the template of the model, or by the one that a person chose."""
+"""Encodes a conversation as token ids, with a chat template of the model or with one that a person chose."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NO_TEMPLATE = "This model has no chat template: turns are joined as plain text, 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Token ids of a prompt, the text that they are of, and where in it each of them begins (empty: the tokenizer does
-    not say). `note` is what one might not expect, in a sentence."""
+    """The token ids of a prompt, its text, and where in the text each token begins (empty if the tokenizer does not
+    tell). `note` says in a sentence what may be unexpected."""
 
     token_ids: list[int]
     rendered: Rendered
@@ -23,13 +23,13 @@ class Encoded:
     note: str = ""
 
     def line_of(self, index: int) -> TemplateLine | None:
-        """The line of the template that a token came from, where that can be told."""
+        """The line of the template that wrote a token; None if unknown."""
         return self.rendered.line_at(self.starts[index]) if index < len(self.starts) else None
 
 
 def template_names(tokenizer: Any) -> tuple[str, ...]:
-    """The names of the templates that belong to a tokenizer, the default first; those of the folder's
-    `tokenizer_config.json`, `chat_template.jinja` and `additional_chat_templates`."""
+    """The names of a tokenizer's templates, the default first; they come from `tokenizer_config.json`,
+    `chat_template.jinja` and `additional_chat_templates` in its folder."""
     found = getattr(tokenizer, "chat_template", None)
     if isinstance(found, dict):
         return tuple(sorted((str(name) for name in found), key=lambda name: (name != "default", name)))
@@ -37,7 +37,7 @@ def template_names(tokenizer: Any) -> tuple[str, ...]:
 
 
 def template_of(tokenizer: Any, chat: Chat) -> ChatTemplate | None:
-    """The template that a conversation asks for; None where the model has none. Raises `TemplateFailed`."""
+    """The template for a conversation; None if the model has none. Raises `TemplateFailed`."""
     if chat.template_text:
         return compiled(chat.template_text)
     names = template_names(tokenizer)
@@ -52,13 +52,13 @@ def template_of(tokenizer: Any, chat: Chat) -> ChatTemplate | None:
 
 @lru_cache(maxsize=8)
 def compiled(source: str) -> ChatTemplate:
-    """A template, compiled once: it is rendered anew at every pause in typing."""
+    """A compiled template, cached because it is rendered again at every pause in typing."""
     return ChatTemplate(source)
 
 
 def encode_chat(tokenizer: Any, chat: Chat) -> Encoded:
-    """The ids of a conversation. A template that fails, or that there is not, is told in the note, and the turns are
-    joined as plain text, with the special tokens of a plain prompt."""
+    """Encode a conversation. If there is no template, or it fails, the note says so, and the turns are joined as plain
+    text with the special tokens of a plain prompt."""
     rendered, note = None, NO_TEMPLATE
     try:
         template = template_of(tokenizer, chat)
@@ -73,7 +73,7 @@ def encode_chat(tokenizer: Any, chat: Chat) -> Encoded:
 
 
 def _tokens(tokenizer: Any, rendered: Rendered, note: str, *, has_special_tokens: bool) -> Encoded:
-    """The template writes special tokens itself: none are added to what it wrote."""
+    """Tokenise a rendered text. A template writes special tokens itself, so none are added then."""
     is_fast = bool(getattr(tokenizer, "is_fast", False))
     options = {"return_offsets_mapping": True} if is_fast and has_special_tokens else {}
     made = tokenizer(rendered.text, add_special_tokens=not has_special_tokens, **options)
@@ -82,6 +82,6 @@ def _tokens(tokenizer: Any, rendered: Rendered, note: str, *, has_special_tokens
 
 
 def special_tokens(tokenizer: Any) -> dict[str, str]:
-    """`bos_token` and its like, by name, as templates use them."""
+    """`bos_token` and the other special tokens by name, for use in templates."""
     found = getattr(tokenizer, "special_tokens_map", {})
     return {str(name): str(token) for name, token in found.items() if isinstance(token, str)}

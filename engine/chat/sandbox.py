@@ -1,11 +1,11 @@
-"""The environment that chat templates run in: transformers' rules (an immutable sandbox, its functions), no files, and
-a budget of steps, time and characters.
+"""The Jinja environment in which chat templates run: transformers' rules (an immutable sandbox with its functions), no
+files, and a budget of steps, time and characters.
 
-Jinja compiles a template to Python, so nothing outside can halt it half-way. Therefore the template is rewritten before
-it is compiled: every loop, joined text, slice and shown value goes through a filter that counts, and calls, operators
-and filters are counted where the sandbox hands them over. What cannot be counted is not there: only the filters that
-chat templates use exist, bytes, `pprint` and `lipsum` do not. A single operation is not interrupted; the size of what
-it is given, with all that is in it, is bounded instead.
+Jinja compiles a template to Python code, which cannot be interrupted from outside. Therefore the template is rewritten
+before it is compiled: every loop, joined text, slice and shown value passes through a counting filter, and calls,
+operators and filters are counted in the hooks of the sandbox. Whatever cannot be counted is not available: only the
+filters that chat templates use exist; bytes, `pprint` and `lipsum` do not. A single operation is not interrupted;
+instead the total size of its arguments is limited.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from engine.chat.budget import MAX_ITEMS, MAX_VALUE, RenderBudget, TemplateSpends
+from engine.chat.budget import MAX_ITEMS, MAX_VALUE, RenderBudget, TemplateTooExpensive
 
-MAX_INDENT = 16  # of JSON
-MAX_DIGITS = 10_000  # bits of a whole number
+MAX_INDENT = 16  # spaces, for JSON
+MAX_BITS = 10_000  # of a whole number
 FILTERS = frozenset(
     (
         *("abs", "attr", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float"),
@@ -38,31 +38,33 @@ FILTERS = frozenset(
         *("sort", "string", "title", "tojson", "trim", "truncate", "unique", "upper", "urlencode", "wordcount"),
     )
 )
-REFUSED = frozenset(["encode", "translate", "format_map", "striptags"])  # methods of texts that nothing bounds
-GROWING = frozenset(  # with the length of an argument, in what they make or in the time they take
+REFUSED = frozenset(["encode", "translate", "format_map", "striptags"])  # methods of str with unbounded results
+GROWING = frozenset(  # result or time grows with an argument
     (
         *("replace", "indent", "truncate", "ljust", "rjust", "center", "zfill", "expandtabs"),
         *("strip", "lstrip", "rstrip", "trim"),
     )
 )
-_SPLITTING = ("split", "rsplit", "splitlines", "title", "wordcount", "indent", "format")  # into words, lines or fields
-_ESCAPING = ("e", "escape", "forceescape", "urlencode", "tojson")  # to twelve characters for one at most
-_LISTING = (  # single characters
+# operations that split a text into words, lines or fields
+_SPLITTING = ("split", "rsplit", "splitlines", "title", "wordcount", "indent", "format")
+_ESCAPING = ("e", "escape", "forceescape", "urlencode", "tojson")  # at most twelve characters for one
+_LISTING = (  # operations that split a text into characters
     *("list", "map", "select", "reject", "selectattr", "rejectattr", "sort", "unique", "groupby", "min", "max"),
     *("dictsort", "reverse"),
 )
-LONGEST = {  # characters of the text that each may be given
+LONGEST = {  # the most characters of the text that an operation accepts
     **dict.fromkeys(_SPLITTING, 1 << 20),
     **dict.fromkeys(_ESCAPING, 4 << 20),
     **dict.fromkeys(_LISTING, MAX_ITEMS),
     **dict.fromkeys(("int", "float"), 1_000),
 }
 _NUMBER = re.compile("[0-9]+")
-_WIDE = re.compile(r"\d{5,}|\*")  # a width in a format that no text needs
+_WIDE = re.compile(r"\d{5,}|\*")  # a field width that no real template uses
 
 
 class _Generation(Extension):
-    """`{% generation %} … {% endgeneration %}`, with which templates mark what the assistant says: its body alone."""
+    """The tag `{% generation %} … {% endgeneration %}`, which marks the assistant's text in templates; it renders its
+    body."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja declares it
 
@@ -72,7 +74,7 @@ class _Generation(Extension):
 
 
 class _CountingFilters(NodeTransformer):
-    """Puts the counting filters in."""
+    """Inserts the counting filters into a parsed template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -106,19 +108,19 @@ class _CountingFilters(NodeTransformer):
 
 
 def _through(name: str, node: nodes.Expr) -> nodes.Filter:
-    """The value of a node, given through a filter; it stands in the same line of the template."""
+    """The expression passed through a filter, with the same line number."""
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno, environment=node.environment)
 
 
-class _Attributes(Namespace):
-    """`namespace()`: shown without what it holds, which nothing measures."""
+class _OpaqueNamespace(Namespace):
+    """The `namespace()` of templates, whose text form leaves out its contents, since their size is not counted."""
 
     def __repr__(self) -> str:
         return "<namespace>"
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """Compiles templates, and counts in `budget` what a rendering spends."""
+    """Compiles templates, and counts in `budget` what rendering them uses."""
 
     intercepted_binops = frozenset(["*", "**", "+", "%"])
 
@@ -132,26 +134,26 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             "tojson": self._guarded("tojson", to_json),
             "counted_items": lambda items: self.budget.counted(items),
             "joined_texts": self._joined,
-            "made_value": lambda value: self.budget.made(value),
-            "built_value": lambda value: self.budget.built(value),
+            "made_value": lambda value: self.budget.count_value(value),
+            "built_value": lambda value: self.budget.count_nested(value),
             "shown_value": self._shown,
         }
         del self.globals["lipsum"]
-        self.globals.update(namespace=_Attributes, raise_exception=raise_exception, strftime_now=strftime_now)
+        self.globals.update(namespace=_OpaqueNamespace, raise_exception=raise_exception, strftime_now=strftime_now)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         parsed: nodes.Template = _CountingFilters().visit(super()._parse(source, name, filename))
         return parsed
 
-    # ---- what is counted -----------------------------------------------------------------------------------------
+    # ---- counting ------------------------------------------------------------------------------------------------
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         __self.budget.step()
-        given = __self.budget.weight([*args, *kwargs.values()])
+        given = __self.budget.total_size([*args, *kwargs.values()])
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps `format`
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if isinstance(owner, int | float) or (isinstance(owner, str) and name in REFUSED):
-            raise TemplateSpends(f"it calls {name}, which no template needs")
+            raise TemplateTooExpensive(f"it calls {name}, which no template needs")
         if isinstance(owner, str):
             if name == "join" and args:
                 args = (__self._bounded_list(args[0], len(owner)), *args[1:])
@@ -160,77 +162,79 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
                 _check_format(owner, len(specs), specs, given)
             else:
                 _check_growth(name, owner, (*args, *kwargs.values()))
-        return __self.budget.built(super().call(__context, __obj, *args, **kwargs))
+        return __self.budget.count_nested(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "%" and isinstance(left, str):
-            _check_format(left, left.count("%"), [left.replace("{", "")], self.budget.weight(right))
+            _check_format(left, left.count("%"), [left.replace("{", "")], self.budget.total_size(right))
         _check_operation(operator, left, right)
-        return self.budget.built(super().call_binop(context, operator, left, right))
+        return self.budget.count_nested(super().call_binop(context, operator, left, right))
 
     def _guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A filter whose growth is checked before, and whose result counts."""
+        """A filter that checks the size of its arguments and counts its result."""
 
-        @wraps(function)  # jinja's marks of what a filter is given come along
+        @wraps(function)  # keeps jinja's markers for what a filter is passed
         def guarded(*args: Any, **kwargs: Any) -> Any:
             self.budget.step()
             texts = [each for each in args if isinstance(each, str)]
             if name == "round" and any(
                 isinstance(each, int) and abs(each) > 100 for each in (*args[1:], *kwargs.values())
             ):
-                raise TemplateSpends("it rounds to too many digits")
+                raise TemplateTooExpensive("it rounds to too many digits")
             if name == "join":
                 args = (args[0], self._bounded_list(args[1], max(map(len, texts), default=0)), *args[2:])
             elif texts:
                 _check_growth(name, texts[0], (*args[args.index(texts[0]) + 1 :], *kwargs.values()))
-            return self.budget.built(function(*args, **kwargs))
+            return self.budget.count_nested(function(*args, **kwargs))
 
         return guarded
 
     def _bounded_list(self, items: Any, between: int) -> list[Any]:
-        """The items of what is to be joined, as soon as they are not too long together."""
+        """The items of an iterable that is to be joined by a text of length `between`, with their total length
+        checked."""
         found, length = [], 0
         for each in self.budget.counted(items):
             found.append(each)
-            length += between + self.budget.weight(each)
+            length += between + self.budget.total_size(each)
             self.budget.check_length(length)
         return found
 
     def _joined(self, values: list[Any]) -> Any:
         texts = list(map(str, values))
         self.budget.check_length(sum(map(len, texts)))
-        return self.budget.made("".join(texts))
+        return self.budget.count_value("".join(texts))
 
-    @pass_context  # no constant then: jinja would join it with its neighbours, and forget the line that it stands in
+    @pass_context  # prevents constant folding, in which jinja would lose the line number
     def _shown(self, _context: Context, value: Any) -> Any:
-        self.budget.made(value if isinstance(value, str) else str(value))
+        self.budget.count_value(value if isinstance(value, str) else str(value))
         return value
 
 
 def _check_growth(name: str, text: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse an operation on a text whose result would be too long."""
+    """Raise `TemplateTooExpensive` if the result of an operation on a text would be too long."""
     for each in arguments:
         if isinstance(each, int) and abs(each) > MAX_ITEMS:
-            raise TemplateSpends(f"it uses the number {str(each)[:20]} as a width or a count")
+            raise TemplateTooExpensive(f"it uses the number {str(each)[:20]} as a width or a count")
     _check_taken(name, text)
     if name in GROWING:
         largest = max(
             (len(each) if isinstance(each, str) else int(each) for each in arguments if _counts(each)), default=0
         )
         if (len(text) + 1) * max(1, largest) > 4 * MAX_VALUE:
-            raise TemplateSpends(f"it makes a text of more than {MAX_VALUE:,} characters")
+            raise TemplateTooExpensive(f"it makes a text of more than {MAX_VALUE:,} characters")
 
 
 def _check_taken(name: str, text: str) -> None:
     if len(text) > LONGEST.get(name, MAX_VALUE):
-        raise TemplateSpends(f"it gives {name} a text of more than {LONGEST[name]:,} characters")
+        raise TemplateTooExpensive(f"it gives {name} a text of more than {LONGEST[name]:,} characters")
 
 
 def _check_format(text: str, count: int, specs: list[str], given: int) -> None:
-    """Refuse a format whose fields are wide, are as wide as an argument says, or show the arguments too often."""
+    """Raise `TemplateTooExpensive` for a format with wide fields, with widths taken from arguments, or with too many
+    fields."""
     _check_taken("format", text)
     if any("{" in spec or _WIDE.search(spec) for spec in specs):
-        raise TemplateSpends("it formats a text too wide")
+        raise TemplateTooExpensive("it formats a text too wide")
     widest = max((int(number) for spec in specs for number in _NUMBER.findall(spec)), default=0)
     RenderBudget.check_length(count * (given + widest))
 
@@ -240,7 +244,7 @@ def _counts(value: Any) -> bool:
 
 
 def _check_operation(operator: str, left: Any, right: Any) -> None:
-    """Refuse what would become too long or too large."""
+    """Raise `TemplateTooExpensive` if the result of an operator would be too long or too large."""
     sizes = [len(each) for each in (left, right) if isinstance(each, str | list | tuple)]
     numbers = [each for each in (left, right) if isinstance(each, int)]
     if operator == "+":
@@ -248,29 +252,29 @@ def _check_operation(operator: str, left: Any, right: Any) -> None:
     elif operator == "*" and sizes and numbers:
         RenderBudget.check_length(sizes[0] * max(0, numbers[0]))
         if not isinstance(left, str) and not isinstance(right, str) and sizes[0] * numbers[0] > MAX_ITEMS:
-            raise TemplateSpends(f"it makes a list of more than {MAX_ITEMS:,} items")
+            raise TemplateTooExpensive(f"it makes a list of more than {MAX_ITEMS:,} items")
     elif operator in ("*", "**") and len(numbers) == 2:
         bits = left.bit_length() * max(1, abs(right)) if operator == "**" else left.bit_length() + right.bit_length()
-        if bits > MAX_DIGITS:
-            raise TemplateSpends("it makes a number of too many digits")
+        if bits > MAX_BITS:
+            raise TemplateTooExpensive("it makes a number of too many digits")
 
 
-# ---- what transformers gives templates ---------------------------------------------------------------------------
+# ---- functions that transformers provides ------------------------------------------------------------------------
 
 
 def raise_exception(message: Any) -> None:
-    """With which a template refuses a conversation."""
+    """Called by a template to refuse a conversation."""
     raise TemplateError(str(message))
 
 
 def strftime_now(pattern: Any) -> str:
-    """Today, as some templates write it into every prompt."""
+    """The current date, which some templates write into every prompt."""
     return datetime.now().strftime(str(pattern)[:200])
 
 
 def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """As JSON, without the escapes for HTML that jinja's own filter makes."""
+    """A value as JSON, without the HTML escapes of jinja's own filter."""
     if indent is not None and (not isinstance(indent, int) or indent > MAX_INDENT):
-        raise TemplateSpends(f"it indents JSON by more than {MAX_INDENT} places")
+        raise TemplateTooExpensive(f"it indents JSON by more than {MAX_INDENT} places")
     known = {key: options[key] for key in ("separators", "sort_keys") if key in options}
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **known)

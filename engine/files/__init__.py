@@ -1,1 +1,1 @@
-"""Files that are read whole within a limit, and written whole or not at all. No torch."""
+"""Files that are read completely, up to a size limit, and written atomically. No torch."""

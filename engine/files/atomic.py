@@ -1,7 +1,7 @@
-"""Files that are whole or not there: written beside their target, flushed to the disk, renamed. No torch.
+"""Writes files atomically: to a temporary part file beside the target, flushed to disk and renamed. No torch.
 
-What was there before stays until that moment, whatever happens: a full disk, a kill, a cancel. A link stays a link: the
-file that it points at is replaced. What is no regular file (a device, a pipe, a folder) is refused.
+The old file stays until the rename, whatever happens: a full disk, a kill, a cancel. If the target is a link, the file
+it points to is replaced. Targets that are no regular files (devices, pipes, folders) are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engine.errors import InputError
 
 try:
     import fcntl
-except ImportError:  # a system without: what a killed program left stays until somebody deletes it
+except ImportError:  # without file locks, part files of killed programs are never deleted
     fcntl = None  # type: ignore[assignment]
 
 _SYNC_FILE_RANGE_WRITE = 2
@@ -33,13 +33,13 @@ if _sync_file_range is not None:
 
 PART_SUFFIX = ".kvloupe-part"
 _RANDOM = r"[a-z0-9_]{8}"
-_NEW_FILE_MODE = 0o666  # of which the system takes what the person's umask says
-_LONGEST_NAME = 200  # bytes; a file system takes 255, and a part is named longer than its target
+_NEW_FILE_MODE = 0o666  # reduced by the user's umask
+_LONGEST_NAME = 200  # bytes; file systems allow 255, and a part file has a longer name than its target
 _ATTEMPTS = 16
 
 
 def writable_target(path: Path) -> Path:
-    """The file that writing to `path` would replace, links followed; raises `InputError` where there can be none."""
+    """The file that writing to `path` would replace, links followed; raises `InputError` if it cannot be written."""
     try:
         target = Path(os.path.realpath(path))
         kind, folder = _mode(target), _mode(target.parent)
@@ -59,7 +59,7 @@ def writable_target(path: Path) -> Path:
 
 
 def _mode(path: Path) -> int | None:
-    """What kind of file stands there and who may do what with it; None where there is none."""
+    """The mode of the file, from which its kind and permissions follow; None if there is none."""
     try:
         return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -71,7 +71,7 @@ def _reason(error: Exception) -> str:
 
 
 def _remedy(error: OSError, target: Path) -> str:
-    """What can be done about a file that could not be written to its end."""
+    """What a person can do about a file that could not be written completely."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "free some space or choose another place"
     if not os.path.isdir(target.parent):
@@ -81,9 +81,9 @@ def _remedy(error: OSError, target: Path) -> str:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A stream whose content takes the place of `path` when the block ends well; nothing remains when it does not.
+    """A stream whose content replaces `path` when the block ends without an error; otherwise nothing is changed.
 
-    Raises `InputError` where the place cannot be written or the disk is full.
+    Raises `InputError` if the path cannot be written or the disk is full.
     """
     target = writable_target(path)
     mode = _mode(target)
@@ -93,7 +93,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise InputError(f"'{path}' cannot be written ({_reason(error)}): choose another place.") from None
     try:
         with stream:
-            sweep(target)
+            remove_stale_parts(target)
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -109,21 +109,21 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def start_flush(stream: BinaryIO, begin: int) -> None:
-    """Let the system begin to carry what was written from byte `begin` on to the disk, where it can, so that there is
-    less to wait for at the end; whether it succeeds is told there."""
+    """Ask the system to start writing the bytes from `begin` on to disk, if it can, so that the final flush is shorter.
+    Write errors are reported by that flush."""
     if _sync_file_range is not None:
         stream.flush()
         _sync_file_range(stream.fileno(), begin, 0, _SYNC_FILE_RANGE_WRITE)
 
 
 def _new_part(target: Path, mode: int) -> tuple[Path, BinaryIO]:
-    """A file beside `target` that nobody else has, and its lock; made anew where another writer's `sweep` took it for
-    one that was left, before it was locked."""
+    """Create a part file beside `target` and lock it. If another writer's `remove_stale_parts` deleted it before it was
+    locked, create another."""
     flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     for _ in range(_ATTEMPTS):
         part = target.with_name(f"{_part_prefix(target)}{secrets.token_hex(4)}{PART_SUFFIX}")
         stream = os.fdopen(os.open(part, flags, mode), "wb")
-        with suppress(OSError):  # a file system without locks
+        with suppress(OSError):  # the file system may not support locks
             lock(stream)
         if part.exists():
             return part, stream
@@ -132,14 +132,14 @@ def _new_part(target: Path, mode: int) -> tuple[Path, BinaryIO]:
 
 
 def _part_prefix(target: Path) -> str:
-    """How the parts of a file begin; a long name is shortened to a digest of it."""
+    """The beginning of the names of a file's part files; a long name is replaced by its digest."""
     raw = target.name.encode("utf-8", "surrogateescape")
     is_short = len(raw) <= _LONGEST_NAME
     return f".{target.name if is_short else hashlib.blake2b(raw, digest_size=16).hexdigest()}."
 
 
-def sweep(path: Path) -> None:
-    """Delete what writers of `path` left that were killed: a living one holds a lock on its part."""
+def remove_stale_parts(path: Path) -> None:
+    """Delete part files of `path` whose writers were killed; a running writer holds a lock on its part file."""
     of_ours = re.compile(re.escape(_part_prefix(path)) + _RANDOM + re.escape(PART_SUFFIX))
     for name in _names(path.parent):
         if fcntl is None or not of_ours.fullmatch(name):
@@ -156,13 +156,14 @@ def _names(folder: Path) -> list[str]:
 
 
 def lock(stream: IO[bytes]) -> None:
-    """Hold a lock until the stream is closed, by whatever end; `OSError` where somebody else holds it."""
+    """Hold a lock until the stream is closed, even by a kill; raises `OSError` if another program holds it."""
     if fcntl is not None:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds a lock on a file. Asked with a shared lock: who else asks at this moment holds none."""
+    """Whether a program holds a lock on a file. The test uses a shared lock, so that several tests at once do not see
+    each other."""
     with suppress(FileNotFoundError), open(path, "rb") as stream:
         try:
             if fcntl is not None:
@@ -173,18 +174,18 @@ def is_locked(path: Path) -> bool:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Put `content` in place of `path`."""
+    """Replace the content of `path` atomically."""
     with replacing(path) as stream:
         stream.write(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put `text` in place of `path`, as UTF-8; half characters, which have none, are escaped."""
+    """Replace the content of `path` atomically by `text` in UTF-8; lone surrogates are escaped."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where the system allows a folder to be opened."""
+    """Make a rename in a folder durable, on systems that allow it."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

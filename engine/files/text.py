@@ -1,6 +1,6 @@
-"""Text and JSON that somebody names on the command line or in a folder: read whole, within a limit, from regular files.
+"""Reads text and JSON files completely, up to a size limit. No torch.
 
-A device or a pipe may never end, or never begin, so neither is opened. No torch.
+Only regular files are opened, since a device or a pipe may never end, or never begin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ JSON_LIMIT = 64 * MIB
 
 
 def read_bytes(path: Path, limit: int, what: str) -> bytes:
-    """All bytes of a file, of which there are at most `limit`. `what` is what people call the file: "prompt file".
+    """All bytes of a file, at most `limit`. `what` is the file's name in messages, such as "prompt file".
 
     Raises `InputError` with the reason.
     """
@@ -28,7 +28,7 @@ def read_bytes(path: Path, limit: int, what: str) -> bytes:
         if stat.S_ISREG(mode):
             with path.open("rb") as stream:
                 content = stream.read(min(limit, os.fstat(stream.fileno()).st_size) + 1)
-    except (OSError, ValueError) as error:  # a ValueError: a path that no system takes
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"The {what} '{path}' cannot be read ({reason}): check the path.") from None
     if not stat.S_ISREG(mode):
@@ -55,7 +55,7 @@ def read_json_object(path: Path, what: str) -> dict[str, Any]:
         found = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"The {what} '{path}' is not valid JSON ({error}): download the file again.") from None
-    except ValueError:  # Python reads no number of more than 4,300 digits
+    except ValueError:  # Python does not parse numbers of more than 4,300 digits
         raise InputError(f"The {what} '{path}' holds a number of thousands of digits: correct it.") from None
     if not isinstance(found, dict):
         raise InputError(f"The {what} '{path}' holds no JSON object: give another file.")

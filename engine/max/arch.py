@@ -1,7 +1,7 @@
-"""MAX's architecture configs: where the parameters of a cache come from, for any Hugging Face model.
+"""MAX's architecture configs, which derive the parameters of a cache from the config of any Hugging Face model.
 
 ``ArchConfigWithAttentionKVCache`` has MAX's fields, abstract properties and rules, so that a model's config class
-written for MAX's interface works here unchanged; the classes are therefore ordinary dataclasses, not frozen ones.
+written for MAX's interface works here unchanged; therefore the classes are ordinary dataclasses, not frozen ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CACHE_FORMATS: Final = ("float32", "bfloat16", "float8_e4m3fn")
 
 @dataclass(frozen=True)
 class KVCacheConfig:
-    """What a user may set about the cache; a connector chosen without settings gets the default ones."""
+    """The cache settings of a user. A connector without settings of its own gets the default ones."""
 
     kv_cache_page_size: int = 128
     enable_prefix_caching: bool = True
@@ -78,19 +78,19 @@ class MAXModelConfig:
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """The part of MAX's pipeline config that matters here: the model, and a drafter if there is one."""
+    """The relevant part of MAX's pipeline config: the model, and a draft model if there is one."""
 
     model: MAXModelConfig
     draft_model: MAXModelConfig | None = None
 
 
 def _every_device() -> list[DeviceRef]:
-    return [DeviceRef.CPU()]  # accelerators cannot be listed without importing a framework; pass them in
+    return [DeviceRef.CPU()]  # listing accelerators would need a framework, so callers pass them
 
 
 @dataclass
 class ArchConfigWithAttentionKVCache(ABC):
-    """Base of the architectures that keep K and V; a subclass says the four cache dimensions."""
+    """Base of the architectures that keep K and V; a subclass defines the four cache dimensions."""
 
     dtype: str
     devices: list[DeviceRef] = field(default_factory=_every_device)
@@ -114,16 +114,16 @@ class ArchConfigWithAttentionKVCache(ABC):
     @property
     @abstractmethod
     def num_layers(self) -> int:
-        """Layers that are cached."""
+        """Number of layers that are cached."""
 
     @property
     @abstractmethod
     def model_max_seq_len(self) -> int:
-        """Tokens that the model was built for."""
+        """Context length of the model."""
 
     @classmethod
     def initialize(cls, pipeline_config: PipelineConfig, model_config: MAXModelConfig | None = None) -> Self:
-        """Build from a pipeline's model, or from the given one; ValueError without a quantisation encoding."""
+        """Build from a pipeline's model, or from the given one; raises ValueError without a quantisation encoding."""
         model = pipeline_config.model if model_config is None else model_config
         encoding = model.quantization_encoding
         if encoding is None:
@@ -144,13 +144,13 @@ class ArchConfigWithAttentionKVCache(ABC):
         )
 
     def get_kv_params(self) -> KVCacheParams:
-        """The cache parameters; the same object every time."""
+        """The cache parameters; every call returns the same object."""
         if self._kv_params is None:
             self._kv_params = self._build_kv_params()
         return self._kv_params
 
     def get_max_seq_len(self) -> int:
-        """The user's maximum if there is one, else the model's; ValueError if it is beyond the model's."""
+        """The user's maximum if there is one, else the model's; raises ValueError if it exceeds the model's."""
         wanted = self.user_provided_max_length
         if wanted is None:
             return self.model_max_seq_len
@@ -177,7 +177,7 @@ class ArchConfigWithAttentionKVCache(ABC):
         )
 
     def _attention_settings(self) -> dict[str, Any]:
-        """Further parameters: the base knows of no MLA and no quantisation, and a subclass may."""
+        """Further parameters, which subclasses may add: the base has no MLA and no quantisation."""
         return {}
 
 
@@ -210,12 +210,12 @@ class HuggingFaceArchConfig(ArchConfigWithAttentionKVCache):
 
     @property
     def num_layers(self) -> int:
-        """Layers that keep K and V of their own."""
+        """Number of layers that keep K and V of their own."""
         return len(self.geometry.attention_layers)
 
     @property
     def model_max_seq_len(self) -> int:
-        """Positions of the model; where it has no such limit, what the user asked for."""
+        """Context length of the model; if it has no limit, that given by the user."""
         geometry = self.geometry
         longest = self.user_provided_max_length if geometry.max_length is None else geometry.max_length
         if longest is None:
@@ -243,7 +243,7 @@ class HuggingFaceArchConfig(ArchConfigWithAttentionKVCache):
 
 @dataclass
 class GPT2ArchConfig(ArchConfigWithAttentionKVCache):
-    """GPT-2 as Modular's tutorial serves it: every token is recomputed, and a cache is reserved all the same."""
+    """GPT-2 as Modular's tutorial serves it: every token is recomputed, but a cache is reserved nevertheless."""
 
     @property
     def num_key_value_heads(self) -> int:

@@ -1,4 +1,5 @@
-"""What MAX would allocate for a KV cache, described: shapes, dtypes, devices and bytes, and no memory taken."""
+"""Descriptions of the buffers that MAX would allocate for a KV cache: shapes, dtypes, devices and bytes. Nothing is
+allocated."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from engine.geometry.dimensions import dtype_bytes
 
 @dataclass(frozen=True, order=True)
 class DeviceRef:
-    """One device, by kind and number."""
+    """One device, by kind and index."""
 
     device_type: Literal["cpu", "gpu"]
     id: int = 0
@@ -23,7 +24,7 @@ class DeviceRef:
 
     @classmethod
     def GPU(cls, id: int = 0) -> DeviceRef:
-        """The accelerator with that number."""
+        """The accelerator with that index."""
         return cls("gpu", id)
 
     def is_cpu(self) -> bool:
@@ -36,7 +37,7 @@ class DeviceRef:
 
 @dataclass(frozen=True)
 class BufferDescription:
-    """One buffer that would be allocated; ``pinned`` host memory is locked so that copies can overlap."""
+    """A buffer that would be allocated. ``pinned`` host memory is page-locked, so that copies can be asynchronous."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -50,18 +51,19 @@ class BufferDescription:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it would take."""
+        """The size of the buffer in bytes."""
         return self.num_elements * dtype_bytes(self.dtype)
 
     def as_pages(self) -> BufferDescription:
-        """The same bytes seen as ``[num_pages, bytes_per_page]``."""
+        """The same buffer viewed as ``[num_pages, bytes_per_page]``."""
         num_pages = self.shape[0]
         return BufferDescription((num_pages, self.nbytes // num_pages), "uint8", self.device, self.pinned)
 
 
 @dataclass(frozen=True)
 class KVCacheMemory:
-    """What is moved as one between tiers: read from the root, written to the root and every peer that repeats it."""
+    """A unit of copies between tiers: read from the root, written to the root and to all peers, which hold the same
+    bytes."""
 
     root: BufferDescription
     peers: tuple[BufferDescription, ...] = ()
@@ -76,7 +78,7 @@ class KVCacheMemory:
 
 @dataclass(frozen=True)
 class KVCacheBuffer:
-    """The pool of one data-parallel replica: ``values[i]`` and ``scales[i]`` live on its i-th tensor-parallel shard.
+    """The pool of one data-parallel replica: ``values[i]`` and ``scales[i]`` are on its i-th tensor-parallel shard.
 
     ``values[i]`` is ``[total_num_pages, *shape_per_block]``. ``replicated``: every shard holds the same bytes (MLA).
     """
@@ -113,7 +115,7 @@ class KVCacheBuffer:
 
     @property
     def all_buffers(self) -> tuple[BufferDescription, ...]:
-        """Values, then scales."""
+        """The value buffers, then the scale buffers."""
         return self.values + (self.scales or ())
 
     @property
@@ -122,7 +124,7 @@ class KVCacheBuffer:
         return sum(buffer.nbytes for buffer in self.all_buffers)
 
     def to_memory(self) -> tuple[KVCacheMemory, ...]:
-        """The units that are copied between tiers: one per shard, or one with peers where shards repeat each other."""
+        """The units that are copied between tiers: one per shard, or, if shards hold the same bytes, one with peers."""
         groups = [self.values] if self.scales is None else [self.values, self.scales]
         if self.replicated:
             return tuple(KVCacheMemory(group[0].as_pages(), _pages(group[1:])) for group in groups)

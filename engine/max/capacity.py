@@ -1,7 +1,7 @@
-"""How many pages of a MAX cache fit, and what its manager and connectors demand beyond the parameters.
+"""How many pages of a MAX cache fit in memory, and the rules of its manager and connectors beyond the parameters.
 
-Memory is in bytes; host swap is GiB per replica, whatever its name says. Too little memory is an
-:class:`InsufficientMemoryError`, a ``RuntimeError`` as in MAX; a broken rule is a ``ValueError``.
+Memory is in bytes; host swap is in GiB per replica in spite of its name. Too little memory raises
+:class:`InsufficientMemoryError`, a ``RuntimeError`` as in MAX; a broken rule raises a ``ValueError``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _MANAGER_PAGE_MULTIPLE: Final = 128
 
 
 class InsufficientMemoryError(RuntimeError):
-    """The memory given holds not a single page."""
+    """The given memory is too small for a single page."""
 
 
 @dataclass(frozen=True)
 class KVConnector:
-    """The tiers of one cache: where pages can be, and how many fit below the device. None: no such tier."""
+    """The tiers of a cache: where pages can be, and how many fit in the tiers below the device. None: no such tier."""
 
     kind: Literal["null", "local", "tiered", "dkv"]
     tiers: tuple[str, ...]
@@ -35,7 +35,7 @@ class KVConnector:
 
 
 def require_manager_page_size(page_size: int) -> None:
-    """The cache manager's rule, which the parameters do not have: 128, 256, 384, …; ValueError otherwise."""
+    """Raise ValueError unless the page size is 128, 256, 384, …: a rule of the cache manager, not of the parameters."""
     if page_size < _MANAGER_PAGE_MULTIPLE or page_size % _MANAGER_PAGE_MULTIPLE:
         raise ValueError(
             f"The KV cache manager needs a page_size of at least {_MANAGER_PAGE_MULTIPLE} that is a multiple of "
@@ -49,7 +49,8 @@ def compute_num_device_blocks(
     max_batch_size: int | None = None,
     max_seq_len: int | None = None,
 ) -> int:
-    """Pages that fit in one replica's share of the memory; at most what a batch can use if both limits are given."""
+    """How many pages fit in one replica's share of the memory, limited to what a batch can use if both limits are
+    given."""
     _require_memory(available_cache_memory)
     per_replica = available_cache_memory // params.data_parallel_degree
     fitting = per_replica // params.bytes_per_block
@@ -66,7 +67,7 @@ def compute_num_device_blocks(
 
 
 def capacity_warnings(params: KVCacheParams, num_blocks: int, max_batch_size: int, max_seq_len: int) -> tuple[str, ...]:
-    """What MAX only warns about: a batch with fewer pages than requests, and a longest request that does not fit."""
+    """Warnings as in MAX: if a batch has fewer pages than requests, and if the longest request does not fit."""
     warnings = []
     if max_batch_size > num_blocks:
         warnings.append(f"A batch of {max_batch_size} requests has only {num_blocks} pages to share.")
@@ -85,18 +86,18 @@ def estimated_memory_size(
 
 
 def compute_max_seq_len_fitting_in_cache(params: KVCacheParams, available_cache_memory: int) -> int:
-    """Tokens of the longest single request that the memory holds."""
+    """The length of the longest single request that fits in the memory, in tokens."""
     return compute_num_device_blocks(params, available_cache_memory) * params.page_size
 
 
 def host_bytes_per_block(params: KVCacheParams) -> int:
-    """Bytes of one page in host memory: K and V that every device repeats are kept once."""
+    """Bytes of one page in host memory. K and V that every device holds identically are stored there once."""
     repeats = params.tensor_parallel_degree if params.replicates_kv_across_tp else 1
     return params.bytes_per_block // repeats
 
 
 def compute_num_host_blocks(params: KVCacheParams) -> int:
-    """Pages of host memory of one replica; 0 without a connector that has such a tier."""
+    """Number of host pages of one replica; 0 if its connector has no host tier."""
     if params.kv_connector not in ("local", "tiered") or params.host_kvcache_swap_space_gb is None:
         return 0
     per_block = host_bytes_per_block(params)
@@ -110,7 +111,7 @@ def compute_num_host_blocks(params: KVCacheParams) -> int:
 
 
 def resolve_connector(params: KVCacheParams, num_host_blocks: int | None = None) -> KVConnector:
-    """The tiers that the connector brings, or ValueError naming what it lacks; host pages are computed unless given."""
+    """The tiers of the connector; raises ValueError if a setting is missing. Host pages are computed unless given."""
     kind = params.kv_connector or "null"
     settings = params.kv_connector_config or KVConnectorConfig()
     if kind == "null":

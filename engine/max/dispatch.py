@@ -1,8 +1,8 @@
-"""Which decode kernel variant MAX picks: attention keys, and how many partitions split the cached tokens.
+"""Predicts which decode kernel variant MAX picks: attention keys, and the number of partitions of the cached tokens.
 
-The keys are exact; the partition heuristics are *approximate*. They follow one published revision of each vendor's
-kernel and change often, so they are pluggable and carry a version. On a CPU, and for an empty batch, the answer is
-always one partition, and that is exact.
+The keys are exact; the partition heuristics are *approximate*. Each follows one published revision of a vendor's
+kernels, which change often; therefore they are pluggable and have a version. On a CPU, and for an empty batch, the
+result is always one partition, which is exact.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Final, Protocol
 
 @dataclass(frozen=True)
 class MHAAttnKey:
-    """The dispatch identity of a decode step under multi-head or grouped-query attention."""
+    """The dispatch key of a decode step under multi-head or grouped-query attention."""
 
     batch_size: int
     max_prompt_length: int
     num_partitions: int
 
     def pack(self, max_cache_valid_length: int) -> tuple[int, int, int, int]:
-        """The int64 metadata row; the cache length travels with it and is no part of the identity."""
+        """The int64 metadata row. It contains the cache length, which is not part of the key."""
         return (self.batch_size, self.max_prompt_length, self.num_partitions, max_cache_valid_length)
 
 
 @dataclass(frozen=True)
 class MLAAttnKey:
-    """The dispatch identity of a decode step under multi-head latent attention."""
+    """The dispatch key of a decode step under multi-head latent attention."""
 
     batch_size: int
     max_prompt_length: int
@@ -56,15 +56,15 @@ class DecodeShape:
 
 
 class PartitionHeuristic(Protocol):
-    """Chooses into how many parts the cached tokens of a decode step are split."""
+    """Chooses the number of partitions into which the cached tokens of a decode step are split."""
 
     @property
     def version(self) -> str:
-        """Which published rule this follows; shown beside every number that comes from it."""
+        """The published rule that this heuristic follows; shown beside its results."""
         ...
 
     def num_partitions(self, shape: DecodeShape) -> int:
-        """At least 1."""
+        """The number of partitions, at least 1."""
         ...
 
 
@@ -81,7 +81,7 @@ class SinglePartition:
 
 @dataclass(frozen=True)
 class NvidiaHeuristic:
-    """The rule for NVIDIA devices with ``sm_count`` multiprocessors; ``half`` caps the MLA split."""
+    """The heuristic for NVIDIA devices with ``sm_count`` multiprocessors; ``half`` limits the MLA split."""
 
     sm_count: int = 132
     half: int = 74
@@ -113,7 +113,7 @@ class NvidiaHeuristic:
         return _bucket(min(max(wanted, least), most), ladder)
 
     def _fill(self, blocks: int, share: float) -> int:
-        """Partitions that occupy at least that share of the device, rounded down if that suffices."""
+        """The number of partitions that occupy at least that share of the device, rounded down if that suffices."""
         whole = self.sm_count // blocks
         is_enough = whole >= 1 and whole * blocks >= share * self.sm_count
         return min(whole if is_enough else math.ceil(self.sm_count / blocks), self.half)
@@ -154,7 +154,7 @@ _AMD_LADDER: Final = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 
 @dataclass(frozen=True)
 class AmdHeuristic:
-    """The rule for AMD devices with ``sm_count`` compute units, the same for plain and latent attention."""
+    """The heuristic for AMD devices with ``sm_count`` compute units, the same for plain and latent attention."""
 
     sm_count: int = 256
     version: str = "AMD, mid-2026 (approximate)"
@@ -178,5 +178,5 @@ def _next_power_of_two(number: int) -> int:
 
 
 def _bucket(number: int, ladder: Sequence[int]) -> int:
-    """The smallest rung that is not below the number, the highest if all are."""
+    """The smallest step of the ladder that is not below the number, or the highest if all are."""
     return next((rung for rung in ladder if rung >= number), ladder[-1])

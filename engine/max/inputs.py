@@ -1,4 +1,4 @@
-"""The inputs of MAX's graph that a cache brings, described: names, dtypes, shapes and devices."""
+"""Descriptions of the inputs that a cache adds to MAX's graph: names, dtypes, shapes and devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.max.buffers import DeviceRef
 
 @dataclass(frozen=True)
 class SymbolicTensor:
-    """One graph input, described; a dimension is a number, or a name where it is decided at run time."""
+    """The description of one graph input; a dimension is a number, or a name if it is known only at run time."""
 
     name: str
     dtype: str
@@ -27,7 +27,7 @@ class SymbolicInputs:
 
 
 def dispatch_metadata(name: str, is_mla: bool, device: DeviceRef) -> SymbolicTensor:
-    """The packed key as an input: three numbers on the device under MLA, four on the host otherwise."""
+    """The packed dispatch key as a graph input: three numbers on the device under MLA, otherwise four on the host."""
     return (
         SymbolicTensor(name, "int64", (3,), device) if is_mla else SymbolicTensor(name, "int64", (4,), DeviceRef.CPU())
     )

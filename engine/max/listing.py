@@ -1,4 +1,4 @@
-"""Every field and every derived property of MAX's parameters, under its name, as it is printed, shown and copied."""
+"""Every field and derived property of MAX's parameters by its name, for printing, showing and copying."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SCALE_DTYPES = ("float32", "float8_e8m0fnu", "bfloat16", "float16")  # MAX itsel
 
 
 def params_values(params: KVCacheParams) -> dict[str, Any]:
-    """What was set, then what follows from it."""
+    """The fields that were set, then the derived properties."""
     quantization = params.kvcache_quant_config
     return {
         "dtype": params.dtype,
@@ -36,7 +36,7 @@ def params_values(params: KVCacheParams) -> dict[str, Any]:
 
 
 def derived_values(params: KVCacheParams) -> dict[str, Any]:
-    """Every derived property, under its name."""
+    """The derived properties by their names."""
     return {
         "n_devices": params.n_devices,
         "tensor_parallel_degree": params.tensor_parallel_degree,

@@ -1,8 +1,8 @@
 """MAX's KV cache parameters, with MAX's names and rules: a calculator that allocates nothing.
 
-Names, defaults, derived quantities and refusals are those of ``max.nn.kv_cache.KVCacheParams`` as documented by
-Modular (https://docs.modular.com/max/), at the revision where one class holds connectors and dispatch. Every refusal
-of MAX is a ``ValueError`` here, with the numbers in it; sizes below 1, which MAX lets through, are refused as well.
+Names, defaults, derived quantities and errors are those of ``max.nn.kv_cache.KVCacheParams`` as documented by Modular
+(https://docs.modular.com/max/), at the revision in which one class holds connectors and dispatch. Every error of MAX is
+a ``ValueError`` here, with the numbers in it; sizes below 1, which MAX accepts, are refused as well.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class KVCacheParams:
     """Configuration of a paged KV cache. ``n_kv_heads`` and ``num_q_heads`` count the whole model, not a device.
 
     ``page_size`` is in tokens and any size is accepted here: the multiple-of-128 rule belongs to the cache manager
-    (:func:`engine.max.capacity.require_manager_page_size`). ``host_kvcache_swap_space_gb`` counts GiB per replica, its
-    name notwithstanding. The two per-device head counts are computed; what is passed for them is overwritten.
+    (:func:`engine.max.capacity.require_manager_page_size`). ``host_kvcache_swap_space_gb`` is in GiB per replica in
+    spite of its name. The two per-device head counts are computed; values passed for them are overwritten.
     """
 
     dtype: str
@@ -97,7 +97,7 @@ class KVCacheParams:
         self._check_connector()
         self._check_quantization()
 
-    # --- refusals, in MAX's order ---
+    # --- checks, in MAX's order ---
 
     def _refuse_impossible_sizes(self) -> None:
         dtype_bytes(self.dtype)
@@ -131,7 +131,7 @@ class KVCacheParams:
 
     def _kv_heads_per_shard(self) -> int:
         if self.is_mla:
-            return 1  # the latent is shared by all heads, so every device keeps the whole of it
+            return 1  # all heads share the latent, so every device keeps all of it
         if self.n_kv_heads % self.n_devices:
             raise ValueError(
                 f"n_kv_heads ({self.n_kv_heads}) must be divisible by the number of devices ({self.n_devices})."
@@ -172,7 +172,7 @@ class KVCacheParams:
                 f"head_dim ({self.head_dim}) must be divisible by quantization_granularity ({granularity})."
             )
 
-    # --- derived ---
+    # --- derived properties ---
 
     @property
     def n_devices(self) -> int:
@@ -186,12 +186,12 @@ class KVCacheParams:
 
     @property
     def is_fp8_kv_dtype(self) -> bool:
-        """Whether the storage dtype is one of the two FP8 kinds; scales are not asked after."""
+        """Whether the storage dtype is one of the two FP8 kinds, with or without scales."""
         return self.dtype in _FP8_KV_DTYPES
 
     @property
     def quantized_kv_cache(self) -> bool:
-        """Whether FP8 values are stored with scales of a dtype that the kernels know."""
+        """Whether FP8 values are stored with scales in a dtype that the kernels support."""
         config = self.kvcache_quant_config
         return self.is_fp8_kv_dtype and config is not None and config.scale_dtype in _SCALE_DTYPES
 
@@ -202,12 +202,12 @@ class KVCacheParams:
 
     @property
     def num_draft_tokens_per_step(self) -> int:
-        """Draft tokens that one forward of the drafter makes: all of them under dflash, else one."""
+        """Draft tokens that one forward pass of the draft model produces: all of them under dflash, else one."""
         return self.num_draft_tokens if self.speculative_method == "dflash" else 1
 
     @property
     def dtype_shorthand(self) -> str:
-        """MAX's abbreviation: its spelling of e4m3fn and its "f32" for every other dtype are kept as they are."""
+        """MAX's abbreviation, including its spelling of e4m3fn and its "f32" for every other dtype."""
         return {"bfloat16": "bf16", "float8_e4m3fn": "f8_m4e3fn"}.get(self.dtype, "f32")
 
     @property
@@ -218,12 +218,12 @@ class KVCacheParams:
 
     @property
     def shape_per_scale_block(self) -> list[int]:
-        """The scales of one page on one device; ValueError without a quantisation config."""
+        """The scales of one page on one device; raises ValueError without a quantisation config."""
         return [*self.shape_per_block[:-1], math.ceil(self.head_dim / self._scales.quantization_granularity)]
 
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of one page on all devices of a tensor-parallel group together, scales included."""
+        """Bytes of one page, summed over all devices of a tensor-parallel group, scales included."""
         num_bytes = math.prod(self.shape_per_block) * dtype_bytes(self.dtype)
         if self.quantized_kv_cache:
             num_bytes += math.prod(self.shape_per_scale_block) * dtype_bytes(self._scales.scale_dtype)
@@ -235,10 +235,10 @@ class KVCacheParams:
             raise ValueError("There are no scales without kvcache_quant_config; it is None.")
         return self.kvcache_quant_config
 
-    # --- what it leads to ---
+    # --- replicas, buffers, graph inputs ---
 
     def replica_devices(self) -> tuple[tuple[DeviceRef, ...], ...]:
-        """The devices of each data-parallel replica; ValueError if they cannot be split evenly."""
+        """The devices of each data-parallel replica; raises ValueError if they cannot be split evenly."""
         degree = self.data_parallel_degree
         if self.n_devices % degree:
             raise ValueError(f"{self.n_devices} devices cannot be split evenly into {degree} data-parallel replicas.")
@@ -246,7 +246,7 @@ class KVCacheParams:
         return tuple(self.devices[start : start + size] for start in range(0, self.n_devices, size))
 
     def copy_as_dp_1(self, replica_idx: int = 0) -> KVCacheParams:
-        """The parameters of one replica on its own; speculative settings are not carried over, as in MAX."""
+        """The parameters of one replica alone; speculative settings are dropped, as in MAX."""
         groups = self.replica_devices()
         if not 0 <= replica_idx < len(groups):
             raise ValueError(f"There is no replica {replica_idx}; there are {len(groups)}.")
@@ -260,7 +260,7 @@ class KVCacheParams:
         )
 
     def allocate_buffers(self, total_num_pages: int) -> list[KVCacheBuffer]:
-        """The pool of every replica, described and not allocated."""
+        """Descriptions of the pool of every replica; nothing is allocated."""
         _require_size("total_num_pages", total_num_pages)
         values, scales = (total_num_pages, *self.shape_per_block), None
         if self.quantized_kv_cache:
@@ -277,7 +277,8 @@ class KVCacheParams:
     def get_symbolic_inputs(
         self, prefix: str = "", *, draft_attention_group: KVCacheParams | None = None
     ) -> list[SymbolicInputs]:
-        """The graph inputs, one entry per device, replica after replica; the drafter's group sizes the draft's row."""
+        """The graph inputs, one entry per device, replica by replica. The row of the draft model has the form of
+        `draft_attention_group`."""
         drafter = draft_attention_group or self
         return [
             SymbolicInputs(replica, device, self._inputs_of(f"{prefix}replica_{replica}_", device, drafter))
@@ -304,7 +305,7 @@ class KVCacheParams:
         return tuple(tensors)
 
     def resolve_attn_key(self, batch_size: int, max_prompt_length: int, max_cache_valid_length: int) -> AttnKey:
-        """The decode dispatch key; exact on CPU, and on a GPU as good as ``partition_heuristic``, an approximation."""
+        """The decode dispatch key: exact on a CPU, on a GPU an approximation by ``partition_heuristic``."""
         kind = MLAAttnKey if self.is_mla else MHAAttnKey
         if batch_size <= 0 or self.devices[0].is_cpu():
             return kind(batch_size, max_prompt_length, 1)
@@ -316,7 +317,7 @@ class KVCacheParams:
         return kind(batch_size, max_prompt_length, self.partition_heuristic.num_partitions(shape))
 
     def graph_capture_probe_cache_lengths(self, max_cache_length: int, q_max_seq_len: int = 1) -> list[int]:
-        """Cache lengths to try when decode graphs are captured; unsorted and with repeats where MAX's list has them."""
+        """Cache lengths for the capture of decode graphs; unsorted and with repeats, as in MAX's list."""
         step = _PROBE_STEP_MLA if self.is_mla else _PROBE_STEP_MHA
         lengths = [1, *range(step, max_cache_length, step), max_cache_length]
         if self.is_mla and q_max_seq_len > 1:
@@ -331,7 +332,8 @@ def _require_size(name: str, value: Any) -> None:
 
 
 def _in_replica_folder(config: KVConnectorConfig | None, replica_idx: int) -> KVConnectorConfig | None:
-    """Replicas must not write over each other's blocks, so each gets a folder of its own."""
+    """The connector settings with a separate folder for each replica, so that replicas do not overwrite each other's
+    blocks."""
     if config is None or config.disk_offload_dir is None:
         return config
     return replace(config, disk_offload_dir=str(PurePath(config.disk_offload_dir) / f"replica_{replica_idx}"))

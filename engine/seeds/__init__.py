@@ -1,1 +1,1 @@
-"""The tables of the documents that this program began from, measured anew beside what they print."""
+"""The tables of the documents that this program is based on ("seeds"), measured again beside the published figures."""

@@ -1,4 +1,4 @@
-"""The tutorial's benchmark: with a cache and without, and what that does as texts grow."""
+"""The tutorial's benchmark: decoding with and without a cache, and how both scale with the length of the text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CURVE_STEPS, QUICK_STEPS = 24, 2
 
 
 class CountingModel(LoadedModel):
-    """A model that counts the tokens that go through it."""
+    """A model that counts the tokens of its forward passes."""
 
     num_fed = 0
 
@@ -37,7 +37,7 @@ class CountingModel(LoadedModel):
 
 
 def length_lines(models: SeedModels) -> Iterator[SeedLine]:
-    """64 tokens after 16, as the tutorial times them; then a step at growing lengths."""
+    """The time of 64 tokens after 16, as in the tutorial; then the time of a step at growing lengths."""
     model = models.tutorial
     prompt = synthetic_ids(model.loaded, published.TUTORIAL_PROMPT)
     new = published.TUTORIAL_NEW
@@ -55,7 +55,7 @@ def length_lines(models: SeedModels) -> Iterator[SeedLine]:
 
 
 def count_lines(model: LoadedModel, prompt: tuple[int, ...], new: int, words: str) -> Iterator[SeedLine]:
-    """How many tokens go through the model: by the tutorial's two loops, and counted."""
+    """How many tokens the model processes: by the tutorial's two loops, and as counted."""
     start = len(prompt)
     by_its_loops = {"none": sum(range(start, start + new)), "dynamic": start + new - 1}
     for name, label in SERIES.items():
@@ -66,8 +66,8 @@ def count_lines(model: LoadedModel, prompt: tuple[int, ...], new: int, words: st
 
 
 def curve_lines(models: SeedModels) -> Iterator[SeedLine]:
-    """A step's time over the length of the text. Published is the claim: quadratic in all without a cache, so that a
-    step grows with its length, and nearly linear with one, so that it hardly does."""
+    """The time of a step over the length of the text. The published claim: without a cache the total is quadratic, so a
+    step grows with the length; with a cache it is nearly linear, so a step hardly grows."""
     model, is_quick = models.tutorial, models.setting.is_quick
     lengths, steps = (QUICK_LENGTHS, QUICK_STEPS) if is_quick else (LENGTHS, CURVE_STEPS)
     specs = {name: PRESETS[name].spec for name in SERIES}
@@ -101,7 +101,7 @@ def milliseconds(model: LoadedModel, cache: str, prompt: tuple[int, ...], new: i
 
 
 def decode(model: LoadedModel, cache: str, prompt: tuple[int, ...], new: int) -> None:
-    """So many new tokens, the last of which is chosen and not fed."""
+    """Generate `new` tokens, the last of which is chosen but not fed."""
     driver = ModeDriver(model, PRESETS[cache].spec, len(prompt))
     chosen = int(driver.feed(prompt).argmax())
     for _ in range(new - 1):

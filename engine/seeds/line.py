@@ -1,4 +1,4 @@
-"""One figure of a document beside what was measured here."""
+"""One figure of a document beside the one measured here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ TableKind = Literal["speed", "shapes", "logits", "lengths", "memory", "allocated
 
 
 class SeedLine(Struct, frozen=True):
-    """One figure: `published` as the document prints it (None: it prints none), `measured` here (None: it could not be,
-    and the note says why), `on` what.
+    """One figure: `published` in the document (None: not printed there) and `measured` here (None: could not be
+    measured, `note` says why). `on` names the model and machine.
 
-    `agrees` is None where the two are not compared: another machine, other weights, or nothing printed. `must_agree`:
-    anything else is a fault of this program. A point of a curve has a `series` and where `at` it stands.
+    `agrees` is None if the two are not comparable: another machine, other weights, or no published figure.
+    `must_agree`: a difference is a fault of this program. A point of a curve has a `series` and its x value `at`.
     """
 
     document: str
@@ -34,6 +34,6 @@ class SeedLine(Struct, frozen=True):
 
 
 def checked(line: SeedLine) -> SeedLine:
-    """The line of a figure that must come out the same anywhere, with whether it did."""
+    """The line of a figure that must be the same everywhere, with the result of the comparison."""
     is_same = type(line.published) is type(line.measured) and line.published == line.measured
     return replace(line, agrees=is_same, must_agree=True)

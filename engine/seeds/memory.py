@@ -1,4 +1,4 @@
-"""The tutorial's memory table: by its formula, and in tensors where they are not too large; and its text's slip."""
+"""The tutorial's memory table, by its formula and, where not too large, in real tensors; and an error in its text."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from engine.seeds.models import SeedModels
 from engine.spec.cache import CacheSpec
 
 LENGTHS = (512, 2048, 8192)
-LARGEST, QUICK_LARGEST = 400e6, 30e6  # bytes that are really allocated
+LARGEST, QUICK_LARGEST = 400e6, 30e6  # limits of bytes that are allocated in tensors
 SLIP = "a slip of the text: its table is of 16-bit numbers, where its own formula gives 537 MB"
 BY_FORMULA = "by formula"
 SLIP_MODEL, SLIP_TOKENS = "LLaMA-7B", 1024
 
 
 def kv_cache_memory_mb(layers: int, heads: int, head_dim: int, tokens: int, bytes_each: int) -> float:
-    """The tutorial's formula, one sequence: decimal megabytes."""
+    """The tutorial's formula for one sequence, in decimal megabytes."""
     return 2 * layers * heads * tokens * head_dim * bytes_each / 1e6
 
 
 def memory_lines(models: SeedModels) -> Iterator[SeedLine]:
-    """Nine sizes in float16, then the sentence that does not fit its own table."""
+    """Nine sizes in float16, then the sentence that contradicts the table."""
     largest = QUICK_LARGEST if models.setting.is_quick else LARGEST
     for name, geometry in tutorial_geometries().items():
         for tokens in LENGTHS:
@@ -45,7 +45,7 @@ def memory_lines(models: SeedModels) -> Iterator[SeedLine]:
 
 
 def memory_line(name: str, geometry: CacheGeometry, tokens: int, largest: float) -> SeedLine:
-    """One size: as the tutorial's formula prints it, and what a cache here holds."""
+    """One size: by the tutorial's formula, and as a cache here holds it."""
     expected = predicted(geometry, tokens, "float16")
     is_held = expected <= largest
     num_bytes = held_bytes(geometry, tokens) if is_held else expected
@@ -69,7 +69,7 @@ def sizes(geometry: CacheGeometry) -> tuple[int, int, int]:
 
 
 def held_bytes(geometry: CacheGeometry, tokens: int) -> int:
-    """Bytes of the tensors of a dynamic cache that holds so many rows of zeros."""
+    """Bytes of the tensors of a dynamic cache with that many rows of zeros."""
     layers, heads, head_dim = sizes(geometry)
     config = LlamaConfig(
         num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads, hidden_size=heads * head_dim

@@ -1,4 +1,5 @@
-"""The models of the documents: those on this computer, or random weights in their shape; and how to measure on them."""
+"""The models of the documents: those on this computer, or random weights in their shape; and the settings of the
+measurements."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ QUICK_LAYERS = 2
 
 @dataclass(frozen=True)
 class SeedSetting:
-    """How the tables are measured. `is_quick`: few tokens, once each, on models of two layers, nothing compiled."""
+    """How the tables are measured. `is_quick`: few tokens, no repetitions, models of two layers, no compilation."""
 
     dtype: Dtype = "auto"
     device: str = "auto"
@@ -39,7 +40,8 @@ class SeedSetting:
 
 @dataclass(frozen=True, eq=False)
 class SeedModel:
-    """A model of a document. `is_real`: with its own weights, so that its numbers can be those of the document."""
+    """A model of a document. `is_real`: it has its own weights, so that its numbers can be compared with the
+    document."""
 
     loaded: LoadedModel
     is_real: bool
@@ -51,7 +53,7 @@ class SeedModel:
 
 
 class SeedModels:
-    """The models of the documents, each loaded when it is first needed."""
+    """The models of the documents, each loaded on first use."""
 
     def __init__(self, setting: SeedSetting) -> None:
         self.setting = setting
@@ -66,12 +68,13 @@ class SeedModels:
 
     @cached_property
     def tutorial(self) -> SeedModel:
-        """A GPT-2 as large as the tutorial's network, which has attention alone: no MLP, no norm, no residual."""
+        """A GPT-2 of the size of the tutorial's network; that network itself has attention only: no MLP, norm or
+        residual."""
         loaded = self._of_shape("tutorial", published.TUTORIAL_CONFIG)
         return SeedModel(loaded, False, f"a GPT-2 of the tutorial's size, random weights, {where(loaded)}")
 
     def _find(self, name: str, config: Mapping[str, Any], layers: str) -> SeedModel:
-        """The model with its weights where they are at hand, else its shape."""
+        """The model with its weights if they are available, else random weights in its shape."""
         if not self.setting.is_quick:
             try:
                 loaded = load(self.setting.spec(name))
@@ -96,8 +99,8 @@ def where(model: LoadedModel) -> str:
 
 
 @contextmanager
-def plain(model: LoadedModel) -> Iterator[Any]:
-    """The model as transformers made it, with the attention that it came with, until the block ends."""
+def with_native_attention(model: LoadedModel) -> Iterator[Any]:
+    """The model of transformers with its original attention implementation, within the context."""
     ours = model.model.config._attn_implementation
     model.model.set_attn_implementation(model.native_attention)
     try:

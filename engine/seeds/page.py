@@ -1,4 +1,4 @@
-"""The measured tables as one HTML file that needs nothing else: no script, no font, no address; all text escaped."""
+"""The measured tables as one self-contained HTML file: no script, no font, no address; all text is escaped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ small { color: #5a616b } svg { max-width: 100%; height: auto }
 
 
 def page(lines: Sequence[SeedLine]) -> str:
-    """The whole file."""
+    """The whole HTML file."""
     names = [name for name in TABLES if any(line.table == name for line in lines)]
     sections = [section(TABLES[name].title, [line for line in lines if line.table == name]) for name in names]
     agreed = sum(line.agrees is True for line in lines)
@@ -61,7 +61,7 @@ def row(line: SeedLine) -> str:
 
 
 def shown(value: FieldValue) -> str:
-    """A figure as people read it; a dash where there is none."""
+    """A figure in words; a dash if there is none."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -73,11 +73,11 @@ def shown(value: FieldValue) -> str:
     return f"{value:,}" if isinstance(value, int) else value
 
 
-# ---- the curve ---------------------------------------------------------------------------------------------------
+# ---- curves ------------------------------------------------------------------------------------------------------
 
 
 def curve(lines: Iterable[SeedLine]) -> str:
-    """The series among the lines as one picture, both axes logarithmic; nothing where there is none."""
+    """The series among the lines as one SVG with logarithmic axes; empty if there are none."""
     series: dict[str, list[tuple[float, float]]] = {}
     for line in lines:
         if line.series and line.at is not None and isinstance(line.measured, int | float) and line.measured > 0:
@@ -104,7 +104,7 @@ def curve(lines: Iterable[SeedLine]) -> str:
 
 
 class LogAxis:
-    """Values on a logarithmic axis from `start` to `end`, in the picture's units."""
+    """A logarithmic axis from `start` to `end`, in the units of the picture."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         self.low, self.high = min(values), max(values)
@@ -116,7 +116,7 @@ class LogAxis:
 
 
 def axes(x: LogAxis, y: LogAxis) -> str:
-    """The two lines, with their first and last values."""
+    """The two axes with their first and last values."""
     bottom = HEIGHT - MARGIN + 12
     lines = f'<path d="M{MARGIN} 10V{bottom}H{WIDTH - 100}" fill="none" stroke="#9aa1ab"/>'
     texts = [

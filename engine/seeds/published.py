@@ -1,4 +1,4 @@
-"""What the five documents print, and the sizes of the models that they print it of. No torch."""
+"""The published figures of the five documents, and the sizes of their models. No torch."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ RUNS: Final = (
     PublishedRun("dynamic", "T4, 200 tokens in all", 7.69, 26, "max_length instead of max_new_tokens"),
 )
 
-LAST_LOGITS: Final = (18.8750, 3.3906, 3.4219, 4.3750, 11.4375, 10.3750)  # the first and the last three of the last row
+LAST_LOGITS: Final = (18.8750, 3.3906, 3.4219, 4.3750, 11.4375, 10.3750)  # first and last three of the last row
 PROBABILITIES: Final = (6.4850e-05, 1.2221e-11, 1.2619e-11, 3.2742e-11, 3.8184e-08, 1.3213e-08)
-STATIC_COLUMN: Final = (  # K of layer 0, head 0, channel 0: the first 20 positions
+STATIC_COLUMN: Final = (  # K of layer 0, head 0, channel 0 at the first 20 positions
     -1.2188, -0.3047, 1.0156, 1.7266, 1.4453, -1.1641, 0.6797, -1.3281, 0.9688, 0.4980, -1.3047,
     0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Modular's pages: GPT-2's cache, which is allocated and never used, and the parameters that MAX makes of it."""
+"""Modular's pages: GPT-2's cache, which is allocated and never used, and MAX's parameters for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ CONFIG = "the config alone"
 
 
 def allocated_lines(models: SeedModels) -> Iterator[SeedLine]:
-    """The four dimensions, and what becomes of the cache in three steps: fed, reserved, written, read."""
+    """The four dimensions, and how the cache is used in three steps: tokens fed, bytes reserved, rows written, bytes
+    stored."""
     arch = GPT2ArchConfig(dtype="float32", huggingface_config=published.GPT2_CONFIG)
     for name, shown in published.GPT2_DIMENSIONS.items():
         yield line_of("allocated", name, shown, getattr(arch, name), published.GPT2_PAGE)
@@ -61,7 +62,7 @@ def step_lines(models: SeedModels) -> Iterator[SeedLine]:
 
 
 def max_lines(models: SeedModels) -> Iterator[SeedLine]:
-    """Defaults as documented, and what follows from the four dimensions of the example."""
+    """Defaults as documented, and the parameters derived from the four dimensions of the example."""
     for kind, defaults, page in (
         (KVCacheParams, published.PARAMS_DEFAULTS, published.PARAMS_PAGE),
         (ArchConfigWithAttentionKVCache, published.ARCH_DEFAULTS, published.ARCH_PAGE),
@@ -76,7 +77,7 @@ def max_lines(models: SeedModels) -> Iterator[SeedLine]:
 
 
 def length_limit_lines() -> Iterator[SeedLine]:
-    """`get_max_seq_len`: the user's maximum, else the model's; beyond that a ValueError."""
+    """`get_max_seq_len`: the user's maximum, else the model's; a larger one is a ValueError."""
     for wanted, shown in ((None, 1024), (512, 512), (1025, "ValueError")):
         arch = GPT2ArchConfig(
             dtype="float32", user_provided_max_length=wanted, huggingface_config=published.GPT2_CONFIG
@@ -91,7 +92,7 @@ def length_limit_lines() -> Iterator[SeedLine]:
 
 
 def example_lines() -> Iterator[SeedLine]:
-    """What `get_kv_params()` gives for the example; the page names the properties and prints no values."""
+    """The result of `get_kv_params()` for the example; the page names the properties without values."""
     params = GPT2ArchConfig(dtype="bfloat16", huggingface_config=published.GPT2_CONFIG).get_kv_params()
     d = published.GPT2_DIMENSIONS
     shape = [2, d["num_layers"], params.page_size, d["num_key_value_heads"], d["head_dim"]]
@@ -122,7 +123,7 @@ def example_lines() -> Iterator[SeedLine]:
 
 
 def method_lines(params: KVCacheParams) -> Iterator[SeedLine]:
-    """What the page's methods give where it says what they must: one replica, uneven devices, kernels, graphs."""
+    """The results of the methods whose effect the page describes: one replica, kernels, graphs."""
     two = replace(params, devices=tuple(DeviceRef.GPU(number) for number in range(2)), data_parallel_degree=2)
     alone, longest = two.copy_as_dp_1(1), max(params.graph_capture_probe_cache_lengths(1024))
     for item, shown, measured in (

@@ -1,4 +1,4 @@
-"""What the Hugging Face document shows of tensors: how caches grow, and how logits become a token."""
+"""The tensors in the Hugging Face document: how caches grow, and how logits become a token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shape_lines(models: SeedModels) -> Iterator[SeedLine]:
 
 
 def input_lines(model: SeedModel) -> Iterator[SeedLine]:
-    """Without a cache the input grows by a token each step, and the whole of it is fed again."""
+    """Without a cache the input grows by one token each step and is fed completely."""
     ids = torch.tensor([published.PROMPT_IDS], device=model.loaded.device)
     for step in range(1, NUM_STEPS + 1):
         chosen = model.loaded.reference_logits(ids, positions=[ids.shape[1] - 1]).argmax(-1)
@@ -38,7 +38,7 @@ def input_lines(model: SeedModel) -> Iterator[SeedLine]:
 
 
 def greedy_steps(driver: ModeDriver, chosen: list[int]) -> Iterator[tuple[int, torch.Tensor]]:
-    """Steps from 1 on, with the keys of layer 0 after each; what each one chose is appended."""
+    """Greedy steps from 1 on: yields each with the keys of layer 0 after it, and appends its token to `chosen`."""
     fed: Sequence[int] = published.PROMPT_IDS
     for step in range(1, NUM_STEPS + 1):
         chosen.append(int(driver.feed(fed).argmax()))
@@ -47,7 +47,7 @@ def greedy_steps(driver: ModeDriver, chosen: list[int]) -> Iterator[tuple[int, t
 
 
 def dynamic_lines(model: SeedModel) -> Iterator[SeedLine]:
-    """With a dynamic cache one token is fed, and the cache grows by one row."""
+    """With a dynamic cache one token is fed per step, and the cache grows by one row."""
     driver = ModeDriver(model.loaded, CacheSpec("dynamic"), len(published.PROMPT_IDS))
     chosen: list[int] = []
     for step, keys in greedy_steps(driver, chosen):
@@ -60,7 +60,7 @@ def dynamic_lines(model: SeedModel) -> Iterator[SeedLine]:
 
 
 def layers_lines(driver: ModeDriver, model: SeedModel) -> Iterator[SeedLine]:
-    """How many layers there are, and that all are alike."""
+    """The number of layers, and that all have the same shape."""
     layers = driver.cache.live.layers
     is_whole = len(layers) > LATER_LAYER
     line = figure("dynamic: len(past_key_values)", 30, len(layers), model)
@@ -73,7 +73,7 @@ def layers_lines(driver: ModeDriver, model: SeedModel) -> Iterator[SeedLine]:
 
 
 def static_lines(model: SeedModel) -> Iterator[SeedLine]:
-    """A static cache has all its room from the first step on: numbers in front, zeros behind."""
+    """A static cache has its full size from the first step on: numbers first, then zeros."""
     spec = CacheSpec("static", max_length=published.STATIC_LENGTH)
     driver = ModeDriver(model.loaded, spec, len(published.PROMPT_IDS))
     chosen: list[int] = []
@@ -95,7 +95,7 @@ def static_lines(model: SeedModel) -> Iterator[SeedLine]:
 
 
 def logit_lines(models: SeedModels) -> Iterator[SeedLine]:
-    """Logits, softmax, argmax: the next token by hand."""
+    """Logits, softmax, argmax: the next token computed by hand."""
     model = models.smollm2
     ids = torch.tensor([published.PROMPT_IDS], device=model.loaded.device)
     logits = model.loaded.reference_logits(ids)[None].float()  # [1, T, V]
@@ -121,13 +121,13 @@ def logit_lines(models: SeedModels) -> Iterator[SeedLine]:
 
 
 def softmax_by_hand(logits: torch.Tensor) -> torch.Tensor:
-    """Probabilities `[V]` from logits `[V]`, in the steps of the definition."""
+    """Probabilities `[V]` from logits `[V]`, following the definition."""
     powers = (logits - logits.max()).exp()
     return powers / powers.sum()
 
 
 def ends(numbers: torch.Tensor, digits: int = 4) -> tuple[float, ...]:
-    """The first and the last three, as tensors are printed."""
+    """The first and the last three numbers, as tensors are printed."""
     return tuple(round(number, digits) for number in (*numbers[:3].tolist(), *numbers[-3:].tolist()))
 
 
@@ -143,7 +143,7 @@ def figure(
 def shape_line(
     item: str, shown: list[int], tensor: torch.Tensor, model: SeedModel, table: TableKind = "shapes"
 ) -> SeedLine:
-    """A shape must come out the same whatever the weights are."""
+    """A line for a shape, which must be the same for any weights."""
     return checked(figure(item, str(shown), str(list(tensor.shape)), model, table))
 
 
@@ -160,8 +160,8 @@ def numbers_line(
     relative: float = 0.02,
     absolute: float = 0.05,
 ) -> SeedLine:
-    """Numbers that depend on the weights: with others there is nothing to compare, and with these they may depart as
-    far as bfloat16 rounds."""
+    """A line for numbers that depend on the weights: compared only with the real weights, and within bfloat16
+    precision."""
     line = figure(item, shown, measured, model, table)
     if model.is_real:
         expected, found = (torch.tensor(numbers, dtype=torch.float64) for numbers in (shown, measured))

@@ -1,4 +1,4 @@
-"""The table of the Hugging Face document: 200 tokens without a cache, with a dynamic and with a static one."""
+"""The speed table of the Hugging Face document: 200 tokens without a cache, with a dynamic and with a static one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.analysis.bench import bench
 from engine.model.loader import LoadedModel
 from engine.seeds import published
 from engine.seeds.line import FieldValue, SeedLine
-from engine.seeds.models import SeedModel, SeedModels, plain
+from engine.seeds.models import SeedModel, SeedModels, with_native_attention
 from engine.spec.presets import PRESETS
 from engine.wire.measurements import BenchRefused, BenchRow
 
@@ -33,7 +33,8 @@ OWN_CACHES = ("none", "dynamic", "static", "growing")
 
 
 def speed_lines(models: SeedModels) -> Iterator[SeedLine]:
-    """Every published run beside transformers' own `generate` here, taking turns; then this program's engine."""
+    """Every published run beside transformers' own `generate` here, in alternating turns; then this program's
+    engine."""
     model, setting = models.smollm2, models.setting
     seconds: dict[str, float | None] = {}
     texts: dict[str, list[int]] = {}
@@ -47,7 +48,7 @@ def speed_lines(models: SeedModels) -> Iterator[SeedLine]:
     if not refusal:
         try:
             seconds[FIRST], seconds[COMPILED] = compiled(model.loaded, setting.num_tokens)
-        except Exception as error:  # a compiler can fail in more ways than can be named
+        except Exception as error:  # a compiler can fail in many ways
             refusal = f"it could not be compiled ({type(error).__name__}: {' '.join(str(error).split())[:120]})"
     yield from run_lines(seconds, refusal, setting.num_tokens, model.words)
     yield from text_lines(texts, model.words)
@@ -57,7 +58,7 @@ def speed_lines(models: SeedModels) -> Iterator[SeedLine]:
 
 
 def run_lines(seconds: dict[str, float | None], refusal: str, num_tokens: int, words: str) -> Iterator[SeedLine]:
-    """Each run of the document, by its cache and the hardware that it ran on."""
+    """Each run of the document, by its cache and hardware."""
     for run in published.RUNS:
         is_compiled = run.note == "compiled"
         name = COMPILED if is_compiled else run.cache
@@ -72,7 +73,7 @@ def run_lines(seconds: dict[str, float | None], refusal: str, num_tokens: int, w
 
 
 def ratio_lines(seconds: dict[str, float | None], refusal: str, words: str) -> Iterator[SeedLine]:
-    """What a cache gains on each machine of the document: there machines can be compared."""
+    """The speed-up by a cache on each machine of the document, which can be compared between machines."""
     by_machine: dict[str, dict[str, int]] = {}
     for run in published.RUNS:
         if run.hardware in ("L4", "T4", "A100"):
@@ -89,7 +90,7 @@ def ratio_lines(seconds: dict[str, float | None], refusal: str, words: str) -> I
 
 
 def text_lines(texts: dict[str, list[int]], words: str) -> Iterator[SeedLine]:
-    """Whether the caches say the same: in the document the static one, in bfloat16, told another text."""
+    """Whether all caches generate the same text; in the document the static one, in bfloat16, generated another."""
     for name, was_same in (("none", True), ("static", False)):
         note = "" if was_same else "in bfloat16 it told another text from the second new token on: rounding can do that"
         is_same = texts[name] == texts["dynamic"]
@@ -98,7 +99,7 @@ def text_lines(texts: dict[str, list[int]], words: str) -> Iterator[SeedLine]:
 
 
 def peak_line(model: SeedModel) -> SeedLine:
-    """The most memory that torch held on a GPU by then."""
+    """The most memory that torch has allocated on a GPU so far."""
     is_gpu = model.loaded.device.type == "cuda"
     peak = round(torch.cuda.max_memory_allocated() / 2**30, 2) if is_gpu else None
     note = "of a whole notebook, on a T4" + ("" if is_gpu else "; not measured here: there is no GPU in use")
@@ -106,7 +107,7 @@ def peak_line(model: SeedModel) -> SeedLine:
 
 
 def own_lines(models: SeedModels) -> Iterator[SeedLine]:
-    """The same in this program's engine, whose modes take turns."""
+    """The same measurements with this program's engine, whose modes take turns."""
     model = models.smollm2
     specs, ways = {name: PRESETS[name].spec for name in OWN_CACHES}, {COMPILED: "compile"}
     refusal = why_not_compiled(model.loaded, models.setting.is_quick)
@@ -129,10 +130,10 @@ def figure(item: str, shown: FieldValue, measured: FieldValue, unit: str, note: 
 
 
 def generate(model: LoadedModel, num_tokens: int, **options: Any) -> tuple[float, list[int]]:
-    """Seconds of transformers' `generate`, greedy, as the document calls it; and the new tokens."""
+    """Seconds of transformers' greedy `generate`, called as in the document, and the new tokens."""
     ids = torch.tensor([published.PROMPT_IDS], device=model.device)
     fixed = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None, "max_new_tokens": num_tokens}
-    with plain(model) as module:
+    with with_native_attention(model) as module:
         began = time.perf_counter()
         found = module.generate(ids, attention_mask=torch.ones_like(ids), **fixed, **options)
         if model.device.type == "cuda":
@@ -142,9 +143,9 @@ def generate(model: LoadedModel, num_tokens: int, **options: Any) -> tuple[float
 
 
 def compiled(model: LoadedModel, num_tokens: int) -> tuple[float, float]:
-    """Seconds of the first generation, which compiles, and of the one after it."""
+    """Seconds of the first generation, which compiles, and of the next one."""
     how = CompileConfig()
-    how._compile_all_devices = True  # on a CPU too, where `generate` compiles nothing by itself
+    how._compile_all_devices = True  # `generate` compiles on a CPU only on request
     options = {"cache_implementation": "static", "compile_config": how}
     try:
         first, _ = generate(model, num_tokens, **options)
@@ -154,7 +155,7 @@ def compiled(model: LoadedModel, num_tokens: int) -> tuple[float, float]:
 
 
 def why_not_compiled(model: LoadedModel, is_quick: bool) -> str:
-    """Why the static cache is not measured compiled; empty where it is."""
+    """Why the static cache is not measured compiled; empty if it is."""
     if is_quick:
         return "the short form compiles nothing"
     if model.device.type == "cuda":

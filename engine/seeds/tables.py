@@ -1,4 +1,4 @@
-"""Every table of the documents by its name."""
+"""All tables of the documents by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.seeds.speed import speed_lines
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A table: what it shows, in a line, and what measures it."""
+    """A table: its title, and the function that measures it."""
 
     title: str
     lines: Callable[[SeedModels], Iterator[SeedLine]]
@@ -34,6 +34,6 @@ TABLES: Mapping[TableKind, Reproduction] = {
 
 
 def seed_lines(models: SeedModels, tables: tuple[TableKind, ...]) -> Iterator[SeedLine]:
-    """The lines of these tables, each as soon as it is known."""
+    """The lines of these tables, each as soon as it is measured."""
     for name in tables:
         yield from TABLES[name].lines(models)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.chat import budget, sandbox
-from engine.chat.budget import RenderBudget, TemplateSpends
+from engine.chat.budget import RenderBudget, TemplateTooExpensive
 from engine.chat.template import ChatTemplate, TemplateFailed
 from engine.spec.chat import Chat, Turn
 
@@ -28,11 +28,11 @@ def test_an_item_counts_as_often_as_it_is_deep(
     monkeypatch: pytest.MonkeyPatch, value: Any, num_items: int, num_chars: int
 ) -> None:
     monkeypatch.setattr(budget, "MAX_NESTED", num_items)
-    assert RenderBudget().weight(value) == num_chars
+    assert RenderBudget().total_size(value) == num_chars
     if num_items:
         monkeypatch.setattr(budget, "MAX_NESTED", num_items - 1)
-        with pytest.raises(TemplateSpends, match="more than"):
-            RenderBudget().weight(value)
+        with pytest.raises(TemplateTooExpensive, match="more than"):
+            RenderBudget().total_size(value)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_an_item_counts_as_often_as_it_is_deep(
         ("{{ ('a', 'b') * 3 }}", sandbox, "MAX_ITEMS", 6),
         ("{{ 'a'.ljust(7) }}", sandbox, "MAX_ITEMS", 7),
         ("{{ 'abc'|truncate(9) }}", sandbox, "MAX_ITEMS", 9),
-        ("{{ (255 * 255) > 1 }}", sandbox, "MAX_DIGITS", 16),
-        ("{{ (3 ** 8) > 1 }}", sandbox, "MAX_DIGITS", 16),
+        ("{{ (255 * 255) > 1 }}", sandbox, "MAX_BITS", 16),
+        ("{{ (3 ** 8) > 1 }}", sandbox, "MAX_BITS", 16),
         ("{{ [1]|tojson(indent=3) }}", sandbox, "MAX_INDENT", 3),
     ],
 )

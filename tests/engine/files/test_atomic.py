@@ -13,7 +13,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.files import atomic
-from engine.files.atomic import PART_SUFFIX, replacing, sweep, writable_target, write_bytes, write_text
+from engine.files.atomic import PART_SUFFIX, remove_stale_parts, replacing, writable_target, write_bytes, write_text
 
 
 def test_the_new_content_keeps_the_old_ones_permissions(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_only_what_a_killed_writer_of_this_very_file_left_is_deleted(tmp_path: P
         (tmp_path / name).write_text("a stranger's")
     ours = tmp_path / f".film.mkv.abcd1234{PART_SUFFIX}"
     ours.write_text("half")
-    sweep(tmp_path / "film.mkv")
+    remove_stale_parts(tmp_path / "film.mkv")
     assert sorted(os.listdir(tmp_path)) == sorted(STRANGERS)
 
 
