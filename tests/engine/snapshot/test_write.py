@@ -203,9 +203,9 @@ def test_tensors_that_are_made_together_are_let_go_one_by_one() -> None:
         return tuple(torch.tensor(float(n)) for n in range(3))
 
     parts = SharedTensors(make)  # type: ignore[arg-type]
-    assert [float(parts.take(name, n)) for name in ("keys", "values") for n in (2, 0, 1)] == [2.0, 0.0, 1.0] * 2
+    assert [float(parts.pop(name, n)) for name in ("keys", "values") for n in (2, 0, 1)] == [2.0, 0.0, 1.0] * 2
     assert made == ["keys", "values"]
-    assert not parts._left
+    assert not parts._tensors
 
 
 @pytest.mark.parametrize("name", ["paged", "paged-int8"])
